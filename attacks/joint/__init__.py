@@ -1,1 +1,14 @@
-"""Beyond the papers: all rows and all trees at once, by Markov chain Monte Carlo."""
+"""Joint reconstruction: sample all rows, given the sums of all trees, by Markov chain Monte Carlo.
+
+This attack is not from a paper. TimberStrike (Di Gennaro et al. 2025) assigns rows to the leaves of
+one tree after the other and cannot correct an earlier assignment. The Markov chain starts from its
+result and changes rows until they agree with the sums of all trees.
+
+- `world`: the trees on a common grid, and the sums of their leaves (the likelihood);
+- `classes`: a mixture model of the rows (the prior);
+- `state`: the rows of a chain with their leaves, predictions and residuals;
+- `moves`, `energy`: proposals, and the change of the log-likelihood that they cause;
+- `sampler`: Metropolis-Hastings;
+- `reconstruct`: annealing, several chains, and their consensus;
+- `attack`: the registered attack.
+"""

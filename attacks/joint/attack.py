@@ -1,4 +1,4 @@
-"""The joint attack on a view."""
+"""The attack `joint`: collect evidence from a view, and run the Markov chains on it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -37,18 +37,22 @@ SUMS = LEVELS[:2]
 class Joint(Options, Attack):
     """Reconstruct training rows from all trees at once, by Markov chain Monte Carlo.
 
-    TimberStrike follows rows from tree to tree and never turns back; this attack starts from its
-    result and moves rows until they agree with the leaf sums of all trees (not in a paper). Where
-    clients grow trees alone and share them, it does so for each: its rows go through the others'
-    trees as well, but answer to the sums of its own only. Where columns have declared codes and
-    few tables are possible, every one is tried (`fedtrees.attacks.evidence.exhaustive`). Options
-    as in `Options`.
+    TimberStrike assigns rows to leaves tree by tree and cannot revise an assignment. This attack,
+    which is not from a paper, starts from its result and changes rows until they agree with the
+    leaf sums of all trees.
 
-    Attributes
+    If clients grow trees on their local data and share them, the rows of each client are
+    reconstructed separately. They pass through the trees of all clients, but only the trees of the
+    client itself constrain them. If all columns have declared codes and few tables are possible,
+    the posterior of every table is computed instead (`fedtrees.attacks.evidence.exhaustive`).
+
+    Parameters
     ----------
     most : {"statistics", "values"}
-        Use no more than this even if more was seen: sums per leaf, or leaf values alone. Bins
-        are read by other attacks.
+        Most detailed statistics that the attack may use: sums per leaf, or only leaf values. The
+        attack does not use histograms, except for the posterior over all tables.
+    chains, moves, samples, ...
+        Options of the search, see `Options`.
     """
 
     claims = (Records, LeafCounts)
@@ -63,14 +67,31 @@ class Joint(Options, Attack):
             raise UsageError(f"unknown most {self.most!r}{did_you_mean(self.most, SUMS)}")
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return why the principals see no boosted trees that it reads, None if they do."""
+        """Return why the attack does not apply, None if it does.
+
+        It does not apply without boosted trees, or for more than two classes if trees are grown on
+        samples of the rows.
+        """
         why = no_trees(view, numbers=True)
         if why is None and (classes_of_leaves(view) or 2) > 2 and some_rows(view):
             return some_rows(view)
         return why
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
-        """Guess the victims' rows and the class counts of the first tree's leaves."""
+        """Reconstruct the victims' rows, and the class counts of the leaves of the first tree.
+
+        Parameters
+        ----------
+        view : View
+            Messages of the training.
+        rng : numpy.random.Generator
+            The only source of randomness.
+
+        Returns
+        -------
+        guess : Guess
+            `Records` and `LeafCounts`. The guess is empty if the view contains no boosted trees.
+        """
         if self.most == "values":
             return self._reconstruct(view, None, rng)
         read = counts_read_back(view)
@@ -85,7 +106,8 @@ class Joint(Options, Attack):
             if few is not None:
                 return few
             victims = with_likely(victims, view, rng, bins=False) if self.sketches else victims
-            # the sums that travel with clients' own trees are float32
+            # Sums that clients send with their trees are float32. The exact search needs more
+            # precision.
             alone = replace(self, exact=self.exact and not victims[0].blocks)
             return union_of(
                 victims,
@@ -106,7 +128,7 @@ class Joint(Options, Attack):
         return reconstruct(evidence, view.rows, view.schema, self, rng, certain, moments)
 
     def _enumerated(self, view: View, evidence: Sequence[Evidence]) -> Guess | None:
-        """Return the guess of the exact posterior, where few tables are possible."""
+        """Return the guess from the exact posterior, None if too many tables are possible."""
         if not self.exact or view.weighted:
             return None
         own_rows = Table.empty(view.schema) if view.rows is None else view.rows

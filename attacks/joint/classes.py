@@ -1,10 +1,10 @@
-"""What a row looks like before any statistics: latent classes, integrated out.
+"""Prior of the rows: a collapsed mixture of latent classes.
 
-Rows of a label fall into K classes with a Dirichlet prior on their shares; in a class, features
-are independent, each with a Dirichlet prior of total weight a0 around the own rows' marginal of
-the label. Shares and distributions are integrated out, which leaves counts (a collapsed
-mixture: Neal 2000, Algorithm 3 for finitely many classes). Own rows take part as data whose
-cells are known and whose class is not.
+The rows of a label belong to K latent classes with a Dirichlet prior on their shares. Within a
+class, features are independent, each with a Dirichlet prior of total weight a0 around the marginal
+of the label in the local data. Shares and distributions are integrated out, so that the state
+consists of counts (Neal 2000, Algorithm 3 for a finite number of classes). Local rows are data with
+known cells and unknown class.
 """
 
 from __future__ import annotations
@@ -24,21 +24,44 @@ CLASS_WEIGHT = 1.0  # Dirichlet weight of each class share
 
 
 class Classes(NamedTuple):
-    """Rows counted per component; a component is a class of a label. Counts change in place.
+    """Counts of rows per component of the mixture. A component is a latent class of a label.
 
-    Kernels take it as it is.
+    A named tuple of arrays, because compiled kernels accept it as an argument. The counts change in
+    place.
+
+    Attributes
+    ----------
+    base : float64 array, shape (L, d, w)
+        Prior counts per label, feature and cell: a0 times the marginal of the label.
+    weight : float
+        a0.
+    count : int32 array, shape (L * K, d, w)
+        Rows per component, feature and cell.
+    present : int32 array, shape (L * K, d)
+        Rows per component whose feature is not missing.
+    size : int32 array, shape (L * K,)
+        Rows per component.
     """
 
-    # float64 (L, d, w): prior counts per label, feature and cell: a0 times the label's marginal
     base: Floats
-    weight: float  # a0
-    count: Ints  # int32 (L * K, d, w): rows per component, feature and cell
-    present: Ints  # int32 (L * K, d): rows per component whose feature is not missing
-    size: Ints  # int32 (L * K,): rows per component
+    weight: float
+    count: Ints
+    present: Ints
+    size: Ints
 
     @staticmethod
     def of(prior: Prior, n_classes: int, weight: float) -> Classes:
-        """Return empty counts around the prior's marginals."""
+        """Return empty counts with the marginals of the prior.
+
+        Parameters
+        ----------
+        prior : Prior
+            Masses of the cells per label and feature.
+        n_classes : int
+            Number of latent classes per label, K.
+        weight : float
+            Total weight of the prior counts of a feature, a0, in rows.
+        """
         base = weight * np.diff(prior.cumulative / prior.cumulative[:, :, -1:], axis=2)
         labels, d, w = base.shape
         return Classes(
@@ -57,7 +80,7 @@ class Classes(NamedTuple):
 
 @kernel
 def count_row(classes, cell, i, component, sign):  # type: ignore[no-untyped-def]
-    """Add row ``i`` of ``cell`` to a component, or with sign -1 remove it; -1 is a missing cell."""
+    """Add row ``i`` of ``cell`` to a component, or remove it if ``sign`` is -1, in place."""
     classes.size[component] += sign
     for f in range(cell.shape[1]):
         c = cell[i, f]
@@ -68,9 +91,19 @@ def count_row(classes, cell, i, component, sign):  # type: ignore[no-untyped-def
 
 @kernel
 def draw_class(classes, cell, i, label, scratch, u):  # type: ignore[no-untyped-def]
-    """Return a component for row ``i``, which is in none, by its probability given the rest.
+    """Draw a component for a row that is in none, given all other rows.
 
-    ``scratch`` is float64, shape (K,); ``u`` uniform in [0, 1).
+    Parameters
+    ----------
+    classes : Classes
+    cell : int32 array, shape (m, d)
+        Cells of all rows.
+    i, label : int
+        The row and its label.
+    scratch : float64 array, shape (K,)
+        Memory for intermediate results.
+    u : float
+        Uniform random number in [0, 1).
     """
     base, count, present = classes.base, classes.count, classes.present
     K = scratch.shape[0]
@@ -84,7 +117,7 @@ def draw_class(classes, cell, i, label, scratch, u):  # type: ignore[no-untyped-
                 w *= (count[q, f, c] + base[label, f, c]) / (present[q, f] + classes.weight)
         total += w
         scratch[k] = total
-    if not total > 1e-250:  # too many features for a product of probabilities
+    if not total > 1e-250:  # the product over many features underflows: use logarithms
         total = _cumulate_logs(classes, cell, i, label, scratch)
     k = 0
     while k < K - 1 and scratch[k] <= u * total:
@@ -116,10 +149,9 @@ def _cumulate_logs(classes, cell, i, label, out):  # type: ignore[no-untyped-def
 
 @inner_kernel
 def log_weight(classes, cell, i, label, scratch):  # type: ignore[no-untyped-def]
-    """Return the log weight of a label for row ``i``, which is in no component.
+    """Return the log of P(label) P(cells | label) for a row that is in no component.
 
-    That is of the label, its share having a uniform prior, and of the row's cells given it.
-    ``scratch`` is float64, shape (K,).
+    The share of the label has a uniform prior. Parameters are those of `draw_class`.
     """
     K, n, top = scratch.shape[0], 0, -np.inf
     for k in range(K):
@@ -143,9 +175,10 @@ def log_weight(classes, cell, i, label, scratch):  # type: ignore[no-untyped-def
 
 @inner_kernel
 def draw_cell(classes, component, label, f, own, u):  # type: ignore[no-untyped-def]
-    """Return a cell of feature ``f`` drawn given all other rows of the component.
+    """Draw a cell of a feature for a row, given all other rows of its component.
 
-    ``own`` is the row's present cell, which is counted and must not count itself.
+    ``own`` is the current cell of the row. The counts include it, so that it is subtracted. ``u``
+    is a uniform random number in [0, 1).
     """
     base, count = classes.base, classes.count
     left = u * (classes.present[component, f] - 1 + classes.weight)
@@ -164,10 +197,10 @@ def draw_cell(classes, component, label, f, own, u):  # type: ignore[no-untyped-
 
 @inner_kernel
 def swap_gain(classes, f, ca, cb, qa, qb, la, lb):  # type: ignore[no-untyped-def]
-    """Return the factor by which exchanging two rows' cells of a feature changes the prior.
+    """Return the factor by which the prior changes if two rows exchange their cells of a feature.
 
-    ``ca``, ``qa`` and ``la`` are cell, component and label of one row, ``cb``, ``qb`` and ``lb``
-    of the other.
+    ``ca`` and ``cb`` are their current cells, ``qa`` and ``qb`` their components, ``la`` and ``lb``
+    their labels.
     """
     if ca == cb or qa == qb:
         return 1.0

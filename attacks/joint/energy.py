@@ -1,4 +1,8 @@
-"""What a proposal does to the residuals of all leaves, and so to the state's energy."""
+"""Change of the energy of a chain by a proposal: the likelihood part of Metropolis-Hastings.
+
+The energy is half the weighted sum of squared residuals of all leaves, in nats. A changed cell can
+move a row to other leaves. This changes its margin, and therefore its gradients in all later trees.
+"""
 
 import math
 
@@ -7,16 +11,35 @@ from fedtrees.attacks.joint.moves import uniform
 from fedtrees.attacks.joint.state import brings, stands_for, walk
 from fedtrees.core.compilation import inner_kernel, kernel
 
-# Kernels here and in `moves` neither return early nor take views of rows: numba would then count
-# references to every array of their arguments, which costs a tenth of a move.
+# Kernels in this module and in `moves` neither return early nor take views of rows. Otherwise numba
+# would count references to every array of their arguments, which costs a tenth of a move.
 
 
 @kernel
 def judge(world, state, precision, new, n_rows, n_changed):  # type: ignore[no-untyped-def]
-    """Route a proposal, fill in its leaves and probabilities, and return what it would do.
+    """Route the rows of a proposal through all trees and return the decrease of the energy.
 
-    That is the first tree in which a row changes leaf (the number of trees where none does), and
-    how much less energy there would be (nats).
+    Parameters
+    ----------
+    world : World
+        Trees and sums.
+    state : State
+        The current rows.
+    precision : float64 array, shape (L, 2)
+        Weights of the squared residuals.
+    new : Proposal
+        The proposed cells. Its leaves and probabilities are filled in.
+    n_rows : {1, 2}
+        Number of rows in the proposal.
+    n_changed : int
+        Number of features in ``new.changed``.
+
+    Returns
+    -------
+    first : int
+        First tree in which a contribution changes, or the number of trees if none does.
+    gain : float
+        Decrease of the energy, in nats.
     """
     first, gain = world.root.shape[0], 0.0
     for s in range(n_rows):
@@ -31,9 +54,9 @@ def judge(world, state, precision, new, n_rows, n_changed):  # type: ignore[no-u
 
 @kernel
 def accept(world, state, new, n_rows, first):  # type: ignore[no-untyped-def]
-    """Bring leaves, probabilities and residuals of the state up to date after `judge`, in place.
+    """Copy leaves and probabilities of a proposal to the state after `judge`, in place.
 
-    Cells stay as they are.
+    The residuals are updated from tree ``first`` on. The caller updates the cells afterwards.
     """
     for s in range(n_rows):
         i = new.row[s]
@@ -55,12 +78,12 @@ def accept(world, state, new, n_rows, first):  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def _follow(world, state, new, s, n_changed):  # type: ignore[no-untyped-def]
-    """Route row ``s`` of a proposal; return the first tree in which it changes leaf, or T."""
+    """Route row ``s`` of a proposal. Return the first tree with another contribution, or T."""
     i, T = new.row[s], world.root.shape[0]
     first, shift, factor, by_set = T, 0.0, 1.0, world.sets.shape[0] > 0
     numbers = world.targets.shape[0] > 0
     if numbers and new.cell[s, -1] != state.cell[i, -1]:
-        first = 0  # with another target it brings something else to every tree
+        first = 0  # another target changes the gradient in every tree
     for t in range(T):
         j = state.leaf[i, t]
         new.leaf[s, t] = j
@@ -75,6 +98,8 @@ def _follow(world, state, new, s, n_changed):  # type: ignore[no-untyped-def]
             c = new.cell[s, f]
             out = c < world.box[j, f, 0] or c >= world.box[j, f, 1]
             if out or (by_set and not has(world.codes[j, f], c)):
+                # The new cell is outside the box of the old leaf: route the row again. All later
+                # predictions change by the difference of both leaf values.
                 to = walk(world, t, new.cell, s)
                 new.leaf[s, t] = to
                 shift += world.value[to] - world.value[j]
@@ -86,7 +111,10 @@ def _follow(world, state, new, s, n_changed):  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def _follow_classes(world, state, new, s, n_changed):  # type: ignore[no-untyped-def]
-    """Do as `_follow` where a round has a tree for every class: margins rise at its end."""
+    """Route a row like `_follow` if a round has one tree per class.
+
+    The margins of all classes change at the end of the round.
+    """
     i, T, K = new.row[s], world.root.shape[0], world.outputs
     first, by_set, was, rise = T, world.sets.shape[0] > 0, new.factor[0], new.factor[1]
     for c in range(K):
@@ -118,7 +146,7 @@ def _follow_classes(world, state, new, s, n_changed):  # type: ignore[no-untyped
 
 @inner_kernel
 def _drop(j, dg, dh, residual, precision):  # type: ignore[no-untyped-def]
-    """Return how much less energy leaf j has once its residual changes by (dg, dh)."""
+    """Return the decrease of the energy of leaf j if its residual changes by (dg, dh)."""
     return -(
         precision[j, 0] * dg * (residual[j, 0] + 0.5 * dg)
         + precision[j, 1] * dh * (residual[j, 1] + 0.5 * dh)
@@ -127,7 +155,7 @@ def _drop(j, dg, dh, residual, precision):  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def _alone(world, state, precision, new, s, first):  # type: ignore[no-untyped-def]
-    """Return how much less energy there is if row ``s`` of a proposal moves alone."""
+    """Return the decrease of the energy if only row ``s`` of a proposal changes."""
     i, gain = new.row[s], 0.0
     for t in range(first, state.leaf.shape[1]):
         if state.inside[i, t]:
@@ -146,7 +174,7 @@ def _alone(world, state, precision, new, s, first):  # type: ignore[no-untyped-d
 
 @inner_kernel
 def _meet(j, k, sign, gj, hj, gk, hk, precision):  # type: ignore[no-untyped-def]
-    """Return what two changes, each judged alone, leave out where both meet in a leaf."""
+    """Return the cross term of two changes of the same leaf, 0 for different leaves."""
     if j != k:
         return 0.0
     return sign * (precision[j, 0] * gj * gk + precision[j, 1] * hj * hk)
@@ -154,15 +182,17 @@ def _meet(j, k, sign, gj, hj, gk, hk, precision):  # type: ignore[no-untyped-def
 
 @inner_kernel
 def _together(world, state, precision, new, n_rows, first):  # type: ignore[no-untyped-def]
-    """Return what the gains of both rows of a proposal, each judged alone, leave out.
+    """Return the sum of the cross terms between both rows of a proposal, 0 for one row.
 
-    Nothing where it has one row.
+    The energy is quadratic, so that the gains of two rows add up except in leaves that both rows
+    enter or leave.
     """
     a, b, gain = new.row[0], new.row[n_rows - 1], 0.0
     for t in range(first, state.leaf.shape[1] if n_rows == 2 else first):
         ja, ka, jb, kb = state.leaf[a, t], new.leaf[0, t], state.leaf[b, t], new.leaf[1, t]
         if not (state.inside[a, t] and state.inside[b, t]):
             continue
+        # the rows interact only if they share one of their old or new leaves
         if ja != jb and ja != kb and ka != jb and ka != kb:
             continue
         ya = stands_for(world, state.label[a], state.cell, a, t)
@@ -182,7 +212,7 @@ def _together(world, state, precision, new, n_rows, first):  # type: ignore[no-u
 
 @inner_kernel
 def relabelled(state, precision, i):  # type: ignore[no-untyped-def]
-    """Return how much less energy there is once row ``i`` has the other label (nats)."""
+    """Return the decrease of the energy, in nats, if the label of row ``i`` changes."""
     gain, dg = 0.0, 2.0 * state.label[i] - 1.0
     for t in range(state.leaf.shape[1]):
         if state.inside[i, t]:
@@ -192,7 +222,7 @@ def relabelled(state, precision, i):  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def relabel(state, i):  # type: ignore[no-untyped-def]
-    """Give row ``i`` the other label, in place; its component stays."""
+    """Change the label of row ``i`` in place. The component is not updated."""
     dg = 2.0 * state.label[i] - 1.0
     for t in range(state.leaf.shape[1]):
         if state.inside[i, t]:
@@ -202,7 +232,10 @@ def relabel(state, i):  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def resample(world, state, precision, i, bits):  # type: ignore[no-untyped-def]
-    """Draw anew, given all else, in which trees row ``i`` is, in place; the first tree stays."""
+    """Redraw in which trees row ``i`` takes part, given everything else (a Gibbs step), in place.
+
+    The participation in the first tree is fixed.
+    """
     odds = math.log(world.share) - math.log1p(-world.share)
     for t in range(1, state.leaf.shape[1]):
         if world.foreign[t]:
@@ -212,7 +245,7 @@ def resample(world, state, precision, i, bits):  # type: ignore[no-untyped-def]
         g, h = brings(state.p[i, t], y, world.slope[j], world.bend)
         sign = -1.0 if was else 1.0
         gain = _drop(j, sign * g, sign * h, state.residual, precision) + sign * odds
-        # of being other than it is
+        # accept the other value with probability exp(gain) / (1 + exp(gain))
         if uniform(bits) * (1.0 + math.exp(-gain)) < 1.0:
             state.inside[i, t] = not was
             state.residual[j, 0] += sign * g
@@ -221,7 +254,10 @@ def resample(world, state, precision, i, bits):  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def trade(world, state, precision, a, b, t, bits):  # type: ignore[no-untyped-def]
-    """Let a row that is in tree ``t`` and one that is not trade places, or not, in place."""
+    """Try to exchange the participation of two rows in a tree by a Metropolis step, in place.
+
+    Nothing happens if both rows take part in the tree, if none does, or if the tree is foreign.
+    """
     if state.inside[a, t] == state.inside[b, t] or world.foreign[t]:
         return
     i, o = (a, b) if state.inside[a, t] else (b, a)

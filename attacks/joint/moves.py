@@ -1,4 +1,4 @@
-"""What a move proposes: another cell for a row, or an exchange between two rows."""
+"""Proposals of the Markov chain: another cell for a row, or an exchange between two rows."""
 
 from __future__ import annotations
 
@@ -12,29 +12,43 @@ from fedtrees.attacks.evidence.grid import has
 from fedtrees.attacks.joint.classes import draw_cell, swap_gain
 from fedtrees.core.compilation import inner_kernel
 
-# Which features two rows exchange, cumulative: one, two, all; the rest a random half.
+# Cumulative probabilities that two rows exchange one feature, two features, or all features. With
+# the remaining probability each feature is exchanged with probability 1/2.
 ONE, TWO, ALL = 0.5, 0.75, 0.85
 
 
 class Proposal(NamedTuple):
-    """One or two rows as a move would have them; every move fills the same arrays anew.
+    """One or two rows after a proposed move. Every move fills the same arrays again.
 
-    Kernels take it as it is, with the numbers of rows and of features that count.
+    Kernels also receive the number of rows and of changed features, because only the first entries
+    of the arrays are valid.
+
+    Attributes
+    ----------
+    row : int64 array, shape (2,)
+        Numbers of the rows.
+    cell : int32 array, shape (2, d)
+        Their cells after the move.
+    changed : int64 array, shape (d,)
+        Features in which cells change.
+    leaf : int32 array, shape (2, T)
+        Their leaves after the move.
+    p : float64 array, shape (2, T)
+        Prediction before each tree, see `State.p`. Valid from the first changed tree on.
+    factor : float64 array, shape (2, K)
+        Factors on the odds of each class before and after a round, used while a row is routed.
     """
 
-    row: NDArray[np.int64]  # int64 (2,)
-    cell: NDArray[np.int32]  # int32 (2, d): their cells after the move
-    changed: NDArray[np.int64]  # int64 (d,): features in which cells change
-    leaf: NDArray[np.int32]  # int32 (2, T): their leaves after the move
-    # float64 (2, T): probability of label 1 before each tree, from the first tree on whose leaf
-    # changes
+    row: NDArray[np.int64]
+    cell: NDArray[np.int32]
+    changed: NDArray[np.int64]
+    leaf: NDArray[np.int32]
     p: NDArray[np.float64]
-    # float64 (2, K): by what odds of each class rise before and after a round, as it is followed
     factor: NDArray[np.float64]
 
     @staticmethod
     def empty(d: int, n_trees: int, outputs: int = 1) -> Proposal:
-        """Return one to be filled."""
+        """Allocate a proposal for ``d`` features, ``n_trees`` trees and ``outputs`` classes."""
         return Proposal(
             np.empty(2, dtype=np.int64),
             np.empty((2, d), dtype=np.int32),
@@ -53,16 +67,33 @@ def uniform(bits):  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def below(bits, n):  # type: ignore[no-untyped-def]
-    """Return a whole number drawn from 0 to n - 1."""
+    """Return an integer drawn from 0 to n - 1."""
     return np.int64(uniform(bits) * n)
 
 
 @inner_kernel
 def change_one(state, classes, new, shift, bits):  # type: ignore[no-untyped-def]
-    """Propose another cell for one feature of ``new.row[0]``.
+    """Propose another cell for one random feature of ``new.row[0]``.
 
-    With ``shift`` it moves by one or two; else it is drawn from the prior given all other rows.
-    Returned are how many features change, and the factor of prior and proposal in the acceptance.
+    Parameters
+    ----------
+    state : State
+        The current rows.
+    classes : Classes
+        The prior.
+    new : Proposal
+        Filled in.
+    shift : bool
+        Shift the cell by one or two. Otherwise it is drawn from the prior, given all other rows.
+    bits : uint64 array, shape (1,)
+        State of the random number generator.
+
+    Returns
+    -------
+    n_changed : {0, 1}
+        Number of changed features.
+    factor : float
+        Factor of prior and proposal densities in the acceptance probability.
     """
     a, d = new.row[0], state.cell.shape[1]
     f = below(bits, d)
@@ -70,22 +101,26 @@ def change_one(state, classes, new, shift, bits):  # type: ignore[no-untyped-def
     if shift:
         to = old + (1 + below(bits, 2)) * (1 if uniform(bits) < 0.5 else -1)
     else:
-        # the prior of what is drawn from it cancels in the acceptance
+        # a draw from the conditional prior cancels the prior in the acceptance probability
         to = draw_cell(classes, q, y, f, old, uniform(bits))
-    there = to != old and 0 <= to < classes.base.shape[2] and classes.base[y, f, to] > 0.0
-    to = to if there else old
+    is_valid = to != old and 0 <= to < classes.base.shape[2] and classes.base[y, f, to] > 0.0
+    to = to if is_valid else old
     factor = classes.count[q, f, to] + classes.base[y, f, to]
     factor /= classes.count[q, f, old] - 1.0 + classes.base[y, f, old]
     new.changed[0] = f
     for k in range(d):
         new.cell[0, k] = state.cell[a, k]
     new.cell[0, f] = to
-    return int(there), factor if there and shift else 1.0
+    return int(is_valid), factor if is_valid and shift else 1.0
 
 
 @inner_kernel
 def exchange(state, classes, new, bits):  # type: ignore[no-untyped-def]
-    """Propose that the two rows of ``new`` exchange some features; returns as `change_one`."""
+    """Propose that the two rows of ``new`` exchange some features.
+
+    For example, they exchange all of them with probability ``ALL - TWO``. Parameters and results
+    are those of `change_one`.
+    """
     a, b, cell = new.row[0], new.row[1], state.cell
     d = cell.shape[1]
     which = uniform(bits)
@@ -114,21 +149,25 @@ def exchange(state, classes, new, bits):  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def swapped(state, new):  # type: ignore[no-untyped-def]
-    """Tell whether both rows take all of each other's cells."""
-    a, b, whole = new.row[0], new.row[1], True
+    """Return whether the proposal exchanges all cells of both rows."""
+    a, b, all_swapped = new.row[0], new.row[1], True
     for f in range(state.cell.shape[1]):
-        whole = whole and new.cell[0, f] == state.cell[b, f] and new.cell[1, f] == state.cell[a, f]
-    return whole
+        all_swapped = (
+            all_swapped
+            and new.cell[0, f] == state.cell[b, f]
+            and new.cell[1, f] == state.cell[a, f]
+        )
+    return all_swapped
 
 
 @inner_kernel
 def inside(state, new, n_rows, n_changed):  # type: ignore[no-untyped-def]
-    """Tell whether all cells that change stay in the boxes of their rows."""
-    kept = True
+    """Return whether all changed cells lie in the boxes of their rows."""
+    stays_inside = True
     for s in range(n_rows):
         i = new.row[s]
         for k in range(n_changed):
             f = new.changed[k]
-            kept = kept and state.lo[i, f] <= new.cell[s, f] < state.hi[i, f]
-            kept = kept and has(state.codes[i, f], new.cell[s, f])
-    return kept
+            stays_inside = stays_inside and state.lo[i, f] <= new.cell[s, f] < state.hi[i, f]
+            stays_inside = stays_inside and has(state.codes[i, f], new.cell[s, f])
+    return stays_inside

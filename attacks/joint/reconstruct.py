@@ -1,4 +1,10 @@
-"""From evidence and own rows to a guess: sequential starts, chains, consensus."""
+"""Joint reconstruction from the evidence of a view: sequential start, annealing, consensus.
+
+Every chain starts from the result of TimberStrike, lowers the tolerance of the sums step by step
+(simulated annealing), and returns samples at the last tolerance. A matched consensus merges the
+samples of all chains. Before that, if sums are exact, `fedtrees.attacks.lattice` determines the
+leaves of the rows in as many trees as possible. The chains then keep to these leaves.
+"""
 
 from __future__ import annotations
 
@@ -44,50 +50,53 @@ from fedtrees.guessing.consensus import matched_consensus
 
 Ints = NDArray[np.int32]
 
-START_TREES = 20  # the sequential start: rows go wrong in later trees more often than right
-COOLING = 0.6  # share of the moves in which sigma falls
-STEPS = 30  # values of sigma on the way
-FEWEST_MOVES = 200  # per row: short of steps, one chain more is worth less than these
-LIST_BITS, DOUBT = 18, 1e-3  # of the exact search, as `lattice` has them
-HIDDEN = 0.25  # rows: a count read with a larger error is not always the nearest whole number
-POINTS = 20  # draws per box where every row's box is known: their mode is guessed
+START_TREES = 20  # trees of the sequential start, which assigns most rows wrongly in later trees
+COOLING = 0.6  # share of the moves during which sigma falls
+STEPS = 30  # number of values of sigma during annealing
+FEWEST_MOVES = 200  # per row and chain: with less, fewer chains are better than shorter ones
+LIST_BITS, DOUBT = 18, 1e-3  # options of the exact search, equal to those of `lattice`
+HIDDEN = 0.25  # rows: a count with a larger standard deviation cannot be rounded reliably
+POINTS = 20  # draws per box if the boxes of all rows are known, of which the mode is guessed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How long to search, and what for.
+    """Options of the joint reconstruction: length of the chains, prior, and limits.
 
     Attributes
     ----------
     chains : int
-        Independent chains, each from a sequential start of its own; their samples are merged.
+        Number of independent chains, each from a separate sequential start. Their samples are
+        merged.
     moves : int
-        Proposals per victim's row and chain. A chain makes about 0.25 million per CPU second
-        through 100 trees of depth 6.
+        Proposals per victim's row and chain. A chain makes about 0.25 million proposals per CPU
+        second through 100 trees of depth 6.
     samples : int
         Samples per chain, spread over the last 40% of its moves.
     sigma_start, sigma_end : float
-        Residual (in gradients) at which a leaf's sum weighs as much as the prior; falls
-        geometrically over the first 60% of the moves. Declared noise adds to its square.
+        Standard deviation that is allowed for the sum of a leaf, in units of the gradient. It falls
+        geometrically over the first 60% of the moves. The declared variance of noise is added to
+        its square.
     classes : int
-        Latent classes per label of the prior.
+        Number of latent classes per label in the prior.
     base_weight : float
-        Rows that a class's own-row marginal counts for (a0).
+        Weight of the marginal of local rows in a latent class, in rows (a0).
     exact : bool
-        Where sums are exact, first follow the rows through the trees by solving leaves
-        (`fedtrees.attacks.lattice`); chains keep to the trees that are solved, and do not run
-        where all are. The class counts of solved leaves are returned, and ``trees_solved`` noted.
+        If sums are exact, first determine the leaves of the rows by an exact search
+        (`fedtrees.attacks.lattice`). Chains keep to the trees that are solved, and do not run if
+        all are. The class counts of solved leaves are claimed, and the diagnostic ``trees_solved``
+        is their number of trees.
     max_trees : int or None
-        Read at most this many trees; of clients' own trees, so many of each and all of others
-        between them.
+        Number of trees to use at most. If clients share local trees, this many of each victim, and
+        all trees of other clients between them.
     steps : int or None
-        Proposals of all chains together, and list entries of the exact search, that may be made
-        (of clients' own trees: for each client); None for what the other options ask. With fewer
-        there are fewer chains, and they cool faster.
+        Limit on the proposals of all chains together, and on the list entries of the exact search
+        (per client if clients share local trees). None: no limit. With a lower limit there are
+        fewer chains, and they cool faster.
     time_limit : float or None
-        CPU seconds after which chains stop early, None for no limit. With a limit the guess
-        depends on the machine's speed. The note ``stopped_early`` says whether either limit cut
-        the search short.
+        CPU seconds after which chains stop, None for no limit. With a limit the guess depends on
+        the speed of the machine. The diagnostic ``stopped_early`` is 1 if either limit shortened
+        the search.
     sketches : bool
         As in `fedtrees.attacks.timberstrike.options.Options`.
     """
@@ -126,7 +135,14 @@ class Options:
             raise UsageError(f"time_limit {self.time_limit} must be positive (CPU seconds)")
 
     def within_steps(self, rows: int) -> Options:
-        """Return the options with as many chains and moves as the steps allow for so many rows."""
+        """Return options whose chains and moves respect `steps` for the given number of rows.
+
+        Examples
+        --------
+        >>> few = Options(steps=100_000).within_steps(100)
+        >>> few.chains, few.moves
+        (5, 200)
+        """
         if self.steps is None or self.chains * self.moves * rows <= self.steps:
             return self
         chains = min(max(self.steps // (FEWEST_MOVES * rows), 1), self.chains)
@@ -135,16 +151,35 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class _Known:
-    """Rows after the trees whose leaves are known; chains keep to them."""
+    """Constraints on the rows that are certain before the chains start.
 
-    boxes: Boxes  # Open where the first tree is foreign: then no tree is known
-    block: NDArray[np.int64]  # int64 (n,): rows that nothing known tells apart share a number
+    Attributes
+    ----------
+    boxes : Boxes
+        Boxes after the solved trees. Unconstrained if no tree is solved.
+    block : int64 array, shape (n,)
+        Rows that these constraints do not distinguish have the same number.
+    counts : tuple of LeafCounts
+        Class counts of the leaves of solved trees.
+    solved : int
+        Number of first trees in which the leaf of every row is certain.
+    notes : dict of str to float
+        Diagnostics of the attack.
+    share : float
+        Share of the victims' rows that is reconstructed (below 1 for large tables).
+    labels : bool
+        Whether the labels are certain.
+    in_leaves : int64 array, shape (J,), or None
+        Number of rows in each leaf of the first tree, None if it is uncertain.
+    """
+
+    boxes: Boxes
+    block: NDArray[np.int64]
     counts: tuple[LeafCounts, ...]
-    solved: int  # Number of those trees
+    solved: int
     notes: dict[str, float]
-    share: float = 1.0  # of the victims' rows, these stand for all
-    labels: bool = True  # Whether the labels are known, too
-    # int64 (J,): of these rows, those in each leaf of the first tree, where that is known
+    share: float = 1.0
+    labels: bool = True
     in_leaves: NDArray[np.int64] | None = None
 
 
@@ -159,7 +194,7 @@ class _Sample:
 
 @dataclass(frozen=True, eq=False)
 class _Problem:
-    """What all chains share."""
+    """Data that all chains share."""
 
     evidence: Evidence
     schema: Schema
@@ -180,26 +215,45 @@ def reconstruct(
 ) -> Guess:
     """Reconstruct the victims' rows from the leaf sums or values of all trees.
 
-    First exactly, as far as that goes (``options.exact``), then by Markov chains. Own rows are
-    subtracted from every sum. They are also the prior, or the rows of `Evidence.population` if
-    there are none. ``certain`` are the victims' counts in the
-    first round's leaves, where what was done to sums leaves no doubt of them, and ``told`` is what
-    else is known of numeric targets. Other parameters and
-    the guess are those of `fedtrees.attacks.timberstrike.reconstruct`, which guesses where there is
-    no tree, no split or no victim.
+    An exact search determines the leaves of as many trees as possible (``options.exact``). Markov
+    chains do the rest. If no tree has a split, TimberStrike makes the guess.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        Trees and statistics from the view. Histograms are not used.
+    own : Table or None
+        Local training rows of the adversary. They are subtracted from every sum, and are the prior.
+        If there are none, the rows of `Evidence.population` are the prior.
+    schema : Schema
+        Types of the columns.
+    options : Options
+        Options of the search.
+    rng : numpy.random.Generator
+        The only source of randomness.
+    certain : sequence of Counts
+        Victims' counts in the leaves of the first round, if they can be recovered in spite of noise
+        or rounding. Empty: they are computed from the sums.
+    told : Moments or None
+        Mean and standard deviation of numeric targets, as far as messages announce them.
+
+    Returns
+    -------
+    guess : Guess
+        `Records` and `LeafCounts` of the victims, with diagnostics.
     """
-    own = Table.empty(schema) if own is None else own
+    local_rows = Table.empty(schema) if own is None else own
     evidence, numbers = _first(evidence, options.max_trees), evidence.targets is not None
-    told = told or Moments()
+    moments = told or Moments()
     if not any(len(tree) > 1 for tree in evidence.trees):
         start = TimberStrikeOptions()
         if numbers:
-            return reconstruct_numbers(evidence, own, schema, told, start, rng)
-        return timberstrike(evidence, own, schema, start, rng)
+            return reconstruct_numbers(evidence, local_rows, schema, moments, start, rng)
+        return timberstrike(evidence, local_rows, schema, start, rng)
     if numbers:
-        evidence, own, schema = with_targets(evidence, own, schema, told)
-    basis = Basis.of(evidence, own, schema)
-    certain_rows = _known(evidence, own, schema, basis, options, certain)
+        evidence, local_rows, schema = with_targets(evidence, local_rows, schema, moments)
+    basis = Basis.of(evidence, local_rows, schema)
+    certain_rows = _known(evidence, local_rows, schema, basis, options, certain)
     few, sums, _ = with_fewer_rows(evidence, basis.sums, (), certain_rows.share)
     world = World.of(few, sums, basis.grid)
     problem = _Problem(few, schema, options, replace(basis, sums=sums), world, certain_rows)
@@ -210,7 +264,7 @@ def reconstruct(
     else:
         records, counts, notes = _run_chains(problem, rng)
     if not certain:
-        counts = tuple(most_probable_claims(evidence, basis.sums, len(own), counts))
+        counts = tuple(most_probable_claims(evidence, basis.sums, len(local_rows), counts))
     stopped = max(part.get("stopped_early", 0.0) for part in (notes, certain_rows.notes))
     notes |= certain_rows.notes | {
         "stopped_early": stopped,
@@ -222,9 +276,19 @@ def reconstruct(
 
 
 def enumerated(trainings: Sequence[Training], max_trees: int | None) -> Guess | None:
-    """Return the rows of the exact posterior, of several clients each grown alone together.
+    """Return the rows that are most probable under the exact posterior over all possible tables.
 
-    None where there are too many tables to try.
+    Parameters
+    ----------
+    trainings : sequence of Training
+        Evidence about the rows of each client, or of all clients together.
+    max_trees : int or None
+        Number of trees to use at most.
+
+    Returns
+    -------
+    Guess or None
+        None if there are too many possible tables, no trees, or numeric targets.
     """
     tried, shares, read = 0, [], 0
     for training in trainings:
@@ -246,7 +310,11 @@ def enumerated(trainings: Sequence[Training], max_trees: int | None) -> Guess | 
 
 
 def _victims(evidence: Evidence, basis: Basis, n_own: int) -> int:
-    """Return how many rows are sought: told, or what the first tree's hessians add up to."""
+    """Return the number of the victims' rows.
+
+    It is declared, or follows from the hessian sum of the first tree, or is 0 if neither is
+    visible.
+    """
     if evidence.n_rows is not None:
         return evidence.n_rows - n_own * evidence.own_inside
     if evidence.sizes is not None:
@@ -265,14 +333,18 @@ def _known(
     options: Options,
     certain: Sequence[Counts],
 ) -> _Known:
-    """Return where rows are beyond doubt: after the first tree, or further by exact sums."""
+    """Return the constraints on the rows that are certain.
+
+    These are the leaves of the first tree, or of more trees if the exact search solves them. There
+    are none if the first tree is foreign or if noise hides its counts.
+    """
     if evidence.is_foreign(0):
         boxes = open_boxes(evidence.sizes or (0, 0), basis.grid, evidence)
         return _Known(boxes, boxes.history, (), 0, {})
     if evidence.outputs > 1:
         return _known_by_class(evidence, own_rows, basis, certain)
     numbers = evidence.targets is not None
-    if numbers and basis.sums[0].h is None:  # no value says how many rows have it
+    if numbers and basis.sums[0].h is None:  # leaf values do not determine counts
         boxes = open_boxes(evidence.sizes or (0, 0), basis.grid, evidence)
         return _Known(boxes, boxes.history, (), 0, {})
     counts = certain[0] if certain else first_counts(evidence, basis.sums[0], len(own_rows), False)
@@ -281,7 +353,7 @@ def _known(
     share = 1.0 if evidence.share < 1 else share_of(int((counts.n0 + counts.n1).sum()))
     if evidence.share < 1:
         rest = left_out(evidence, [counts], basis.sums[0], len(own_rows), False)
-    elif options.exact and share == 1 and not numbers:  # of many rows no search comes to an end
+    elif options.exact and share == 1 and not numbers:  # the search is too long for many rows
         decoded = decode(evidence, own_rows, schema, LIST_BITS, DOUBT, basis, options.steps)
         notes["stopped_early"] = decoded.notes.get("stopped_early", 0.0)
         if decoded.paths is not None:
@@ -298,7 +370,7 @@ def _known(
 
 
 def _uncertain(evidence: Evidence, sums: LeafSums) -> bool:
-    """Tell whether noise hides the counts (of each class) of the first tree's leaves."""
+    """Return whether noise hides the class counts of the leaves of the first tree."""
     rows = np.sqrt(sums.var_h.max(initial=0.0)) / first_gradient(evidence)[1]
     classes = 0.0 if evidence.targets is not None else np.sqrt(sums.var_g.max(initial=0.0))
     return bool(max(rows, classes) > HIDDEN)
@@ -307,7 +379,7 @@ def _uncertain(evidence: Evidence, sums: LeafSums) -> bool:
 def _known_by_class(
     evidence: Evidence, own_rows: Table, basis: Basis, certain: Sequence[Counts]
 ) -> _Known:
-    """Return where rows of several classes are: in the leaves of their own class's first tree."""
+    """Return the constraints for more than two classes: the leaves of the first tree per class."""
     first = range(evidence.outputs)
     counts = list(certain) or [
         first_counts(evidence, basis.sums[t], len(own_rows), False, t) for t in first
@@ -324,7 +396,7 @@ def _known_by_class(
 
 
 def _first(evidence: Evidence, n: int | None) -> Evidence:
-    """Return the evidence of the first n trees (all) that are not foreign, without bins."""
+    """Return the evidence of the first n trees that are not foreign (None: all), without bins."""
     level = "statistics" if evidence.level == "histograms" else evidence.level
     n_trees = len(evidence.trees) - sum(evidence.foreign or ())
     return replace(evidence, level=level, histograms=None).rounds(
@@ -335,7 +407,10 @@ def _first(evidence: Evidence, n: int | None) -> Evidence:
 def _run_chains(
     problem: _Problem, rng: np.random.Generator
 ) -> tuple[Table, tuple[LeafCounts, ...], dict[str, float]]:
-    """Run the chains and merge all their samples; of counts that are not known, return medians."""
+    """Run the chains and merge all their samples.
+
+    Also return the class counts of the first tree: the certain ones, or medians over the samples.
+    """
     certain_rows = problem.known
     if not len(certain_rows.block):
         return (
@@ -367,9 +442,9 @@ def _run_chains(
 
 
 def _likely_counts(problem: _Problem, samples: Sequence[_Sample]) -> tuple[LeafCounts, ...]:
-    """Return the median class counts of the first tree's leaves over samples.
+    """Return the median class counts of the leaves of the first tree over all samples.
 
-    None where that tree is of others' rows, or of numbers and tells its values alone.
+    Empty if the first tree is foreign, or if targets are numeric and only leaf values are visible.
     """
     numbers = problem.evidence.targets is not None
     if problem.evidence.is_foreign(0) or (numbers and problem.basis.sums[0].h is None):
@@ -381,7 +456,7 @@ def _likely_counts(problem: _Problem, samples: Sequence[_Sample]) -> tuple[LeafC
 
 
 def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> tuple[Table, dict[str, float]]:
-    """Return rows of known boxes: for every box the values that most draws from it agree on."""
+    """Return rows for known boxes: for every box, the consensus of draws from it."""
     boxes = problem.known.boxes
     basis = problem.basis
     draws = POINTS + JUDGES
@@ -394,7 +469,7 @@ def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> tuple[Table, d
     low, high = basis.grid.bounds(boxes.lo, boxes.hi)
     if basis.prior.told:
         records = Table(nearest_told(rows.X, low, high, basis.prior), rows.y)
-    else:  # a draw from a narrow box can round to its open end
+    else:  # a draw from a narrow box can be rounded to its open end
         top = np.nextafter(high, np.float32(-np.inf))
         records = Table(np.minimum(np.maximum(rows.X, low), top), rows.y)
     return _submitted(problem, records, tables, rng)
@@ -403,30 +478,33 @@ def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> tuple[Table, d
 def _submitted(
     problem: _Problem, records: Table, tables: Sequence[Table], rng: np.random.Generator
 ) -> tuple[Table, dict[str, float]]:
-    """Return what is submitted.
+    """Weigh the reconstruction against draws from the prior.
 
     If exact counts show that the rows of the prior are distributed differently from the victims',
-    a guess from them gets no weight.
+    draws from the prior get no weight.
     """
     evidence, certain_rows, basis = problem.evidence, problem.known, problem.basis
     counts = [c.counts for c in certain_rows.counts[: evidence.outputs]]
     likely = [np.stack(s.prior_counts, axis=1) for s in basis.sums[: len(counts)]]
     strange = evidence.noise is None and own_rows_differ(counts, likely)
     weight = Weight.of(evidence, basis, len(records), certain_rows.share)
-    weight = replace(weight, trust=weight.trust * _whole(problem))
+    weight = replace(weight, trust=weight.trust * _share_of_complete_rows(problem))
     blind = Blind.of(basis, problem.schema, certain_rows.share, rng, strange=strange)
     rows, notes = submitted(records, tables, blind, weight, rng)
     return told_rows(rows, basis.prior), notes
 
 
-def _whole(problem: _Problem) -> float:
-    """Return the share of own rows that miss nothing: others' kind is followed as if it had all."""
+def _share_of_complete_rows(problem: _Problem) -> float:
+    """Return the share of complete rows in the prior, 1 if it is empty.
+
+    Chains treat all rows as complete. The reconstruction is trusted in proportion to this share.
+    """
     own_values = problem.basis.prior.own.X
     return float((~np.isnan(own_values).any(axis=1)).mean()) if len(own_values) else 1.0
 
 
 def _start(problem: _Problem, rng: np.random.Generator) -> tuple[State, Classes]:
-    """Follow the rows through the first trees, as TimberStrike does, and put them on the grid."""
+    """Return the initial state of a chain: the result of TimberStrike after the first trees."""
     known_boxes, start = problem.known.boxes, _first(problem.evidence, START_TREES)
     grid, prior, sums = problem.basis.grid, problem.basis.prior, problem.basis.sums
     boxes = known_boxes.copy()
@@ -453,7 +531,10 @@ def _may_be_anywhere(boxes: Boxes) -> NDArray[np.bool_] | None:
 
 
 def _inside(problem: _Problem, boxes: Boxes, rng: np.random.Generator) -> NDArray[np.bool_] | None:
-    """Return in which trees each row is, bool (n, T): as it was followed, else by chance."""
+    """Return in which trees each row takes part, bool, shape (n, T), None if in all.
+
+    For the trees of the sequential start this is its result. For later trees it is drawn at random.
+    """
     if boxes.share is None:
         return None
     T = len(problem.evidence.trees)
@@ -472,17 +553,17 @@ def _anneal(
     deadline: float,
     rng: np.random.Generator,
 ) -> list[_Sample]:
-    """Lower sigma step by step, then return samples at the last sigma."""
+    """Lower sigma step by step, and return samples at the last sigma."""
     world, targets = problem.world, problem.evidence.targets
     moves = options.moves * state.n
-    # a fair coin's gradients have a standard deviation of 1/2
+    # Gradients of a balanced binary label have a standard deviation of 1/2, in the unit 1.
     unit = 1.0 if targets is None else 2 * max(targets.variance, 1e-12) ** 0.5
 
     def go(sigma: float, part: float) -> None:
         if time.process_time() < deadline:
             precision, labels = world.precision(sigma, unit), not problem.known.labels
             sample(world, state, classes, precision, int(part * moves), _seed(rng), labels)
-            state.refresh(world)  # sums kept move by move drift by rounding
+            state.refresh(world)  # incremental updates accumulate rounding errors
 
     for sigma in np.geomspace(options.sigma_start, options.sigma_end, STEPS):
         go(sigma, COOLING / STEPS)
@@ -495,9 +576,10 @@ def _anneal(
 
 
 def _rows(problem: _Problem, of: _Sample, rng: np.random.Generator) -> Table:
-    """Return a row inside every row of cells, values missing as often as own rows make likely.
+    """Return rows inside the cells of a sample.
 
-    A missing value goes where one of the row's cell does, so that sums do not tell them apart.
+    Values are missing with the odds of the prior. The chain treats a missing value like a value of
+    some cell, because it takes the same path in all trees and the sums do not distinguish them.
     """
     known_boxes, prior = problem.known.boxes, problem.basis.prior
     boxes = Boxes(of.cell, of.cell + 1, of.y, known_boxes.margin, known_boxes.history)

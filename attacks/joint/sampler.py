@@ -1,16 +1,20 @@
-"""Metropolis moves over all rows and all trees at once.
+"""Metropolis-Hastings moves over all rows and all trees at once.
 
-The state's probability is proportional to
+The probability of a state is proportional to
 
     exp(-1/2 sum_leaves precision * residual^2) * prior(classes, cells)
 
-A move changes cells of one row or exchanges cells of two, follows what that does to every later
-tree (a changed leaf changes the margin, hence the gradients in all trees after it), and is
-accepted by Metropolis and Hastings. A row never leaves its leaf of the first tree, where that has
-known class counts; exchanging all features of two rows of such a leaf exchanges their labels. Of
-several classes it never leaves its leaf of its own class's first tree. Where noise hides the
-counts, rows are anywhere and labels are drawn as well. Where trees are grown on some of the rows,
-which rows are in which tree is part of the state.
+A move changes a cell of one row, or exchanges cells between two rows. A changed leaf changes the
+margin, and therefore the gradients in all later trees. The move is accepted by the rule of
+Metropolis and Hastings.
+
+Constraints depend on the evidence:
+
+- If the class counts of the first tree are exact, a row never leaves its leaf of the first tree (of
+  the first tree of its class, for more than two classes). If two rows of a leaf exchange all
+  features, this is the same as exchanging their labels.
+- If noise hides the counts, rows are not constrained, and their labels are sampled, too.
+- If trees are grown on samples of the rows, the participation of rows is part of the state.
 """
 
 import math
@@ -42,18 +46,28 @@ from fedtrees.core.compilation import inner_kernel, kernel
 
 Floats = NDArray[np.float64]
 
-# Shares of the moves, cumulative: class, one cell redrawn, one cell moved by one or two; the rest
-# exchanges features of two rows.
+# Cumulative probabilities of the moves: redraw the latent class, redraw a cell, shift a cell by one
+# or two. The remaining moves exchange features of two rows.
 CLASS, REDRAW, SHIFT = 0.08, 0.40, 0.55
-# Where trees are grown on some of the rows, so many of all but the first of these draw anew which;
-# and so many pairs of rows are tried for a trade.
+# Under row subsampling, probability that a move (except of a latent class) redraws the
+# participation of a row instead, and number of pairs that then try to exchange their participation.
 RANDOMNESS, TRADES = 0.3, 8
-# Where labels are not known, so many of all moves draw one.
+# Probability that a move redraws a label, if labels are unknown.
 LABEL = 0.1
 
 
 def draw_classes(state: State, classes: Classes, seed: int) -> None:
-    """Count all rows, one after the other, each in a class drawn given those before it."""
+    """Draw the latent class of every row given the previous rows, and count it, in place.
+
+    Parameters
+    ----------
+    state : State
+        All rows. Their components change.
+    classes : Classes
+        Empty counts, to be filled.
+    seed : int
+        Seed of the draws.
+    """
     _draw_classes(state, classes, _scratch(classes), _bits(seed))
 
 
@@ -66,10 +80,29 @@ def sample(
     seed: int,
     labels: bool = False,
 ) -> int:
-    """Make so many moves in place and return how many that change a row's cells were accepted.
+    """Run the Markov chain in place.
 
-    ``precision``, float64 (L, 2), weighs every squared residual. Moves of classes are moves too.
-    With ``labels`` these are drawn as well.
+    Parameters
+    ----------
+    world : World
+        Trees and sums.
+    state : State
+        Rows of the chain.
+    classes : Classes
+        Counts of the mixture, all rows included.
+    precision : float64 array, shape (L, 2)
+        Weights of the squared residuals.
+    moves : int
+        Number of proposals, including those of latent classes, labels and participation.
+    seed : int
+        Seed of the moves.
+    labels : bool
+        Whether labels are unknown and sampled, too.
+
+    Returns
+    -------
+    accepted : int
+        Number of accepted moves that change cells.
     """
     new = Proposal.empty(state.cell.shape[1], len(world.root), world.outputs)
     accepted: int = _sample(
@@ -88,9 +121,10 @@ def _bits(seed: int) -> NDArray[np.uint64]:
 
 
 def _mates(world: World, state: State) -> NDArray[np.int32]:
-    """Return who shares a leaf of the first own tree, int32, shape (n, 3).
+    """Return the rows that share a leaf of the first tree that is not foreign, int32, shape (n, 3).
 
-    Rows sorted by that leaf; and per row, where those of its leaf begin and end.
+    Column 0 contains the rows sorted by this leaf. Columns 1 and 2 contain, for each row, where the
+    rows of its leaf begin and end in column 0.
     """
     first = state.leaf[:, int(np.argmin(world.foreign))]
     order = np.argsort(first, kind="stable")
@@ -114,7 +148,7 @@ def _count_in_new_class(i, state, classes, scratch, bits):  # type: ignore[no-un
 
 @kernel
 def _sample(world, state, classes, precision, mates, moves, new, scratch, bits, label):  # type: ignore[no-untyped-def]
-    """Do the work of `sample`; ``mates`` as of `_mates`, ``new`` and ``scratch`` (K,) to fill."""
+    """Run the chain: compiled part of `sample`."""
     accepted = 0
     for _ in range(moves):
         if label > 0.0 and uniform(bits) < label:
@@ -136,22 +170,23 @@ def _sample(world, state, classes, precision, mates, moves, new, scratch, bits, 
             n_changed, factor = change_one(state, classes, new, kind >= REDRAW, bits)
         else:
             n_changed, factor = exchange(state, classes, new, bits)
-        # rows of one first leaf that exchange everything take their boxes with them
-        whole = (
+        # Rows of the same leaf of the first tree that exchange all cells also exchange their boxes.
+        # This is the exchange of two labels within the leaf, which keeps its class counts.
+        exchanges_all = (
             n_rows == 2
             and world.outputs == 1
             and state.leaf[new.row[0], 0] == state.leaf[new.row[1], 0]
             and state.inside[new.row[0], 0] == state.inside[new.row[1], 0]
             and swapped(state, new)
         )
-        if n_changed == 0 or not (whole or inside(state, new, n_rows, n_changed)):
+        if n_changed == 0 or not (exchanges_all or inside(state, new, n_rows, n_changed)):
             continue
         first, gain = judge(world, state, precision, new, n_rows, n_changed)
         gain += math.log(factor)
         if gain < 0.0 and uniform(bits) >= math.exp(gain):
             continue
         accepted += 1
-        if whole:
+        if exchanges_all:
             _swap_boxes(state, new)
         accept(world, state, new, n_rows, first)
         _move_cells(state, classes, new, n_rows)
@@ -160,7 +195,7 @@ def _sample(world, state, classes, precision, mates, moves, new, scratch, bits, 
 
 @inner_kernel
 def _draw_label(state, classes, precision, i, scratch, bits):  # type: ignore[no-untyped-def]
-    """Give row ``i`` the other label, or not, by its probability given all else, in place."""
+    """Draw the label of row ``i`` given everything else (a Gibbs step), in place."""
     count_row(classes, state.cell, i, state.component[i], -1)
     gain = relabelled(state, precision, i)
     gain += log_weight(classes, state.cell, i, 1 - state.label[i], scratch)
@@ -172,7 +207,7 @@ def _draw_label(state, classes, precision, i, scratch, bits):  # type: ignore[no
 
 @inner_kernel
 def _toss(world, state, precision, i, bits):  # type: ignore[no-untyped-def]
-    """Draw anew in which trees a row is, and let it trade places with others, in place."""
+    """Redraw in which trees a row takes part, and try exchanges with other rows, in place."""
     if state.sampled[i]:
         resample(world, state, precision, i, bits)
         for _ in range(TRADES if state.leaf.shape[1] > 1 else 0):
@@ -183,9 +218,10 @@ def _toss(world, state, precision, i, bits):  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def _choose_rows(mates, row, two, bits):  # type: ignore[no-untyped-def]
-    """Draw one row or two, the second as often from the same first leaf as from all.
+    """Draw one row or two. Return their number, 0 if the same row was drawn twice.
 
-    Returns how many; 0 where the same was drawn twice.
+    The second row is drawn from all rows, or from the same leaf of the first tree, with probability
+    1/2 each.
     """
     n = mates.shape[0]
     a = row[0] = below(bits, n)

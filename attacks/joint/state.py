@@ -1,4 +1,4 @@
-"""Rows on the grid and what follows from them: leaves, probabilities, residuals."""
+"""State of a Markov chain: rows on the grid, with their leaves, predictions and residuals."""
 
 from __future__ import annotations
 
@@ -17,26 +17,43 @@ Ints = NDArray[np.int32]
 
 
 class State(NamedTuple):
-    """Rows on the grid and what follows from them; arrays change in place.
+    """Rows on the grid, with everything that is derived from them. Arrays change in place.
 
-    Kernels take it as it is.
+    A named tuple of arrays, because compiled kernels accept it as an argument. The n reconstructed
+    rows of the victims come first, followed by local rows, m in all.
+
+    Attributes
+    ----------
+    cell : int32 array, shape (m, d)
+        Cells of all rows, -1 for a missing value. Those of local rows do not change.
+    lo, hi : int32 array, shape (n, d)
+        A victim's row may have the cells ``lo <= cell < hi``.
+    codes : uint64 array, shape (n, d)
+        Category codes that a victim's row may have, as bits.
+    label, component : int32 array, shape (m,)
+        Label, and component of the mixture (`Classes`), of every row.
+    leaf : int32 array, shape (n, T)
+        Leaf of each victim's row in each tree. Leaves are numbered consecutively over all trees.
+    p : float64 array, shape (n, T)
+        Prediction before the round of each tree: the probability of label 1, or of the class of the
+        tree, or the predicted number. 0 for foreign trees, which do not need it.
+    residual : float64 array, shape (L, 2)
+        Sums of the rows minus the sums in the messages, per leaf.
+    inside : bool array, shape (n, T)
+        Whether the row is included in the sums of the tree. Always False for foreign trees.
+    sampled : bool array, shape (n,)
+        Whether `inside` of the row may change, except in the first tree.
     """
 
-    cell: Ints  # int32 (m, d): victims' rows, then own ones (whose cells stay)
-    # int32 (n, d): cells ``lo <= cell < hi`` a victim's row may have, and uint64 (n, d): codes
+    cell: Ints
     lo: Ints
     hi: Ints
     codes: NDArray[np.uint64]
-    # int32 (m,)
     label: Ints
     component: Ints
-    leaf: Ints  # int32 (n, T): leaf of each victim's row in each tree, leaves numbered through
-    # float64 (n, T): probability of label 1, or of the tree's class, or what is predicted, before
-    # each round; 0 before foreign trees, which need none
+    leaf: Ints
     p: Floats
-    residual: Floats  # float64 (L, 2): the rows' sums less the sums to meet
-    # bool (n, T): whether each tree has the row in its sums, foreign trees never; bool (n,):
-    # whether that may change, but for the first tree
+    residual: Floats
     inside: NDArray[np.bool_]
     sampled: NDArray[np.bool_]
 
@@ -57,13 +74,29 @@ class State(NamedTuple):
         inside: NDArray[np.bool_] | None = None,
         sampled: NDArray[np.bool_] | None = None,
     ) -> State:
-        """Route the rows; all are in the first class of their label.
+        """Route the rows through all trees. All rows start in the first latent class.
 
-        Without ``codes`` any is possible; without ``inside`` all rows are in all trees, without
-        ``sampled`` for good.
+        Parameters
+        ----------
+        world : World
+            Trees and sums.
+        cell : int32 array, shape (n, d)
+            Cells of the victims' rows.
+        box : pair of int32 array, shape (n, d)
+            Bounds ``lo`` and ``hi`` of the cells.
+        label : int array, shape (n,)
+            Labels of the victims' rows.
+        own_cell, own_label : int array, shape (r, d) and (r,)
+            Cells and labels of local rows.
+        codes : uint64 array, shape (n, d), or None
+            Possible category codes. None: all codes.
+        inside : bool array, shape (n, T), or None
+            Rows in the sums of each tree. None: all rows are in all trees that are not foreign.
+        sampled : bool array, shape (n,), or None
+            Rows whose participation may change. None: no row.
         """
         n, T = len(cell), len(world.root)
-        there = np.ones((n, T), dtype=bool) if inside is None else inside
+        takes_part = np.ones((n, T), dtype=bool) if inside is None else inside
         state = State(
             np.ascontiguousarray(np.concatenate([cell, own_cell]), dtype=np.int32),
             np.array(box[0], dtype=np.int32, order="C"),
@@ -74,7 +107,7 @@ class State(NamedTuple):
             np.zeros((n, T), dtype=np.int32),
             np.zeros((n, T)),
             np.zeros_like(world.target),
-            there & ~world.foreign,
+            takes_part & ~world.foreign,
             np.zeros(n, dtype=bool) if sampled is None else sampled.copy(),
         )
         state.refresh(world)
@@ -85,9 +118,9 @@ class State(NamedTuple):
         _refresh(world, self)
 
     def mean_square(self, world: World) -> float:
-        """Return the mean squared residual of the known sums."""
-        known = np.isfinite(world.variance)
-        return float((self.residual[known] ** 2).mean())
+        """Return the mean squared residual of the sums that messages reveal."""
+        finite = np.isfinite(world.variance)
+        return float((self.residual[finite] ** 2).mean())
 
     def energy(self, precision: Floats) -> float:
         """Return half the weighted sum of squared residuals."""
@@ -96,7 +129,7 @@ class State(NamedTuple):
 
 @inner_kernel
 def walk(world, t, cell, i):  # type: ignore[no-untyped-def]
-    """Return the leaf that row ``i`` of ``cell`` (int32, shape (m, d)) takes in tree ``t``."""
+    """Return the leaf that row ``i`` of ``cell``, shape (m, d), reaches in tree ``t``."""
     at, node = world.root[t], world.node
     while node[at, 0] >= 0:
         c, cut = cell[i, node[at, 0]], node[at, 1]
@@ -107,9 +140,18 @@ def walk(world, t, cell, i):  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def brings(p, mine, slope, bend):  # type: ignore[no-untyped-def]
-    """Return what a row of probability p brings to the two sums of a leaf; see `World`.
+    """Return the contributions of a row to both sums of a leaf, see `World`.
 
-    ``mine`` as of `stands_for`; of numeric targets p is the prediction.
+    Parameters
+    ----------
+    p : float
+        Predicted probability, or the prediction of a numeric target.
+    mine : float
+        True value of ``p``, as returned by `stands_for`.
+    slope : float
+        `World.slope` of the leaf.
+    bend : float
+        `World.bend`.
     """
     h = bend * p * (1.0 - p) if bend > 0.0 else 1.0
     return p - mine + slope * h, h
@@ -117,9 +159,11 @@ def brings(p, mine, slope, bend):  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def stands_for(world, label, cell, i, t):  # type: ignore[no-untyped-def]
-    """Return what p of row ``i`` of ``cell`` should be in tree ``t``.
+    """Return the true value that a tree should predict for a row.
 
-    That is its target, a number; or 1 where a row of this label is of the tree's class, else 0.
+    It is the numeric target. For classes it is 1 if the label is the class of the tree, else 0.
+
+    The row is row ``i`` of ``cell``, whose last column contains numeric targets.
     """
     if world.targets.shape[0] > 0:
         return world.targets[cell[i, cell.shape[1] - 1]]
@@ -137,7 +181,7 @@ def _refresh(world, state):  # type: ignore[no-untyped-def]
         margin[:] = 0.0
         rise[:] = 0.0
         for t in range(leaf.shape[1]):
-            if t % K == 0:
+            if t % K == 0:  # a round begins: its trees use the margins after the previous round
                 for c in range(K):
                     margin[c] += rise[c] + world.start[t + c]
                     rise[c] = 0.0
@@ -145,8 +189,8 @@ def _refresh(world, state):  # type: ignore[no-untyped-def]
             j = walk(world, t, state.cell, i)
             leaf[i, t] = j
             if state.inside[i, t]:
-                mine = stands_for(world, state.label[i], state.cell, i, t)
-                g, h = brings(state.p[i, t], mine, world.slope[j], world.bend)
+                y = stands_for(world, state.label[i], state.cell, i, t)
+                g, h = brings(state.p[i, t], y, world.slope[j], world.bend)
                 residual[j, 0] += g
                 residual[j, 1] += h
             rise[t % K] = world.value[j]
@@ -154,7 +198,7 @@ def _refresh(world, state):  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def _probabilities(world, p, i, t, margin):  # type: ignore[no-untyped-def]
-    """Fill in those of row ``i`` before the round that begins with tree ``t``."""
+    """Fill in the predictions of row ``i`` before the round that begins with tree ``t``."""
     K = world.outputs
     if world.foreign[t]:
         return

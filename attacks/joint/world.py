@@ -1,6 +1,7 @@
-"""What a row brings to the sums of every tree: the trees on the grid, and the sums to meet.
+"""The trees on the grid, and the leaf sums that the reconstructed rows should have.
 
-Trees that other clients grew on rows of their own have no sums to meet: they move the margins.
+Trees that other clients grew on their local data impose no sums on the victims' rows. They only
+change the margins.
 """
 
 from __future__ import annotations
@@ -21,49 +22,82 @@ Ints = NDArray[np.int32]
 
 
 class World(NamedTuple):
-    """All trees with their leaves numbered through, and the victims' sums per leaf.
+    """All trees with consecutively numbered leaves, and the victims' sums per leaf.
 
-    A row with probability p and label y brings ``x = (p - y + slope * h, h)`` to its leaf, with
-    h = p(1-p); of several classes p and y are those of the tree's class, and h is 2p(1-p).
+    A row with probability p and label y contributes ``x = (p - y + slope * h, h)`` to its leaf,
+    with h = p (1 - p). For more than two classes, p and y refer to the class of the tree, and h is
+    2 p (1 - p). For a numeric target, p is the predicted number, y the target, and h is 1.
 
-    Of numeric targets p is the number predicted, y the target, and h is 1.
+    If sums of gradients and hessians are visible, the slope is 0 and both sums are known. If only
+    the leaf values v are visible, Newton's step ``v = -eta G / (H + lambda)`` is one equation. It
+    is the first sum with slope v / eta, and the second sum is unknown.
 
-    With statistics the slope is 0 and both sums are known; with leaf values alone
-    the first is (Newton's step written as an equation), with slope v / eta, and the second is
-    not. Kernels take it as it is.
+    A named tuple of arrays, because compiled kernels accept it as an argument.
+
+    Attributes
+    ----------
+    root : int32 array, shape (T,)
+        Root node of each tree.
+    node : int32 array, shape (n_nodes, 4)
+        Feature, cut, left and right child. A row goes left if its cell is below the cut. A cut of
+        -1 - k is a split by categories: a row goes right if set k contains its cell. A leaf has
+        feature -1, and its number instead of the left child.
+    sets : uint64 array, shape (n_category_splits,)
+        Sets of category codes, as bits.
+    box : int32 array, shape (L, d, 2)
+        Rows in leaf l have cells ``box[l, f, 0] <= cell < box[l, f, 1]``.
+    codes : uint64 array, shape (L, d)
+        Category codes of rows in the leaf.
+    value, slope : float64 array, shape (L,)
+        Change of the margin by the leaf, and the slope explained above.
+    target : float64 array, shape (L, 2)
+        Sums of x over the victims.
+    variance : float64 array, shape (L, 2)
+        Variance of their declared error, infinite for an unknown sum.
+    start : float64 array, shape (T,)
+        Increase of the margin before each tree that is not due to other trees: the base margin in
+        the first round, later 0 unless boosting restarts from another base score.
+    foreign : bool array, shape (T,)
+        Trees that were grown on the rows of other clients.
+    bend : float
+        h / (p (1 - p)): 1, or 2 for more than two classes. 0 if the protocol uses h = 1.
+    share : float
+        Probability that a row takes part in a tree.
+    outputs : int
+        Number of trees of a round: 1, or the number of classes if there are more than two.
+    targets : float64 array, shape (K,)
+        Numeric target of each cell of the last column. Empty for classes.
     """
 
-    root: Ints  # int32 (T,)
-    # int32 (n_nodes, 4): feature, cut (a row goes left iff its cell is below), left and right
-    # child; a leaf has feature -1 and its number as left child. A cut of -1 - k: a row goes right
-    # iff set k has its cell
+    root: Ints
     node: Ints
-    sets: NDArray[np.uint64]  # uint64 (splits by categories,)
-    # int32 (L, d, 2): cells ``box[l, f, 0] <= cell < box[l, f, 1]`` that keep a row in the leaf
+    sets: NDArray[np.uint64]
     box: Ints
-    codes: NDArray[np.uint64]  # uint64 (L, d): codes that do
-    # float64 (L,): change of the log-odds; see above
+    codes: NDArray[np.uint64]
     value: Floats
     slope: Floats
-    # float64 (L, 2): sums of x over the victims, and the variance of their declared error; infinite
-    # where unknown
     target: Floats
     variance: Floats
-    # float64 (T,): what the log-odds (of the tree's class) of every row rise by before each tree,
-    # apart from the trees' values: the base margin in the first round, 0 later unless boosting
-    # restarts from another base
     start: Floats
-    # bool (T,): trees grown on rows of others: their values count, their sums do not
     foreign: NDArray[np.bool_]
-    bend: float  # h over p(1-p): 1, or 2 of several classes; 0 where the protocol uses h = 1
-    share: float  # how likely a row is in a tree
-    outputs: int  # trees of a round: 1, or one for every class
-    # float64 (K,): what targets in each cell of the last column are; none where rows have classes
+    bend: float
+    share: float
+    outputs: int
     targets: Floats
 
     @staticmethod
     def of(evidence: Evidence, sums: list[LeafSums], grid: Grid) -> World:
-        """Put all trees of the evidence on the grid."""
+        """Express all trees of the evidence by cells of the grid.
+
+        Parameters
+        ----------
+        evidence : Evidence
+            Trees and public parameters of the training.
+        sums : list of LeafSums
+            Sums of the leaves, one entry per tree.
+        grid : Grid
+            All thresholds of the trees.
+        """
         parts, boxes, targets, variances, slopes, values = [], [], [], [], [], []
         roots, n_nodes, n_leaves = [], 0, 0
         sets: list[np.uint64] = []
@@ -106,9 +140,10 @@ class World(NamedTuple):
         )
 
     def precision(self, sigma: float, unit: float = 1.0) -> Floats:
-        """Return the weight of every squared residual, 0 where the sum is unknown.
+        """Return the weight of every squared residual, 0 for an unknown sum, shape (L, 2).
 
-        A gradient is as large as ``unit``, where that of a class is about 1.
+        ``sigma`` is the tolerance in units of a gradient. ``unit`` is the size of a gradient: 1 for
+        classes, and proportional to the deviation of a numeric target.
         """
         return 1.0 / ((sigma * np.array([unit, 1.0])) ** 2 + self.variance)
 
@@ -126,7 +161,7 @@ def _starts(evidence: Evidence) -> Floats:
 def _on_grid(
     tree: Tree, grid: Grid, first_node: int, first_leaf: int, sets: list[np.uint64]
 ) -> Ints:
-    """Return one tree's rows of `World.node`; its splits by categories are added to ``sets``."""
+    """Return the rows of `World.node` for a tree, and add its splits by categories to ``sets``."""
     out = np.empty((len(tree), 4), dtype=np.int32)
     out[:, 0] = tree.feature
     for i in range(len(tree)):

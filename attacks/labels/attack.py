@@ -1,4 +1,8 @@
-"""Attacks on labels by record ids, as attacks on a view."""
+"""The registered attacks that infer labels from record ids.
+
+All attacks extend `LeafAttack`, which collects the visible leaves of a view. They differ in the
+method that clusters the rows.
+"""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -37,19 +41,50 @@ Single = Literal["drop", "keep"]
 
 @dataclass(frozen=True, eq=False)
 class LeafView:
-    """What attacks on labels read of a view."""
+    """Data of a view that attacks on labels use.
+
+    Attributes
+    ----------
+    columns : Columns
+        Local columns of the principals.
+    leaves : int32 array, shape (N, T)
+        Visible leaf of every row, -1 if the row is absent from the tree.
+    trees : intp array, shape (T,)
+        Numbers of these trees.
+    eta : float64 array, shape (T,)
+        Weights of these trees.
+    twins : Twins
+        The record-id graph.
+    classes : int
+        Number of classes, at least 2.
+    """
 
     view: View
     columns: Columns
-    leaves: NDArray[np.int32]  # shape (N, T): visible leaves; -1: absent
-    trees: NDArray[np.intp]  # shape (T,): numbers of these trees
-    eta: NDArray[np.float64]  # shape (T,): what they count
+    leaves: NDArray[np.int32]
+    trees: NDArray[np.intp]
+    eta: NDArray[np.float64]
     twins: Twins
     classes: int
 
 
 def leaf_view(view: View, single: Single, decay: float) -> LeafView | None:
-    """Return what is read of a view, None where its principals know no rows without labels."""
+    """Collect the visible leaves and local columns of a view.
+
+    Parameters
+    ----------
+    view : View
+        Messages of a vertical training.
+    single : {"drop", "keep"}
+        Whether to omit trees with a single visible leaf.
+    decay : float
+        Weight of a boosted tree relative to the previous round.
+
+    Returns
+    -------
+    LeafView or None
+        None if the principals have no rows or know their labels.
+    """
     columns = own_columns(view)
     if columns is None or not len(columns.ids):
         return None
@@ -63,10 +98,14 @@ def leaf_view(view: View, single: Single, decay: float) -> LeafView | None:
 class LeafAttack(Attack):
     """Base of attacks that cluster rows by the visible leaves that they share.
 
-    `single`: {"drop", "keep"}. Of trees with one visible leaf: all that these tell is which rows
-    were drawn for them.
-    `decay`: A boosted tree counts so much less than one of the round before (0.6 in the code of
-    Takahashi et al. 2023); all trees of a forest count the same.
+    Parameters
+    ----------
+    single : {"drop", "keep"}
+        Whether to omit trees with a single visible leaf. Such a leaf shows only which rows were
+        sampled for the tree.
+    decay : float
+        Weight of a boosted tree relative to the previous round, in (0, 1] (0.6 in the code of
+        Takahashi et al. 2023). Trees of a forest have equal weights.
     """
 
     claims = (Labels,)
@@ -85,7 +124,20 @@ class LeafAttack(Attack):
         return no_leaves(view)
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
-        """Guess which rows have equal labels; by own columns alone where leaves tell nothing."""
+        """Cluster rows with presumably equal labels.
+
+        Parameters
+        ----------
+        view : View
+            Messages of a vertical training.
+        rng : numpy.random.Generator
+            The only source of randomness.
+
+        Returns
+        -------
+        guess : Guess
+            `Labels`. Without visible leaves the clusters result from K-means on the local columns.
+        """
         seen = leaf_view(view, self.single, self.decay)
         if seen is None:
             return Guess.none(self.inapplicable(view) or Reason("no-unlabelled-rows"))
@@ -98,15 +150,15 @@ class LeafAttack(Attack):
 
     @abstractmethod
     def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
-        """Return a number for every row; rows with equal numbers are said to have equal labels."""
+        """Return a cluster number for every row, int64, shape (N,)."""
 
 
 def _with_columns(
     seen: LeafView, part: Clusters, weight: float, rng: np.random.Generator
 ) -> Clusters:
-    """Cluster rows by own columns and, one-hot and weighted, by what part of the graph they are in.
+    """Cluster rows by K-means on local columns and the weighted one-hot code of a graph partition.
 
-    Parts beyond the 256 largest count as one: they are of few rows each.
+    Parts beyond the 256 largest have the code 0, because they contain few rows each.
     """
     sizes = np.bincount(part)
     largest = np.argsort(-sizes, kind="stable")[:256]
@@ -121,8 +173,10 @@ def _with_columns(
 @register.attack("union")
 @dataclass(frozen=True, kw_only=True)
 class Union(LeafAttack):
-    """Rows that share a visible leaf have one label, and so on from leaf to leaf (UNI of Takahashi
-    et al. 2023)."""
+    """Assign one label to rows that are connected by shared leaves (UNI, Takahashi et al. 2023).
+
+    Two rows are connected if they share a visible leaf, directly or through other rows.
+    """
 
     def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
         """Return the components of the record-id graph."""
@@ -132,21 +186,23 @@ class Union(LeafAttack):
 @register.attack("union-cl")
 @dataclass(frozen=True, kw_only=True)
 class UnionColumns(LeafAttack):
-    """K-means on own columns and the components of `union` (UNI+CL of Takahashi et al. 2023)."""
+    """Cluster local columns and `union` components by K-means (UNI+CL, Takahashi et al. 2023)."""
 
     def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
-        """Cluster columns and components; a component weighs 1, as in the authors' code."""
+        """Cluster columns and components. A component has weight 1, as in the authors' code."""
         return _with_columns(seen, components(seen.twins)[seen.twins.of_row], 1.0, rng)
 
 
 @register.attack("id2graph")
 @dataclass(frozen=True, kw_only=True)
 class ID2Graph(LeafAttack):
-    """ID2Graph (Takahashi et al. 2023, Sec. 4): communities of the record-id graph, and K-means.
+    """Cluster record-id communities and local columns (ID2Graph, Takahashi et al. 2023, Sec. 4).
 
-    The modularity of their Eq. 2 is maximised on the graph of Eq. 1 itself, from every tree's
-    leaves in turn and without its matrix; `id2graph-published` is what the authors' code does.
-    K-means sees own columns, scaled to [0, 1], and communities that weigh 3.
+    The attack has two steps. First, the modularity (Eq. 2) of the record-id graph
+    (Eq. 1) is maximised. We start the search from the leaves of each tree, and never compute the
+    matrix of the graph. `id2graph-published` does this step like the authors' code. Second, K-means
+    clusters the local columns, scaled to [0, 1], with the one-hot code of the communities, weight
+    3.
     """
 
     def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
@@ -161,10 +217,11 @@ class ID2Graph(LeafAttack):
 @register.attack("id2graph-published")
 @dataclass(frozen=True, kw_only=True)
 class PublishedID2Graph(ID2Graph):
-    """ID2Graph as the authors' code runs it, for comparison with their tables.
+    """ID2Graph as in the authors' code, for comparison with their tables.
 
-    Louvain on a lower triangle (`fedtrees.attacks.labels.published`), trees with one visible leaf
-    included. Their chunks of large tables, which are not connected, are not repeated.
+    The authors run Louvain on a lower triangular matrix (`fedtrees.attacks.labels.published`), and
+    include trees with one visible leaf. We do not repeat their division of large tables into
+    unconnected chunks.
     """
 
     comparison: ClassVar[bool] = True
@@ -173,17 +230,17 @@ class PublishedID2Graph(ID2Graph):
     single: Single = "keep"
 
     def communities(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
-        """Return the authors' communities."""
+        """Return the communities that the authors' code finds."""
         return published_communities(seen.leaves, seen.eta, rng)
 
 
 @register.attack("merged-communities")
 @dataclass(frozen=True, kw_only=True)
 class MergedCommunities(LeafAttack):
-    """Communities of the record-id graph, merged until there are as many as classes.
+    """Merge communities of the record-id graph until there are as many as classes.
 
-    The two whose merging costs least modularity are merged: an ordered way to come from
-    communities to classes, where K-means of `id2graph` goes by their sizes.
+    In each step the two communities whose merger costs the least modularity are merged. This uses
+    the edges between communities, while the K-means step of `id2graph` depends on their sizes.
     """
 
     def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
@@ -195,7 +252,11 @@ class MergedCommunities(LeafAttack):
 @register.attack("spectral")
 @dataclass(frozen=True, kw_only=True)
 class Spectral(LeafAttack):
-    """Normalised cut of the record-id graph, by one eigenproblem as large as there are leaves."""
+    """Cluster rows by a normalised cut of the record-id graph.
+
+    The eigenvectors come from a matrix with one row per leaf, see
+    `fedtrees.attacks.labels.spectral`.
+    """
 
     def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
         """Return the spectral clusters."""
@@ -205,18 +266,24 @@ class Spectral(LeafAttack):
 @register.attack("label-mixture")
 @dataclass(frozen=True, kw_only=True)
 class LabelMixture(LeafAttack):
-    """Labels under which the splits that were seen are the best ones.
+    """Search for the labels under which the visible splits are the best ones.
 
-    A node takes the split that gains most, and a party without labels knows its own candidates: the
-    true labels make what was taken gain at least as much as all of these, at hundreds of nodes.
-    `fedtrees.attacks.labels.mixture` climbs the likelihood of that, together with label rates of
-    every visible leaf, from the spectral clusters and from merged communities.
+    Every node takes the split with the largest gain. A party without labels knows its local
+    candidate splits and the partition that was chosen instead. Under the true labels, this
+    partition gains at least as much as every local candidate, at hundreds of nodes. The attack
+    maximises the likelihood of these choices together with that of the label rates of all visible
+    leaves (`fedtrees.attacks.labels.mixture`). It starts from spectral clusters and from merged
+    communities.
 
-    Where labels are known to be noisy, these are what trees were grown on: the true ones are then
-    guessed from them (`fedtrees.attacks.labels.noise`), as long as they explain the splits.
+    If a defense adds noise to labels, trees are grown on the noisy labels. The true labels are then
+    estimated from the noisy ones (`fedtrees.attacks.labels.noise`), provided that the noisy ones
+    explain the splits (`MOST_LOST`).
 
-    `rows`: Of larger tables so many rows, drawn at random, are fitted; the others follow from the
-    label rates of their leaves.
+    Parameters
+    ----------
+    rows : int
+        Largest number of rows that are fitted, at least 2. For larger tables a random sample of
+        this size is fitted, and all labels follow from the label rates of the leaves.
     """
 
     rows: int = 20_000
@@ -226,19 +293,36 @@ class LabelMixture(LeafAttack):
         check_whole("rows", self.rows, 2)
 
     def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
-        """Return the likeliest labels of all starts."""
+        """Return the most probable labels over all starts."""
         return self.climbed(seen, [], None, rng)
 
     def climbed(
         self, seen: LeafView, more: list[Clusters], known: Clusters | None, rng: np.random.Generator
     ) -> Clusters:
-        """Return the likeliest labels of all starts, and more of them, given labels known."""
+        """Maximise the likelihood of the labels from several starts.
+
+        Parameters
+        ----------
+        seen : LeafView
+            Visible leaves and local columns.
+        more : list of int64 array, shape (N,)
+            Additional starts.
+        known : int64 array, shape (N,), or None
+            Known labels, -1 for unknown ones. They stay fixed unless labels are noisy.
+        rng : numpy.random.Generator
+            The only source of randomness.
+
+        Returns
+        -------
+        int64 array, shape (N,)
+            The most probable labels. With noisy labels, an estimate of the true ones.
+        """
         community, _ = louvain(seen.twins, rng)
         starts = [spectral(seen.twins, seen.classes, rng)]
         if int(community.max(initial=0)) + 1 >= seen.classes:
             starts.append(merge_to(seen.twins, community, seen.classes))
         law = response_of(seen.view)
-        fixed = known if law is None else None  # trees are grown on other labels
+        fixed = known if law is None else None  # trees are grown on noisy labels, not on these
         observed = seen.view, seen.columns, seen.twins, seen.trees, seen.classes
         model = mixture_of(*observed, fixed)
         named = [start[seen.twins.of_row] for start in starts]
@@ -253,23 +337,23 @@ class LabelMixture(LeafAttack):
 @register.attack("few-shot")
 @dataclass(frozen=True, kw_only=True)
 class FewShot(LabelMixture):  # type: ignore[misc]
-    """Labels under which the splits are the best ones, given those of a few rows.
+    """Search for the labels under which the splits are best, given the labels of a few rows.
 
-    The labels known, ``passive[labels=20]``, are spread over the record-id graph (Zhou et al.
-    2004): that is one more start of `label-mixture`, which leaves them as they are.
+    The known labels (``passive[labels=20]``) are propagated over the record-id graph (Zhou et al.
+    2004). The result is an additional start of `label-mixture`, which keeps the known labels fixed.
     """
 
     threats: ClassVar[tuple[str, ...]] = ("passive[labels=20]",)
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return what is missing: visible leaves, or known labels."""
+        """Return why the attack does not apply: no visible leaves, or no known labels."""
         why = super().inapplicable(view)
         if why is None and view.known is None:
             return Reason("no-known-labels", threat="passive[labels=20]")
         return why
 
     def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
-        """Return the likeliest class of every row."""
+        """Return the most probable class of every row."""
         known_rows = seen.view.known
         if known_rows is None:
             return super().clusters(seen, rng)
@@ -285,7 +369,7 @@ class FewShot(LabelMixture):  # type: ignore[misc]
 
 
 def _as_known(start: Clusters, known_labels: Clusters, classes: int) -> Clusters:
-    """Name clusters after the classes that known labels agree with best."""
+    """Rename clusters so that they agree with as many known labels as possible."""
     table = np.zeros((classes, classes))
     sure = known_labels >= 0
     np.add.at(table, (start[sure], known_labels[sure]), 1.0)

@@ -1,9 +1,9 @@
-"""How likely the splits that were seen are, if rows had given labels.
+"""Likelihood of the visible splits, given labels of the rows.
 
-Every node of a tree takes the best of its candidate splits. A party without labels knows its own
-candidates and which partition was taken instead; so the true labels make that partition gain at
-least as much as every candidate of its own. As a likelihood: of a partition chosen with
-probabilities proportional to exp(beta * gain).
+Every node of a tree takes the best of all candidate splits. A party without labels knows its local
+candidates and the partition that was chosen instead. Under the true labels, the chosen partition
+gains at least as much as every local candidate. The likelihood is a softmax: a partition is chosen
+with a probability proportional to exp(beta * gain).
 """
 
 from collections.abc import Callable
@@ -19,35 +19,46 @@ Floats = NDArray[np.float64]
 
 #: Inverse temperatures that are tried, per unit of gain.
 BETAS = 4.0 ** np.arange(-4, 3)
-#: Gains this close, relative to the node's, are of one partition in another guise.
+#: Relative difference of gains up to which a local candidate is considered the chosen partition.
 SAME = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """The own candidate splits: bins of all rows."""
+    """The local candidate splits, which lie between neighbouring bins."""
 
-    codes: NDArray[np.int64]  # shape (N, F)
-    n_bins: NDArray[np.int64]  # shape (F,)
+    codes: NDArray[np.int64]  # shape (N, F): bin of every value
+    n_bins: NDArray[np.int64]  # shape (F,): bins per column
 
 
 def log_probability(
     tree: SeenTree, own: Candidates, G: Floats, H: Floats, lam: float, floor: float, doubt: float
 ) -> tuple[float, Floats]:
-    """Return how probable the splits of one tree are, and how that changes with G.
+    """Return the log-likelihood of the splits of one tree, and its derivative with respect to G.
 
-    `G, H`: float64 array, shape (N, C). Sums over a node S gain ``sum_c G_S^2 / (H_S + lam)``; with
-    class shares for G, ones for H and no lam that is Gini impurity times rows, with gradients and
-    hessians XGBoost's gain.
-    `floor`: What a split must gain: nodes that were left alone gained no more.
-    `doubt`: Probability that a node that seems left alone was not.
+    Parameters
+    ----------
+    tree : SeenTree
+        Visible nodes.
+    own : Candidates
+        Local candidate splits.
+    G, H : float64 array, shape (N, C)
+        The score of a node S is ``sum_c G_S^2 / (H_S + lam)``, with sums over its rows. Class
+        shares for G, ones for H and lam = 0 give the Gini criterion times the number of rows.
+        Gradients and hessians give the gain of XGBoost.
+    lam : float
+        L2 penalty.
+    floor : float
+        Smallest gain of a split. The best candidate of a node without split gains at most this.
+    doubt : float
+        Probability that the lack of a visible split has another reason than a lack of gain.
 
     Returns
     -------
     log_likelihood : float
         In nats, at the best inverse temperature of `BETAS`.
     slope : float64 array, shape (N, C)
-        Derivative by G.
+        Derivative with respect to G.
     """
     B = int(own.n_bins.max(initial=0))
     slope = np.zeros_like(G)
@@ -62,6 +73,7 @@ def log_probability(
     split = tree.middle >= 0
     taken = np.where(split, taken, floor)
     scale = np.abs(taken)[:, None, None] + 1e-12
+    # A local candidate with the same gain is the chosen partition itself, and must not compete.
     twice = split[:, None, None] & (np.abs(gains - taken[:, None, None]) <= SAME * scale)
     gains = np.where(twice, -np.inf, gains)
     every = np.concatenate([taken[:, None], gains.reshape(V, -1)], axis=1) - taken[:, None]
@@ -77,21 +89,25 @@ def log_probability(
 
 
 def _odds(excess: Floats, split: NDArray[np.bool_]) -> tuple[list[Floats], Callable[[int], Floats]]:
-    """Return how probable every choice is, and by how much candidates lower its logarithm.
+    """Return the probability of every choice, and its logarithmic derivatives.
 
-    `excess`: float64 array, shape (V, 1 + candidates). What each gains more than what was taken,
-    which comes first.
-    `split`: bool array, shape (V,). Of a node that was left alone, only candidates that gain more
-    count.
+    Parameters
+    ----------
+    excess : float64 array, shape (V, 1 + candidates)
+        Gain of each candidate minus that of the chosen partition, which comes first.
+    split : bool array, shape (V,)
+        Whether the node was split. At other nodes only candidates with a larger gain count.
 
     Returns
     -------
     chances : list of float64 array, shape (V,)
-        For each of `BETAS`.
+        Probabilities of the choices, for each of `BETAS`.
     away : callable
-        Returns, for one of them, derivatives of the logarithm by the gains, times -1 / beta,
-        float64 (V, candidates).
+        ``away(k)`` returns the derivatives of the log probabilities with respect to the gains of
+        the candidates, times -1 / beta, for ``BETAS[k]``, float64, shape (V, candidates).
     """
+    # Powers of the smallest inverse temperature give all others, because each is four times the
+    # previous one. This replaces further calls of exp.
     top = np.maximum(excess.max(axis=1, keepdims=True), 0.0)
     counts = split[:, None] | (excess[:, 1:] > 0)
     spared = np.where(split, 0, counts.sum(axis=1))
@@ -105,8 +121,8 @@ def _odds(excess: Floats, split: NDArray[np.bool_]) -> tuple[list[Floats], Calla
         odds *= odds
 
     def away(at: int) -> Floats:
-        found = np.exp(BETAS[at] * (excess[:, 1:] - top))
-        return np.asarray(found * counts / wholes[at][:, None])
+        odds_at = np.exp(BETAS[at] * (excess[:, 1:] - top))
+        return np.asarray(odds_at * counts / wholes[at][:, None])
 
     return chances, away
 
@@ -140,6 +156,7 @@ def _gains(rows, begin, middle, end, codes, n_bins, G, H, lam, B):  # type: igno
                 for c in range(C):
                     left_g[v, f, b, c] += G[i, c]
                     left_h[v, f, b, c] += H[i, c]
+        # The gain of a partition is the score of both children minus that of the node.
         base = 0.0
         for c in range(C):
             base += total_g[v, c] ** 2 / (total_h[v, c] + lam)
@@ -152,11 +169,11 @@ def _gains(rows, begin, middle, end, codes, n_bins, G, H, lam, B):  # type: igno
             seen = 0
             for b in range(n_bins[f] - 1):
                 seen += count[f, b]
-                if b > 0:
+                if b > 0:  # cumulative sums over bins are the sums of the left child
                     for c in range(C):
                         left_g[v, f, b, c] += left_g[v, f, b - 1, c]
                         left_h[v, f, b, c] += left_h[v, f, b - 1, c]
-                if count[f, b] == 0 or seen == n:
+                if count[f, b] == 0 or seen == n:  # same partition as before, or an empty child
                     continue
                 gains[v, f, b] = -base
                 for c in range(C):
@@ -178,7 +195,7 @@ def _pulls(  # type: ignore[no-untyped-def]
     for v in range(V):
         for f in range(F):
             for c in range(C):
-                # rows of a bin stand left of candidates from there on, right of those before
+                # rows of a bin are left of the candidates from this bin on, right of earlier ones
                 below = 0.0
                 for b in range(n_bins[f]):
                     bins[f, b, c] = below
@@ -194,7 +211,7 @@ def _pulls(  # type: ignore[no-untyped-def]
             g, h = own_g[v, c], own_h[v, c]
             lift[c] = toward[v] * 2 * g / (h + lam)
             g, h = total_g[v, c] - g, total_h[v, c] - h
-            drop[c] = toward[v] * 2 * g / (h + lam)  # where nothing was taken, of all rows
+            drop[c] = toward[v] * 2 * g / (h + lam)  # for a node without split, of all its rows
         for q in range(begin[v], end[v]):
             i = rows[q]
             for c in range(C):

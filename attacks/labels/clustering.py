@@ -1,4 +1,7 @@
-"""K-means as attacks on labels use it: weighted rows, several starts, many rows."""
+"""K-means for attacks on labels: weighted rows, several starts, large tables.
+
+Sums are computed in the order of the rows, so that results do not depend on the number of threads.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,12 +10,20 @@ from fedtrees.core.compilation import kernel
 
 STARTS = 10
 SWEEPS = 100
-#: Starts see no more rows than this; the best of them is refined on all.
+#: Largest number of rows for the starts. The best start is then refined on all rows.
 START_ROWS = 8192
 
 
 def scaled(X: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Scale columns to [0, 1], missing values at their mean; columns without values go."""
+    """Scale columns to [0, 1].
+
+    Missing values get the mean of the column. Columns without any value are removed.
+
+    Examples
+    --------
+    >>> scaled(np.array([[1.0, np.nan], [3.0, np.nan], [np.nan, np.nan]])).ravel().tolist()
+    [0.0, 1.0, 0.5]
+    """
     X = np.asarray(X, dtype=np.float64)
     X = X[:, ~np.isnan(X).all(axis=0)]
     if not X.size:
@@ -30,18 +41,28 @@ def k_means(
 ) -> NDArray[np.int64]:
     """Cluster rows by K-means: the best of ten starts of k-means++.
 
-    `points`: float64 array, shape (S, d).
-    `count`: Clusters; no more than there are different rows are found.
-    `weight`: float64 array, shape (S,). How many rows each stands for.
+    Parameters
+    ----------
+    points : float64 array, shape (S, d)
+        Coordinates.
+    count : int
+        Number of clusters. There are fewer if there are fewer different rows.
+    rng : numpy.random.Generator
+        Draws the initial centres.
+    weight : float64 array, shape (S,), or None
+        Weight of each row. None: 1 each.
 
-    Returns: int64 array, shape (S,).
+    Returns
+    -------
+    int64 array, shape (S,)
+        Cluster of each row.
     """
     points = np.ascontiguousarray(points, dtype=np.float64)
     if not points.size or len(points) <= count:
         return np.arange(len(points)) if points.size else np.zeros(len(points), dtype=np.int64)
     weight = np.ones(len(points)) if weight is None else weight
     drawn, light = points, weight
-    if len(points) > START_ROWS:
+    if len(points) > START_ROWS:  # sampling by weight makes the weights of the sample equal
         share = weight / weight.sum()
         drawn = points[rng.choice(len(points), START_ROWS, p=share)]
         light = np.ones(START_ROWS)
@@ -77,12 +98,12 @@ def _spread_out(points, weight, randomness):  # type: ignore[no-untyped-def]
 
 @kernel
 def _lloyd(points, weight, start):  # type: ignore[no-untyped-def]
-    """Return labels, centers and the weighted sum of squares; sums run in the order of rows."""
+    """Run Lloyd's algorithm. Return labels, centers and the weighted sum of squares."""
     (n, d), K = points.shape, len(start)
     labels, centers = np.full(n, -1), start.copy()
-    whole = 0.0
+    inertia = 0.0
     for _ in range(SWEEPS):
-        moved, whole = 0, 0.0
+        moved, inertia = 0, 0.0
         for i in range(n):
             best, to = np.inf, 0
             for k in range(K):
@@ -93,7 +114,7 @@ def _lloyd(points, weight, start):  # type: ignore[no-untyped-def]
                     best, to = square, k
             moved += labels[i] != to
             labels[i] = to
-            whole += weight[i] * best
+            inertia += weight[i] * best
         if moved == 0:
             break
         sums, mass = np.zeros((K, d)), np.zeros(K)
@@ -104,4 +125,4 @@ def _lloyd(points, weight, start):  # type: ignore[no-untyped-def]
         for k in range(K):
             if mass[k] > 0:
                 centers[k] = sums[k] / mass[k]
-    return labels, centers, whole
+    return labels, centers, inertia

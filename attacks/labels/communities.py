@@ -1,4 +1,8 @@
-"""Communities of the record-id graph: Louvain and greedy merging without the graph's matrix."""
+"""Communities of the record-id graph: Louvain and greedy merging, without the graph's matrix.
+
+The adjacency matrix of N rows has N^2 entries. All sums over edges follow from the counts of rows
+per leaf and community, because two rows are connected if they share a leaf.
+"""
 
 import numpy as np
 import pandas as pd
@@ -8,7 +12,7 @@ from fedtrees.attacks.labels.twins import Twins
 from fedtrees.core.compilation import kernel
 
 SWEEPS = 100
-LEAST_GAIN = 1e-9  # of modularity, below which another level is not worth it
+LEAST_GAIN = 1e-9  # smallest increase of the modularity for which another level is computed
 
 
 def modularity(twins: Twins, community: NDArray[np.int64]) -> float:
@@ -19,32 +23,34 @@ def modularity(twins: Twins, community: NDArray[np.int64]) -> float:
 
 
 def between(twins: Twins, community: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the sum of edges between every two communities, shape (c, c)."""
+    """Return the total edge weight between every two communities, shape (c, c)."""
     c = int(community.max(initial=-1)) + 1
     counts = _counts(twins.leaf, twins.weight, community, len(twins.tree), c)
     return np.asarray((counts * twins.eta[twins.tree][:, None]).T @ counts)
 
 
 def louvain(twins: Twins, rng: np.random.Generator) -> tuple[NDArray[np.int64], float]:
-    """Maximise modularity from every tree's leaves in turn; return the best partition and its Q.
+    """Maximise the modularity by the Louvain method, started from the leaves of each tree.
 
-    Blondel et al. (2008), with counts of rows per leaf and community instead of the adjacency
-    matrix: a move costs (trees x communities), memory is (leaves x communities). Every level goes
-    down to the groups again, so that a group may leave a community that was merged.
+    We follow Blondel et al. (2008), with counts of rows per leaf and community instead of the
+    adjacency matrix. A move costs (trees x communities), and the memory is (leaves x communities).
+    Unlike in their method, each level moves single groups again, so that a group can leave a merged
+    community.
 
     Returns
     -------
     community : int64 array, shape (S,)
-        Numbered from 0 by first group.
+        Communities, numbered from 0 by their first group.
     Q : float
+        Modularity of the best partition, 0 if it is negative.
     """
-    best, found = -np.inf, np.zeros(len(twins.leaf), dtype=np.int64)
+    best, best_partition = -np.inf, np.zeros(len(twins.leaf), dtype=np.int64)
     for t in range(twins.leaf.shape[1]):
         start = _numbered(twins.leaf[:, t].astype(np.int64))
         community, Q = _from(twins, start, rng)
         if best + LEAST_GAIN < Q:
-            best, found = Q, community
-    return found, max(best, 0.0)
+            best, best_partition = Q, community
+    return best_partition, max(best, 0.0)
 
 
 def _from(
@@ -65,9 +71,20 @@ def _from(
 
 
 def merge_to(twins: Twins, community: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Merge the two communities that cost least modularity until `count` are left."""
+    """Merge the two communities that cost the least modularity until `count` remain.
+
+    Parameters
+    ----------
+    twins : Twins
+        The record-id graph.
+    community : int64 array, shape (S,)
+        Community of each group.
+    count : int
+        Number of communities to return.
+    """
     W = between(twins, community)
     total = W.sum()
+    # `into` maps every community to the one that it was merged into.
     into = np.arange(len(W))
     alive = list(range(len(W)))
     while len(alive) > count:
@@ -84,7 +101,7 @@ def merge_to(twins: Twins, community: NDArray[np.int64], count: int) -> NDArray[
 
 
 def _merged_greedily(W: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Move whole communities while modularity grows; return the new one of each."""
+    """Move communities into others while the modularity grows. Return the new number of each."""
     c, total = len(W), W.sum()
     label, degree = np.arange(c), W.sum(axis=1)
     moved = total > 0
@@ -93,6 +110,7 @@ def _merged_greedily(W: NDArray[np.float64]) -> NDArray[np.int64]:
         for i in range(c):
             onto = np.bincount(label, W[i], c)
             tot = np.bincount(label, degree, c)
+            # without community i itself, which leaves its present place
             onto[label[i]] -= W[i, i]
             tot[label[i]] -= degree[i]
             gain = onto - degree[i] * tot / total
@@ -119,21 +137,23 @@ def _counts(leaf, weight, community, J, c):  # type: ignore[no-untyped-def]
 
 @kernel
 def _sweeps(leaf, weight, degree, eta, start, order, J):  # type: ignore[no-untyped-def]
-    """Move groups one at a time to the community that gains most, until none moves."""
+    """Move single groups to the community with the largest gain, until no group moves."""
     S, T = leaf.shape
+    # counts[leaf, community] replaces the adjacency matrix: the edges between a group and a
+    # community are the rows of the community in the leaves of the group.
     community = start.copy()
     c = community.max() + 1
     counts = np.zeros((J, c))
     tot, many = np.zeros(c), np.zeros(c, dtype=np.int64)
-    whole = 0.0
+    total = 0.0
     for s in range(S):
         many[community[s]] += 1
         tot[community[s]] += weight[s] * degree[s]
-        whole += weight[s] * degree[s]
+        total += weight[s] * degree[s]
         for t in range(T):
             if leaf[s, t] >= 0:
                 counts[leaf[s, t], community[s]] += weight[s]
-    if whole == 0.0:
+    if total == 0.0:
         return community
     active = np.arange(c)
     alive = c
@@ -143,19 +163,21 @@ def _sweeps(leaf, weight, degree, eta, start, order, J):  # type: ignore[no-unty
         for i in range(S):
             s = order[i]
             a, w, d = community[s], weight[s], degree[s]
+            # Gain of the group in each community, up to a common factor. The group itself is still
+            # included in its present community, which `self_loop` corrects.
             for j in range(alive):
-                gain[j] = -tot[active[j]] * d / whole
-            own = w * d * d / whole
+                gain[j] = -tot[active[j]] * d / total
+            self_loop = w * d * d / total
             for t in range(T):
                 at = leaf[s, t]
                 if at >= 0:
-                    own -= eta[t] * w
+                    self_loop -= eta[t] * w
                     for j in range(alive):
                         gain[j] += eta[t] * counts[at, active[j]]
             best, to, stay = -np.inf, a, 0.0
             for j in range(alive):
                 if active[j] == a:
-                    stay = gain[j] + own
+                    stay = gain[j] + self_loop
                 elif gain[j] > best:
                     best, to = gain[j], active[j]
             if best <= stay + 1e-9 * d:
@@ -170,7 +192,7 @@ def _sweeps(leaf, weight, degree, eta, start, order, J):  # type: ignore[no-unty
                 if leaf[s, t] >= 0:
                     counts[leaf[s, t], a] -= w
                     counts[leaf[s, t], to] += w
-            if many[a] == 0:
+            if many[a] == 0:  # remove the empty community from the list of candidates
                 k = 0
                 for j in range(alive):
                     if active[j] != a:

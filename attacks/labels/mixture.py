@@ -1,4 +1,10 @@
-"""Labels of rows, from rates of every visible leaf and the likelihood of every seen split."""
+"""Maximum-likelihood labels, given the visible leaves and splits of vertical trees.
+
+The likelihood has two parts: the visible splits were better than all local candidates (`choices`),
+and rows of a leaf tend to have equal labels (label rates per leaf). The labels are relaxed to class
+shares, optimised by gradient ascent (Adam), and hardened by a falling temperature. Restarts from
+perturbed optima follow (iterated local search).
+"""
 
 from __future__ import annotations
 
@@ -25,83 +31,105 @@ from fedtrees.core.view import View
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: Pseudo-rows of the overall shares in the label rates of a leaf, and of one that is mostly pure.
+#: Pseudo-rows of the overall class shares in the label rates of a leaf, and of a mostly pure leaf.
 PSEUDO_ROWS = 1.0
 PSEUDO_ROWS_PURE = 0.02
-#: Power of the leaves' likelihood beside that of the splits. Trees follow own columns of rows as
-#: well as labels, so that leaves alone are explained best by something other than labels.
+#: Exponent of the likelihood of leaves relative to that of the splits. Trees depend on the local
+#: columns as well as on labels, so that clusters other than the labels explain the leaves best.
 LEAF_POWER = 0.1
-#: The same where fits from several starts are compared.
+#: The same exponent when fits from several starts are compared.
 CHOICE_POWER = 0.02
-#: How likely a leaf that seems to have been left alone was not, or not for want of gain: in a
-#: forest it may have been split into two pure ones.
+#: Probability that the lack of a visible split has another reason than a lack of gain. For example,
+#: a node of a forest may have been split into two pure leaves.
 DOUBT = 0.2
 
 STEPS = 80
 RATE = 0.2  # of Adam (Kingma and Ba 2015), on logits
-COLDEST = 0.25  # labels harden: the last temperature of the softmax
-SOFT = 0.3  # of a start
+COLDEST = 0.25  # last temperature of the softmax
+SOFT = 0.3  # mass of the uniform distribution in the class shares of a start
 SCORED_EVERY = 20
 MOST_LOGIT = 6.0
 
-#: Of the best labels so far, the share that a restart draws anew.
+#: Share of the labels that a restart redraws.
 KICKED = 0.25
-#: Restarts that gain nothing, one after the other, before the climb counts as converged.
+#: Number of restarts without improvement after which a start counts as converged.
 PATIENCE = 5
 MOST_KICKS = 30
-#: Of more rows than these over the number of restarts, there are only `PATIENCE`.
+#: Limit on restarts times rows, but there are at least `PATIENCE` restarts.
 KICKED_ROWS = 50_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Boosting:
-    """How boosted trees turn labels into gradients: public parameters of the protocol."""
+    """Public parameters that determine how labels become gradients of boosted trees."""
 
-    # rate, lam, gamma: learning rate, L2 penalty, least gain of a split
+    # rate, lam, gamma: learning rate, L2 penalty, smallest gain of a split
     rate: float
     lam: float
     gamma: float
-    outputs: int  # trees of a round: one, or one for each class
-    doubt: float = 0.0  # how likely a node that was left alone would have gained
+    outputs: int  # trees per round: one, or one per class
+    doubt: float = 0.0  # as of `log_probability`
 
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """Rows with unknown labels, the leaves they are in, and the splits that made these."""
+    """Rows with unknown labels, with their visible leaves and splits.
 
-    leaf: NDArray[np.int32]  # shape (N, T): leaves, numbered through all trees; -1: absent
-    pure: NDArray[np.bool_]  # shape (J,): leaves that were left alone early: mostly of one class
+    Attributes
+    ----------
+    leaf : int32 array, shape (N, T)
+        Leaf of every row, numbered over all trees, -1 if absent.
+    pure : bool array, shape (J,)
+        Leaves above the last two levels (`SeenTree.early`). They are mostly of one class.
+    trees : sequence of SeenTree
+        Visible splits.
+    own : Candidates
+        Local candidate splits.
+    classes : int
+        Number of classes, K.
+    boosting : Boosting or None
+        None for a random forest.
+    known : int64 array, shape (N,), or None
+        Known labels, which stay fixed, -1 for unknown ones. None: no label is known.
+    """
+
+    leaf: NDArray[np.int32]
+    pure: NDArray[np.bool_]
     trees: Sequence[SeenTree]
     own: Candidates
     classes: int
-    boosting: Boosting | None  # None: a forest
-    # int64 array, shape (N,), or None: labels that are known, -1 for others: a climb leaves them as
-    # they are
+    boosting: Boosting | None
     known: Ints | None = None
 
     def best(self, starts: Sequence[Ints], rows: int, rng: np.random.Generator) -> Ints:
-        """Return the labels (N,) of the greatest `score` that climbs from all starts lead to.
+        """Return the labels with the largest `score` that the search finds, shape (N,).
 
-        Where each of them ended is climbed from again, in turn, with a part of the labels drawn
-        anew (iterated local search: Lourenço, Martin and Stützle 2003), until that gains nothing
-        several times over.
+        Every start is optimised. Each optimum is then optimised again after a part of its labels
+        was redrawn, until several such restarts bring no improvement (iterated local search:
+        Lourenço, Martin and Stützle 2003).
 
-        `starts`: sequence of int64 array, shape (N,). Numbers below that of the classes.
-        `rows`: Fit so many at most.
-        `rng`: Draws them.
+        Parameters
+        ----------
+        starts : sequence of int64 array, shape (N,)
+            Initial labels, or cluster numbers below the number of classes.
+        rows : int
+            Largest number of rows to fit. In a larger table, all rows are then classified by the
+            label rates of their leaves.
+        rng : numpy.random.Generator
+            Draws the rows and the restarts.
         """
         drawn = np.arange(len(self.leaf))
         if len(drawn) > rows:
             drawn = np.sort(rng.choice(len(drawn), rows, replace=False))
         part = self if len(drawn) == len(self.leaf) else self.restricted(drawn)
         fits = [part.fit(part.named(start[drawn])) for start in starts]
-        found = part.kicked([part.fit(labels) for _, labels in fits], rng)
+        best_labels = part.kicked([part.fit(labels) for _, labels in fits], rng)
         if part is self:
-            return found
-        return np.asarray(_log_rates(part, found, self.leaf).argmax(axis=1))
+            return best_labels
+        return np.asarray(_log_rates(part, best_labels, self.leaf).argmax(axis=1))
 
     def kicked(self, fits: Sequence[tuple[float, Ints]], rng: np.random.Generator) -> Ints:
-        """Return the best labels that restarts lead to from where climbs ended, (N,)."""
+        """Return the best labels after restarts from the given optima, shape (N,)."""
         ends, N = list(fits), len(fits[0][1])
         idle = [0] * len(ends)
         for kick in range(max(PATIENCE, min(MOST_KICKS, KICKED_ROWS // max(N, 1)))):
@@ -117,22 +145,23 @@ class Mixture:
         return max(ends, key=lambda end: end[0])[1]
 
     def restricted(self, drawn: NDArray[np.intp]) -> Mixture:
-        """Return the same of some rows."""
+        """Return the model of the rows ``drawn``."""
         place = np.full(len(self.leaf), -1)
         place[drawn] = np.arange(len(drawn))
-        own = Candidates(self.own.codes[drawn], self.own.n_bins)
+        candidates = Candidates(self.own.codes[drawn], self.own.n_bins)
         trees = [_restricted(tree, place, drawn) for tree in self.trees]
-        known = None if self.known is None else self.known[drawn]
-        return replace(self, leaf=self.leaf[drawn], trees=trees, own=own, known=known)
+        fixed_labels = None if self.known is None else self.known[drawn]
+        return replace(self, leaf=self.leaf[drawn], trees=trees, own=candidates, known=fixed_labels)
 
     def kept(self, labels: Ints) -> Ints:
-        """Return labels with those that are known in their place."""
+        """Return the labels with known labels inserted."""
         return labels if self.known is None else np.where(self.known >= 0, self.known, labels)
 
     def named(self, labels: Ints) -> Ints:
-        """Name clusters after classes where every class has trees of its own.
+        """Rename clusters to classes if every class has separate trees.
 
-        Each cluster is held against the first tree of each class; the best assignment counts.
+        The first tree of each class is explained by each cluster in turn. The assignment with the
+        largest total likelihood is chosen.
         """
         how, K = self.boosting, self.classes
         if how is None or how.outputs == 1:
@@ -149,10 +178,10 @@ class Mixture:
         return np.asarray(linear_sum_assignment(-fit)[1][labels])
 
     def fit(self, start: Ints) -> tuple[float, Ints]:
-        """Climb from a start; return the score and the best labels on the way, int64 (N,).
+        """Optimise a start. Return the best score and its labels, int64, shape (N,).
 
-        Class shares of rows go up the slope of the splits' log-likelihood, plus what the leaves'
-        rates say of them, and are hardened by and by.
+        The class shares of the rows follow the gradient of the log-likelihood of the splits, plus
+        the logits of the label rates of leaves, while the temperature falls.
         """
         start, sure = self.kept(start), None
         if self.known is not None:
@@ -164,11 +193,13 @@ class Mixture:
         speed, square = np.zeros_like(r), np.zeros_like(r)
         power = LEAF_POWER
         if self.boosting is not None:
-            power /= np.sqrt(self.boosting.outputs)  # trees of one round tell much the same
+            power /= np.sqrt(self.boosting.outputs)  # trees of the same round are correlated
         best = (self.score(start), start)
         for i in range(STEPS):
             slope = self.splits(r)[1] + power * self.rates(r)
+            # gradient with respect to the logits, through the softmax
             slope = r * (slope - (r * slope).sum(axis=1, keepdims=True))
+            # Adam: moving averages of the gradient and of its square, corrected for their start
             speed = 0.9 * speed + 0.1 * slope
             square = 0.99 * square + 0.01 * slope**2
             unbiased = speed / (1 - 0.9 ** (i + 1)), square / (1 - 0.99 ** (i + 1))
@@ -176,30 +207,30 @@ class Mixture:
             logits -= logits.mean(axis=1, keepdims=True)
             logits = np.clip(logits, -MOST_LOGIT, MOST_LOGIT)
             r = softmax(logits / COLDEST ** (i / STEPS), axis=1)
-            if sure is not None:
+            if sure is not None:  # known labels stay fixed
                 r[sure] = fixed
             if i % SCORED_EVERY == SCORED_EVERY - 1:
                 labels = r.argmax(axis=1)
-                best = max(best, (self.score(labels), labels), key=lambda found: found[0])
+                best = max(best, (self.score(labels), labels), key=lambda fit: fit[0])
         return best
 
     def score(self, labels: Ints) -> float:
-        """Return the log-likelihood of splits, and a power of that of leaves, in nats."""
+        """Return the log-likelihood of splits plus the weighted one of leaves, in nats."""
         r = np.eye(self.classes)[labels]
-        told = self.rates(r)[np.arange(len(labels)), labels].sum()
-        return float(self.splits(r)[0] + CHOICE_POWER * told)
+        leaf_fit = self.rates(r)[np.arange(len(labels)), labels].sum()
+        return float(self.splits(r)[0] + CHOICE_POWER * leaf_fit)
 
     def lost(self, labels: Ints) -> float:
-        """Return the nats that labels lose to the best ones, on average over splits seen."""
+        """Return the mean negative log-likelihood of a visible split under the labels, in nats."""
         seen = sum(len(tree.begin) for tree in self.trees)
         return -self.splits(np.eye(self.classes)[labels])[0] / max(seen, 1)
 
     def rates(self, r: Floats) -> Floats:
-        """Return the logits of every row's class by the label rates of its leaves, (N, K)."""
+        """Return class logits of every row from the label rates of its leaves, shape (N, K)."""
         return _log_rates(self, r, self.leaf)
 
     def splits(self, r: Floats) -> tuple[float, Floats]:
-        """Return the log-likelihood of all splits under class shares (N, K), and its slope."""
+        """Return the log-likelihood of all splits under class shares (N, K), and its gradient."""
         total, slope = 0.0, np.zeros_like(r)
         if self.boosting is None:
             sizes = np.ones_like(r)
@@ -209,8 +240,10 @@ class Mixture:
                 slope += up
             return total, slope
         how, K = self.boosting, self.classes
+        # Start from the log shares, which equal the base score up to a constant of all classes.
         margin = np.tile(np.log(r.mean(axis=0) + 1e-9), (len(r), 1))
         every = [1] if K == 2 else list(range(K))
+        # Boosting is replayed on the present class shares, as far as leaves are visible.
         p = softmax(margin, axis=1)
         for tree in self.trees:
             number = tree.number % how.outputs
@@ -235,13 +268,23 @@ def mixture_of(
 ) -> Mixture:
     """Return the model of a view.
 
-    `columns`: The principals' own.
-    `twins`: Of the visible leaves.
-    `numbers`: intp array, shape (T,). Which trees these are of.
-    `known`: int64 array, shape (N,). Labels that are known, -1 for others.
+    Parameters
+    ----------
+    view : View
+        Messages of a vertical training.
+    columns : Columns
+        Local columns of the principals.
+    twins : Twins
+        The record-id graph of the visible leaves.
+    numbers : intp array, shape (T,)
+        Numbers of its trees.
+    classes : int
+        Number of classes.
+    known : int64 array, shape (N,), or None
+        Known labels, -1 for unknown ones.
     """
     trees = seen_trees(view, columns.positions)
-    told, leaf = view.parameters, twins.leaf[twins.of_row]
+    public, leaf = view.parameters, twins.leaf[twins.of_row]
     pure = np.zeros(len(twins.tree), dtype=bool)
     for tree in trees:
         (at,) = np.nonzero(numbers == tree.number)
@@ -249,22 +292,23 @@ def mixture_of(
     boosting = None
     if boosted(view):
         boosting = Boosting(
-            rate=told["learning_rate"],
-            lam=max(told["reg_lambda"], 1e-9),
-            gamma=told["gamma"],
+            rate=public["learning_rate"],
+            lam=max(public["reg_lambda"], 1e-9),
+            gamma=public["gamma"],
             outputs=outputs(view),
-            doubt=DOUBT if told.get("pure_leaves") else 0.0,
+            doubt=DOUBT if public.get("pure_leaves") else 0.0,
         )
-    own = Candidates(*candidate_bins(columns.X, told["max_bin"]))
-    return Mixture(leaf, pure, trees, own, classes, boosting, known)
+    candidates = Candidates(*candidate_bins(columns.X, public["max_bin"]))
+    return Mixture(leaf, pure, trees, candidates, classes, boosting, known)
 
 
-def _log_rates(model: Mixture, found: NDArray, leaf: NDArray[np.int32]) -> Floats:  # type: ignore[type-arg]
-    """Return logits of the classes of rows in some leaves, by the rates among the model's rows."""
+def _log_rates(model: Mixture, assignment: NDArray, leaf: NDArray[np.int32]) -> Floats:  # type: ignore[type-arg]
+    """Return class logits of rows in the given leaves, from the label rates of the model's rows."""
     K, J = model.classes, len(model.pure)
-    r = np.eye(K)[found] if found.ndim == 1 else found
+    r = np.eye(K)[assignment] if assignment.ndim == 1 else assignment
     share = r.mean(axis=0) + 1e-9
     share /= share.sum()
+    # The additional leaf J collects rows that are absent from a tree. It contains no evidence.
     counts = np.zeros((J + 1, K))
     for t in range(leaf.shape[1]):
         at = np.where(model.leaf[:, t] >= 0, model.leaf[:, t], J)
@@ -272,15 +316,15 @@ def _log_rates(model: Mixture, found: NDArray, leaf: NDArray[np.int32]) -> Float
             counts[:, k] += np.bincount(at, r[:, k], J + 1)
     pseudo = np.append(np.where(model.pure, PSEUDO_ROWS_PURE, PSEUDO_ROWS), 1.0)[:, None]
     rate = (counts + pseudo * share) / (counts.sum(axis=1, keepdims=True) + pseudo)
-    told = np.log(rate / share)
-    told[J] = 0.0
-    return np.asarray(np.log(share) + told[leaf].sum(axis=1))
+    evidence = np.log(rate / share)
+    evidence[J] = 0.0
+    return np.asarray(np.log(share) + evidence[leaf].sum(axis=1))
 
 
 def _advance(
     margin: Floats, tree: SeenTree, G: Floats, H: Floats, how: Boosting, columns: list[int]
 ) -> None:
-    """Add a tree's leaf values, as far as its leaves are seen, to the margins."""
+    """Add the leaf values of a tree to the margins of rows in visible leaves, in place."""
     inside = tree.leaf >= 0
     code = tree.leaf[inside]
     J = int(code.max(initial=-1)) + 1
@@ -290,14 +334,15 @@ def _advance(
 
 
 def _restricted(tree: SeenTree, place: NDArray[np.intp], drawn: NDArray[np.intp]) -> SeenTree:
-    kept = place[tree.rows] >= 0
-    before = np.concatenate([[0], np.cumsum(kept)])
+    selected = place[tree.rows] >= 0
+    before = np.concatenate([[0], np.cumsum(selected)])
     begin, end = before[tree.begin], before[tree.end]
     middle = np.where(tree.middle < 0, -1, before[tree.middle])
+    # Without the omitted rows, a split with an empty child is no evidence.
     some = (end > begin) & ((middle < 0) | ((middle > begin) & (middle < end)))
     return replace(
         tree,
-        rows=place[tree.rows[kept]].astype(np.int32),
+        rows=place[tree.rows[selected]].astype(np.int32),
         begin=begin[some],
         middle=middle[some],
         end=end[some],

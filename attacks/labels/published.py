@@ -1,12 +1,12 @@
-"""Louvain as the authors of ID2Graph run it, mistakes included, for comparison."""
+"""Louvain as in the code of ID2Graph, including its mistakes, for comparison with its tables."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.compilation import kernel
 
-PASSES = 100  # of one level
-MOST_ROWS = 20_000  # it visits every edge in every pass
+PASSES = 100  # largest number of passes of a level
+MOST_ROWS = 20_000  # every pass visits every edge, so that larger tables take too long
 
 
 def published_communities(
@@ -14,13 +14,21 @@ def published_communities(
 ) -> NDArray[np.int64]:
     """Return the community of every row as in the code of Takahashi et al. (2023).
 
-    What it does otherwise than Blondel et al. (2008): the graph is stored as a lower triangle, so
-    that a row sees only rows before it, degrees are one-sided and every edge counts once; a row
-    that gains nothing returns to its community without its edges; it stops as soon as two
-    communities are left. Nothing is contracted, every row has its turn.
+    Their code differs from Blondel et al. (2008) as follows:
 
-    `leaves`: int32 array, shape (N, T). Visible leaves, -1: absent.
-    `eta`: float64 array, shape (T,)
+    - The graph is stored as a lower triangle. A row sees only earlier rows, degrees are one-sided,
+      and every edge counts once.
+    - A row without gain returns to its community without its edges.
+    - The search stops as soon as two communities remain.
+
+    Parameters
+    ----------
+    leaves : int32 array, shape (N, T)
+        Visible leaves, -1 if absent.
+    eta : float64 array, shape (T,)
+        Weights of the trees.
+    rng : numpy.random.Generator
+        Draws the order of the moves.
     """
     N = len(leaves)
     members, ends = _members(leaves)
@@ -32,6 +40,7 @@ def published_communities(
         if c <= 2:
             return label
         W = _directed(leaves.astype(np.int64), members, ends, eta, label, c)
+        # Later levels move communities, over the sums of the edges between them.
         merged = _level(W, rng.permutation(c))
         if len(np.unique(merged)) == c:
             return label
@@ -40,9 +49,9 @@ def published_communities(
 
 def _members(leaves: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the rows of every leaf in order, (T, N), and where each leaf ends, (T, leaves + 1)."""
-    most = int(leaves.max(initial=0)) + 2
+    width = int(leaves.max(initial=0)) + 2
     order = np.argsort(leaves, axis=0, kind="stable").T
-    ends = np.stack([np.cumsum(np.bincount(c + 1, minlength=most)) for c in leaves.T])
+    ends = np.stack([np.cumsum(np.bincount(c + 1, minlength=width)) for c in leaves.T])
     return np.ascontiguousarray(order), ends
 
 
@@ -54,10 +63,10 @@ def _first_level(leaves, members, ends, eta, order):  # type: ignore[no-untyped-
         for t in range(T):
             if leaves[i, t] >= 0:
                 for q in range(ends[t, leaves[i, t]], ends[t, leaves[i, t] + 1]):
-                    if members[t, q] >= i:
+                    if members[t, q] >= i:  # only earlier rows: the lower triangle
                         break
                     degree[i] += eta[t]
-    whole = degree.sum()
+    total = degree.sum()
     community, tot = np.arange(N), degree.copy()
     many = np.ones(N, dtype=np.int64)
     left = N
@@ -80,11 +89,12 @@ def _first_level(leaves, members, ends, eta, order):  # type: ignore[no-untyped-
                         touched[k] = c
                         k += 1
                     onto[c] += eta[t]
+            # The row stays in its community unless some community has a positive gain.
             tot[a] -= degree[i]
             best, to = 0.0, a
             for q in range(k):
                 c = touched[q]
-                gain = onto[c] - tot[c] * degree[i] / whole
+                gain = onto[c] - tot[c] * degree[i] / total
                 if gain > best:
                     best, to = gain, c
                 onto[c] = 0.0
@@ -117,7 +127,7 @@ def _directed(leaves, members, ends, eta, label, c):  # type: ignore[no-untyped-
 
 
 def _level(W: NDArray[np.float64], order: NDArray[np.int64]) -> NDArray[np.int64]:
-    c, degree, whole = len(W), W.sum(axis=1), W.sum()
+    c, degree, total = len(W), W.sum(axis=1), W.sum()
     community, tot = np.arange(c), degree.copy()
     for _ in range(PASSES):
         moved = False
@@ -126,7 +136,7 @@ def _level(W: NDArray[np.float64], order: NDArray[np.int64]) -> NDArray[np.int64
             onto = np.bincount(community, W[i], c)
             onto[a] -= W[i, i]
             tot[a] -= degree[i]
-            gain = np.where(onto > 0, onto - tot * degree[i] / whole, 0.0)
+            gain = np.where(onto > 0, onto - tot * degree[i] / total, 0.0)
             to = int(gain.argmax()) if gain.max() > 0 else a
             tot[to] += degree[i]
             moved |= to != a

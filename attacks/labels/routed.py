@@ -1,4 +1,4 @@
-"""`routed-labels`: what the routing of rows to predict tells of their labels."""
+"""The attack `routed-labels`: infer the labels of rows from the way they are routed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,31 +15,44 @@ from fedtrees.core.registry import register
 from fedtrees.core.view import View
 from fedtrees.messages.vertical import KnownNodes, RowsToRoute, replayed, routed
 
-_PSEUDO_ROWS = 2.0  # of the overall shares, in every node
+_PSEUDO_ROWS = 2.0  # rows with the overall class shares that are added to every node
 
 
 @register.attack("routed-labels")
 @dataclass(frozen=True, kw_only=True)
 class RoutedRows(LabelMixture):  # type: ignore[misc]
-    """Tell the labels of rows to predict by the training rows that went where they go.
+    """Infer the labels of rows to predict from the training rows that reached the same nodes.
 
-    A party is asked where rows go at the splits that it owns: it learns which node of which tree
-    they reach, and knows which training rows did. The labels of these are guessed first
-    (`label-mixture`); the class rates of the deepest nodes reached, over all trees, tell the rest
-    (naive Bayes).
+    During prediction, a party routes rows at the splits on its columns. It learns which nodes the
+    rows reach, and knows which training rows reached them. The attack first infers the labels of
+    the training rows (`label-mixture`). The class rates of the deepest visible nodes of all trees
+    then classify the rows to predict (naive Bayes).
     """
 
     claims = (RoutedLabels,)
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return what is missing: visible leaves, or rows to predict."""
+        """Return why the attack does not apply: no visible leaves, or no rows to predict."""
         why = no_leaves(view)
         if why is None and not any(True for _ in view.messages(RowsToRoute)):
             return Reason("no-routed-rows")
         return why
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
-        """Return how likely every class is of every row that was routed."""
+        """Return class probabilities of every routed row.
+
+        Parameters
+        ----------
+        view : View
+            Messages of the training and of the prediction.
+        rng : numpy.random.Generator
+            The only source of randomness.
+
+        Returns
+        -------
+        guess : Guess
+            `RoutedLabels`, empty if no rows were routed.
+        """
         seen = leaf_view(view, self.single, self.decay)
         if seen is None or not seen.leaves.shape[1]:
             return Guess.none(self.inapplicable(view) or Reason("no-record-ids"))
@@ -50,6 +63,7 @@ class RoutedRows(LabelMixture):  # type: ignore[misc]
 
 def _claims(seen: LeafView, labels: Clusters) -> Iterator[RoutedLabels]:
     trees, one_hot = replayed(seen.view), np.eye(seen.classes)[labels]
+    # Nodes of one tree lie on a path, so that only the deepest node per tree and row counts.
     overall = one_hot.mean(axis=0)
     deepest: dict[tuple[int, int], tuple[int, int]] = {}  # of a tree and a row: depth and node
     for tree, node, rows in _reached(seen.view, trees):
@@ -61,21 +75,22 @@ def _claims(seen: LeafView, labels: Clusters) -> Iterator[RoutedLabels]:
         return
     rates: dict[tuple[int, int], NDArray[np.float64]] = {}
     places = np.unique([row for _, row in deepest])
-    told = np.tile(np.log(overall + 1e-9), (len(places), 1))
+    logits = np.tile(np.log(overall + 1e-9), (len(places), 1))
     for (tree, row), (_, node) in deepest.items():
         if (tree, node) not in rates:
             inside = one_hot[trees[tree].rows_of(node)]
             share = (inside.sum(axis=0) + _PSEUDO_ROWS * overall) / (len(inside) + _PSEUDO_ROWS)
             rates[tree, node] = np.log((share + 1e-9) / (overall + 1e-9))
-        told[np.searchsorted(places, row)] += rates[tree, node]
-    yield RoutedLabels(places, softmax(told, axis=1))
+        logits[np.searchsorted(places, row)] += rates[tree, node]
+    yield RoutedLabels(places, softmax(logits, axis=1))
 
 
 def _reached(
     view: View, trees: dict[int, KnownNodes]
 ) -> Iterator[tuple[int, int, NDArray[np.int32]]]:
-    """Yield tree, node and rows to predict: nodes that were asked about, and their children."""
+    """Yield tree, node and rows, for nodes at which rows are routed and for their children."""
     for tree, node, rows, goes in routed(view):
+        # The children are visible, too, because the answer shows which rows go left.
         left = trees[tree].left.get(node) if tree in trees else None
         if left is not None:
             yield tree, node, rows
@@ -83,9 +98,9 @@ def _reached(
             yield tree, left + 1, rows[~goes]
 
 
-def _depth(node: int, known: KnownNodes) -> int:
-    """Return how many splits lead to a node."""
-    parent = {child: at for at, left in known.left.items() for child in (left, left + 1)}
+def _depth(node: int, tree_nodes: KnownNodes) -> int:
+    """Return the number of splits above a node."""
+    parent = {child: at for at, left in tree_nodes.left.items() for child in (left, left + 1)}
     depth = 0
     while node in parent:
         node, depth = parent[node], depth + 1

@@ -7,25 +7,33 @@ from fedtrees.attacks.labels.clustering import k_means
 from fedtrees.attacks.labels.twins import Twins
 from fedtrees.core.compilation import kernel
 
-#: Of the mean degree, added to every row's: without, a few rows that share leaves with no others
-#: are a perfect cut, and nothing else is found (Amini et al. 2013; Qin and Rohe 2013).
+#: Share of the mean degree that is added to every degree. Without it, a few rows that share leaves
+#: only with one another are a perfect cut, and hide all other clusters (Amini et al. 2013; Qin and
+#: Rohe 2013).
 REGULARISATION = 0.3
 
 
 def embedding(twins: Twins, count: int) -> NDArray[np.float64]:
-    """Return the first eigenvectors of the normalised adjacency of the groups, rows of length 1.
+    """Return the first eigenvectors of the normalised adjacency matrix, scaled to unit rows.
 
-    `count`: Eigenvectors.
+    Parameters
+    ----------
+    twins : Twins
+        The record-id graph with S groups of rows.
+    count : int
+        Number of eigenvectors.
 
-    Returns: float64 array, shape (S, count). Zeros where a row is in no leaf, or the graph has
-    fewer components of any weight.
+    Returns
+    -------
+    float64 array, shape (S, count)
+        Rows of length 1, or 0 for a group in no leaf. Columns are 0 if the matrix has a lower rank.
 
     Notes
     -----
-    With the incidence ``B[s, leaf] = sqrt(eta_t)``, weights W and degrees D the matrix
-    ``M = W^1/2 D^-1/2 B`` has ``M M' = W^1/2 D^-1/2 A D^-1/2 W^1/2`` (Shi and Malik 2000; Ng,
-    Jordan and Weiss 2001): its left singular vectors come from the eigenvectors of M'M, which is no
-    larger than the number of leaves.
+    With the incidence ``B[s, leaf] = sqrt(eta_t)``, weights W and degrees D, the matrix
+    ``M = W^1/2 D^-1/2 B`` fulfils ``M M' = W^1/2 D^-1/2 A D^-1/2 W^1/2`` (Shi and Malik 2000; Ng,
+    Jordan and Weiss 2001). Its left singular vectors follow from the eigenvectors of M'M, which has
+    one row per leaf.
     """
     J = len(twins.tree)
     per_leaf = twins.eta[twins.tree]
@@ -36,6 +44,7 @@ def embedding(twins: Twins, count: int) -> NDArray[np.float64]:
     part = np.where(degree > 0, 1.0 / (degree + REGULARISATION * mean), 0.0)
     gram = _gram(twins.leaf, twins.weight * part, np.sqrt(per_leaf), J)
     values, vectors = np.linalg.eigh(gram)
+    # `eigh` sorts in ascending order. Eigenvectors of eigenvalue 0 are arbitrary: set them to 0.
     vectors = vectors[:, ::-1][:, :count] * (values[::-1][:count] > 1e-10)
     ends = np.vstack([vectors * np.sqrt(per_leaf)[:, None], np.zeros((1, vectors.shape[1]))])
     U = np.sqrt(part)[:, None] * ends[np.where(seen, twins.leaf, J)].sum(axis=1)
@@ -46,7 +55,7 @@ def embedding(twins: Twins, count: int) -> NDArray[np.float64]:
 
 
 def spectral(twins: Twins, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Cluster the groups by their normalised eigenvectors; return a number per group."""
+    """Cluster the groups by their normalised eigenvectors. Return a cluster number per group."""
     return k_means(embedding(twins, count), count, rng, twins.weight)
 
 

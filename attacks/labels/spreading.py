@@ -1,4 +1,4 @@
-"""Labels of a few known rows, spread over the record-id graph."""
+"""Label spreading: propagate the known labels of a few rows over the record-id graph."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +12,21 @@ STEPS = 50
 def spread(twins: Twins, known: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return class shares of every group by label spreading (Zhou et al. 2004, random walk).
 
-    `known`: float64 array, shape (S, K). Known rows of each class in each group.
+    Parameters
+    ----------
+    twins : Twins
+        The record-id graph with S groups of rows.
+    known : float64 array, shape (S, K)
+        Number of known rows of each class in each group.
 
-    Returns: float64 array, shape (S, K). Shares that add up to 1, even ones where no known row can
-    be reached. Every class counts the same, however many of its rows are known.
+    Returns
+    -------
+    float64 array, shape (S, K)
+        Shares that add up to 1. They are equal if no known row is connected to the group. All
+        classes have the same total weight, independently of the number of their known rows.
     """
     K = known.shape[1]
+    # Normalise per class, so that a frequent class does not dominate.
     source = known / np.maximum(known.sum(axis=0), 1.0) / twins.weight[:, None]
     seen = twins.leaf >= 0
     inverse = 1.0 / np.maximum(twins.degree, 1.0)[:, None]

@@ -1,4 +1,4 @@
-"""Twins: rows that share their visible leaf in every tree, contracted to one weighted row."""
+"""The record-id graph, with rows that share all visible leaves contracted to one weighted group."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -22,12 +22,12 @@ class Twins:
     group together.
     """
 
-    # shape (S, T): leaf of every group in every tree, numbered 0 to J - 1 through all trees; -1:
-    # absent
+    # shape (S, T): leaf of every group in every tree, numbered 0 to J - 1 over all trees, -1 if the
+    # group is absent
     leaf: NDArray[np.int32]
     weight: NDArray[np.float64]  # shape (S,): rows in each group
     of_row: NDArray[np.int64]  # shape (N,): group of each row
-    eta: NDArray[np.float64]  # shape (T,): what a tree counts
+    eta: NDArray[np.float64]  # shape (T,): weight of each tree
     tree: NDArray[np.int32]  # shape (J,): tree of each leaf
 
     @property
@@ -37,7 +37,7 @@ class Twins:
 
     @property
     def degree(self) -> NDArray[np.float64]:
-        """Sum of the edges of one row of each group, its own included, shape (S,)."""
+        """Total weight of the edges of one row of each group, self-loop included, shape (S,)."""
         size = self.size
         seen = np.where(self.leaf >= 0, size[self.leaf] if len(size) else 0.0, 0.0)
         return np.asarray(seen @ self.eta)
@@ -57,22 +57,33 @@ class Twins:
 def contract(leaves: NDArray[np.integer[Any]], eta: NDArray[np.float64] | None = None) -> Twins:
     """Contract rows that share all their visible leaves.
 
-    `leaves`: int array, shape (N, T). Visible leaf of every row in every tree, by any number from
-    0; -1: absent.
-    `eta`: float64 array, shape (T,), optional. What a tree counts; 1 each.
+    Parameters
+    ----------
+    leaves : int array, shape (N, T)
+        Visible leaf of every row in every tree, any number from 0, or -1 if absent.
+    eta : float64 array, shape (T,), or None
+        Weights of the trees. None: 1 each.
+
+    Examples
+    --------
+    The first and the last row share both leaves:
+
+    >>> contract(np.array([[0, 3], [0, 4], [0, 3]])).of_row.tolist()
+    [0, 1, 0]
 
     Notes
     -----
-    Leaves are packed in one integer per row (7 bits per tree of depth 6) and the integers hashed:
-    linear in N. Groups are in order of their first row.
+    The leaves of a row are packed into one integer (7 bits per tree of depth 6). Hashing these
+    integers takes time linear in N. Groups are in the order of their first row.
     """
     N, T = leaves.shape
     key, keys = np.zeros(N, dtype=np.int64), 1
     offset, columns, trees = 0, [], []
     for t in range(T):
-        code, told = pd.factorize(leaves[:, t])
-        absent = np.flatnonzero(told < 0)
-        L = len(told)
+        code, distinct = pd.factorize(leaves[:, t])
+        absent = np.flatnonzero(distinct < 0)
+        L = len(distinct)
+        # Replace the keys by consecutive numbers before the next product overflows.
         if keys * L >= _MOST_KEYS:
             key, seen = pd.factorize(key)
             keys = len(seen)

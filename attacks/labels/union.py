@@ -1,4 +1,4 @@
-"""Rows joined by the leaves that they share."""
+"""Connected components of the record-id graph (UNI, Takahashi et al. 2023)."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,8 +9,10 @@ from fedtrees.attacks.labels.twins import Twins
 
 
 def components(twins: Twins) -> NDArray[np.int64]:
-    """Return the component of every group in the record-id graph (the Union attack of
-    Takahashi et al. 2023: rows that share a leaf have one label, and so on from leaf to leaf)."""
+    """Return the connected component of every group, int64, shape (S,).
+
+    Two groups are connected if they share a visible leaf.
+    """
     S, J = len(twins.leaf), len(twins.tree)
     s, t = np.nonzero(twins.leaf >= 0)
     ends = (s, S + twins.leaf[s, t])

@@ -1,4 +1,4 @@
-"""Certified counts as an attack on a view."""
+"""The attack `lattice`: certified class counts of leaves from the sums of a view."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -30,34 +30,43 @@ from fedtrees.messages.boosting import GlobalHistogram, Histogram
 @register.attack("lattice")
 @dataclass(frozen=True, kw_only=True)
 class Lattice(Attack):
-    """Certify how many rows of each class every leaf holds, from leaf sums.
+    """Certify the class counts of leaves, by solving exact leaf sums as subset-sum problems.
 
-    Exact ones: rows are followed through all trees as far as their sums determine where they went
-    (beyond the papers). Only what is beyond doubt is returned; where rows' whole paths are known,
-    so are the boxes they lie in, which `joint` turns into rows. Where every round draws a sample
-    of the rows, the first tree alone is read, and its counts are of that sample. Sums that are
-    rounded or suppressed still bound the counts of the first round
-    (`fedtrees.attacks.evidence.readback`): those that they leave no choice are returned. So are
-    those of the first tree that leaf values alone leave none.
+    Which statistics are visible decides the method:
 
-    Rows with numeric targets are counted in the leaves of all trees by their hessians, which are 1;
-    no search follows them.
+    - Exact sums (not from a paper): rows are followed through the trees as far as the sums
+      determine their leaves (`decode`). If every leaf of a tree is solved, the boxes of the rows
+      follow, from which `joint` reconstructs rows. If rounds use samples of the rows, only the
+      first tree is solved, and its counts refer to the sample.
+    - Rounded or suppressed sums: they bound the counts of the first round
+      (`fedtrees.attacks.evidence.readback`). Counts with a single possible value are certified.
+    - Leaf values: counts of the first tree with a single possible value are certified.
+    - Numeric targets: rows are counted by their hessians, which are 1, in the leaves of all trees.
+
+    Parameters
+    ----------
+    list_bits : int
+        Contents of a leaf are searched in two lists of up to 2^list_bits entries (4 to 24).
+    doubt : float
+        Largest odds against the contents of a leaf that is still certified. The diagnostic
+        ``false_expected`` is the sum of the odds over all certified leaves.
+    max_trees : int or None
+        Number of trees to use at most.
+    steps : int or None
+        Limit on the list entries of the search, None for no limit. The diagnostic ``stopped_early``
+        is 1 if the limit was reached.
+    base_score : {"known", "unknown"}
+        "unknown" ignores the announced base score and infers it from the first tree.
     """
 
     claims = (LeafCounts,)
 
     numbers: ClassVar[bool] = True
 
-    list_bits: int = 18  # contents of a leaf are searched in two lists of up to 2^list_bits entries
-    # greatest odds against a leaf's contents that are still certified. The note ``false_expected``
-    # is their sum.
+    list_bits: int = 18
     doubt: float = 1e-3
-    max_trees: int | None = None  # read at most this many trees
-    # list entries after which the search stops early, None for no limit; the note ``stopped_early``
-    # says whether it did
+    max_trees: int | None = None
     steps: int | None = None
-    # {"known", "unknown"}: "unknown" ignores the announced start of boosting and finds it from the
-    # first tree
     base_score: str = "known"
 
     def __post_init__(self) -> None:
@@ -73,7 +82,11 @@ class Lattice(Attack):
             raise UsageError(f"base_score {self.base_score!r}: give 'known' or 'unknown'")
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return why the principals see no boosted trees of everybody's rows, None if they do."""
+        """Return why the view has no boosted trees with one gradient per row, None if it does.
+
+        Trees that clients grow on their local data are left to `timberstrike`. More than two
+        classes are supported only with histograms.
+        """
         if grown_alone(view):
             return Reason("trees-of-one", use="timberstrike")
         if (classes_of_leaves(view) or 2) > 2 and not shows(view, Histogram, GlobalHistogram):
@@ -81,7 +94,21 @@ class Lattice(Attack):
         return no_trees(view, numbers=True)
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
-        """Return certified class counts of leaves, of as many trees as possible."""
+        """Certify class counts of leaves, of as many trees as possible.
+
+        Parameters
+        ----------
+        view : View
+            Messages of the training.
+        rng : numpy.random.Generator
+            Not used. The attack is deterministic.
+
+        Returns
+        -------
+        guess : Guess
+            `LeafCounts` of the victims, all certified, with diagnostics. The guess is empty if no
+            leaf is certified.
+        """
         seen, law = evidence_of(view), law_of_sums(view)
         if seen is None or view.weighted:
             why = Reason("weighted-sums" if view.weighted else "no-start-or-rounds")
@@ -112,7 +139,7 @@ class Lattice(Attack):
         return Reason("sums-not-exact")
 
     def _decode(self, evidence: Evidence, view: View) -> Decoded:
-        """Follow the rows of one client, or of all together."""
+        """Solve the leaf sums of one client, or of all clients together."""
         if self.max_trees is not None:
             evidence = evidence.rounds(self.max_trees)
         if evidence.targets is not None:
@@ -128,7 +155,7 @@ class Lattice(Attack):
 
 
 def _of_values(view: View, evidence: Evidence) -> Guess:
-    """Return counts of the first tree that leaf values alone make certain."""
+    """Return the counts of the first tree that follow from leaf values."""
     own_rows = Table.empty(view.schema) if view.rows is None else view.rows
     certain, leaves = certain_counts(evidence, own_rows), len(evidence.trees[0].leaves)
     n_certain = 0 if certain is None else len(certain.leaf)
@@ -142,7 +169,7 @@ def _of_values(view: View, evidence: Evidence) -> Guess:
 
 
 def _bounded(view: View) -> Guess:
-    """Return what sums that are known up to bounds leave certain: counts of the first round."""
+    """Return the counts of the first round that follow from bounds on the sums."""
     trees = first_round(view) or []
     claims = [tree.leaf_counts(t) for t, tree in enumerate(trees)]
     certain = sum(int(tree.certain.sum()) for tree in trees)
@@ -157,5 +184,5 @@ def _bounded(view: View) -> Guess:
 
 
 def _certified(counts: Iterable[LeafCounts]) -> list[LeafCounts]:
-    """Return leaf counts, each marked as certified: this attack returns nothing else."""
+    """Return leaf counts that are marked as certified. This attack returns no other counts."""
     return [replace(c, certified=np.ones(len(c.leaf), dtype=np.bool_)) for c in counts]

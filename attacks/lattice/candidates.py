@@ -1,4 +1,8 @@
-"""Who may be in a leaf, and how likely: slots of rows, each in one of several ways."""
+"""Rows that can be in a leaf, and the prior probabilities of all possibilities.
+
+The rows come in slots (`fedtrees.attacks.lattice.paths`): groups that no solved leaf distinguishes.
+A slot of n rows has several ways to contribute to a leaf, for example with 0, 1, ..., n rows.
+"""
 
 from __future__ import annotations
 
@@ -16,27 +20,43 @@ Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
 
 MOST_WAYS = 300  # ways of one slot that are listed
-ELSEWHERE = 1e-6  # probability to be elsewhere of rows none of whose pieces is
+ELSEWHERE = 1e-6  # probability to be in another leaf for rows whose pieces are all in this leaf
 
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
     """Slots that have pieces in one leaf.
 
-    A *look* is a pair (p, h) of margins before the tree: what sums tell rows apart by.
+    A *look* is a pair (p, h) that follows from the margin before the tree. The sums of the leaf
+    distinguish two rows only if their looks differ.
+
+    Attributes
+    ----------
+    slot, size : int64 array, shape (k,)
+        Slots, and their numbers of rows.
+    weight : float64 array, shape (k, looks)
+        Expected number of their rows in the leaf, per look.
+    gradients : int64 array, shape (looks, 2)
+        p and h of each look, in units of 2^-30.
+    bound : bool array, shape (k,)
+        Slots without a piece in another leaf.
+    look : int64 array, shape (m,)
+        Look of every piece of all paths, -1 if the piece is not in the leaf.
+    rounding : int
+        Bound on the rounding of p - 1, see `find_contents`.
     """
 
-    slot: Longs  # int64 (k,)
-    size: Longs  # int64 (k,): rows of each
-    weight: Floats  # float64 (k, looks): of them probably in the leaf, per look
-    gradients: Longs  # int64 (looks, 2): p and h of each look in units
-    bound: NDArray[np.bool_]  # bool (k,): slots without a piece elsewhere
-    look: Longs  # int64 (m,): look of every piece of all paths; -1 where it is not in the leaf
-    rounding: int  # As of `find_contents`
+    slot: Longs
+    size: Longs
+    weight: Floats
+    gradients: Longs
+    bound: NDArray[np.bool_]
+    look: Longs
+    rounding: int
 
     @staticmethod
     def of(paths: Paths, t: int, j: int) -> Candidates:
-        """Return the slots with pieces in leaf ``j`` of tree ``t``."""
+        """Return the slots of ``paths`` with pieces in leaf ``j`` of tree ``t``."""
         here = np.flatnonzero(paths.leaf[:, t] == j)
         margin = paths.margin[here, t]
         gradients, look = np.unique(units_of(margin, 0), axis=0, return_inverse=True)
@@ -53,9 +73,9 @@ class Candidates:
         )  # fmt: skip
 
     def choices(self, least: float) -> tuple[Choices, list[tuple[NDArray[np.intp], Longs]]]:
-        """Return the ways of every slot, and per slot its looks and rows per way and look.
+        """Return the ways of every slot, and per slot its looks and the rows per way and look.
 
-        Probabilities are kept ``least`` away from 0 and 1.
+        Probabilities are kept at a distance of ``least`` from 0 and 1.
         """
         ways, costs, sums = [], [], []
         for i, n in enumerate(self.size):
@@ -74,7 +94,7 @@ class Candidates:
         ), ways
 
     def inside(self, ways: list[tuple[NDArray[np.intp], Longs]], way: Longs) -> list[Inside]:
-        """Return which rows are in the leaf, given every slot's way."""
+        """Return the rows in the leaf, given the way of every slot."""
         return [
             Inside(int(self.slot[i]), int(looks[c]), int(rows[w, c]))
             for i, ((looks, rows), w) in enumerate(zip(ways, way, strict=True))
@@ -83,10 +103,31 @@ class Candidates:
 
 
 def multinomial_ways(n: int, q: Floats, rest: float, most: int) -> tuple[Longs, Floats]:
-    """Return counts of n rows over k looks, the likeliest, and their minus log probability (nats).
+    """Enumerate the most probable multinomial counts of n rows over k looks.
 
-    Looks weigh ``q``, float64 (k,), and being elsewhere ``rest``; no more than ``most`` ways are
-    kept at each look in turn. Shapes (ways, k) and (ways,).
+    Parameters
+    ----------
+    n : int
+        Number of rows.
+    q : float64 array, shape (k,)
+        Weight of each look.
+    rest : float
+        Weight of being in another leaf.
+    most : int
+        Number of ways that are kept after each look (a beam search).
+
+    Returns
+    -------
+    rows : int64 array, shape (ways, k)
+        Rows per way and look.
+    cost : float64 array, shape (ways,)
+        Minus log probability in nats.
+
+    Examples
+    --------
+    >>> rows, cost = multinomial_ways(1, np.array([0.25]), 0.75, 10)
+    >>> rows.ravel().tolist(), np.exp(-cost).round(2).tolist()
+    ([0, 1], [0.75, 0.25])
     """
     rows, cost = np.zeros((1, 0), dtype=np.int64), np.zeros(1)
     left_weight = q.sum() + rest
@@ -101,6 +142,6 @@ def multinomial_ways(n: int, q: Floats, rest: float, most: int) -> tuple[Longs, 
         log_share = x * np.log(share) + (c - x) * np.log1p(-share)
         rows, cost = np.column_stack([rows[parent], x]), cost[parent] - log_choose - log_share
         if len(cost) > most:
-            kept = np.argsort(cost, kind="stable")[:most]
-            rows, cost = rows[kept], cost[kept]
+            likeliest = np.argsort(cost, kind="stable")[:most]
+            rows, cost = rows[likeliest], cost[likeliest]
     return rows, cost

@@ -1,13 +1,15 @@
-"""What a leaf holds, when its sums are exact: subset sums by meeting in the middle.
+"""Find the rows in a leaf from its exact sums: a subset-sum problem, solved in the middle.
 
-Sums are kept in whole units of 2^-30. A row of label 0 brings p, one of label 1 brings
-float32(p - 1), which is p - 1 up to a rounding e; both bring h. So a leaf says, exactly,
+All sums are integers in units of 2^-30. A row of label 0 contributes the gradient p. A row of label
+1 contributes float32(p - 1), which is p - 1 up to a rounding error e. Both contribute the hessian
+h. The sums of a leaf are therefore, exactly,
 
-    sum h = H   and   sum p - sum over positives (1 + e) = G,
+    sum h = H   and   sum p - sum over positives (1 + e) = G.
 
-and labels drop out but for their number N1 and a known bound on e. Together these are 45 to 50
-bits about which rows the leaf holds. The likeliest contents of each half of the candidates are
-listed, and pairs of one from each list that meet both sums are looked up.
+Labels matter only by their number N1, up to the known bound on e. Both equations contain 45 to 50
+bits of information about the rows in the leaf. The search lists the most probable contents of each
+half of the candidates, and looks for pairs, one from each list, that have both sums (meet in the
+middle, Horowitz and Sahni 1974).
 """
 
 from __future__ import annotations
@@ -26,22 +28,32 @@ Longs = NDArray[np.int64]
 Ints = NDArray[np.int32]
 
 UNIT = 1 << FIXED_POINT_BITS
-QUARTER_BITS = 13  # a quarter's list is combined with another before it is cut again
-MAX_HITS = 16  # one is wanted: more say that there is no telling
-CUT = 25.0  # ways of one candidate less likely than its likeliest by exp(-25) are not listed
+QUARTER_BITS = 13  # the lists of two quarters are combined and then cut again
+MAX_HITS = 16  # the search can stop early, because more than one hit means that it is undecided
+CUT = 25.0  # ways of a candidate that are less probable than its best one by exp(-25) are omitted
 
 
 @dataclass(frozen=True, eq=False)
 class Choices:
-    """Candidates for a leaf, each there in one of several ways, independent of the others."""
+    """Candidates for a leaf with independent choices, each one of several ways.
 
-    start: Longs  # int64 (k + 1,): ways ``start[i]:start[i + 1]`` belong to candidate ``i``
-    # float64 (ways,): minus log probability (nats); those of a candidate add up to 1 at most
+    Attributes
+    ----------
+    start : int64 array, shape (k + 1,)
+        Ways ``start[i]`` to ``start[i + 1] - 1`` belong to candidate i.
+    cost : float64 array, shape (ways,)
+        Minus log probability in nats. The probabilities of a candidate add up to at most 1.
+    h, p : int64 array, shape (ways,)
+        Contribution of each way to both sums, in units of 2^-30.
+    rows : int64 array, shape (ways,)
+        Number of rows that the way puts into the leaf.
+    """
+
+    start: Longs
     cost: Floats
-    # int64 (ways,): what each way brings, in units
     h: Longs
     p: Longs
-    rows: Longs  # int64 (ways,): how many rows it puts in the leaf
+    rows: Longs
 
     def bits(self) -> Floats:
         """Return the entropy (bits) of every candidate, float64, shape (k,)."""
@@ -55,20 +67,32 @@ class Choices:
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """What a leaf holds, and what speaks for it."""
+    """Contents of a leaf, and their probability.
 
-    way: Longs  # int64 (k,): the way of every candidate, counted from its first
-    positives: int  # Rows with label 1
-    cost: float  # Minus log probability (nats) of these ways before the sums were seen
-    chance: float  # Probability that given contents meet the sums by accident
+    Attributes
+    ----------
+    way : int64 array, shape (k,)
+        The way of every candidate, counted from its first.
+    positives : int
+        Number of rows with label 1.
+    cost : float
+        Minus log prior probability of these ways, in nats.
+    chance : float
+        Probability that arbitrary contents have the same sums by accident.
+    """
+
+    way: Longs
+    positives: int
+    cost: float
+    chance: float
 
     @property
     def doubt(self) -> float:
         """Odds that other contents explain the sums.
 
-        These contents had probability ``exp(-cost)``, all others together the rest, of which a
-        share ``chance`` meets the sums by accident. Equally: no more than ``exp(cost)`` contents
-        are as likely, so that so many accidents are to be expected among them.
+        These contents have the prior probability ``exp(-cost)``. All other contents have the rest,
+        and a share ``chance`` of them has the same sums by accident. The odds are therefore
+        ``chance * (exp(cost) - 1)``.
         """
         return self.chance * math.expm1(min(self.cost, 700.0))
 
@@ -76,10 +100,23 @@ class Contents:
 def find_contents(
     choices: Choices, sums: tuple[int, int], rounding: int, list_bits: int
 ) -> Contents | None:
-    """Return the contents that meet a leaf's sums, None where none or several are found.
+    """Find the contents of a leaf with the given sums.
 
-    ``sums`` are G and H in units, ``rounding`` bounds \\|e\\| in units (see above); each of the two
-    lists has up to 2^list_bits entries.
+    Parameters
+    ----------
+    choices : Choices
+        Candidates with prior probabilities.
+    sums : (int, int)
+        G and H in units of 2^-30.
+    rounding : int
+        Bound on the rounding error of p - 1 for one row, in units.
+    list_bits : int
+        Each of the two lists has up to 2^list_bits entries.
+
+    Returns
+    -------
+    Contents or None
+        None if no contents or several contents are found.
     """
     bits = choices.bits()
     order = np.argsort(-bits, kind="stable")
@@ -99,15 +136,17 @@ def find_contents(
 
 
 def _chance(choices: Choices, a: _Half, b: _Half, rounding: int, positives: int) -> float:
-    """Return the probability that contents meet both sums by accident.
+    """Return the probability that contents have both sums by accident.
 
-    H is taken as normal with the lists' spread, at its peak; G modulo 1 as uniform. Both move in
-    steps: h and p are float32, whole multiples of more than one unit.
+    H is assumed to be normal with the spread of the lists, at the peak of its density. G modulo 1
+    is assumed to be uniform. Both are multiples of a step above one unit, because h and p are
+    float32.
     """
     step_h = int(np.gcd.reduce(choices.h, initial=0)) or 1
     step_p = math.gcd(int(np.gcd.reduce(choices.p, initial=0)), UNIT)
     spread = math.sqrt(a.h.var() + b.h.var())
-    typical = float(choices.h.max(initial=1)) / 4  # wrong margins would miss by about as much
+    # Contents with a wrong margin have a hessian sum that is off by about this much.
+    typical = float(choices.h.max(initial=1)) / 4
     at_peak = step_h / max(math.sqrt(2 * math.pi) * spread, typical)
     window = (2 * (rounding * positives // step_p) + 1) * step_p / UNIT
     return min(at_peak, 1.0) * min(window, 1.0)
@@ -115,7 +154,7 @@ def _chance(choices: Choices, a: _Half, b: _Half, rounding: int, positives: int)
 
 @dataclass(frozen=True, eq=False)
 class _Quarter:
-    """The likeliest ways of some candidates, likeliest first."""
+    """The most probable combinations of ways of a quarter of the candidates, in order."""
 
     candidates: NDArray[np.intp]
     cost: Floats
@@ -128,16 +167,16 @@ class _Quarter:
 
 def _quarter(choices: Choices, candidates: NDArray[np.intp], list_bits: int) -> _Quarter:
     size = 1 << min(QUARTER_BITS, list_bits)
-    found = _list(
+    entries = _list(
         candidates.astype(np.int64), choices.start, choices.cost, choices.h, choices.p,
         choices.rows, size, CUT,
     )  # fmt: skip
-    return _Quarter(candidates, *found)
+    return _Quarter(candidates, *entries)
 
 
 @dataclass(frozen=True, eq=False)
 class _Half:
-    """Likely pairs of entries of two quarters, sorted by h."""
+    """The most probable pairs of entries of two quarters, sorted by h."""
 
     parts: tuple[_Quarter, _Quarter]
     left: Ints
@@ -149,11 +188,11 @@ class _Half:
 
     @staticmethod
     def of(x: _Quarter, y: _Quarter, size: int) -> _Half:
-        """Combine two quarters, at most ``size`` of the likeliest pairs."""
+        """Combine two quarters to at most ``size`` of their most probable pairs."""
         limit = np.inf
         if len(x.cost) * len(y.cost) > size:
             low, high = 0.0, float(x.cost[-1] + y.cost[-1])
-            for _ in range(40):
+            for _ in range(40):  # bisection for the largest cost with at most `size` pairs
                 limit = (low + high) / 2
                 if _pairs_below(x.cost, y.cost, limit) > size:
                     high = limit
@@ -180,10 +219,10 @@ class _Half:
 
 @kernel
 def _list(candidates, start, cost, h, p, rows, size, cut):  # type: ignore[no-untyped-def]
-    """Return the ``size`` likeliest ways of several candidates, with how each came about.
+    """Return the ``size`` most probable combinations of ways, with their origin.
 
-    Candidate by candidate: the list so far, once per way of the candidate, is already sorted; the
-    copies are merged and cut.
+    For each candidate in turn, one copy of the sorted list per way is merged with the other copies,
+    and the result is cut.
     """
     K = candidates.shape[0]
     old, new = np.zeros(size), np.zeros(size)
@@ -225,7 +264,7 @@ def _list(candidates, start, cost, h, p, rows, size, cut):  # type: ignore[no-un
 
 @kernel
 def _pairs_below(x, y, limit):  # type: ignore[no-untyped-def]
-    """Return how many pairs of two sorted lists add up to the limit at most."""
+    """Count the pairs of two sorted lists whose sum is at most the limit."""
     count, b = 0, y.shape[0]
     for a in range(x.shape[0]):
         while b > 0 and x[a] + y[b - 1] > limit:
@@ -236,7 +275,7 @@ def _pairs_below(x, y, limit):  # type: ignore[no-untyped-def]
 
 @kernel
 def _pairs(x, y, limit, count):  # type: ignore[no-untyped-def]
-    """Return the positions of those pairs."""
+    """Return the positions of the pairs that `_pairs_below` counts."""
     left, right = np.empty(count, np.int32), np.empty(count, np.int32)
     filled = 0
     for a in range(x.shape[0]):
@@ -249,25 +288,26 @@ def _pairs(x, y, limit, count):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _meet(cost_a, h_a, p_a, n_a, cost_b, h_b, p_b, n_b, want_h, want_g, rounding, most):  # type: ignore[no-untyped-def]
-    """Return pairs that meet both sums, the positives each implies, and their costs.
+def _meet(cost_a, h_a, p_a, n_a, cost_b, h_b, p_b, n_b, want_h, want_g, rounding, max_hits):  # type: ignore[no-untyped-def]
+    """Return pairs with both sums, the number of positives of each, and their costs.
 
-    Both lists are sorted by h.
+    Both lists are sorted by h, so that one pass finds all pairs with the sum H.
     """
-    hits = np.zeros((most, 2), dtype=np.int64)
-    positives, cost = np.zeros(most, dtype=np.int64), np.zeros(most)
-    found, top = 0, h_b.shape[0]
+    hits = np.zeros((max_hits, 2), dtype=np.int64)
+    positives, cost = np.zeros(max_hits, dtype=np.int64), np.zeros(max_hits)
+    n_hits, top = 0, h_b.shape[0]
     for a in range(h_a.shape[0]):
         want = want_h - h_a[a]
         while top > 0 and h_b[top - 1] > want:
             top -= 1
         b = top - 1
-        while b >= 0 and h_b[b] == want and found < most:
+        while b >= 0 and h_b[b] == want and n_hits < max_hits:
             over = p_a[a] + p_b[b] - want_g
+            # The excess over G is the number of positives, up to their rounding errors.
             n1 = (over + UNIT // 2) // UNIT
             if 0 <= n1 <= n_a[a] + n_b[b] and abs(over - n1 * UNIT) <= rounding * n1:
-                hits[found, 0], hits[found, 1] = a, b
-                positives[found], cost[found] = n1, cost_a[a] + cost_b[b]
-                found += 1
+                hits[n_hits, 0], hits[n_hits, 1] = a, b
+                positives[n_hits], cost[n_hits] = n1, cost_a[a] + cost_b[b]
+                n_hits += 1
             b -= 1
-    return hits[:found], positives[:found], cost[:found]
+    return hits[:n_hits], positives[:n_hits], cost[:n_hits]

@@ -1,6 +1,7 @@
-"""From evidence to certified counts, and to rows' boxes.
+"""Solve leaves tree by tree, from the evidence of a view to certified counts and boxes of rows.
 
-All rows are followed from tree to tree by solving leaves, in the newest tree and in older ones.
+After each new tree, the decoder tries all open leaves, the most certain ones first. A solved leaf
+excludes paths of its rows, which makes other leaves of the same and of earlier trees easier.
 """
 
 import math
@@ -25,27 +26,34 @@ from fedtrees.core.schema import Schema, Table
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
 
-# Probabilities are kept this far from 0 and 1: what maximum entropy is sure of may be wrong where
-# few rows are left. A leaf is tried with the first, then with the second.
+# Probabilities are kept at this distance from 0 and 1, because probabilities from maximum entropy
+# are overconfident if few rows remain. Each leaf is tried with the first, then with the second.
 LEAST = (1e-3, 0.05)
-SPARE_BITS = 6  # a list is longer than half the entropy by so many bits
-FIRST_BITS = 14  # lists are kept this short while that is enough
-BEYOND = 8.0  # bits that entropy may exceed both lists by, for it is estimated
-FEW_BITS = 16.0  # leaves less certain than this wait for what the surer ones say
-MOST_PIECES = 12  # per row: beyond, paths multiply faster than leaves are solved
-LAG = 25  # trees after which a leaf that is still open stays so
+SPARE_BITS = 6  # bits by which a list is longer than half of the entropy
+FIRST_BITS = 14  # length of the lists that are tried first
+BEYOND = 8.0  # bits by which the estimated entropy may exceed the length of both lists
+FEW_BITS = 16.0  # leaves with more entropy are tried only if no other leaf was solved
+MOST_PIECES = 12  # pieces per row, beyond which the paths multiply faster than leaves are solved
+LAG = 25  # trees after which an open leaf ends the search
 
 
 class Decoder:
-    """Paths of all rows, and the leaves that are solved.
+    """Paths of all rows, and the solved leaves.
 
-    `whole`: Paths. After the last tree up to which every leaf is known.
-    `known`: list of bool array, shape (J,). Leaves whose contents are known, per tree.
-    `count, positives`: list of int64 array, shape (J,). Rows, and rows with label 1, of known
-    leaves.
-    `doubt`: Sum over known leaves of the odds that other contents explain their sums.
-    `left`: float. Entries of lists that may still be made.
-    `stopped`: bool. Whether they ran out.
+    Attributes
+    ----------
+    whole : Paths
+        Paths after the last tree up to which every leaf is solved.
+    known : list of bool array, shape (J,)
+        Solved leaves, per tree.
+    count, positives : list of int64 array, shape (J,)
+        Rows, and rows with label 1, in solved leaves.
+    doubt : float
+        Sum of the odds against the contents of all solved leaves.
+    left : float
+        List entries that may still be created.
+    stopped : bool
+        Whether this limit was reached.
     """
 
     def __init__(
@@ -58,7 +66,10 @@ class Decoder:
         doubt: float,
         steps: int | None = None,
     ) -> None:
-        """Start after the first tree; ``target`` is what `exact_sums` returns."""
+        """Start after the first tree, whose counts are ``first``.
+
+        ``target`` is the result of `exact_sums`. Other parameters are those of `decode`.
+        """
         self.evidence, self.basis, self.target = evidence, basis, target
         self.list_bits, self.limit = list_bits, doubt
         self.left, self.stopped = math.inf if steps is None else steps, False
@@ -70,14 +81,14 @@ class Decoder:
         self._failed: dict[tuple[int, int], tuple[float, int]] = {}
 
     def run(self) -> None:
-        """Read trees until paths multiply out of hand, or all are read."""
+        """Solve tree by tree until all are processed, paths multiply, or the limit is reached."""
         trees = self.evidence.trees
         rows = int(self.paths.size.sum())
         while self.paths.trees < len(trees) and rows and self._hopeful(rows) and not self.stopped:
             self._read(self.paths.trees)
 
     def _afford(self, steps: int) -> bool:
-        """Take so many steps if there are as many left."""
+        """Subtract list entries from the limit. Return False if not enough are left."""
         self.stopped |= steps > self.left
         self.left -= 0 if self.stopped else steps
         return not self.stopped
@@ -87,22 +98,22 @@ class Decoder:
         return len(self.paths.slot) <= MOST_PIECES * rows and all(k.all() for k in old)
 
     def leaf_counts(self) -> tuple[LeafCounts, ...]:
-        """Return the class counts of all known leaves."""
+        """Return the class counts of all solved leaves."""
         out = []
-        for t, known in enumerate(self.known):
-            if known.any():
-                n, n1 = self.count[t][known], self.positives[t][known]
-                leaves = self.evidence.trees[t].leaves[known]
+        for t, solved in enumerate(self.known):
+            if solved.any():
+                n, n1 = self.count[t][solved], self.positives[t][solved]
+                leaves = self.evidence.trees[t].leaves[solved]
                 out.append(LeafCounts(t, leaves, np.stack([n - n1, n1], axis=1)))
         return tuple(out)
 
     def open_bits(self) -> Floats:
-        """Return the entropy (bits) of the leaves still open."""
-        parts = [self.bits(t)[~known] for t, known in enumerate(self.known)]
+        """Return the entropy (bits) of the open leaves."""
+        parts = [self.bits(t)[~solved] for t, solved in enumerate(self.known)]
         return np.concatenate(parts)
 
     def _read(self, t: int) -> None:
-        """Read one more tree, and solve what can be solved now."""
+        """Extend the paths by one tree, and solve leaves until no more can be solved."""
         grow(self.paths, self.evidence, t, self.basis)
         J = len(self.target[t])
         self.known.append(np.zeros(J, dtype=bool))
@@ -112,28 +123,29 @@ class Decoder:
             while self._solve_some(list_bits) and not self.stopped:
                 self._weigh()
         self.paths.merge_equal()
-        if all(known.all() for known in self.known):
+        if all(solved.all() for solved in self.known):
             self.whole = self.paths.copy()
 
     def _weigh(self) -> None:
         fit_labels(self.paths, self.known, self.count, self.positives)
-        for t, known in enumerate(self.known):
-            if not known.all():
+        for t, solved in enumerate(self.known):
+            if not solved.all():
                 fit_sums(self.paths, t, self.basis.sums[t])
 
     def _solve_some(self, list_bits: int) -> int:
-        """Try open leaves of all trees, the surest first; return how many were solved."""
+        """Try open leaves of all trees in order of entropy. Return the number of solved ones."""
         tasks = [
             (float(bits), t, int(j))
-            for t, known in enumerate(self.known)
-            if not known.all()
+            for t, is_solved in enumerate(self.known)
+            if not is_solved.all()
             for j, bits in enumerate(self.bits(t))
-            if not known[j]
+            if not is_solved[j]
         ]
         solved = 0
         for bits, t, j in sorted(tasks):
             if bits > 2 * list_bits + BEYOND or (solved and bits > FEW_BITS):
                 break
+            # A leaf is tried again only if its entropy has changed, or with longer lists.
             state = (round(bits, 3), list_bits)
             if self._failed.get((t, j)) == state:
                 continue
@@ -144,7 +156,10 @@ class Decoder:
         return solved
 
     def bits(self, t: int) -> Floats:
-        """Return about how uncertain each leaf of a tree is (bits), float64, shape (J,)."""
+        """Estimate the entropy of the contents of each leaf of a tree (bits), shape (J,).
+
+        The entropy of a binomial count is approximated by that of a normal distribution.
+        """
         paths, J = self.paths, len(self.known[t])
         margins, look = np.unique(paths.margin[:, t], return_inverse=True)
         key = (paths.slot * len(margins) + look.reshape(-1)) * J + paths.leaf[:, t]
@@ -154,7 +169,10 @@ class Decoder:
         return np.bincount(pair % J, 0.5 * np.log2(1 + 12 * n * q * (1 - q)), J)
 
     def _solve(self, t: int, j: int, list_bits: int) -> bool:
-        """Solve one leaf; returns whether its contents are beyond doubt."""
+        """Try to solve one leaf. Return whether the odds against its contents are small enough.
+
+        The odds are multiplied by the number of tries per leaf, as in a Bonferroni correction.
+        """
         target = self.target[t][j]
         candidates = Candidates.of(self.paths, t, j)
         for least in LEAST if len(candidates.slot) else ():
@@ -163,53 +181,79 @@ class Decoder:
             length = int(np.clip(half, 8, list_bits))
             if not self._afford(1 << length):
                 break
-            found = find_contents(
+            contents = find_contents(
                 choices, (int(target[0]), int(target[1])), candidates.rounding, length
             )
-            if found is None or len(LEAST) * found.doubt > self.limit:
+            if contents is None or len(LEAST) * contents.doubt > self.limit:
                 continue
-            inside = candidates.inside(ways, found.way)
+            inside = candidates.inside(ways, contents.way)
             self.paths.confine(t, j, candidates.look, inside)
             self.known[t][j] = True
             self.count[t][j] = sum(part.rows for part in inside)
-            self.positives[t][j] = found.positives
-            self.doubt += len(LEAST) * found.doubt
+            self.positives[t][j] = contents.positives
+            self.doubt += len(LEAST) * contents.doubt
             return True
         return False
 
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
-    """What is certain."""
+    """Certain facts about the rows.
 
-    leaf_counts: tuple[LeafCounts, ...] = ()  # Of solved leaves
-    paths: Paths | None = None  # Rows after the last tree up to which every leaf is solved
-    # ``trees_certified``: all leaves are; ``trees_followed``: so are those of all trees before;
-    # ``leaves_certified``, ``leaves_open`` and ``least_open_bits``: of the trees read;
-    # ``rows_followed``: victims whose margin after the last tree read is certain;
-    # ``false_expected``: sum of the odds against the leaves certified;
-    # ``stopped_early``: 1 where the search ran out of steps, else 0
+    Attributes
+    ----------
+    leaf_counts : tuple of LeafCounts
+        Class counts of solved leaves.
+    paths : Paths or None
+        Rows after the last tree up to which every leaf is solved. None if the search did not run.
+    notes : mapping of str to float
+        Diagnostics. ``trees_certified`` is the number of trees with all leaves solved, and
+        ``trees_followed`` the number of first trees without an open leaf. ``leaves_certified``,
+        ``leaves_open`` and ``least_open_bits`` describe the leaves of the ``trees_read`` processed
+        trees. ``rows_followed`` is the number of victims whose margin after these trees is certain.
+        ``false_expected`` is the sum of the odds against all certified leaves. ``stopped_early`` is
+        1 if the search reached its limit.
+    """
+
+    leaf_counts: tuple[LeafCounts, ...] = ()
+    paths: Paths | None = None
     notes: Mapping[str, float] = field(default_factory=lambda: {"trees_certified": 0.0})
 
 
 def counted(evidence: Evidence, own: Table, doubt: float) -> Decoded:
-    """Count the victims' rows in leaves of all trees by their hessians, which are 1.
+    """Count the victims' rows in the leaves of all trees by their hessians, which are 1.
 
-    Where declared noise may have moved a count with odds above ``doubt`` (Chebyshev), and where
-    small bins are left out, a leaf stays open.
+    Parameters
+    ----------
+    evidence : Evidence
+        Trees with numeric targets.
+    own : Table
+        Local data of the adversary, subtracted from the sums.
+    doubt : float
+        A leaf stays open if declared noise changes its rounded count with a probability above this
+        bound (Chebyshev's inequality).
+
+    Returns
+    -------
+    Decoded
+        Without counts of trees whose sums are not visible, or if small bins are suppressed.
     """
-    found, open_leaves = [], 0
+    leaf_counts, open_leaves = [], 0
     for t, sums in enumerate(victim_sums(evidence, own, len(evidence.trees))):
         if sums.h is None or evidence.suppressed:
             continue
         sure = 4 * sums.var_h <= doubt
         n = np.maximum(np.rint(sums.h[sure]), 0).astype(np.int64)
-        found.append(LeafCounts(t, evidence.trees[t].leaves[sure], n[:, None]))
+        leaf_counts.append(LeafCounts(t, evidence.trees[t].leaves[sure], n[:, None]))
         open_leaves += int((~sure).sum())
-    certified = sum(len(c.leaf) for c in found)
-    whole = sum(len(c.leaf) == len(evidence.trees[c.tree].leaves) for c in found)
-    notes = {"trees_certified": whole, "leaves_certified": certified, "leaves_open": open_leaves}
-    return Decoded(tuple(found), None, {k: float(v) for k, v in notes.items()})
+    certified = sum(len(c.leaf) for c in leaf_counts)
+    n_complete = sum(len(c.leaf) == len(evidence.trees[c.tree].leaves) for c in leaf_counts)
+    notes = {
+        "trees_certified": n_complete,
+        "leaves_certified": certified,
+        "leaves_open": open_leaves,
+    }
+    return Decoded(tuple(leaf_counts), None, {k: float(v) for k, v in notes.items()})
 
 
 def decode(
@@ -221,20 +265,40 @@ def decode(
     basis: Basis | None = None,
     steps: int | None = None,
 ) -> Decoded:
-    """Follow the victims' rows through all trees as far as exact sums tell.
+    """Follow the victims' rows through the trees as far as exact sums determine their leaves.
 
-    Own rows are in the sums. No leaf is believed with odds above ``doubt`` against its contents;
-    ``list_bits`` as of `fedtrees.attacks.lattice.contents.find_contents`. The basis is worked out
-    where it is not at hand. After so many ``steps`` the search stops early. Of rounds that are
-    grown on some of the rows only the first is read: its counts are of the rows it was grown on.
+    If rounds use samples of the rows, only the first round is decoded. Its counts refer to the rows
+    that it was grown on.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        Trees with exact sums, of two classes.
+    own : Table or None
+        Local data of the adversary, subtracted from the sums that contain it.
+    schema : Schema
+        Types of the columns.
+    list_bits : int
+        Size of the lists, see `fedtrees.attacks.lattice.contents.find_contents`.
+    doubt : float
+        Largest odds against the contents of a leaf that counts as solved.
+    basis : Basis or None
+        Prior and sums on the grid. None: computed from the evidence.
+    steps : int or None
+        Limit on the list entries, None for no limit.
+
+    Returns
+    -------
+    Decoded
+        Empty if the sums are not visible or not exact.
     """
-    own = Table.empty(schema) if own is None else own
+    local_rows = Table.empty(schema) if own is None else own
     if evidence.share < 1:
         evidence, basis = evidence.rounds(1), None
     if not evidence.trees:
         return Decoded()
-    basis = Basis.of(evidence, own, schema) if basis is None else basis
-    target = exact_sums(evidence, own)
+    basis = Basis.of(evidence, local_rows, schema) if basis is None else basis
+    target = exact_sums(evidence, local_rows)
     if target is None:
         return Decoded()
     first = first_counts(target[0], evidence.base_margin)
@@ -244,9 +308,9 @@ def decode(
     decoder.run()
     open_bits = decoder.open_bits()
     notes = {
-        "trees_certified": sum(bool(known.all()) for known in decoder.known),
+        "trees_certified": sum(bool(solved.all()) for solved in decoder.known),
         "trees_followed": decoder.whole.trees,
-        "leaves_certified": sum(int(known.sum()) for known in decoder.known),
+        "leaves_certified": sum(int(solved.sum()) for solved in decoder.known),
         "leaves_open": len(open_bits),
         "rows_followed": decoder.paths.sure_rows(),
         "trees_read": decoder.paths.trees,

@@ -1,4 +1,4 @@
-"""Leaf sums as whole numbers, and what the first tree's say for certain."""
+"""Leaf sums as integers, and the class counts of the first tree, which follow by division."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,55 +16,77 @@ Longs = NDArray[np.int64]
 
 
 def units_of(margin: NDArray[np.float32], label: int) -> Longs:
-    """Return gradient and hessian of rows of a label in units, int64, shape (n, 2)."""
+    """Return gradients and hessians of rows of a label, in units of 2^-30, int64, shape (n, 2)."""
     return to_fixed(logistic_gradients(margin, np.full(len(margin), label)))
 
 
 def rounding_of(margin: NDArray[np.float32]) -> int:
-    """Return how far float32(p - 1) is from p - 1 at most, in units, over the margins."""
+    """Return the largest rounding error of float32(p - 1) over the margins, in units of 2^-30."""
     off = units_of(margin, 0)[:, 0] - units_of(margin, 1)[:, 0] - UNIT
     return int(np.abs(off).max(initial=0))
 
 
 def exact_sums(evidence: Evidence, own: Table) -> list[Longs] | None:
-    """Return per tree the victims' G and H per leaf in units, int64, shape (J, 2).
+    """Return the victims' sums G and H of the leaves of all trees, in units of 2^-30.
 
-    None where sums are not seen, are noisy, lack what was suppressed, or are no whole numbers of
-    units, and where it was not told which own rows are in them.
+    Parameters
+    ----------
+    evidence : Evidence
+        Trees with sums per node.
+    own : Table
+        Local data of the adversary, subtracted if it is in the sums.
+
+    Returns
+    -------
+    list of int64 array, shape (J, 2), or None
+        One array per tree. None if sums are not visible, noisy, suppressed, or not multiples of the
+        unit; if trees were grown on other rows or restart; or if rounds use samples of the rows and
+        the sums of the sampled local rows are unknown.
     """
     trees = evidence.trees
     if evidence.share < 1 and evidence.own_sums is None:
         return None
     if evidence.outputs != 1 or evidence.foreign or evidence.restart:
-        return None  # trees of other rows, or margins that start anew
+        return None  # several gradients per row, foreign trees, or another base score in between
     if evidence.noise is not None or evidence.suppressed:
         return None
     if evidence.level == "values" or evidence.constant_hessian:
         return None
     if not trees or any(tree.g is None or tree.h is None for tree in trees):
         return None
-    own = own if evidence.own_inside else own.take(slice(0))
-    nodes = Forest(trees, evidence.base_margin).apply(own.X)
-    margin = np.full(len(own), evidence.base_margin, dtype=np.float32)
+    local_rows = own if evidence.own_inside else own.take(slice(0))
+    nodes = Forest(trees, evidence.base_margin).apply(local_rows.X)
+    margin = np.full(len(local_rows), evidence.base_margin, dtype=np.float32)
     out = []
     for t, tree in enumerate(trees):
         seen = np.stack([tree.g, tree.h], axis=1)[tree.leaves] * UNIT  # type: ignore[arg-type]
         if not (np.isfinite(seen).all() and (seen == np.rint(seen)).all()):
             return None
-        mine = np.zeros((len(tree), 2), dtype=np.int64)
-        np.add.at(mine, nodes[:, t], to_fixed(logistic_gradients(margin, own.y)))
-        told = None if evidence.own_sums is None else to_fixed(evidence.own_sums[t])
-        out.append(seen.astype(np.int64) - (mine[tree.leaves] if told is None else told))
+        local_sums = np.zeros((len(tree), 2), dtype=np.int64)
+        np.add.at(local_sums, nodes[:, t], to_fixed(logistic_gradients(margin, local_rows.y)))
+        sent_sums = None if evidence.own_sums is None else to_fixed(evidence.own_sums[t])
+        out.append(
+            seen.astype(np.int64) - (local_sums[tree.leaves] if sent_sums is None else sent_sums)
+        )
         margin += tree.value[nodes[:, t]]
     return out
 
 
 def first_counts(target: Longs, base: np.float32) -> Counts | None:
-    """Return the first tree's class counts, None unless its sums divide without rest.
+    """Return the class counts of the first tree by division (Di Gennaro et al. 2025, Eqs. 4-9).
 
-    Every row brings the same p and h to it (``base`` is its log-odds), so that N and N1 follow from
-    G and H in units, int64 (J, 2), by division; sums of anything but whole rows (rounded,
-    suppressed, of other rows) leave a rest.
+    Parameters
+    ----------
+    target : int64 array, shape (J, 2)
+        Sums G and H of the leaves, in units of 2^-30.
+    base : float32
+        Base margin. All rows have the same p and h, which follow from it.
+
+    Returns
+    -------
+    Counts or None
+        None if a division leaves a remainder or counts are contradictory. This is the case, for
+        example, if the sums are rounded or suppressed.
     """
     margin = np.array([base], dtype=np.float32)
     p, h = units_of(margin, 0)[0]
@@ -79,11 +101,11 @@ def first_counts(target: Longs, base: np.float32) -> Counts | None:
 
 
 def base_margin_of(evidence: Evidence) -> np.float32 | None:
-    """Return the log-odds before the first tree from its sums alone, None where they do not tell.
+    """Infer the base margin from the sums of the first tree, None if this is not possible.
 
-    All hessians of the first tree are equal, so the leaf sums are multiples of it. Tried are the
-    two ways a run starts: probability 1/2, and the mean label, which the counts that follow from
-    a candidate must give again.
+    All hessians of the first tree are equal, so that the hessian sums are multiples of this value.
+    Two base scores are tried: probability 1/2, and the mean label that follows from the counts. A
+    base score is accepted if it leads to consistent counts.
     """
     tree = evidence.trees[0]
     if tree.g is None or tree.h is None:

@@ -1,9 +1,14 @@
-"""Rows and the ways they may have come: weighted paths, cut down by every leaf that is solved.
+"""Possible paths of the rows through the trees, with weights. Solved leaves exclude paths.
 
-Rows that no sum tells apart form a *slot*: so many rows, each of which took one of some *pieces*,
-that is, came by one path with one label. The weights of a slot's pieces are rows and add up to
-its size. A tree splits every piece into one per leaf it can reach; a leaf whose contents are
-found removes the pieces that contradict them and splits slots into those inside and the rest.
+A *slot* is a group of rows that the solved leaves do not distinguish. A *piece* of a slot is one
+possible path with one label. Its weight is the expected number of rows of the slot that took this
+path, so that the weights of all pieces of a slot add up to its size. For example, a slot of two
+rows with the pieces "leaf 3, label 0" (weight 1.5) and "leaf 5, label 1" (weight 0.5) most probably
+has both rows in leaf 3.
+
+A new tree splits every piece into one per leaf that it can reach (`Paths.grow`). A solved leaf
+removes the pieces that contradict its contents, and splits slots into the rows inside and the
+others (`Paths.confine`).
 """
 
 from __future__ import annotations
@@ -22,12 +27,12 @@ Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
 Ints = NDArray[np.int32]
 
-LIGHTEST = 1e-7  # pieces that are a smaller share of their slot are dropped
+LIGHTEST = 1e-7  # pieces with a smaller share of their slot are dropped
 _PER_PIECE = ("slot", "weight", "label", "lo", "hi", "codes", "leaf", "margin")
 
 
 class Inside(NamedTuple):
-    """So many rows of a slot, of one look, are in a leaf."""
+    """Number of rows of a slot, with a given look (see `Candidates`), that are in a leaf."""
 
     slot: int
     look: int
@@ -36,29 +41,46 @@ class Inside(NamedTuple):
 
 @dataclass(eq=False)
 class Paths:
-    """Slots and pieces after the trees read so far; arrays are replaced as it goes."""
+    """S slots and their m pieces after t trees. Methods replace the arrays.
 
-    size: Longs  # int64 (S,): rows of each slot
-    slot: Longs  # int64 (m,)
-    weight: Floats  # float64 (m,)
-    label: Longs  # int64 (m,)
-    # int32 (m, d): box of each piece: cells ``lo <= cell < hi``, and codes
+    Attributes
+    ----------
+    size : int64 array, shape (S,)
+        Rows of each slot.
+    slot, label : int64 array, shape (m,)
+        Slot and label of each piece.
+    weight : float64 array, shape (m,)
+        Expected number of rows of each piece.
+    lo, hi : int32 array, shape (m, d)
+        Box of each piece: cells ``lo <= cell < hi``.
+    codes : uint64 array, shape (m, d)
+        Category codes of the box, as bits.
+    leaf : int32 array, shape (m, t)
+        Position of the leaf of the piece in each tree.
+    margin : float32 array, shape (m, t + 1)
+        Log-odds before each tree and after the last.
+    """
+
+    size: Longs
+    slot: Longs
+    weight: Floats
+    label: Longs
     lo: Ints
     hi: Ints
-    codes: NDArray[np.uint64]  # uint64 (m, d)
-    leaf: Ints  # int32 (m, t): position of the piece's leaf in each tree
-    margin: NDArray[np.float32]  # float32 (m, t + 1): log-odds before each tree, and after the last
+    codes: NDArray[np.uint64]
+    leaf: Ints
+    margin: NDArray[np.float32]
 
     @staticmethod
     def after_first(tree: Tree, base: np.float32, grid: Grid, counts: Counts) -> Paths:
-        """Return the paths after the first tree, whose leaves' class counts are known."""
+        """Return the paths after the first tree with base margin ``base``, given its counts."""
         leaves = grid.leaves(tree)
         (lo, hi), codes = leaves.boxes(grid.width), leaves.sets(len(grid.edges))
         weight = np.concatenate([counts.n0, counts.n1]).astype(np.float64)
         label = np.repeat(np.array([0, 1], dtype=np.int64), len(lo))
         leaf = np.tile(np.arange(len(lo), dtype=np.int32), 2)
-        held = weight > 0
-        leaf, label, weight = leaf[held], label[held], weight[held]
+        occupied = weight > 0
+        leaf, label, weight = leaf[occupied], label[occupied], weight[occupied]
         after = np.float32(base) + tree.value[tree.leaves][leaf]
         margin = np.stack([np.full(len(leaf), base, dtype=np.float32), after], axis=1)
         _, slot = np.unique(after, return_inverse=True)
@@ -69,11 +91,11 @@ class Paths:
 
     @property
     def trees(self) -> int:
-        """Number of trees read."""
+        """Number of trees, t."""
         return self.leaf.shape[1]
 
     def copy(self) -> Paths:
-        """Return the same paths; what happens to one does not happen to the other."""
+        """Return a copy. The arrays are shared, because methods replace them instead of writing."""
         return Paths(self.size, *(getattr(self, name) for name in _PER_PIECE))
 
     def normalise(self) -> None:
@@ -82,7 +104,10 @@ class Paths:
         self.weight = self.weight * (self.size / np.maximum(total, 1e-300))[self.slot]
 
     def grow(self, piece: Longs, leaf: Ints, weight: Floats, tree: Tree, grid: Grid) -> None:
-        """Send pieces through one more tree, in place: piece ``piece[e]`` to leaf ``leaf[e]``."""
+        """Extend the pieces by one tree, in place.
+
+        New piece e continues ``piece[e]`` in leaf ``leaf[e]`` of the tree, with ``weight[e]`` rows.
+        """
         leaves = grid.leaves(tree)
         lo, hi = leaves.boxes(grid.width)
         self.lo = np.maximum(self.lo[piece], lo[leaf])
@@ -95,26 +120,27 @@ class Paths:
         self._take(self.weight > LIGHTEST * self.size[self.slot])
 
     def confine(self, t: int, j: int, look: Longs, inside: list[Inside]) -> None:
-        """Keep to the contents of leaf ``j`` of tree ``t``: these rows are inside, all others not.
+        """Remove the pieces that contradict the contents of leaf ``j`` of tree ``t``, in place.
 
-        ``look``, int64 (m,), is that of every piece in the tree.
+        ``inside`` are the rows in the leaf. All other rows are elsewhere. ``look``, int64 (m,), is
+        the look of every piece in the tree.
         """
         here = self.leaf[:, t] == j
-        kept, slot, size = ~here, self.slot.copy(), self.size.tolist()
+        consistent, slot, size = ~here, self.slot.copy(), self.size.tolist()
         for part in inside:
-            mine = here & (self.slot == part.slot) & (look == part.look)
-            kept |= mine
-            slot[mine] = len(size)
+            selected = here & (self.slot == part.slot) & (look == part.look)
+            consistent |= selected
+            slot[selected] = len(size)
             size.append(part.rows)
             size[part.slot] -= part.rows
         self.slot, self.size = slot, np.array(size, dtype=np.int64)
-        self._take(kept & (self.size[slot] > 0))
+        self._take(consistent & (self.size[slot] > 0))
         self._renumber()
 
     def merge_equal(self) -> None:
-        """Join slots all of whose pieces have one and the same margin now, in place.
+        """Merge slots whose pieces all have the same margin, in place.
 
-        No later sum can tell them apart.
+        No later sum can distinguish their rows.
         """
         low, high = self._margins()
         name = np.arange(len(low), dtype=np.int64)
@@ -126,7 +152,7 @@ class Paths:
         self._renumber()
 
     def sure_rows(self) -> int:
-        """Return how many rows are in slots with one margin now."""
+        """Return the number of rows whose margin is certain."""
         low, high = self._margins()
         return int(self.size[low == high].sum())
 
@@ -137,9 +163,9 @@ class Paths:
         np.maximum.at(high, self.slot, self.margin[:, -1])
         return low, high
 
-    def _take(self, kept: NDArray[np.bool_]) -> None:
+    def _take(self, pieces: NDArray[np.bool_]) -> None:
         for name in _PER_PIECE:
-            setattr(self, name, getattr(self, name)[kept])
+            setattr(self, name, getattr(self, name)[pieces])
         self.normalise()
 
     def _renumber(self) -> None:

@@ -1,4 +1,4 @@
-"""From slots of rows to rows: each takes one of its slot's pieces."""
+"""Convert slots to rows: every row takes one piece of its slot."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,27 +14,34 @@ UNLIKELY = 50.0  # nats: cost of a first leaf and label that no piece of the slo
 
 
 def rows_of(paths: Paths, first: Counts) -> tuple[Boxes, Longs]:
-    """Return the rows, and a number for every pair of first leaf and label, int64, shape (n,).
+    """Assign the rows of all slots to pieces so that the counts of the first tree are correct.
 
-    They are as many per such pair as the first tree's counts say: where a slot has several
-    pieces, the likeliest are taken under that condition, slots all at once. ``history`` tells
-    rows apart that are in different boxes or have different labels.
+    If a slot has several pieces, the most probable assignment with these counts is chosen for all
+    slots together (a linear assignment problem).
+
+    Returns
+    -------
+    boxes : Boxes
+        Boxes of the n rows. Rows with equal boxes and labels have the same ``history``.
+    place : int64 array, shape (n,)
+        Number of the pair (leaf of the first tree, label) of each row.
     """
     row_slot = np.repeat(np.arange(len(paths.size)), paths.size)
     place = paths.leaf[:, 0].astype(np.int64) * 2 + paths.label
     n_places = 2 * len(first.n0)
-    wanted = np.stack([first.n0, first.n1], axis=1).reshape(-1)
+    place_sizes = np.stack([first.n0, first.n1], axis=1).reshape(-1)
     row_place = np.empty(len(row_slot), dtype=np.int64)
-    # pieces of one first margin, as a rule: slots do not reach beyond
+    # Slots rarely span several margins after the first tree, so that the problem splits into small
+    # blocks.
     for slots, places in _blocks(paths.slot, place, n_places):
         rows = np.flatnonzero(np.isin(row_slot, slots))
-        ends = np.repeat(places, wanted[places])
+        ends = np.repeat(places, place_sizes[places])
         weight = np.zeros((len(paths.size), n_places))
         np.add.at(weight, (paths.slot, place), paths.weight / paths.size[paths.slot])
         share = weight[np.ix_(row_slot[rows], ends)]
         cost = np.where(share > 0, -np.log(np.maximum(share, 1e-300)), UNLIKELY)
-        mine, end = linear_sum_assignment(cost)
-        row_place[rows[mine]] = ends[end]
+        chosen, end = linear_sum_assignment(cost)
+        row_place[rows[chosen]] = ends[end]
     piece = _pieces(paths, row_slot, row_place, place)
     box = np.column_stack(
         [paths.lo[piece], paths.hi[piece], paths.label[piece], paths.codes[piece].view(np.int64)]
@@ -49,7 +56,7 @@ def rows_of(paths: Paths, first: Counts) -> tuple[Boxes, Longs]:
 
 
 def _blocks(slot: Longs, place: Longs, n_places: int) -> list[tuple[Longs, Longs]]:
-    """Return slots and places that pieces connect, block by block."""
+    """Return the connected components of slots and places, connected by pieces."""
     name = np.arange(n_places)
     changed = True
     while changed:
@@ -66,16 +73,20 @@ def _blocks(slot: Longs, place: Longs, n_places: int) -> list[tuple[Longs, Longs
 
 
 def _pieces(paths: Paths, row_slot: Longs, row_place: Longs, place: Longs) -> Longs:
-    """Return a piece per row: the heaviest of its slot and place, which then weighs a row less."""
+    """Return a piece per row: the heaviest of its slot and place.
+
+    The weight of the chosen piece is then reduced by one row. If the slot has no piece of the
+    place, all its pieces are considered.
+    """
     weight = paths.weight.copy()
     order = np.argsort(paths.slot, kind="stable")
     start = np.searchsorted(paths.slot[order], row_slot)
     stop = start + np.bincount(paths.slot, minlength=len(paths.size))[row_slot]
     out = np.empty(len(row_slot), dtype=np.int64)
-    for i, wanted in enumerate(row_place):
-        mine = order[start[i] : stop[i]]
-        right = mine[place[mine] == wanted]
-        mine = right if len(right) else mine
-        out[i] = mine[weight[mine].argmax()]
+    for i, row_target in enumerate(row_place):
+        slot_pieces = order[start[i] : stop[i]]
+        right = slot_pieces[place[slot_pieces] == row_target]
+        slot_pieces = right if len(right) else slot_pieces
+        out[i] = slot_pieces[weight[slot_pieces].argmax()]
         weight[out[i]] -= 1.0
     return out

@@ -1,4 +1,4 @@
-"""How likely every path is, from the sums of leaves whose contents are not known yet."""
+"""Probabilities of the possible paths, given the sums of unsolved leaves (maximum entropy)."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,17 +14,17 @@ from fedtrees.attacks.lattice.paths import Paths
 
 Longs = NDArray[np.int64]
 
-# Maximum entropy is sure of itself where few rows are left, and may be wrong: no share is less.
-# With 1e-9 rows lost their true path at about the twentieth tree.
+# Smallest share of a path, because maximum entropy is overconfident if few rows remain. With 1e-9
+# rows lost their true path at about the twentieth tree.
 FLOOR = 1e-4
-SWEEPS = 2  # over the label counts of all trees
+SWEEPS = 2  # passes of iterative proportional fitting over the label counts of all trees
 
 
 def grow(paths: Paths, evidence: Evidence, t: int, basis: Basis) -> None:
-    """Send all pieces through tree ``t``, to every leaf they can reach, in place.
+    """Extend all pieces by tree ``t``, to every leaf that they can reach, in place.
 
-    What they bring to its leaves together is what the sums say; otherwise they go where own rows
-    would (maximum entropy).
+    The weights are the distribution closest to the prior whose expected sums equal the sums of the
+    leaves.
     """
     tree, sums = evidence.trees[t], basis.sums[t]
     leaves = basis.grid.leaves(tree)
@@ -42,7 +42,17 @@ def grow(paths: Paths, evidence: Evidence, t: int, basis: Basis) -> None:
 def fit_labels(
     paths: Paths, known: list[NDArray[np.bool_]], count: list[Longs], positives: list[Longs]
 ) -> None:
-    """Scale weights towards the label counts of known leaves, in place."""
+    """Scale weights towards the label counts of solved leaves, in place.
+
+    Parameters
+    ----------
+    paths : Paths
+        Changed in place.
+    known : list of bool array, shape (J,)
+        Solved leaves of every tree.
+    count, positives : list of int64 array, shape (J,)
+        Rows, and rows with label 1, in solved leaves.
+    """
     for _ in range(SWEEPS):
         for t in range(paths.trees):
             side = paths.leaf[:, t] * 2 + paths.label
@@ -54,7 +64,7 @@ def fit_labels(
 
 
 def fit_sums(paths: Paths, t: int, sums: LeafSums) -> None:
-    """Tilt weights until the pieces of tree ``t`` bring what its leaves' sums say, in place."""
+    """Change weights so that the expected sums of tree ``t`` equal ``sums``, in place."""
     assert sums.g is not None
     assert sums.h is not None
     order = np.argsort(paths.slot, kind="stable")

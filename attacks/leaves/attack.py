@@ -1,4 +1,4 @@
-"""`forest-boxes`: rows from the class counts or shares in the leaves of plain forests."""
+"""The attack `forest-boxes`: reconstruct rows from class counts or shares in leaves of forests."""
 
 from dataclasses import dataclass
 
@@ -19,12 +19,14 @@ from fedtrees.core.view import View
 from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.guessing.tolerance import estimated_width
 
-#: How often every value is drawn while the log-likelihood grows to its weight, in how many steps,
-#: and while samples are taken; chains, of which the likeliest is taken. Where trees are of all rows
-#: counts are exact, and its weight grows further.
+#: First weight of the log-likelihood during annealing, number of annealing steps, number of samples
+#: after it, and number of chains.
 COOL, STEPS, SAMPLES, CHAINS = 0.05, 20, 20, 2
+#: Draws per value during annealing, draws per value during sampling, and final weight of the
+#: log-likelihood, for trees of bootstrap samples and for trees of all rows. The counts of the
+#: latter are exact, so that the weight can exceed 1.
 DRAWN, EXACT = (40, 40, 1.0), (100, 60, 6.0)
-#: Values drawn by all chains of a source at most, each in about 10 microseconds for 100 trees.
+#: Limit on the draws of all chains of a source. A draw takes about 10 microseconds for 100 trees.
 MOST_DRAWS = 1_500_000
 
 
@@ -33,13 +35,16 @@ MOST_DRAWS = 1_500_000
 class ForestBoxes(Attack):
     """Reconstruct rows from the boxes of all leaves of a random forest and their class counts.
 
-    Beyond the papers. A chain makes tables that explain the counts of all trees, drawn or not. The
-    attack submits the rows that these tables and draws from the prior's rows agree on; these are
-    own rows, or rows of the population without own ones (docs/explanation/forests.md). Where
-    leaves tell shares alone, counts are drawn, too. Values are taken to be there: none is guessed
-    missing.
+    The attack is not from a paper (docs/explanation/forests.md). Markov chains sample tables that
+    explain the class counts of all trees, with or without a bootstrap. The guess is a consensus of
+    these tables, weighed against draws from the prior, which are local rows or rows of the
+    population. If leaves contain only class shares, their counts are sampled, too. No value is
+    guessed as missing.
 
-    `work`: Values drawn, as a multiple of the usual.
+    Parameters
+    ----------
+    work : float
+        Factor on the default number of draws, positive.
     """
 
     claims = (Records,)
@@ -56,7 +61,21 @@ class ForestBoxes(Attack):
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
-        """Guess the rows of the victims, with owner where every client has its own trees."""
+        """Reconstruct the rows of the victims.
+
+        Parameters
+        ----------
+        view : View
+            Contains the forest, or one forest per client.
+        rng : numpy.random.Generator
+            The only source of randomness.
+
+        Returns
+        -------
+        guess : Guess
+            `Records`, with owners if the view contains separate forests of named clients. The
+            guess is empty if there are no forests with counts or shares, or no victims' rows.
+        """
         own_rows = view.rows or Table.empty(view.schema)
         likely = view.prior_rows or own_rows
         tables, owners, notes = [], list[str](), list[dict[str, float]]()
@@ -77,10 +96,10 @@ class ForestBoxes(Attack):
     def _rows(
         self, source: Source, known_rows: Table, likely: Table, view: View, rng: np.random.Generator
     ) -> tuple[Table, dict[str, float]]:
-        """Return the guess of a source's rows without the known ones.
+        """Reconstruct the rows of a source, without the known ones.
 
-        ``known_rows`` are own rows that the trees were grown on, and ``likely`` are the rows of
-        the prior.
+        ``known_rows`` are local rows that the trees were grown on. ``likely`` are the rows of the
+        prior.
         """
         boxes = Boxes.of(source.trees, len(view.schema.features))
         n = source.rows - len(known_rows)
@@ -91,7 +110,8 @@ class ForestBoxes(Attack):
         ]
         fit = [value for value, _ in chains]
         values = _values(boxes, likely, view)
-        # rows are merged of the likeliest chain, and judged by the other: its own are too alike
+        # The consensus is built from the chain with the highest likelihood, and is judged by the
+        # samples of the other chain. Samples of one chain are too similar to one another.
         worlds, apart = (
             [
                 Table(
@@ -112,7 +132,8 @@ class ForestBoxes(Attack):
         blind = Blind.of_rows(likely, view.schema, rng)
         counted = boxes.counts[boxes.nodes[:, 0] < 0].size
         evidence_share = told_by(counted, n * len(boxes.thresholds))
-        # chains know what counts tell, and nothing else of which values are likely or go together
+        # Chains use only the counts. They contain no prior of the values or of their dependence, so
+        # that the prior gets the weight of the missing evidence.
         guess, notes = submitted(
             agreed_rows, apart, blind, Weight(evidence_share, evidence_share), rng
         )
@@ -129,7 +150,7 @@ class ForestBoxes(Attack):
         known_rows: Table,
         rng: np.random.Generator,
     ) -> tuple[float, list[Ints]]:
-        """Return how likely the last table is, and levels of tables along the way."""
+        """Run one chain. Return the log-likelihood of its last table, and samples of the levels."""
         before, while_, weight = DRAWN if drawn else EXACT
         level = np.concatenate([start(boxes, y, rng), boxes.level(known_rows.X)])
         state = State.of(boxes, level, np.concatenate([y, known_rows.y]), len(y))
@@ -152,10 +173,10 @@ class ForestBoxes(Attack):
 def _classes(
     boxes: Boxes, source: Source, known_rows: Table, likely: Table, n: int
 ) -> NDArray[np.int64]:
-    """Return a class for each of n rows, int64, in the shares that the leaves' counts have.
+    """Return a class for each of n rows, int64, with the class shares of the leaf counts.
 
-    Leaves with class shares instead of counts do not say which of them are large. Then the classes
-    are as frequent as among the rows of the prior.
+    Class shares of leaves do not reveal the size of the leaves. If there are only shares, the
+    classes have the frequencies of the prior instead.
     """
     totals = boxes.counts[boxes.nodes[:, 0] < 0].sum(axis=0).astype(np.float64)
     if source.step is not None and len(likely):
@@ -167,11 +188,11 @@ def _classes(
 
 
 def _values(boxes: Boxes, likely: Table, view: View) -> list[NDArray[np.float32]]:
-    """Return a value for every level of each feature.
+    """Return a representative value for every level of each feature.
 
-    The lower edge, where thresholds are values of rows; else the middle. Open ends are as far from
-    the outermost threshold as its neighbour, unless the rows of the prior or the schema give a
-    value.
+    It is the lower edge if thresholds are values of rows (protocol ``local-forests``), else the
+    centre. For both outer levels it is the median of the prior's rows there, else a value beyond
+    the outermost threshold. Declared minima are respected, and categories have their codes.
     """
     out = []
     lower = view.protocol == "local-forests"
@@ -201,7 +222,7 @@ def _drawn(
     likely: Table,
     rng: np.random.Generator,
 ) -> NDArray[np.float32]:
-    """Draw a value for every level from the prior's rows at that level, else from its interval."""
+    """Draw values from the prior's rows at the same level, else uniformly from the interval."""
     X, likely_level = _at(values, level), boxes.level(likely.X)
     for f, edges in enumerate(boxes.thresholds):
         for g in np.unique(level[:, f]).tolist():

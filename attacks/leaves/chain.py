@@ -1,10 +1,10 @@
-"""A chain over tables of rows, by how likely the class counts of all leaves are.
+"""Gibbs sampling of tables, given the class counts of all leaves.
 
-A bootstrap draws rows with replacement, so that a tree's counts of leaves and classes are
-multinomial: of N draws in a leaf and class that k of n rows are in, each had the odds k / n. The
-log-likelihood of a table is the sum of ``N log k`` over all leaves of all trees. Without a
-bootstrap k is N, where that sum is largest, too. A move draws one value of a row from all it can
-have, each as likely as all trees then are (Gibbs sampling, Geman and Geman 1984).
+A bootstrap draws rows with replacement, so that the counts of a tree are multinomial. If k of n
+rows are in a leaf and class, each draw is there with probability k / n. The log-likelihood of a
+table is therefore the sum of ``N log k`` over all leaves and classes of all trees, with the counts
+N of the model. Without a bootstrap k equals N, which also maximises this sum. A step draws one
+value of a row from its conditional distribution given everything else (Geman and Geman 1984).
 """
 
 from __future__ import annotations
@@ -21,33 +21,52 @@ from fedtrees.attacks.leaves.forests import Boxes, Ints
 from fedtrees.core.compilation import inner_kernel, kernel
 
 Longs = NDArray[np.int64]
-#: Rows that stand for none: a leaf that has drawn rows and holds none is unlikely, not impossible.
+#: Number of rows that replaces 0. A leaf with draws but without rows in the table is then unlikely
+#: instead of impossible, so that the chain can pass through such tables.
 NONE = 0.1
-#: Logarithms are whole multiples of this, so that sums of them are exact.
+#: Logarithms are multiples of this unit, so that their sums are exact.
 UNIT = 2.0**-24
 
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Rows, changed in place: levels int32 (n, d), classes, leaves int32 (n, T), rows per leaf."""
+    """Table of a chain. Arrays change in place.
+
+    Attributes
+    ----------
+    level : int32 array, shape (n, d)
+        Level of every value, see `Boxes`.
+    y : int64 array, shape (n,)
+        Class of every row.
+    leaf : int32 array, shape (n, T)
+        Leaf of every row in every tree.
+    held : int64 array, shape (n_nodes, K)
+        Rows of the table in each leaf and class.
+    free : int
+        The first `free` rows change. The remaining ones are known.
+    """
 
     level: Ints
     y: Longs
     leaf: Ints
     held: Longs
-    free: int  # so many rows move, the others are known
+    free: int
 
     @staticmethod
     def of(boxes: Boxes, level: Ints, y: Longs, free: int) -> State:
-        """Put rows into all leaves."""
+        """Route the rows to the leaves of all trees, and count them."""
         leaf = np.empty((len(level), len(boxes.start)), dtype=np.int32)
-        held = np.zeros(boxes.counts.shape, dtype=np.int64)
-        _place(boxes.start, boxes.nodes, level, y, leaf, held)
-        return State(level, y, leaf, held, free)
+        occupancy = np.zeros(boxes.counts.shape, dtype=np.int64)
+        _place(boxes.start, boxes.nodes, level, y, leaf, occupancy)
+        return State(level, y, leaf, occupancy, free)
 
 
 def start(boxes: Boxes, y: Longs, rng: np.random.Generator) -> Ints:
-    """Return levels of rows of given classes, int32 (n, d), anywhere in leaves that have draws."""
+    """Draw initial levels of rows with given classes, int32, shape (n, d).
+
+    Each row is uniformly distributed in the box of a random leaf of its class. A leaf is chosen
+    with probability proportional to its count in the model.
+    """
     d = len(boxes.thresholds)
     box = np.zeros((len(boxes.nodes), d, 2), dtype=np.int32)
     box[boxes.start, :, 1] = boxes.levels - 1
@@ -67,21 +86,32 @@ def start(boxes: Boxes, y: Longs, rng: np.random.Generator) -> Ints:
 
 
 def likelihood(boxes: Boxes, state: State) -> float:
-    """Return the log-likelihood of a table and its counts, but for a constant, in nats."""
+    """Return the log-likelihood of a table and its counts up to a constant, in nats."""
     leaves = boxes.nodes[:, 0] < 0
     fit = boxes.counts * np.log(np.maximum(state.held, NONE)) - gammaln(boxes.counts + 1)
     return float(fit[leaves].sum())
 
 
 def advance(boxes: Boxes, state: State, beta: float, draws: int, bits: NDArray[np.uint64]) -> None:
-    """Draw so many values of free rows anew.
+    """Redraw values of random free rows in place.
 
-    `beta`: What the log-likelihood is multiplied by.
+    Parameters
+    ----------
+    boxes : Boxes
+        Trees and counts.
+    state : State
+        The table. Changed in place.
+    beta : float
+        Factor on the log-likelihood.
+    draws : int
+        Number of values to redraw.
+    bits : uint64 array, shape (1,)
+        State of the random number generator.
     """
     log = [NONE, *range(1, len(state.level) + 2)]
     fixed = np.array([round(math.log(x) * beta / UNIT) for x in log], dtype=np.int64)
-    known = (boxes.start, boxes.nodes, boxes.counts, boxes.levels)
-    _advance(*known, state.level, state.y, state.leaf, state.held, state.free, fixed, draws, bits)
+    trees = (boxes.start, boxes.nodes, boxes.counts, boxes.levels)
+    _advance(*trees, state.level, state.y, state.leaf, state.held, state.free, fixed, draws, bits)
 
 
 @inner_kernel
@@ -94,21 +124,26 @@ def _route(start, nodes, x, out):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _place(start, nodes, level, y, leaf, held):  # type: ignore[no-untyped-def]
+def _place(start, nodes, level, y, leaf, occupancy):  # type: ignore[no-untyped-def]
     for i in range(level.shape[0]):
         _route(start, nodes, level[i], leaf[i])
         for t in range(start.shape[0]):
-            held[leaf[i, t], y[i]] += 1
+            occupancy[leaf[i, t], y[i]] += 1
 
 
 @inner_kernel
-def _gains(start, nodes, counts, level, i, f, k, leaf, held, log, levels, gain, stack):  # type: ignore[no-untyped-def]
-    """Set what the log-likelihood gains by each level of feature f that row i may have."""
+def _gains(start, nodes, counts, level, i, f, k, leaf, occupancy, log, levels, gain, stack):  # type: ignore[no-untyped-def]
+    """Compute the change of the log-likelihood for each level of feature f of row i.
+
+    A depth-first search visits all leaves that the row can reach by another value of f. Changes are
+    stored as differences of neighbouring levels, and summed up at the end.
+    """
     for g in range(levels + 1):
         gain[g] = 0
     for t in range(start.shape[0]):
         a = leaf[i, t]
-        leaves = counts[a, k] * (log[held[a, k] - 1] - log[held[a, k]])
+        # change of the log-likelihood if the row leaves its present leaf
+        leaves = counts[a, k] * (log[occupancy[a, k] - 1] - log[occupancy[a, k]])
         stack[0, 0], stack[0, 1], stack[0, 2] = start[t], 0, levels - 1
         n = 1
         while n > 0:
@@ -128,18 +163,18 @@ def _gains(start, nodes, counts, level, i, f, k, leaf, held, log, levels, gain, 
                     hi = nodes[v, 1]
                     v = nodes[v, 2]
             if v != a:
-                found = leaves
+                change = leaves
                 if counts[v, k] > 0:
-                    found += counts[v, k] * (log[held[v, k] + 1] - log[held[v, k]])
-                gain[lo] += found
-                gain[hi + 1] -= found
+                    change += counts[v, k] * (log[occupancy[v, k] + 1] - log[occupancy[v, k]])
+                gain[lo] += change
+                gain[hi + 1] -= change
     for g in range(1, levels):
         gain[g] += gain[g - 1]
 
 
 @inner_kernel
 def choose(gain, weight, levels, bits):  # type: ignore[no-untyped-def]
-    """Return one of some levels by their log-probabilities."""
+    """Draw a level with the given log-probabilities, up to a constant, in units of `UNIT`."""
     best = gain[0]
     for g in range(1, levels):
         best = max(best, gain[g])
@@ -157,13 +192,13 @@ def choose(gain, weight, levels, bits):  # type: ignore[no-untyped-def]
 
 @kernel
 def _advance(  # type: ignore[no-untyped-def]
-    start, nodes, counts, levels, level, y, leaf, held, free, log, draws, bits
+    start, nodes, counts, levels, level, y, leaf, occupancy, free, log, draws, bits
 ):
     d, trees = level.shape[1], start.shape[0]
-    most = levels.max()
-    gain = np.empty(most + 1, dtype=np.int64)
-    weight = np.empty(most, dtype=np.int64)
-    stack = np.empty((most + 2, 3), dtype=np.int64)
+    max_levels = levels.max()
+    gain = np.empty(max_levels + 1, dtype=np.int64)
+    weight = np.empty(max_levels, dtype=np.int64)
+    stack = np.empty((max_levels + 2, 3), dtype=np.int64)
     to = np.empty(trees, dtype=np.int32)
     for _ in range(draws):
         i = np.int64(next_bits(bits) * 2.0**-53 * free)
@@ -171,7 +206,7 @@ def _advance(  # type: ignore[no-untyped-def]
         m, k = levels[f], y[i]
         if m < 2:
             continue
-        _gains(start, nodes, counts, level, i, f, k, leaf, held, log, m, gain, stack)
+        _gains(start, nodes, counts, level, i, f, k, leaf, occupancy, log, m, gain, stack)
         g = choose(gain, weight, m, bits)
         if g == level[i, f]:
             continue
@@ -179,6 +214,6 @@ def _advance(  # type: ignore[no-untyped-def]
         _route(start, nodes, level[i], to)
         for t in range(trees):
             if leaf[i, t] != to[t]:
-                held[leaf[i, t], k] -= 1
-                held[to[t], k] += 1
+                occupancy[leaf[i, t], k] -= 1
+                occupancy[to[t], k] += 1
                 leaf[i, t] = to[t]

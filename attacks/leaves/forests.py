@@ -1,4 +1,8 @@
-"""Forests with class counts or shares in a view, by the rows that they were grown on."""
+"""Collect the forests of a view whose leaves contain class counts or class shares.
+
+Trees that were grown on the same rows form one `Source`: those of one client, or those of all
+clients together.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +22,36 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Trees of the same rows."""
+    """Trees that were grown on the same rows.
+
+    Attributes
+    ----------
+    rows : int
+        Number of rows. It is an estimate if the trees belong to one client and contain shares.
+    owner : str or None
+        The client. None: the trees were grown on the rows of all clients, principals included.
+    drawn : bool
+        Whether trees were grown on bootstrap samples.
+    rate : float
+        Number of draws of a tree per row.
+    step : float or None
+        None if leaves contain counts. Otherwise leaves contain shares that are rounded to this
+        step, 0 if they are not rounded.
+    least : int
+        Smallest number of draws in a leaf.
+    """
 
     trees: tuple[ClassTree, ...]
-    # how many rows there are; where leaves tell shares alone, about so many of one client
     rows: int
-    owner: str | None  # who holds them; None: all clients together, the principals among them
-    drawn: bool  # whether trees are of draws
-    rate: float = 1.0  # draws of a tree for each row
-    # None: leaves tell counts. Else they tell shares, rounded to this step; 0: not rounded.
+    owner: str | None
+    drawn: bool
+    rate: float = 1.0
     step: float | None = None
-    least: int = 1  # draws in a leaf
+    least: int = 1
 
 
 def sources_of(view: View) -> list[Source]:
-    """Return the forests of others that tell class counts or shares."""
+    """Return the victims' forests in a view, empty if it contains no class counts or shares."""
     local = [(s.sender, m) for s, m in view.messages(LocalForest) if type(m) is LocalForest]
     local = [(o, m) for o, m in local if o not in view.principals]
     if local:
@@ -41,46 +60,49 @@ def sources_of(view: View) -> list[Source]:
         )
     if not shows(view, PooledForest, ForestModel):
         return [_source(view, trees, view.n_rows, None)] if (trees := grown_trees(view)) else []
-    told = [m for _, m in view.messages(PooledForest)] or [m for _, m in view.messages(ForestModel)]
-    trees = RandomForest.from_arrays(vars(told[-1])).trees
+    released = [m for _, m in view.messages(PooledForest)] or [
+        m for _, m in view.messages(ForestModel)
+    ]
+    trees = RandomForest.from_arrays(vars(released[-1])).trees
     if view.protocol != "local-forests":
         return [_source(view, trees, view.n_rows, None)]
     # every client with rows grew as many, and they come in the order of the clients
     each = int(view.parameters["trees"])
     clients = [name for name, role in view.roles.items() if role == "client"]
     blocks = [trees[k : k + each] for k in range(0, len(trees), each)]
-    if len(blocks) != len(clients):  # somebody has no rows
+    if len(blocks) != len(clients):  # a client without rows sent no trees: owners are unknown
         return _apart(view, [("", block) for block in blocks])
     parts = zip(clients, blocks, strict=True)
     return _apart(view, [(o, block) for o, block in parts if o not in view.principals])
 
 
 def _apart(view: View, parts: list[tuple[str, tuple[ClassTree, ...]]]) -> list[Source]:
-    """Return a source for every client's trees."""
-    own = 0 if view.rows is None else len(view.rows)
-    # a client with more rows has trees of more leaves; without counts nothing else tells
+    """Return one source per client, given its name and trees."""
+    n_local = 0 if view.rows is None else len(view.rows)
+    # A client with more rows has trees with more leaves. Without counts this is the only evidence
+    # about its number of rows.
     leaves = [sum(len(t.leaves) for t in trees) for _, trees in parts]
-    told = [(view.n_rows - own) * n / max(sum(leaves), 1) for n in leaves]
-    return [_source(view, t, max(1, round(n)), o) for (o, t), n in zip(parts, told, strict=True)]
+    n_rows = [(view.n_rows - n_local) * n / max(sum(leaves), 1) for n in leaves]
+    return [_source(view, t, max(1, round(n)), o) for (o, t), n in zip(parts, n_rows, strict=True)]
 
 
 def _source(view: View, trees: tuple[ClassTree, ...], rows: int, owner: str | None) -> Source:
-    known = view.parameters
-    rate = float(known.get("max_samples") or 1.0)
-    drawn = bool(known.get("bootstrap", True)) or rate < 1
+    public = view.parameters
+    rate = float(public.get("max_samples") or 1.0)
+    drawn = bool(public.get("bootstrap", True)) or rate < 1
     if any(t.counts is None for t in trees):
         step = _step(view)
-        least = max(int(known.get("min_samples_leaf", 1)), view.defense.least_leaf_rows)
+        least = max(int(public.get("min_samples_leaf", 1)), view.defense.least_leaf_rows)
         return Source(trees, rows, owner, drawn, rate, step, least)
     totals = np.stack([t.counts[0] for t in trees if t.counts is not None])
     if owner is not None:
         rows = max(1, round(int(totals[0].sum()) / rate))
-    # of all rows, class totals are the same in all trees
+    # trees of all rows have equal class totals, bootstrap samples do not
     return Source(trees, rows, owner, bool((totals != totals[0]).any()), rate)
 
 
 def _step(view: View) -> float:
-    """Return how far apart shares may be that were sent as the same; 0: they are exact."""
+    """Return the width of the interval of shares that are rounded to the same value, 0 if exact."""
     sites = ((LocalForest, "client"), (LeafClasses, "server"), (PooledForest, "server"))
     laws = (view.channel(kind, "probability", role) for kind, role in sites)
     widths = (law.bounds(np.array([0.5])) for law in laws if law is not None)
@@ -89,22 +111,36 @@ def _step(view: View) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Boxes:
-    """Trees in one array, with thresholds as positions among all of their feature."""
+    """All trees in one array, with thresholds replaced by their rank within the feature.
 
-    start: Ints  # int32 array, shape (T,): root of each tree
-    # int32 array, shape (n_nodes, 3): feature (-1 at a leaf), position of the threshold, left
-    # child; the right one follows it
+    The *level* of a value is the number of thresholds of its feature that are not above it. For
+    example, with the thresholds 1 and 5, the values 0, 1 and 7 have the levels 0, 1 and 2. A row
+    goes left if its level does not exceed the rank of the threshold.
+
+    Attributes
+    ----------
+    start : int32 array, shape (T,)
+        Root of each tree.
+    nodes : int32 array, shape (n_nodes, 3)
+        Feature (-1 at a leaf), rank of the threshold, left child. The right child follows it.
+    counts : int64 array, shape (n_nodes, K)
+        Class counts. If leaves contain only shares, they are 0 until
+        `fedtrees.attacks.leaves.shares` fills them in.
+    share : float64 array, shape (n_nodes, K)
+        Class shares.
+    thresholds : tuple of float32 array
+        Thresholds of each feature in ascending order.
+    """
+
+    start: Ints
     nodes: Ints
-    # shape (n_nodes, K): 0 where leaves tell shares; `fedtrees.attacks.leaves.shares` fills them in
     counts: NDArray[np.int64]
-    share: NDArray[np.float64]  # shape (n_nodes, K)
-    # tuple of float32 array: ascending, by feature: a row is at level ``g`` if ``g`` of them are
-    # not above its value, and goes left iff ``g`` is not above the position
+    share: NDArray[np.float64]
     thresholds: tuple[NDArray[np.float32], ...]
 
     @staticmethod
     def of(trees: tuple[ClassTree, ...], features: int) -> Boxes:
-        """Flatten trees."""
+        """Flatten trees over the given number of features."""
         sizes = [len(t) for t in trees]
         start = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int32)
         feature = np.concatenate([t.feature for t in trees])
@@ -122,7 +158,7 @@ class Boxes:
         return Boxes(start, nodes, np.concatenate(counts), share, thresholds)
 
     def level(self, X: NDArray[np.float32]) -> Ints:
-        """Return the levels of rows, int32, shape (n, d); a missing value counts as the largest."""
+        """Return the levels of rows, int32, shape (n, d). A missing value has the largest level."""
         each = zip(self.thresholds, X.T, strict=True)
         return np.stack([np.searchsorted(t, x, side="right") for t, x in each], axis=1).astype(
             np.int32
@@ -130,5 +166,5 @@ class Boxes:
 
     @property
     def levels(self) -> NDArray[np.int64]:
-        """Levels of every feature, int64, shape (d,)."""
+        """Number of levels of every feature, int64, shape (d,)."""
         return np.array([len(t) + 1 for t in self.thresholds], dtype=np.int64)

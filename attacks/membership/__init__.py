@@ -1,1 +1,12 @@
-"""Was a row in the table? Likelihood ratios over reference models, and held values in messages."""
+"""Membership inference: which of a set of candidate rows were used in training?
+
+The attack `membership` (module `attack`) combines tests of four kinds:
+
+- likelihood ratios between reference models that were trained with and without a row (`ratios`:
+  LiRA, Carlini et al. 2022; RMIA, Zarifzadeh et al. 2024). The modules `references`, `learners`,
+  `margins` and `client_trees` train these models;
+- the Bayesian posterior of membership given released sums (`posterior`), of gradients
+  (`leaf_sums`), leaf counts (`leaf_counts`) or bin counts (`bin_counts`);
+- values of training rows that messages contain (`structure.shared_thresholds`, `column_overlap`);
+- histogram sums that are too small to include the row (`structure.hessian_shortfall`).
+"""

@@ -1,4 +1,9 @@
-"""The attack `membership`: which candidates were trees or shape functions trained on?"""
+"""The attack `membership`: infer which candidates were in the training data of a model.
+
+The model is a boosted forest, a random forest, a forest of random decision trees, or an additive
+model. The view supplies the candidates. The neighbouring modules implement one test each. This
+module decides which tests apply to a view and combines their scores.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -75,7 +80,7 @@ class Tests:
 @register.attack("membership")
 @dataclass(frozen=True, kw_only=True)
 class MembershipInference(Attack):
-    """Score how likely each candidate was trained on.
+    """Infer which candidates were training rows, by likelihood ratios and released sums.
 
     The attack combines every test that the messages allow: whether a sketch contains the values of
     the candidate, whether histogram sums are large enough to include it, the posterior of
@@ -83,10 +88,22 @@ class MembershipInference(Attack):
     candidate, and the likelihood ratios LiRA (Carlini et al. 2022) and RMIA (Zarifzadeh et al.
     2024) over reference models.
 
-    The note ``reference_models`` is 0 if no reference models were trained, either because sketches
-    are visible, which reveal more, or because no learner here trains like the protocol.
+    Parameters
+    ----------
+    models : int
+        Number of reference models, even and at least 2.
 
-    `models`: Number of reference models, even.
+    Notes
+    -----
+    The diagnostic ``reference_models`` is 0 if no reference models were trained. This is the case
+    if the view contains sketches of exact values, because these are stronger evidence, or if
+    fedtrees has no learner that trains like the protocol (`trainer_of`).
+
+    References
+    ----------
+    Carlini, Chien, Nasr, Song, Terzis and Tramèr (2022), "Membership inference attacks from first
+    principles". Zarifzadeh, Liu and Shokri (2024), "Low-cost high-power membership inference
+    attacks".
     """
 
     claims = (Membership,)
@@ -102,7 +119,11 @@ class MembershipInference(Attack):
             raise UsageError(f"models={self.models!r}: give an even number of 2 or more")
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return why a view contains no model of trees, or why membership is known already."""
+        """Return why the attack does not apply, None if it does.
+
+        It does not apply if the view contains no model, or if the principals have only columns of
+        the rows, as in a vertical partition. They then know the members by their ids.
+        """
         if view.own and view.rows is None:
             return Reason("rows-known-by-id")
         return Reason("no-trees") if self.model(view) is None else None
@@ -113,11 +134,26 @@ class MembershipInference(Attack):
         return shapes[-1].model() if shapes else model_in(view)
 
     def trainer(self, view: View, model: Any) -> Trainer | None:
-        """Return the learner that trained the model, None if there is none like it here."""
+        """Return the learner that trained the model, None if fedtrees has no such learner."""
         return trainer_of(view, model)
 
     def logits(self, view: View, model: Any, rows: Table) -> Floats:
-        """Return the logit that the model gives each row's true class, float64, shape (n,)."""
+        """Return the logit that the model under attack gives the true class of each row.
+
+        Parameters
+        ----------
+        view : View
+            Not used here. Subclasses may need it.
+        model : Forest, RandomForest, RandomDecisionForest or AdditiveModel
+            The model under attack.
+        rows : Table
+            The n candidates with their labels.
+
+        Returns
+        -------
+        float64 array, shape (n,)
+            In log-odds. For a numeric target see `answer_logits`.
+        """
         if isinstance(model, Forest):
             return forest_logits(model, rows)
         is_additive = isinstance(model, AdditiveModel)
@@ -125,7 +161,23 @@ class MembershipInference(Attack):
         return class_logits(scores, rows.y)
 
     def linear_sums(self, view: View, model: Any, rows: Table) -> list[LinearSums]:
-        """Return released sums that are linear in membership, one entry per group of clients."""
+        """Return released sums that are linear in the membership indicators of the candidates.
+
+        Parameters
+        ----------
+        view : View
+            Messages of the training.
+        model : Forest, RandomForest, RandomDecisionForest or AdditiveModel
+            The model under attack. Its type decides which sums are read.
+        rows : Table
+            The n candidates.
+
+        Returns
+        -------
+        list of LinearSums
+            One entry per group of clients whose sums are separate. Empty for a random forest, and
+            where the view contains no suitable sums.
+        """
         if isinstance(model, AdditiveModel):
             return machine_sums(view, rows)
         if isinstance(model, RandomDecisionForest):
@@ -133,7 +185,21 @@ class MembershipInference(Attack):
         return boosted_sums(view, rows) if isinstance(model, Forest) else []
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
-        """Score the candidates by all tests together, and by each test."""
+        """Score the candidates by all tests together, and by each test.
+
+        Parameters
+        ----------
+        view : View
+            Messages of the training, and the candidates (``view.candidates``).
+        rng : numpy.random.Generator
+            Draws the halves of the candidates that reference models are trained on.
+
+        Returns
+        -------
+        guess : Guess
+            One `Membership` claim named ``together``, followed by one per test. The guess is empty
+            if there are no candidates, no model, or no applicable test.
+        """
         model, rows = self.model(view), view.candidates
         if rows is None or model is None:
             return Guess.none(self.inapplicable(view) or Reason("no-membership-test"))
@@ -145,7 +211,25 @@ class MembershipInference(Attack):
         return Guess((combined, *parts), tests.notes)
 
     def tests(self, view: View, model: Any, rows: Table, rng: np.random.Generator) -> Tests:
-        """Run every test that the view allows."""
+        """Run every test that the view allows.
+
+        Parameters
+        ----------
+        view : View
+            Messages of the training.
+        model : Forest, RandomForest, RandomDecisionForest or AdditiveModel
+            The model under attack.
+        rows : Table
+            The n candidates.
+        rng : numpy.random.Generator
+            Draws the training sets of the reference models.
+
+        Returns
+        -------
+        Tests
+            Scores by name of the test: ``sketch``, ``path``, ``thresholds``, ``posterior``,
+            ``lira`` and ``rmia``.
+        """
         scores = dict[str, Floats]()
         sketches = [c for c in columns_of(view).values() if not any(part.middles for part in c)]
         if sketches:
@@ -168,7 +252,24 @@ class MembershipInference(Attack):
         return Tests(scores | ratios.scores, weights, ratios.notes)
 
     def ratios(self, view: View, model: Any, rows: Table, rng: np.random.Generator) -> Tests:
-        """Return `lira` and `rmia` over reference models of the protocol's learner, if possible."""
+        """Train reference models and return the scores of `lira` and `rmia`.
+
+        Parameters
+        ----------
+        view : View
+            Its public parameters determine the learner.
+        model : Forest, RandomForest, RandomDecisionForest or AdditiveModel
+            The model under attack.
+        rows : Table
+            The n candidates.
+        rng : numpy.random.Generator
+            Draws the training sets of the reference models.
+
+        Returns
+        -------
+        Tests
+            Without scores if `trainer` returns None.
+        """
         trainer = self.trainer(view, model)
         if trainer is None:
             return Tests({}, notes={"reference_models": 0.0})
@@ -196,8 +297,9 @@ def _splits_ignore_data(view: View, model: Any) -> bool:
 def _cuts_are_values(view: View) -> bool:
     """Return whether thresholds may be values of training rows.
 
-    They are not if cut points are public, lie on a grid, were changed or drawn by a defense, or are
-    midway between values, as LightGBM has them.
+    This is false if cut points are public, lie on a grid, or were changed or drawn by a defense. It
+    is also false for LightGBM (parameter ``num_leaves``), whose cut points are midway between
+    values.
     """
     if "num_leaves" in view.parameters or releases_leaves(view):
         return False
@@ -235,7 +337,7 @@ def model_in(view: View) -> Trees | None:
 
 
 def together(scores: Mapping[str, Floats], weights: Mapping[str, float] | None = None) -> Floats:
-    """Return one score from all tests, float64, shape (n,).
+    """Combine the scores of all tests into one score per candidate.
 
     Candidates are ordered first by the conditions that every member fulfils: one sketch contains
     all its values, and no histogram sum is too small to include it. Within a class of equal
@@ -248,7 +350,21 @@ def together(scores: Mapping[str, Floats], weights: Mapping[str, float] | None =
     scores : mapping of str to float64 array, shape (n,)
         By name of the test.
     weights : mapping of str to float, or None
-        Log-odds that a nat of ``lira`` and of ``rmia`` is worth; see `ratio_weights`.
+        Log-odds that a nat of ``lira`` and of ``rmia`` is worth; see `ratio_weights`. Tests that
+        are missing here have weight 0.
+
+    Returns
+    -------
+    float64 array, shape (n,)
+        Number of fulfilled conditions (0, 1 or 2) plus a mean rank.
+
+    Examples
+    --------
+    The second candidate is ruled out by a histogram sum, although its posterior is highest:
+
+    >>> scores = {"path": np.array([0.0, -1.0, 0.0]), "posterior": np.array([0.3, 2.0, -0.5])}
+    >>> together(scores).argsort()[::-1].tolist()
+    [0, 2, 1]
     """
     weights = weights or {}
     n = len(next(iter(scores.values())))

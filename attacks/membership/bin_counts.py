@@ -1,10 +1,12 @@
-"""Counts of rows in the bins of additive models, and in which bin each candidate would be counted.
+"""Released bin counts of additive models as linear sums of membership indicators.
 
 An explainable boosting machine contains the number of rows in each bin of each column. With
 differential privacy (Nori et al. 2021, Algorithm 2), the counts of cells of equal width over the
 declared range get Gaussian noise, negative counts become 0, and neighbouring cells are merged until
-they contain enough rows. The scores of the bins are sums of residuals over hundreds of rounds,
-whose intermediate models are not released, so that they are not read here.
+they contain enough rows. A candidate that is a member adds 1 to one bin of every column.
+
+The attack does not use the scores of the bins. They are sums of residuals over hundreds of rounds,
+and the intermediate models that these residuals depend on are not released.
 """
 
 from collections.abc import Iterator
@@ -30,7 +32,7 @@ def machine_sums(view: View, rows: Table) -> list[LinearSums]:
     Parameters
     ----------
     view : View
-        Of explainable boosting machines.
+        Messages of a training of explainable boosting machines.
     rows : Table
         The n candidates.
 
@@ -58,7 +60,7 @@ def machine_sums(view: View, rows: Table) -> list[LinearSums]:
 
 
 def _client_columns(view: View, rows: Table) -> Iterator[list[tuple[Floats, Floats]]]:
-    """Yield the edges and counts of every column of one client after the other."""
+    """Yield, for each client that is not a principal, the edges and counts of every column."""
     models = [m for item, m in view.messages(ClientShapes) if item.sender not in view.principals]
     for m in models:
         if len(m.bag_weights):

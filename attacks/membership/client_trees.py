@@ -39,7 +39,12 @@ def shared_model(view: View) -> Forest | None:
 
 
 def client_trainer(view: View, objective: Objective) -> Trainer:
-    """Return the learner that deals rows to clients, which then grow trees as the protocol says."""
+    """Return the learner that simulates a federation whose clients share their local trees.
+
+    The learner assigns the candidates to the clients at random. The rows that the adversary knows
+    to be members form the local data of one client. The clients then grow trees in the order that
+    the parameters of the protocol declare.
+    """
     clients = [*view.roles.values()].count("client")
 
     def trainer(every: Table, n: int) -> Callable[[NDArray[np.bool_]], NDArray[np.float64]]:
@@ -68,6 +73,17 @@ class _Client:
 
     @staticmethod
     def of(view: View, rows: Table, objective: Objective) -> "_Client":
+        """Prepare the local training of a client.
+
+        Parameters
+        ----------
+        view : View
+            Its public parameters describe the training.
+        rows : Table
+            Local data of the client.
+        objective : Objective
+            Loss of the boosting.
+        """
         params, base_score = params_of(view), view.parameters["base_score"]
         score = np.full(objective.n_outputs, base_score or 0, dtype=np.float32)
         if base_score is None:

@@ -1,4 +1,4 @@
-"""Class counts in the leaves of random decision trees, and where each candidate would be counted.
+"""Class counts in the leaves of random decision trees as linear sums of membership indicators.
 
 The tests of these trees are drawn without looking at data. A member adds 1 to one count of every
 tree, so that the released counts are linear in membership, with the noise that the protocol states.
@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 
 
 def forest_sums(view: View, rows: Table) -> list[LinearSums]:
-    """Return the leaf counts that a view shows, one entry per group of clients told apart.
+    """Return the leaf counts that a view shows, one entry per group of separate counts.
 
     A server that adds the noise itself has received exact counts, of each client or, under secure
     aggregation, of all clients. Other adversaries see the released counts. If clients add shares of
@@ -30,14 +30,15 @@ def forest_sums(view: View, rows: Table) -> list[LinearSums]:
     Parameters
     ----------
     view : View
-        Of a forest of random decision trees.
+        Messages of the training of a forest of random decision trees.
     rows : Table
         The n candidates.
 
     Returns
     -------
     list of LinearSums
-        Empty if only the majority label of each leaf is released.
+        Empty if only the majority label of each leaf is released, or if the view contains neither
+        the tests of the trees nor the forest.
     """
     drawn = [m.splits() for _, m in view.messages(RandomTests)]
     drawn += [m.model().splits for _, m in view.messages(PrivateForest)]
@@ -82,7 +83,7 @@ def _released(view: View) -> Iterator[tuple[NDArray[np.int64], float, bool]]:
         return
     changes = view.changes(PrivateForest, "counts", "server")
     if any(isinstance(c, Mechanism) for c in changes):
-        return  # labels: no sums
+        return  # a mechanism (permute-and-flip) releases one label per leaf, no sums
     law = chained(changes)
     variance = 0.0
     counts = model.counts

@@ -1,4 +1,4 @@
-"""Sums of gradients and hessians that a view shows, and what each candidate contributes to them.
+"""Released sums of gradients and hessians as linear functions of membership.
 
 In boosting, the gradient of a row in round t depends on the model after t - 1 rounds. This model is
 released, so that the adversary computes the gradient of any candidate as a client would, including
@@ -34,12 +34,15 @@ Longs = NDArray[np.int64]
 
 
 def boosted_sums(view: View, rows: Table) -> list[LinearSums]:
-    """Return the gradient sums of boosted trees, one entry per group of clients that is told apart.
+    """Return the gradient sums of boosted trees, one entry per group of separate sums.
+
+    There is one entry per client if the view shows the sums or trees of single clients
+    (`victims_of`), else one for all clients together.
 
     Parameters
     ----------
     view : View
-        Of boosted trees.
+        Messages of the training of boosted trees.
     rows : Table
         The n candidates.
 
@@ -92,7 +95,10 @@ class _Sums:
         self.share = evidence.share
 
     def linear(self) -> LinearSums | None:
-        """Return the sums of all trees that were grown on the rows sought."""
+        """Return the sums of all trees that were grown on the local data of the victims.
+
+        None if there is no such tree, or none of them has sums.
+        """
         e = self.evidence
         parts = [
             part
@@ -126,7 +132,21 @@ class _Sums:
                     margin[k] += e.trees[at].value[self.leaf[:, at]]
 
     def leaves(self, t: int, g: Floats, h: Floats) -> Iterator[tuple[csr_array, Floats, Floats]]:
-        """Yield the sums in the leaves of a tree, or what their values say of these."""
+        """Yield the sums in the leaves of a tree, or one linear equation per leaf value.
+
+        Parameters
+        ----------
+        t : int
+            Number of the tree.
+        g, h : float64 array, shape (n + r,)
+            Gradient and hessian of the n candidates and of the r known rows.
+
+        Yields
+        ------
+        contributions, totals, variances
+            As returned by `cells`. Gradient and hessian sums are yielded separately if the view
+            contains them. Otherwise there is one equation per leaf that follows from its value.
+        """
         e, tree = self.evidence, self.evidence.trees[t]
         place = np.searchsorted(tree.leaves, self.leaf[:, t])
         sent = None if e.own_sums is None else e.own_sums[t]
@@ -172,7 +192,20 @@ class _Sums:
         return None if noise_by_tree is None else noise_by_tree[0]
 
     def bins(self, t: int, g: Floats, h: Floats) -> Iterator[tuple[csr_array, Floats, Floats]]:
-        """Yield the sums in the bins of those nodes whose histograms were sent."""
+        """Yield the sums in the bins of those nodes whose histograms were sent.
+
+        Parameters
+        ----------
+        t : int
+            Number of the tree.
+        g, h : float64 array, shape (n + r,)
+            Gradient and hessian of the n candidates and of the r known rows.
+
+        Yields
+        ------
+        contributions, totals, variances
+            As returned by `cells`, for the gradients and then the hessians of each column.
+        """
         e, tree = self.evidence, self.evidence.trees[t]
         assert e.histograms is not None
         assert e.cuts is not None
@@ -215,20 +248,27 @@ class _Sums:
         known_sums: Floats | None,
         includes_known: bool,
     ) -> tuple[csr_array, Floats, Floats]:
-        """Return contributions to cells, and totals without the part of the known rows.
+        """Return contributions to cells, and totals without the contributions of known rows.
 
         Parameters
         ----------
-        place : int64 array, shape (n + own,)
-            Cell of every row, -1 if it is in none.
-        x : float64 array, shape (n + own,)
+        place : int64 array, shape (n + r,)
+            Cell of each of n candidates and r known rows, -1 if it is in none.
+        x : float64 array, shape (n + r,)
             Contribution of every row to its cell.
         total, variance : float64 array, shape (K,)
             Sums and the variance of their noise.
         known_sums : float64 array, shape (K,), or None
-            Part of the known rows, if it was sent; None: it follows from the rows.
+            Sums over the known rows that the principals sent. None: compute them from `x`.
         includes_known : bool
-            Whether known rows are in the sums.
+            Whether the totals include the known rows.
+
+        Returns
+        -------
+        contributions : sparse array, shape (n, K)
+            Expected contribution of each candidate, if it is a member.
+        totals, variances : float64 array, shape (K,)
+            Under row subsampling, the variances include the random choice of rows.
         """
         inside = np.flatnonzero(place[: self.n] >= 0)
         at, value = place[inside], x[inside]
@@ -245,7 +285,10 @@ class _Sums:
 
 
 def fixed_point_bits(view: View) -> Bits:
-    """Return the binary places of gradient and hessian sums, the usual ones if none were sent."""
+    """Return the fixed-point precision of gradient and hessian sums, in bits after the point.
+
+    It is announced with the base score. `UNIT_BITS` is used if the view contains no base score.
+    """
     start = next((m for _, m in view.messages(BaseScore)), None)
     return UNIT_BITS if start is None else (start.g_bits, start.h_bits)
 
@@ -253,7 +296,25 @@ def fixed_point_bits(view: View) -> Bits:
 def client_gradients(
     view: View, objective: Objective, margin: NDArray[np.float32], y: NDArray[Any], bits: Bits
 ) -> Floats:  # fmt: skip
-    """Return gradients and hessians as clients sum them, float64, shape (K, n, 2)."""
+    """Return gradients and hessians with the clipping and rounding that clients apply.
+
+    Parameters
+    ----------
+    view : View
+        Declares gradient clipping, and the clipping of rows if noisy leaf sums are released.
+    objective : Objective
+        Loss of the boosting.
+    margin : float32 array, shape (K, n)
+        Raw predictions before the round, per output.
+    y : array, shape (n,)
+        Labels or numeric targets.
+    bits : (int, int)
+        Fixed-point precision of gradients and hessians; see `fixed_point_bits`.
+
+    Returns
+    -------
+    float64 array, shape (K, n, 2)
+    """
     gh = objective.gradients(margin, y)
     clip = view.defense.gradient_clip
     if clip is not None:
@@ -271,7 +332,7 @@ def client_gradients(
 
 
 def _ancestors(tree: Tree) -> NDArray[np.bool_]:
-    """Return whether each node lies on the path to each other node, bool, shape (nodes, nodes)."""
+    """Return whether each node lies on the path to each node, bool, shape (nodes, nodes)."""
     above = np.eye(len(tree), dtype=bool)
     for node in np.flatnonzero(tree.feature >= 0)[::-1]:  # children come after their parent
         above[node] |= above[tree.left[node]] | above[tree.right[node]]

@@ -1,7 +1,8 @@
-"""Which learner trains the reference models for a view.
+"""Choose the learner that trains the reference models for a view.
 
-A reference model of another learner makes LiRA and RMIA meaningless, without any sign of it. Hence
-`trainer_of` returns the learner that the protocol uses, or None, and the tests are then left out.
+LiRA and RMIA are meaningless if the reference models come from another learner than the model under
+attack, and no error would show it. `trainer_of` therefore returns the learner of the protocol or
+None. If it returns None, the attack omits both tests.
 """
 
 import math
@@ -44,7 +45,7 @@ from fedtrees.trees.forest.random_forest import RandomForest
 
 Floats = NDArray[np.float64]
 
-#: What greedy training reads: message or stage, and field.
+#: Data that greedy training uses to choose splits: message or stage, and field.
 _READ = (
     (Histogram, "sums"),
     (OpenedBinSums, "sums"),
@@ -66,9 +67,9 @@ def trainer_of(view: View, model: Any) -> Trainer | None:
     Returns
     -------
     Trainer or None
-        None if no learner here trains like the protocol. This is the case for parameters that are
-        not those of a known learner, and for greedy training on noisy sums, because the noise
-        changes which splits are chosen.
+        None if fedtrees has no learner that trains like the protocol. For example, this is the case
+        for greedy training on noisy sums, because the noise changes which splits are chosen, and
+        for ``min_data_in_leaf > 1``.
     """
     if isinstance(model, AdditiveModel):
         return machine_trainer(view)
@@ -78,7 +79,7 @@ def trainer_of(view: View, model: Any) -> Trainer | None:
         return _random_forest_trainer(view, model)
     if releases_leaves(view):
         return leaf_sum_trainer(view, model)
-    if _reads_noise(view):
+    if _reads_noise(view):  # noise changes which splits greedy training chooses
         return None
     if grown_alone(view):
         return client_trainer(view, model.objective)
@@ -92,7 +93,7 @@ def trainer_of(view: View, model: Any) -> Trainer | None:
 
 
 def _random_forest_trainer(view: View, model: RandomForest) -> Trainer:
-    """Return the learner of random forests: of each client by itself, or of all rows together."""
+    """Return the learner of random forests: one forest per client, or one forest of all rows."""
     p = view.parameters
     params = ForestParams(**{k: v for k, v in p.items() if k in ForestParams.__dataclass_fields__})
     least = max(params.min_samples_leaf, view.defense.least_leaf_rows)
@@ -104,12 +105,12 @@ def _random_forest_trainer(view: View, model: RandomForest) -> Trainer:
 
 
 def _reads_noise(view: View) -> bool:
-    """Return whether a protocol or defense adds random noise to what greedy training reads."""
+    """Return whether a protocol or defense adds random noise to the sums that choose splits."""
     return any(draws_noise(view.changes(site, field)) for site, field in _READ)
 
 
 def draws_noise(changes: Iterable[Change]) -> bool:
-    """Return whether any of some changes is random."""
+    """Return whether any of the changes is random."""
     return any(
         isinstance(change, Share | Mechanism)
         or (isinstance(change, Channel) and not change.deterministic)

@@ -1,6 +1,7 @@
-"""Boost a reference model on a part of the rows and return the margins of all rows, compiled.
+"""Compiled training of a boosted reference model, reduced to the margins of all rows.
 
-The attack trains many small reference models. A Python loop over trees takes ten times as long.
+The attack trains many small reference models. It needs their predictions but not their trees. A
+Python loop over trees takes ten times as long as this kernel.
 """
 
 from __future__ import annotations
@@ -29,6 +30,15 @@ def is_plain(params: TreeParams, objective: Objective, cuts: Cuts) -> bool:
 
     It supports two classes, all rows and columns in each tree, thresholds as splits, and growth
     level by level.
+
+    Parameters
+    ----------
+    params : TreeParams
+        Parameters of the trees.
+    objective : Objective
+        Only `LOGISTIC` is supported.
+    cuts : Cuts
+        Cut points. Categorical columns are not supported.
     """
     every = params.subsample == 1 and not params.samples_columns
     unpruned = (

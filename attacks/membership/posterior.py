@@ -30,7 +30,7 @@ LEAST_PRIOR, GREATEST_PRIOR = 0.05, 0.95
 
 @dataclass(frozen=True, eq=False)
 class LinearSums:
-    """Released sums, and what every candidate would contribute to them.
+    """Released sums, and the contribution of every candidate to them.
 
     Attributes
     ----------
@@ -62,8 +62,8 @@ def log_odds(sums: LinearSums) -> Floats:
     the only possible values, 0 and 1.
 
     If there are more unknown members than candidates, then the other members are assumed to be
-    distributed like the candidates. Each candidate then stands for several rows, whose number
-    varies by more than v.
+    distributed like the candidates. Each candidate then represents several rows, whose number has a
+    variance above v.
 
     Parameters
     ----------
@@ -122,7 +122,19 @@ def _solve(
 def any_of(parts: Sequence[Floats]) -> Floats:
     """Return the log-odds that a candidate is a member of one of several groups of rows.
 
-    Each group, such as the local data of one client, has sums of its own. A member is in exactly
-    one of them, and in each with the same prior probability.
+    Each group, for example the local data of one client, has separate sums. A member is in exactly
+    one group, and in each with the same prior probability.
+
+    Parameters
+    ----------
+    parts : sequence of float64 array, shape (n,)
+        Log-odds of membership in each group, nats.
+
+    Examples
+    --------
+    Strong evidence for one of two groups counts almost completely, minus log 2:
+
+    >>> any_of([np.array([5.0]), np.array([-5.0])]).round(3).tolist()
+    [4.307]
     """
     return np.asarray(logsumexp(parts, axis=0) - np.log(len(parts)), dtype=np.float64)

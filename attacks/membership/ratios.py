@@ -1,4 +1,9 @@
-"""Likelihood ratios between models that were trained with a row and models that were not."""
+"""Likelihood ratios between models that were trained with a row and models that were not.
+
+`lira` implements the online attack of Carlini et al. (2022), `rmia` the score of Zarifzadeh et al.
+(2024). `ratio_weights` calibrates both to log-odds of membership, so that the attack can add them
+to the posteriors of other tests.
+"""
 
 from dataclasses import replace
 
@@ -10,20 +15,33 @@ from fedtrees.attacks.membership.references import References
 
 Floats = NDArray[np.float64]
 
-#: Number of reference models that the mean variance over all rows counts for, when it is pooled
-#: with a row's own. From eight models a variance is known up to half of itself.
+#: Weight of the mean variance over all rows, in reference models, when it is pooled with the
+#: variance of a single row. A variance that is estimated from eight models has a relative error of
+#: about one half.
 SHRINK = 8.0
 #: Reference models below which weights are not fitted.
 _FEWEST = 4
 
 
 def lira(logit: Floats, refs: References) -> Floats:
-    """Return log-likelihood ratios, nats, shape (n,) (Carlini et al. 2022, Algorithm 1, online).
+    """Return log-likelihood ratios of membership (Carlini et al. 2022, Algorithm 1, online).
 
-    Means are each row's own. Variances are shrunk towards their mean over all rows.
+    The logits of models with the row, and of models without it, are modelled as normal. Means are
+    estimated per row. Variances are shrunk towards their mean over all rows.
 
-    `logit`: float64 array, shape (n,). Answers of the model under attack.
+    Parameters
+    ----------
+    logit : float64 array, shape (n,)
+        Logits that the model under attack gives the true classes of the candidates.
+    refs : References
+        Logits of the reference models.
+
+    Returns
+    -------
+    float64 array, shape (n,)
+        In nats; greater means more likely a member.
     """
+    # one normal distribution per row for models with it, another for models without it
     with_row, without = (_log_normal(logit, refs.logit, of) for of in (refs.member, ~refs.member))
     return with_row - without
 
@@ -38,10 +56,22 @@ def _log_normal(x: Floats, logit: Floats, models: NDArray[np.bool_]) -> Floats:
 
 
 def rmia(logit: Floats, refs: References) -> Floats:
-    """Return log of p(x | model) over its mean, shape (n,) (Zarifzadeh et al. 2024, Eq. 4).
+    """Return the log of p(x | model) over its mean (Zarifzadeh et al. 2024, Eq. 4).
 
-    The comparison with the ratios of other rows is left out, because it does not change the order
-    of the candidates. Errors of numeric targets are assumed to be normal.
+    The comparison with the ratios of other rows is omitted, because it does not change the order of
+    the candidates. Errors of numeric targets are assumed to be normal.
+
+    Parameters
+    ----------
+    logit : float64 array, shape (n,)
+        Logits that the model under attack gives the true classes of the candidates.
+    refs : References
+        Logits of the reference models. The mean is over all of them.
+
+    Returns
+    -------
+    float64 array, shape (n,)
+        In nats; greater means more likely a member.
     """
     if refs.numbers:
         squared, squared_refs = (np.exp(-2 * z) for z in (logit, refs.logit))

@@ -57,7 +57,22 @@ class References:
 
 
 def halves(y: NDArray[Any], pairs: int, rng: np.random.Generator) -> Iterator[Bools]:
-    """Yield complementary halves of rows, stratified by label. Each row is in one of two halves."""
+    """Yield complementary halves of rows, stratified by label.
+
+    Parameters
+    ----------
+    y : array, shape (n,)
+        Labels or numeric targets.
+    pairs : int
+        Number of pairs of halves.
+    rng : numpy.random.Generator
+        Draws the halves.
+
+    Yields
+    ------
+    bool array, shape (n,)
+        Two arrays per pair, so that each row is in exactly half of all sets.
+    """
     for _ in range(pairs):
         order = rng.permutation(len(y))
         place = np.empty(len(y), dtype=np.int64)
@@ -83,8 +98,14 @@ def references(
         The learner of the protocol.
     models : int
         Number of reference models, even.
+    rng : numpy.random.Generator
+        Draws the halves.
     numbers : bool
         Whether targets are numbers.
+
+    Returns
+    -------
+    References
     """
     every = rows if known is None else Table.concat([rows, known])
     always = np.ones(len(every) - len(rows), dtype=bool)
@@ -97,7 +118,14 @@ def references(
 def boosted_trainer(params: TreeParams, objective: Objective, cuts: Cuts | None) -> Trainer:
     """Return the learner that boosts trees greedily, by the gain of their splits.
 
-    `cuts`: Cut points of the model under attack. None: quantiles of all rows.
+    Parameters
+    ----------
+    params : TreeParams
+        Parameters of the trees.
+    objective : Objective
+        Loss of the boosting.
+    cuts : Cuts or None
+        Cut points of the model under attack. None: quantiles of candidates and known rows.
     """
 
     def trainer(every: Table, n: int) -> Callable[[Bools], Floats]:
@@ -124,7 +152,17 @@ def boosted_trainer(params: TreeParams, objective: Objective, cuts: Cuts | None)
 
 
 def random_forest_trainer(params: ForestParams, n_classes: int, cuts: Cuts | None) -> Trainer:
-    """Return the learner that grows random forests; `cuts` as in `boosted_trainer`."""
+    """Return the learner that grows one random forest on all rows.
+
+    Parameters
+    ----------
+    params : ForestParams
+        Parameters of the forest.
+    n_classes : int
+        Number of classes, K.
+    cuts : Cuts or None
+        Cut points of the model under attack. None: quantiles of candidates and known rows.
+    """
 
     def trainer(every: Table, n: int) -> Callable[[Bools], Floats]:
         used_cuts = quantile_cuts(every.X, params.max_bin) if cuts is None else cuts
@@ -142,10 +180,19 @@ def random_forest_trainer(params: ForestParams, n_classes: int, cuts: Cuts | Non
 
 
 def local_forest_trainer(params: ForestParams, n_classes: int, clients: int) -> Trainer:
-    """Return the learner in which each client grows a forest on its rows, over its own cut points.
+    """Return the learner in which each client grows a forest with cut points of its local data.
 
-    Candidates are dealt to the clients at random. Rows that the adversary knows to be members are
-    those of one client.
+    Candidates are assigned to the clients at random. Rows that the adversary knows to be members
+    form the local data of one client.
+
+    Parameters
+    ----------
+    params : ForestParams
+        Parameters of each forest.
+    n_classes : int
+        Number of classes, K.
+    clients : int
+        Number of clients.
     """
 
     def trainer(every: Table, n: int) -> Callable[[Bools], Floats]:
@@ -202,16 +249,29 @@ def leaf_count_trainer(
 
 
 def forest_logits(forest: Forest, rows: Table) -> Floats:
-    """Return the logit that a boosted forest gives each row's true class, float64, shape (n,)."""
+    """Return the logit that a boosted forest gives the true class of each row, shape (n,)."""
     numbers = isinstance(forest.objective, SquaredError)
     return answer_logits(forest.predict(rows.X), rows, numbers)
 
 
 def answer_logits(answers: Floats, rows: Table, numbers: bool) -> Floats:
-    """Return the logit of each row's true class, given a model's answers, float64, shape (n,).
+    """Return the logit of the true class of each row, given the predictions of a model.
 
     For a numeric target it is minus the log of the absolute error, which is nearly normal, as
     `lira` assumes. The error itself is not.
+
+    Parameters
+    ----------
+    answers : float64 array, shape (n,) or (n, K)
+        Predicted probabilities, or predicted targets.
+    rows : Table
+        The n rows with their true labels or targets.
+    numbers : bool
+        Whether targets are numbers.
+
+    Returns
+    -------
+    float64 array, shape (n,)
     """
     if numbers:
         error = np.abs(rows.y - answers) + LEAST_ERROR * rows.y.std() + 1e-30
@@ -220,9 +280,19 @@ def answer_logits(answers: Floats, rows: Table, numbers: bool) -> Floats:
 
 
 def class_logits(scores: Floats, y: NDArray[np.int64]) -> Floats:
-    """Return the logit of each row's true class, float64, shape (n,).
+    """Return the logit of the true class of each row, float64, shape (n,).
 
-    `scores`: float64 array, shape (n,), the probability of class 1, or (n, K).
+    Parameters
+    ----------
+    scores : float64 array, shape (n,) or (n, K)
+        Probability of class 1, or of every class. Probabilities are clipped to [1e-12, 1 - 1e-12].
+    y : int64 array, shape (n,)
+        Labels.
+
+    Examples
+    --------
+    >>> class_logits(np.array([0.9, 0.9]), np.array([1, 0])).round(3).tolist()
+    [2.197, -2.197]
     """
     p = scores[np.arange(len(y)), y] if scores.ndim == 2 else np.where(y == 1, scores, 1 - scores)
     p = np.clip(p, 1e-12, 1 - 1e-12)

@@ -1,4 +1,10 @@
-"""Tests of single candidates: values that messages contain, and sums that must include the row."""
+"""Membership tests of single candidates that need no reference models.
+
+Two tests compare the values of a candidate with values of training rows that messages contain:
+`column_overlap` with the columns of sketches, `shared_thresholds` with the thresholds of a model.
+The third, `hessian_shortfall`, checks necessary conditions: every histogram sum on the path of a
+member is at least its hessian.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -26,13 +32,13 @@ _LEAST = 1e-16
 def shared_thresholds(
     X: NDArray[np.float32], trees: Sequence[Tree | ClassTree], known: Table | None = None
 ) -> Floats:
-    """Return how much more likely members have the thresholds of a model as values, nats, (n,).
+    """Return the evidence for membership from thresholds that equal values of a candidate.
 
     A cut point of a sketch is the value of a training row. Of k candidates with this value at
     least one is a member, and each is with probability 1/2. The value of a non-member must come
     from one of the other candidates, which has the log probability log(1 - 2^(1-k)). A single
     candidate with the value is a member, unless the value is also that of a row that is not a
-    candidate; log n is used for this case. Columns are added up.
+    candidate. The log-odds are set to log n in this case. Columns are added up.
 
     Parameters
     ----------
@@ -42,6 +48,11 @@ def shared_thresholds(
         The model under attack.
     known : Table or None
         Rows known to be members. Thresholds that are among their values are ignored.
+
+    Returns
+    -------
+    float64 array, shape (n,)
+        Log-odds in nats.
     """
     nats = np.zeros(len(X))
     for column in range(X.shape[1]):
@@ -59,9 +70,20 @@ def shared_thresholds(
 
 
 def column_overlap(X: NDArray[np.float32], owners: Iterable[Sequence[Column]]) -> Floats:
-    """Return the largest share of a candidate's values that the columns of one owner contain, (n,).
+    """Return the largest share of a candidate's values that the sketches of one client contain.
 
-    Among candidates with the same share, those with rare values come first.
+    Parameters
+    ----------
+    X : float32 array, shape (n, d)
+        Candidates. A missing value counts as contained.
+    owners : iterable of sequence of Column
+        The d columns of each client's sketch.
+
+    Returns
+    -------
+    float64 array, shape (n,)
+        At least 1 if one client's sketch contains all values. Among candidates with the same share,
+        those with rare values have a score that is greater by at most `_RARE`.
     """
     best, rare = np.zeros(len(X)), np.zeros(len(X))
     for x in X.T:
@@ -74,12 +96,26 @@ def column_overlap(X: NDArray[np.float32], owners: Iterable[Sequence[Column]]) -
 
 
 def hessian_shortfall(candidates: Table, evidence: Evidence, cuts: Cuts) -> Floats:
-    """Return minus the total shortfall of hessian sums on each candidate's path, (n,); 0 if none.
+    """Return minus the total shortfall of hessian sums on the path of each candidate.
 
     If a candidate is a member, then its hessian is part of the sum of every bin it falls into, in
-    every node on its path. Where the sum is smaller, the missing part is added up, in units of the
+    every node on its path. If the sum is smaller, the missing part is added up, in units of the
     candidate's hessian. For a numeric target, a bin that contains a single row must in addition
     have exactly the candidate's gradient.
+
+    Parameters
+    ----------
+    candidates : Table
+        The n candidates.
+    evidence : Evidence
+        Trees with the histograms of their nodes.
+    cuts : Cuts
+        Cut points of the histograms.
+
+    Returns
+    -------
+    float64 array, shape (n,)
+        0 if the candidate can be a member, else negative.
     """
     X, counted = candidates.X, evidence.targets is not None and counts_bins(evidence)
     bins = bin_rows(X, cuts)
@@ -94,6 +130,7 @@ def hessian_shortfall(candidates: Table, evidence: Evidence, cuts: Cuts) -> Floa
         for node, sums, off in zip(seen.nodes.tolist(), seen.sums, slack.tolist(), strict=True):
             inside = passed[rows, node]
             at = rows[inside]
+            # missing share of the candidate's hessian in the sum of its bin
             lack = np.clip(1 - sums[cell[inside], 1] / h[at], 0, 1)
             if counted:
                 g = np.abs(sums[cell[inside], 0] - (margin - candidates.y)[at])

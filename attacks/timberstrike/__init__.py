@@ -1,4 +1,19 @@
-"""TimberStrike (Di Gennaro et al. 2025): training rows from the statistics of shared trees."""
+"""TimberStrike (Di Gennaro et al. 2025): reconstruct training rows from boosted trees.
+
+The adversary receives the trees of a federated gradient boosting, with leaf values, sums per node,
+or bin histograms. The attack has three steps, each in one module:
+
+1. Solve for the class counts of the leaves, or bins, of the first tree (Eqs. 4-9). All rows then
+   have the same gradient and hessian, so that two sums are two equations in two integers.
+   `fedtrees.attacks.evidence.counts` treats leaves, `bins` and `histograms` treat bins.
+2. Assign the rows to the leaves of every later tree, and intersect their feature ranges (Sec. 5.2,
+   Eqs. 10-13): `sequence`, with the solvers in `moves` and `milp`. `foreign` treats trees that
+   other clients grew (Sec. 5.3).
+3. Choose a point in the box of every row: `points` and `nearest`.
+
+`reconstruct` combines these steps for classes, `numbers` for numeric targets. `attack` registers
+the attack, the authors' version, and a control.
+"""
 
 from fedtrees.attacks.timberstrike.numbers import reconstruct_numbers
 from fedtrees.attacks.timberstrike.options import Options

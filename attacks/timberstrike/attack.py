@@ -1,4 +1,9 @@
-"""TimberStrike as an attack on a view, and its control."""
+"""The attack `timberstrike`, the authors' version of it, and the control `random-leaf`.
+
+`TimberStrike` collects evidence from a view (`fedtrees.attacks.evidence`) and passes it to
+`reconstruct`, once for all rows, or once per client if the view shows the trees or statistics of
+single clients.
+"""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
@@ -38,23 +43,31 @@ Noise = Literal["declared", "ignored"]
 class TimberStrike(Options, Attack):
     """Reconstruct training rows from the trees of a boosted model (Di Gennaro et al. 2025).
 
-    It adapts to the view: bin histograms where they are seen, else sums per node, else leaf
-    values alone; and to declared noise and rounding. Where clients grow trees alone and share them,
-    it reconstructs the rows of each. Options as in `Options`.
+    The attack uses the most detailed statistics of the view: bin histograms, else sums per node,
+    else leaf values. It takes declared noise and rounding into account. If clients grow trees on
+    their local data and share them, it reconstructs the rows of each client separately.
 
-    Attributes
+    Parameters
     ----------
     most : {"histograms", "statistics", "values"}
-        Use no more than this even if more was seen.
+        Most detailed statistics that the attack may use, even if the view contains more.
     clues : {"hessian", "sums", "all"}
-        By what trees without a name are told apart: root hessians alone, as the authors' code; root
-        hessians and gradients; or these and thresholds.
+        Statistics that link trees without a sender's name to the same client: the hessian sums of
+        the roots, as in the authors' code; hessian and gradient sums of the roots; or these and
+        thresholds.
     starts : {"own", "model"}
-        Take first trees of clients for grown from their own base scores, told or inferred; or from
-        the model's, as the authors' code.
+        Base score of the first tree of a client: that of the client, announced or inferred; or that
+        of the model, as in the authors' code.
     noise : {"declared", "ignored"}
-        Allow for declared noise; or read noisy sums as the authors' code does
-        (`as_published`).
+        Use the declared variance of the noise; or treat noisy sums as exact, as the authors' code
+        does (`as_published`).
+    solver, points, scope, ...
+        Options of the reconstruction, see `Options`.
+
+    References
+    ----------
+    Di Gennaro et al. (2025), "TimberStrike: Dataset reconstruction attack revealing privacy leakage
+    in federated tree-based systems".
     """
 
     claims = (Records, LeafCounts)
@@ -71,7 +84,22 @@ class TimberStrike(Options, Attack):
         return no_trees(view, numbers=self.numbers)
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
-        """Guess the victims' rows and the class counts of the first tree's leaves."""
+        """Reconstruct the victims' rows, and the class counts of the leaves of the first tree.
+
+        Parameters
+        ----------
+        view : View
+            Messages of the training. The rows of the principals, if there are any, are subtracted
+            from all sums and used as the prior.
+        rng : numpy.random.Generator
+            The only source of randomness.
+
+        Returns
+        -------
+        guess : Guess
+            With ``scope="union"``, `EveryRecord` claims about the rows of all clients. Otherwise
+            `Records` and `LeafCounts`. The guess is empty if the view contains no boosted trees.
+        """
         if not view.schema.classes:
             return self._numbers(view, rng)
         guess = self._reconstruct(view, rng)
@@ -82,7 +110,7 @@ class TimberStrike(Options, Attack):
         return replace(guess, claims=tuple(rows))
 
     def _numbers(self, view: View, rng: np.random.Generator) -> Guess:
-        """Guess rows with numeric targets."""
+        """Reconstruct rows with numeric targets."""
 
         def one(evidence: Evidence) -> Guess:
             moments = told_moments(view)
@@ -97,7 +125,10 @@ class TimberStrike(Options, Attack):
         return one(evidence)
 
     def _victims(self, view: View) -> list[Victim]:
-        """Return the clients told apart; of the rows of all there is one reconstruction."""
+        """Return the evidence about each client, empty if the rows of all are treated together.
+
+        With ``scope="union"``, clients are separated only if their trees are known one by one.
+        """
         victims = victims_of(view, self.clues, self.starts, self.most)
         return [v for v in victims if self.scope != "union" or v.blocks]
 
@@ -123,11 +154,12 @@ class TimberStrike(Options, Attack):
 
 
 def as_published(evidence: Evidence) -> Evidence:
-    """Read noisy sums as the authors' code does: as if they were exact.
+    """Treat noisy sums as exact, as the authors' code does.
 
-    Where every hessian is 1, it takes a quarter of each count for H and finds G from leaf value and
-    quarter, ``-(v / eta) (N / 4 + lambda)``: four times too small for a large leaf, so that labels
-    come out even. In later trees, sums of p (1-p) are held against those quarters.
+    If the hessian of every row is 1, their code takes a quarter of each count for H, and computes
+    the gradient sum as ``G = -(v / eta) (N / 4 + lambda)`` from the leaf value v. The result is
+    four times too small for a large leaf, so that both classes come out equally frequent. In later
+    trees, sums of p (1 - p) are compared with those quarters.
     """
     trees = evidence.trees
     if evidence.constant_hessian:
@@ -140,36 +172,47 @@ def as_published(evidence: Evidence) -> Evidence:
 @register.attack("timberstrike-published")
 @dataclass(frozen=True, kw_only=True)
 class PublishedTimberStrike(TimberStrike):
-    """The attack as the authors' code runs it, for comparison with their tables.
+    """TimberStrike as in the authors' code, for comparison with their tables.
 
-    What their code does, where it differs from the paper or from the default here:
+    The authors' code differs from the paper, or from the defaults of `TimberStrike`, as follows:
 
-    - ``no-prior``: own rows are neither subtracted nor used as knowledge; the union of all rows is
-      reconstructed (``scope="union"``), except from trees that clients grow alone.
-    - ``l1``: rows go to leaves so that the L1 distance of the sums is small (the paper prints
-      squared L2). Local search stays above the optimum (Pima, FedTree, depth 3, second tree: 17
-      where the true rows give 0); annealing to 0.8 changes RA by less than a point. Corner
-      solutions do: a linear programme's, rounded, or an integer programme stopped after a second
-      (``solver="milp"`` runs one, identical rows merged) cost 3 to 6 points of RA.
-    - ``all-trees``: every tree is used, one reconstruction, no merging of several.
-    - ``mid-points``: the middle of the box; an unconstrained category is missing, hence wrong, and
-      the last code of an open interval is never guessed (``points="published"``).
-    - ``own-ranges``: open sides end at the largest value over all clients where cut points tell it,
-      else at the range of own rows; their code uses the true range of all clients' rows, whatever
-      the adversary saw.
-    - ``model-start``: in bagging every client's first tree is read with the model's base score,
-      that of the client who arrived first.
-    - ``hessian-chains``: trees of one client are linked by root hessians alone.
-    - ``noise-as-signal``: noisy sums are read as exact; under `laplace-gradient` gradients come out
-      four times too small (``noise="ignored"``).
-    - ``leaf-only``: the sums in the model, never the histograms that clients also receive.
+    - ``no-prior``: local data of the adversary is neither subtracted nor used as the prior. The
+      rows of all clients are reconstructed (``scope="union"``), except from trees that clients grow
+      on their local data.
+    - ``l1``: rows are assigned to leaves so that the L1 distance of the sums is small (the paper
+      prints squared L2). Local search stays above the optimum (Pima, FedTree, depth 3, second tree:
+      17, while the true rows give 0). Annealing to 0.8 changes the reconstruction accuracy (RA) by
+      less than a point. Corner solutions cost 3 to 6 points of RA: those of a linear programme
+      after rounding, or of an integer programme that is stopped after a second. ``solver="milp"``
+      runs an integer programme in which identical rows are merged.
+    - ``all-trees``: every tree is used. There is one reconstruction, not a consensus of several.
+    - ``mid-points``: the guess is the middle of the box. A category without constraint is guessed
+      as missing, which is wrong, and the last code of an open interval is never guessed
+      (``points="published"``).
+    - ``own-ranges``: open sides of a box end at the largest value over all clients if cut points
+      reveal it, else at the range of the adversary's local data. Their code uses the true range of
+      all clients' rows, even if no message reveals it.
+    - ``model-start``: in bagging, the first tree of every client is decoded with the base score of
+      the model, which is that of the client that arrived first.
+    - ``hessian-chains``: trees of one client are linked by root hessians only.
+    - ``noise-as-signal``: noisy sums are treated as exact. Under `laplace-gradient`, gradients come
+      out four times too small (``noise="ignored"``).
+    - ``leaf-only``: the attack uses the sums in the model, never the histograms that clients also
+      receive.
 
-    Not repeated: assignments that a solver returns as 0.9999999 and the code drops; the cycle's
-    trees between two of the victim's added one turn too late, and in bagging those of the same
-    round added too early (each moves RA by about a point); others' leaves weighted by hessian sums
-    alone, not also by the part of the box they hold (the same); the regular expression that reads
-    another node where a cover is whole. Nor is their score: it counts a column too many where none
-    is categorical, so that what they print of Pima is 10 plus nine tenths of RA.
+    Notes
+    -----
+    We do not repeat these errors of their code:
+
+    - assignments that a solver returns as 0.9999999 are dropped;
+    - in the cycle, trees between two of the victim's trees are added one turn too late, and in
+      bagging, trees of the same round are added too early (each changes RA by about a point);
+    - leaves of other clients' trees are weighted by hessian sums only, and not by the part of the
+      box that they cover (also about a point);
+    - a regular expression matches another node if the cover of a node is an integer.
+
+    We do not repeat their score either. It counts one column too many if no column is categorical,
+    so that the printed figure for Pima is 10 plus nine tenths of RA.
     """
 
     comparison: ClassVar[bool] = True
@@ -191,9 +234,10 @@ class PublishedTimberStrike(TimberStrike):
 @register.attack("random-leaf")
 @dataclass(frozen=True, kw_only=True)
 class RandomLeaf(TimberStrike):
-    """The control: from the second tree on every row goes to a random reachable leaf.
+    """Control of TimberStrike: assign rows to random reachable leaves from the second tree on.
 
-    Published as "RA (F-TP)", where the authors' code runs this over all trees.
+    The difference to `TimberStrike` is the contribution of the sums of later trees. Di Gennaro et
+    al. (2025) publish the control as "RA (F-TP)". The authors' code runs it over all trees.
     """
 
     comparison: ClassVar[bool] = True

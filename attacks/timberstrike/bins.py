@@ -1,9 +1,13 @@
-"""Rows per bin from histograms that are off: rounded, noisy, or without their small bins.
+"""Estimate class counts per bin from inexact histograms: rounded, noisy, or without small bins.
 
-Every row brings the same p and h to a tree of the first round, so that a bin's sums are two
-equations in two integers (Di Gennaro et al. 2025, Eqs. 4-9). Where sums are off, each counts by its
-variance, beside all that the bins must agree with: whole rows, the node's rows, the bins of the
-node above, the way to the node, and own rows.
+Every row has the same p and h in a tree of the first round, so that the sums of a bin are two
+equations in two integers (Di Gennaro et al. 2025, Eqs. 4-9). If the sums are inexact, each equation
+is weighted by its variance, and combined with the other constraints on the counts: they are
+integers, they add up to the rows of the node, they are distributed like the bins of the parent (at
+the root: like local rows), and all rows of a node fulfil the splits on its path.
+
+The estimation proceeds from the root to the leaves (`likely_bins`). `histograms` uses the result if
+rows cannot be decoded exactly.
 """
 
 from dataclasses import dataclass, field
@@ -22,56 +26,87 @@ Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-# Rows that a bin of the node above weighs as, where it says how many of its rows a node has; of the
-# split's own feature they are the same rows.
+# Prior weight, in rows, of the shares of the parent's bins. In bins of the feature that splits the
+# parent, the rows of the child are the same rows as in the parent, so that the weight is large.
 ABOVE, SAME_ROWS = 1.0, 1e4
-_LEAST = 1e-3  # rows that a bin of the node above has at least
-# Rows that a bin may be off by before it no longer matters that they are whole.
+_LEAST = 1e-3  # smallest number of rows in a bin of the parent
+# Standard deviation of a count, in rows, above which it is not treated as an integer.
 _WHOLE_ROWS = 1.0
-# Standard deviations from none at which values are held to be missing.
+# Standard deviations from zero above which a column is assumed to have missing values.
 _DEVIATIONS = 4.5
-_HIDDEN = 0.3  # of the rows hidden in a bin that is not shown, so many may be in one that is
+# Weight of a visible bin, relative to a suppressed bin, when suppressed rows are distributed.
+_HIDDEN = 0.3
 _TINY, _SURE = 1e-12, 1e-3
 
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """The histograms of a tree of the first round, less rows that are known to be in them.
+    """The histograms of a tree of the first round, without rows that the adversary knows.
 
-    A histogram has B bins, of all features, and then a column for each feature's missing values.
+    A histogram has B bins of all d features, followed by one bin per feature for missing values.
+
+    Attributes
+    ----------
+    tree : Tree
+    cuts : Cuts
+        Borders of the bins.
+    p : float
+        Probability that the base score gives to the class of the tree.
+    sums : dict of int to float64 array, shape (B + d, 2)
+        Number of rows and gradient sum of every bin, by node.
+    off : dict of int to float64 array, shape (B + d, 2)
+        Variance of `sums`, without the noise on the gradients of single rows.
+    total : pair of float64 array, shape (2,)
+        Sums over the root, and their variance.
+    row : float
+        Variance of the noise on the gradient of one row.
+    hidden : bool
+        Whether a defense suppresses small bins.
+    allowed : bool array, shape (n_nodes, B + d)
+        Bins in which rows of a node can be, given the splits on its path.
     """
 
     tree: Tree
     cuts: Cuts
     p: float
-    # by node, float64 (B + d, 2): rows and gradient sums of every column; and their variances,
-    # but for the noise on rows' gradients
     sums: dict[int, Floats]
     off: dict[int, Floats]
-    total: tuple[Floats, Floats]  # the same of the root, (2,) each
-    row: float  # variance of the noise on one row's gradient
-    hidden: bool  # whether small bins are not there
-    allowed: NDArray[np.bool_]  # bool (n_nodes, B + d): columns that rows of a node can be in
+    total: tuple[Floats, Floats]
+    row: float
+    hidden: bool
+    allowed: NDArray[np.bool_]
 
     @property
     def feature(self) -> NDArray[np.intp]:
-        """Feature of every column."""
+        """Feature of every bin."""
         d = self.cuts.n_features
         return np.concatenate([np.repeat(np.arange(d), self.cuts.n_bins), np.arange(d)])
 
     def classes(self, sums: Floats) -> Floats:
-        """Return rows of other classes than the tree's, and of it, from rows and gradients."""
+        """Solve for the rows of other classes and of the tree's class, given rows and gradients."""
         n1 = sums[..., 0] * self.p - sums[..., 1]
         return np.stack([sums[..., 0] - n1, n1], axis=-1)
 
 
 def seen_of(evidence: Evidence, t: int, known: tuple[Ints, NDArray[np.bool_]], own: Ints) -> Seen:
-    """Return the histograms of tree ``t``, less known rows.
+    """Collect the histograms of a tree and subtract known rows from them.
 
-    `known`: (int32 array of shape (m, d), bool array of shape (m,)). Bins of these rows, and
-    whether they are of the tree's class.
-    `own`: int32 array, shape (r, d). Bins of rows like the victims': a feature that none of them
-    misses has no missing values, unless more are missing than noise explains.
+    Parameters
+    ----------
+    evidence : Evidence
+        Trees with histograms.
+    t : int
+        Number of a tree of the first round.
+    known : (int32 array, shape (m, d), bool array, shape (m,))
+        Bins of rows that are known to be in the sums, and whether they belong to the class of the
+        tree.
+    own : int32 array, shape (r, d)
+        Bins of rows of the prior. A feature that is complete in these rows is assumed to have no
+        missing values, unless the number of missing values is larger than noise explains.
+
+    Returns
+    -------
+    Seen
     """
     assert evidence.histograms is not None
     assert evidence.cuts is not None
@@ -110,7 +145,7 @@ def _rows(gh: Floats, h: float) -> Floats:
 
 
 def _members(tree: Tree, bins: Ints, cuts: Cuts) -> list[NDArray[np.intp]]:
-    """Return which rows pass every node."""
+    """Return the indices of the rows that pass each node."""
     out = [np.arange(len(bins))] * len(tree)
     for node in np.flatnonzero(tree.feature >= 0).tolist():  # children come after their parent
         here = out[node]
@@ -121,7 +156,7 @@ def _members(tree: Tree, bins: Ints, cuts: Cuts) -> list[NDArray[np.intp]]:
 
 
 def _histogram(bins: Ints, of_class: NDArray[np.bool_], cuts: Cuts) -> Floats:
-    """Count rows, and those of the tree's class, per column, float64, shape (B + d, 2)."""
+    """Count the rows, and those of the tree's class, per bin, float64, shape (B + d, 2)."""
     d = cuts.n_features
     at = np.where(bins < 0, cuts.total_bins + np.arange(d), cuts.offsets[:-1] + bins)
     size = cuts.total_bins + d
@@ -132,29 +167,31 @@ def _histogram(bins: Ints, of_class: NDArray[np.bool_], cuts: Cuts) -> Floats:
 def _may_miss(
     root: Floats, off: Floats, cuts: Cuts, own_bins: Ints, hidden: bool
 ) -> NDArray[np.bool_]:
-    """Tell which features may have missing values, bool (d,)."""
+    """Return which features may have missing values, bool (d,)."""
     missed = (own_bins < 0).any(axis=0) if len(own_bins) else np.zeros(cuts.n_features, dtype=bool)
     if hidden:
         return missed
+    # the number of missing values follows from the total minus all bins of the feature
     rest, doubt = root[cuts.total_bins :, 0], off[cuts.total_bins :, 0]
     return missed | (rest > _DEVIATIONS * np.sqrt(doubt) + 0.5)
 
 
 def _allowed(tree: Tree, cuts: Cuts, may_miss: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Tell which columns rows of every node can be in, bool, shape (n_nodes, B + d)."""
+    """Return in which bins the rows of each node can be, bool, shape (n_nodes, B + d)."""
     out = np.ones((len(tree), cuts.total_bins + cuts.n_features), dtype=bool)
     out[0, cuts.total_bins :] = may_miss
     for node in np.flatnonzero(tree.feature >= 0).tolist():
         columns, left = _sides(tree, node, cuts)
         for child, goes in ((int(tree.left[node]), left), (int(tree.right[node]), ~left)):
             out[child] = out[node]
-            if (out[node, columns] & goes).any():  # else all that is there is off
+            # A child without any bin on its side can only result from noise. It keeps all bins.
+            if (out[node, columns] & goes).any():
                 out[child, columns] &= goes
     return out
 
 
 def _sides(tree: Tree, node: int, cuts: Cuts) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Return the columns of a split's feature, and which of them go left."""
+    """Return the bins of the feature of a split, and which of them go left."""
     f = int(tree.feature[node])
     columns = np.append(np.arange(*cuts.offsets[f : f + 2]), cuts.total_bins + f)
     return columns, np.append(bins_left(tree, node, cuts), tree.default_left[node])
@@ -162,25 +199,37 @@ def _sides(tree: Tree, node: int, cuts: Cuts) -> tuple[NDArray[np.intp], NDArray
 
 @dataclass(frozen=True, eq=False)
 class Likely:
-    """What is likely of the rows of either class in every bin of every node."""
+    """Posterior mean and variance of the rows of both classes in every bin of every node.
+
+    Attributes
+    ----------
+    seen : Seen
+        The histograms.
+    mean, variance : dict of int to float64 array, shape (B + d, 2)
+        By node. The classes are "other than the tree's", and the tree's.
+    rows : dict of int to float64 array, shape (2,)
+        Rows of each class in a node, by node.
+    """
 
     seen: Seen
-    # by node, float64 (B + d, 2)
     mean: dict[int, Floats] = field(default_factory=dict)
     variance: dict[int, Floats] = field(default_factory=dict)
-    rows: dict[int, Floats] = field(default_factory=dict)  # float64 (2,), of whole nodes
+    rows: dict[int, Floats] = field(default_factory=dict)
 
     def leaves(self, total: int | None) -> Counts:
-        """Return the rows in every leaf, ``total`` in all if that is known."""
+        """Return integer counts of the rows in every leaf.
+
+        They add up to ``total``, or to the rounded sum of the estimates if ``total`` is None.
+        """
         rows = np.maximum([self.rows[leaf] for leaf in self.seen.tree.leaves.tolist()], 0.0)
         both = share_out(rows.ravel(), round(rows.sum()) if total is None else total)
         n0, n1 = both.reshape(rows.shape).T
         return Counts(n0, n1, float(np.abs(rows.ravel() - both).max(initial=0.0)))
 
     def bins(self, leaves: Counts) -> dict[int, Longs]:
-        """Return whole counts per bin of every node, as many in every feature as its leaves hold.
+        """Return integer counts per bin, int64, shape (B + d, 2), by node.
 
-        Int64 (B + d, 2) by node.
+        The counts of each feature add up to the rows in the leaves below the node.
         """
         rows = _rows_per_node(self.seen.tree, leaves)
         bins_of_node = {}
@@ -195,7 +244,7 @@ class Likely:
 
 
 def _columns(seen: Seen, node: int) -> list[NDArray[np.intp]]:
-    """Return the columns of every feature that rows of a node can be in."""
+    """Return, for every feature, the bins in which rows of a node can be."""
     can = seen.allowed[node]
     return [np.flatnonzero((seen.feature == f) & can) for f in range(seen.cuts.n_features)]
 
@@ -206,12 +255,23 @@ def likely_bins(
     own: tuple[Ints, NDArray[np.bool_]],
     leaves: Counts | None = None,
 ) -> Likely:
-    """Work out what is likely of every node's bins, from the root down.
+    """Estimate the class counts of the bins of all nodes, from the root to the leaves.
 
-    `total`: Rows in all, if that is known.
-    `own`: (int32 array of shape (r, d), bool array of shape (r,)). Bins of rows like those, and
-    whether they are of the tree's class.
-    `leaves`: The rows in every leaf, where bins are not to say more of them.
+    Parameters
+    ----------
+    seen : Seen
+        Inexact histograms of a tree of the first round.
+    total : int or None
+        Number of unknown rows in the histograms, None if it is not declared.
+    own : (int32 array, shape (r, d), bool array, shape (r,))
+        Bins of rows of the prior, and whether they belong to the class of the tree.
+    leaves : Counts or None
+        Rows in every leaf, if these are determined by other evidence. None: they are estimated from
+        the bins, too.
+
+    Returns
+    -------
+    Likely
     """
     tree, likely = seen.tree, Likely(seen)
     own_histogram = _histogram(*own, seen.cuts)
@@ -221,7 +281,7 @@ def likely_bins(
     part = _likely(seen, 0, own_histogram + DIRICHLET_PRIOR, rows, None)
     if fixed is None:
         rows, doubt = _whole(seen, 0, part, rows, np.full(2, seen.total[1].sum() + _SURE))
-        if total is not None:
+        if total is not None:  # distribute the difference in proportion to the variances
             rows = rows + (total - rows.sum()) * doubt / doubt.sum()
     _settle(likely, 0, part, rows)
     for node in np.flatnonzero(tree.feature >= 0).tolist():  # children come after their parent
@@ -230,7 +290,7 @@ def likely_bins(
 
 
 def _split(likely: Likely, node: int, fixed: Floats | None) -> None:
-    """Go on from a node to its children."""
+    """Estimate the bins of both children of a node, so that their rows add up to its rows."""
     seen, tree = likely.seen, likely.seen.tree
     sides = (int(tree.left[node]), int(tree.right[node]))
     columns, left = _sides(tree, node, seen.cuts)
@@ -245,6 +305,7 @@ def _split(likely: Likely, node: int, fixed: Floats | None) -> None:
             if fixed is None:
                 rows, doubt = _whole(seen, child, parts[child], rows, doubt)
         wholes.append((rows, doubt))
+    # Make the children add up to the parent, and change the more uncertain child more.
     (a, doubt_a), (b, doubt_b) = wholes
     if fixed is None:
         a = a + (likely.rows[node] - a - b) * doubt_a / (doubt_a + doubt_b)
@@ -260,10 +321,10 @@ Moments = tuple[Floats, Floats]  # mean and variance, float64 (B + d, 2) each
 
 
 def _likely(seen: Seen, node: int, guide: Floats, rows: Floats, above: int | None) -> Moments:
-    """Return what is likely of the bins of a node of so many rows.
+    """Return posterior mean and variance of the bins of a node with the given number of rows.
 
-    ``guide`` is how rows are spread as far as one knows: own ones, or those of the node above,
-    which was split by feature ``above``.
+    ``guide`` is the prior distribution over bins: that of local rows for the root (``above`` is
+    None), else that of the parent, which was split by feature ``above``.
     """
     can = seen.allowed[node]
     guide = np.where(can[:, None], guide, 0.0)
@@ -283,10 +344,12 @@ def _likely(seen: Seen, node: int, guide: Floats, rows: Floats, above: int | Non
 
 
 def _normal_posterior(surprise: Floats, off: Floats, prior: Floats, p: float) -> Moments:
-    """Return by how much means move, and variances, of two normal numbers of such variances.
+    """Return the shift of the means, and the variances, of two normal variables given two sums.
 
-    What is known are their sum and ``p`` of the first less ``1 - p`` of the second, each off by so
-    much. Terms of one sign are added, whatever is exact. All float64, shape (C, 2).
+    The variables a, b have variances ``prior``. Their sum a + b and p a - (1 - p) b are observed
+    with errors of variance ``off`` and differ from their expected values by ``surprise``. The
+    closed form adds only terms of one sign, so that it is accurate for exact sums, too. All arrays
+    are float64, shape (C, 2).
     """
     (v, w), (a, b) = prior.T, off.T
     q = 1 - p
@@ -299,16 +362,19 @@ def _normal_posterior(surprise: Floats, off: Floats, prior: Floats, p: float) ->
 
 
 def _posterior(raw: Floats, off: Floats, mean: Floats, shape: Floats, p: float) -> Moments:
-    """Return what is likely of the rows of either class of bins, given their sums.
+    """Return posterior mean and variance of the class counts of C bins, given their sums.
 
-    A priori they are negative binomial: Poisson with rates that are gamma of this ``shape``, as
-    shares of a Dirichlet distribution nearly are. All float64, shape (C, 2).
+    A priori the counts are negative binomial: Poisson with gamma rates of the given ``shape``,
+    which approximates Dirichlet-distributed shares. If the standard deviation of the normal
+    approximation exceeds `_WHOLE_ROWS`, that approximation is returned. Otherwise the posterior is
+    summed over integers. All arrays are float64, shape (C, 2).
     """
     A = np.array([[1.0, 1.0], [p, p - 1]])
     near, spread = _normal_posterior(raw - mean @ A.T, off, mean + mean**2 / shape, p)
     near = mean + near
     if np.sqrt(spread.max(initial=0.0)) > _WHOLE_ROWS:
         return np.maximum(near, 0.0), spread
+    # Enumerate all pairs of integers within three standard deviations of the normal approximation.
     width = int(np.ceil(3 * np.sqrt(spread.max(initial=0.0)))) + 1
     steps = np.arange(-width, width + 1)
     n = np.maximum(np.rint(near), 0)[:, :, None] + steps  # (C, 2, W)
@@ -316,6 +382,7 @@ def _posterior(raw: Floats, off: Floats, mean: Floats, shape: Floats, p: float) 
     with np.errstate(invalid="ignore"):
         log = gammaln(n + shape[:, :, None]) - gammaln(n + 1)
         log += n * np.log(mean / (mean + shape))[:, :, None]
+    # standardised squared deviations of both sums, for every pair of counts
     gap = [
         (raw[:, k, None, None] - A[k, 0] * n[:, 0, :, None] - A[k, 1] * n[:, 1, None, :]) ** 2
         / off[:, k, None, None]
@@ -332,7 +399,10 @@ def _posterior(raw: Floats, off: Floats, mean: Floats, shape: Floats, p: float) 
 
 
 def _with_hidden(seen: Seen, node: int, expected: Floats, rows: Floats) -> Moments:
-    """Return the same where small bins are not there: the rest is where rows are expected."""
+    """Return mean and variance if small bins are suppressed.
+
+    The rows that no visible bin contains are distributed in proportion to their expected counts.
+    """
     shown = np.maximum(seen.classes(seen.sums[node]), 0.0) * seen.allowed[node][:, None]
     more = np.where(shown > 0, _HIDDEN, 1.0) * expected
     mean = shown.copy()
@@ -343,9 +413,10 @@ def _with_hidden(seen: Seen, node: int, expected: Floats, rows: Floats) -> Momen
 
 
 def _whole(seen: Seen, node: int, part: Moments, rows: Floats, doubt: Floats) -> Moments:
-    """Return a node's rows of either class and their variance, float64 (2,) each.
+    """Return the rows of both classes in a node and their variance, float64 (2,) each.
 
-    ``rows`` and ``doubt`` are what is known of them; every feature's bins add up to them, too.
+    The estimate ``rows`` with variance ``doubt`` is combined with the sum over the bins of each
+    feature, weighted by the inverse variances.
     """
     if seen.hidden:
         return rows, doubt
@@ -353,7 +424,9 @@ def _whole(seen: Seen, node: int, part: Moments, rows: Floats, doubt: Floats) ->
     for at in _columns(seen, node):
         off = part[1][at].sum(axis=0)
         near = part[0][at].sum(axis=0)
-        if off.max() > _WHOLE_ROWS * len(at):  # no whole rows: as they were seen
+        # Clipping at 0 biases the posterior means if the noise is larger than a row. The unclipped
+        # sums are used then.
+        if off.max() > _WHOLE_ROWS * len(at):
             near = seen.classes(seen.sums[node][at].sum(axis=0))
             off = np.full(2, seen.off[node][at].sum())
         weight, total = weight + 1 / (off + _SURE), total + near / (off + _SURE)
@@ -361,7 +434,7 @@ def _whole(seen: Seen, node: int, part: Moments, rows: Floats, doubt: Floats) ->
 
 
 def _settle(likely: Likely, node: int, part: Moments, rows: Floats) -> None:
-    """Take a node's bins as they are likely, once they add up to its rows."""
+    """Store the estimates of a node, adjusted so that the bins add up to its rows."""
     mean, variance = part[0].copy(), part[1]
     for at in _columns(likely.seen, node):
         for k in range(2):
@@ -370,7 +443,7 @@ def _settle(likely: Likely, node: int, part: Moments, rows: Floats) -> None:
 
 
 def _adding_up(mean: Floats, variance: Floats, total: float) -> Floats:
-    """Return the nearest counts of 0 or more, by their variances, that add up."""
+    """Return the nearest non-negative counts, weighted by their variances, that add up."""
     out = np.maximum(mean, 0.0)
     for _ in range(len(mean) + 1):
         rest = total - out.sum()
@@ -382,7 +455,7 @@ def _adding_up(mean: Floats, variance: Floats, total: float) -> Floats:
 
 
 def _rows_per_node(tree: Tree, leaves: Counts) -> Floats:
-    """Return the rows of either class in every node, float64, shape (n_nodes, 2)."""
+    """Return the rows of both classes in every node, float64, shape (n_nodes, 2)."""
     out = np.zeros((len(tree), 2))
     out[tree.leaves] = np.stack([leaves.n0, leaves.n1], axis=1)
     for node in np.flatnonzero(tree.feature >= 0)[::-1]:  # children come after their parent

@@ -1,4 +1,9 @@
-"""Trees of other clients, which only move the margins of the rows sought."""
+"""Trees of other clients, which only change the margins of the victims' rows.
+
+Such a tree was not grown on the victims' rows, so that its sums contain no information about them.
+Its values however are part of the margins on which the victims grow their next trees (Di Gennaro et
+al. 2025, Sec. 5.3).
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,19 +15,39 @@ from fedtrees.trees.boosted.forest import Tree
 Floats = NDArray[np.float64]
 Boxed = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64], NDArray[np.bool_]]
 
-# A row's error is the same in every later tree, so it counts for more than a variance. Measured on
-# Pima, bagging, three seeds: RA 73.6 with factor 0, 74.4 with 1, 74.7 with 3.
+# Factor on the variance of margins. The error of a row is the same in every later tree, so that it
+# matters more than independent noise. Measured on Pima, bagging, three seeds: RA 73.6 with factor
+# 0, 74.4 with 1, 74.7 with 3.
 REPEATED = 3.0
 
 
 def expected_values(
     boxed: Boxed, tree: Tree, leaves: LeafConstraints, own_leaf: NDArray[np.int32], prior: Prior
 ) -> tuple[Floats, Floats]:
-    """Return mean and variance of boxes' values in a tree grown on other rows, float64, (n,) each.
+    """Return mean and variance of the values that a foreign tree adds to the rows of boxes.
 
-    Own rows of the label, in leaves ``own_leaf``, weigh the leaves that a box reaches. Without own
-    rows, a leaf weighs its part of the box times its hessian sum, which tells where the other
-    client's rows are (Di Gennaro et al. 2025, Sec. 5.3, weigh reachable leaves by that sum alone).
+    The leaves that a box reaches are weighted by the prior and by local rows of the same label.
+    Without local rows, the weight of a leaf is its part of the box times its hessian sum, which
+    shows where the rows of the other client are. Di Gennaro et al. (2025, Sec. 5.3) use only the
+    hessian sum.
+
+    Parameters
+    ----------
+    boxed : (lo, hi, y, missing)
+        Cells ``lo <= cell < hi``, int32 arrays, shape (n, d); labels, shape (n,); and whether a
+        value may be missing, shape (n, d).
+    tree : Tree
+        The foreign tree.
+    leaves : LeafConstraints
+        Its leaves on the grid.
+    own_leaf : int32 array, shape (r,)
+        Position of the leaf of every row of the prior.
+    prior : Prior
+        Distribution of the rows.
+
+    Returns
+    -------
+    mean, variance : float64 array, shape (n,)
     """
     lo, hi, y, missing = boxed
     options = reach(leaves, (lo, hi, y), prior, missing, own_leaf)
@@ -46,17 +71,25 @@ def doubt_in_sums(
 ) -> Floats:
     """Return the variance of leaf sums due to uncertain margins, float64, shape (J, K).
 
-    `options`: Reachable leaves of n groups of rows.
-    `doubt`: float64 array, shape (n,). Variance of the margin times the rows of the group.
-    `by_margin`: pair of float64 array, shape (n,). What a row's gradient and hessian grow by where
-    its margin does.
-    `slope`: float64 array, shape (J,), or None. ``v / eta`` where only leaf values are seen (K =
-    1); None where sums of g and h are (K = 2).
+    Parameters
+    ----------
+    options : Reach
+        Reachable leaves of n groups of rows.
+    doubt : float64 array, shape (n,)
+        Variance of the margin times the number of rows of the group.
+    by_margin : pair of float64 array, shape (n,)
+        Derivatives of the gradient and of the hessian of a row with respect to its margin.
+    slope : float64 array, shape (J,), or None
+        ``v / eta`` if only leaf values are visible (K = 1). None if the sums of g and h are
+        visible (K = 2).
+    n_leaves : int
+        Number of leaves, J.
     """
     dg, dh = by_margin
     width = np.diff(options.offsets)
     share = np.exp(options.log_prior)
     share /= np.repeat(np.add.reduceat(share, options.offsets[:-1]), width)
+    # The variance in a leaf is proportional to the share of the rows that reach it.
     share *= np.repeat(REPEATED * doubt, width)
     dg, dh = np.repeat(dg, width), np.repeat(dh, width)
     parts = (dg, dh) if slope is None else (dg + slope[options.leaf] * dh,)

@@ -1,10 +1,13 @@
-"""Reconstruction where bin histograms are visible: read rows off, pair what is left.
+"""Reconstruct rows from bin histograms: decode single rows, then assemble the remaining ones.
 
-The first tree's histograms give, for every terminal visible node, the exact number of victims of
-each class in each bin of each feature: the same two equations as for leaves, per bin. Rows that
-`peeling` cannot read off are paired up inside a node and class from those bins, by swaps towards
-own rows, or rows of the population, where there are any. Beyond Di Gennaro et al. (2025), whose
-attack on NVFlare uses the model alone although clients receive the summed histograms.
+The histograms of the first tree give, for every deepest visible node, the number of victims of each
+class in each bin of each feature, by the same two equations as for leaves. A peeling decoder
+(`fedtrees.attacks.peeling`) first recovers rows whose gradients identify them. The remaining rows
+of a node and class are assembled from the bins of their features: values are combined as in local
+rows (a copula), and improved by swaps between rows.
+
+This goes beyond Di Gennaro et al. (2025). Their attack on NVFlare uses only the model, although
+clients receive the summed histograms.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,26 +39,41 @@ from fedtrees.trees.routing import Routes
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
 
-# Largest deviation of a sum, in units of the gradient, at which rows are still told apart.
+# Largest error of a sum, in units of the gradient, at which gradients still identify rows.
 MOST_SLACK = 0.02
-# More wear off what pairing by ranks brings: of 0, 3, 10 and 100, nvflare-hist's client is best off
-# with 3 or 10 (Pima .894 .899 .898 .898, breast cancer .764 .762 .760 .742, Obesity .868 .868 .866
-# .841).
+# More swaps undo the combination by ranks. Reconstruction accuracy of a client of nvflare-hist with
+# 0, 3, 10 and 100 swaps: Pima .894 .899 .898 .898, breast cancer .764 .762 .760 .742, Obesity
+# .868 .868 .866 .841.
 SWAPS_PER_ROW = 10
-MOST_OWN = 2000  # own rows that swaps look at; memory is 2 bytes times victims times these
-MISMATCH_COST = 1.5  # an own row's weight falls by exp(-1.5) per feature out of tolerance
+# Local rows that swaps compare with. Memory is 2 bytes per pair of a victim and a local row.
+MOST_OWN = 2000
+# The weight of a local row falls by the factor exp(-1.5) per feature that is out of tolerance.
+MISMATCH_COST = 1.5
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """A reconstruction."""
+    """A reconstruction.
 
-    sure: Table  # rows that were read off
-    paired: Table  # the others: the consensus of samples
+    Attributes
+    ----------
+    sure : Table
+        Rows that were decoded from exact sums.
+    paired : Table
+        The remaining rows: the consensus of `samples`.
+    samples : list of Table
+        Independent reconstructions of the remaining rows.
+    notes : dict of str to float
+        Diagnostics of the attack.
+    wide : bool
+        Whether the samples differ as much as the noise on the sums implies. They are then trusted
+        independently of the size of the noise.
+    """
+
+    sure: Table
+    paired: Table
     samples: list[Table]
     notes: dict[str, float]
-    # Whether samples are as different as noise leaves them: each bin counts by its variance, and
-    # whole rows. Then they are trusted whatever the noise.
     wide: bool = False
 
 
@@ -68,13 +86,34 @@ def rows_from_histograms(
     of: tuple[Sequence[Counts], float],
     rng: np.random.Generator,
 ) -> Rows:
-    """Return the victims' rows (all rows with ``scope="union"``) and diagnostics.
+    """Reconstruct rows from the histograms of all trees.
 
-    First those that were read off, then those that were paired up, and the samples that these are
-    the consensus of. Of more than two classes, rows are not peeled; each class is paired up in its
-    own tree of the first round.
+    For more than two classes there is no peeling. The rows of each class are then assembled from
+    the tree of this class in the first round.
 
-    ``of`` are the rows in the first leaves, and the share of those not read off to pair up.
+    Parameters
+    ----------
+    evidence : Evidence
+        Trees with histograms.
+    own : Table
+        Local data of the adversary. It is subtracted from the histograms if they contain it and
+        ``options.scope`` is "victims".
+    prior : Prior
+        Local rows, rows of the population, or likely rows of the victims.
+    schema : Schema
+        Types of the columns.
+    options : Options
+        Options of the attack.
+    of : (sequence of Counts, float)
+        Class counts of the leaves of the first round, and the share of the remaining rows to
+        assemble (less than 1 for large tables, to limit the work).
+    rng : numpy.random.Generator
+        The only source of randomness.
+
+    Returns
+    -------
+    Rows
+        The victims' rows, or the rows of all clients with ``scope="union"``.
     """
     cuts, (counts, share) = evidence.cuts, of
     assert cuts is not None
@@ -86,9 +125,11 @@ def rows_from_histograms(
     forest, left = binned_forest(evidence, schema.complete)
     subtracts = options.scope == "victims" and evidence.own_in_bins
     slack = slack_of(evidence)
+    # Local rows can be subtracted exactly only if the sums are nearly exact. Otherwise they are
+    # known rows of the estimate in `_likely`.
     if subtracts and slack <= MOST_SLACK:
         _take_out(evidence, forest, left, to_bins(cuts, own.X), own.y)
-    if evidence.outputs == 1 and slack <= MOST_SLACK:
+    if evidence.outputs == 1 and slack <= MOST_SLACK:  # gradients identify rows
         peeled = peel(forest, left)
         bins, labels = peeled.bins, peeled.y
         notes = {"peeled_rows": float(len(labels)), "checksum_failures": float(peeled.rejected)}
@@ -104,6 +145,7 @@ def rows_from_histograms(
         known_values = told_values(cuts, bins, columns_in(prior.own), schema.categorical)
         X = np.where(np.isnan(known_values), X, known_values)
     sure = Table(X, labels)
+    # The remaining rows: bins per node and class first, then combinations of them.
     near = _sorted_by_label(prior.own, rng)
     start = np.searchsorted(near.y, np.arange(prior.classes + 1))
     samples, tolerance = [], prior.tolerance(schema)
@@ -117,7 +159,8 @@ def rows_from_histograms(
     unpaired, y, block = _fewer(*parts, share)
     none = np.zeros((0, cuts.n_features), dtype=np.int32)
     chains = options.chains_for(round(share * n_victims))
-    # without own rows and rows of the population, likely ones have independent columns
+    # Without local rows and rows of the population, the prior consists of likely rows. Their
+    # columns are independent, so that they contain no information about combinations.
     together = bool(len(prior.own) and len(evidence.prior_rows(own)))
     similar_rows = _alike(
         evidence, forest, prior.own.take([]) if not together else prior.own, y, block
@@ -145,7 +188,7 @@ def rows_from_histograms(
 
 
 def _others(evidence: Evidence, counts: Sequence[Counts], sure: Table) -> list[Counts]:
-    """Return counts of the first round's leaves without rows whose labels are not all certain."""
+    """Subtract decoded rows from the counts of the leaves of the first round."""
     nodes = Routes.of(evidence.trees[: len(counts)]).apply(sure.X)
     remaining = []
     for t, (c, node) in enumerate(zip(counts, nodes.T, strict=True)):
@@ -164,7 +207,7 @@ def _alike(
     y: NDArray[np.int64],
     block: NDArray[np.int64],
 ) -> list[NDArray[np.float32]]:
-    """Return rows like those of every block: own ones of its label, from its node if any are."""
+    """Return local rows similar to each block: of its label in its node, else of its label."""
     assert evidence.cuts is not None
     cell = (
         forest.route(to_bins(evidence.cuts, own_rows.X))[0] if len(own_rows) else np.zeros((0, 1))
@@ -179,13 +222,15 @@ def _alike(
 
 
 def _paired(part: Ints, similar_rows: NDArray[np.float32], rng: np.random.Generator) -> Ints:
-    """Return rows made of a block's columns that go together as those of rows like them do.
+    """Combine the columns of a block to rows with the dependence structure of similar rows.
 
-    Such rows are drawn with replacement; in every column their ranks say who takes which bin (a
-    copula, Nelsen 2006). Without any, columns do not depend on one another.
+    As many similar rows as the block has are drawn with replacement. In every column, the row with
+    the r-th smallest value gets the r-th smallest bin of the block (an empirical copula, Nelsen
+    2006). Without similar rows, columns are permuted independently.
     """
     if not len(similar_rows):
         return rng.permuted(part, axis=0)
+    # Ties within a column are broken at random, so that equal values do not fix the order.
     drawn = similar_rows[rng.integers(0, len(similar_rows), len(part))]
     out = np.empty_like(part)
     for f in range(part.shape[1]):
@@ -195,14 +240,19 @@ def _paired(part: Ints, similar_rows: NDArray[np.float32], rng: np.random.Genera
 
 
 def counts_by_bins(evidence: Evidence) -> bool:
-    """Tell whether bins say more of the rows in leaves than sums: the noise on rows is in both."""
+    """Return whether counts of leaves are estimated from bins instead of the sums of the leaves.
+
+    This is the case if the sums of bins are inexact, unless noise was added to the gradients of
+    single rows. Such noise is the same in bins and leaves.
+    """
     return slack_of(evidence) > 0 and not any(n.row_g for n in evidence.noise or ())
 
 
 def slack_of(evidence: Evidence) -> float:
-    """Return how far a bin's sums may be off, in units of the gradient; 0: they are exact.
+    """Return the largest error of the sums of a bin, in units of the gradient, 0 if exact.
 
-    Infinite where rows are no fingerprints: small bins are not there, or hessians are 1.
+    It is infinite if sums cannot identify rows, because small bins are suppressed or because all
+    hessians are 1.
     """
     if evidence.suppressed or evidence.constant_hessian:
         return np.inf
@@ -214,21 +264,33 @@ def _slack(hist: NodeHistograms) -> Floats:
 
 
 def _sorted_by_label(own_rows: Table, rng: np.random.Generator) -> Table:
-    """Return own rows sorted by label, at most `MOST_OWN` of them."""
+    """Return local rows sorted by label, a random `MOST_OWN` of them if there are more."""
     if len(own_rows) > MOST_OWN:
         own_rows = own_rows.take(rng.choice(len(own_rows), MOST_OWN, replace=False))
     return own_rows.take(np.argsort(own_rows.y, kind="stable"))
 
 
 def binned_forest(evidence: Evidence, complete: NDArray[np.bool_]) -> tuple[BinnedForest, Residual]:
-    """Flatten the trees and collect the histograms of the terminal visible nodes.
+    """Flatten the trees and collect the histograms of the deepest visible nodes.
 
-    ``complete`` are the features in which no row lacks a value, bool (d,).
+    Parameters
+    ----------
+    evidence : Evidence
+        Trees with histograms.
+    complete : bool array, shape (d,)
+        Features without missing values.
+
+    Returns
+    -------
+    forest : BinnedForest
+        All trees, with splits between bins.
+    left : Residual
+        Sums of the cells, in fixed point, from which decoded rows are subtracted.
     """
     assert evidence.histograms is not None
     assert evidence.cuts is not None
     seen = [h.nodes for h in evidence.histograms]
-    # of several outputs, no margin of the binned forest is ever read
+    # with several outputs, the margins of the binned forest are not used
     start = np.float32(np.ravel(evidence.base_margin)[0])
     forest = BinnedForest.of(evidence.trees, seen, evidence.cuts, start)
     sums, totals, slack = [], [], []
@@ -245,7 +307,7 @@ def binned_forest(evidence: Evidence, complete: NDArray[np.bool_]) -> tuple[Binn
 
 
 def _levels(tree: Tree) -> int:
-    """Return how many splits are above the deepest leaf."""
+    """Return the number of splits above the deepest leaf."""
     depth = np.zeros(len(tree), dtype=np.int64)
     for node in np.flatnonzero(tree.feature >= 0):  # children come after their parent
         depth[[tree.left[node], tree.right[node]]] = depth[node] + 1
@@ -255,7 +317,10 @@ def _levels(tree: Tree) -> int:
 def _take_out(
     evidence: Evidence, forest: BinnedForest, left: Residual, bins: Ints, y: NDArray[np.int64]
 ) -> None:
-    """Subtract own rows from the histograms, in place; several outputs have one round here."""
+    """Subtract local rows from the histograms, in place.
+
+    With several outputs, the forest has been reduced to the first round.
+    """
     if evidence.outputs == 1:
         take_out(forest, left, bins, y)
         return
@@ -269,9 +334,15 @@ def _take_out(
 def _unpaired(
     evidence: Evidence, forest: BinnedForest, left: Residual
 ) -> tuple[list[Ints], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the first trees' leftover bins: blocks (m, d) of one label each, labels, blocks.
+    """Return the remaining bins of the first round in blocks of one node and label.
 
-    In a block every column is sorted: which bins go together is not known.
+    Returns
+    -------
+    parts : list of int32 array, shape (m, d)
+        Bins of the m rows of each block. Every column is sorted, because it is not known which bins
+        belong to the same row.
+    labels, blocks : int64 array
+        Label and block number of every row.
     """
     offsets = forest.offsets
     d = len(offsets) - 1
@@ -283,7 +354,7 @@ def _unpaired(
         n, n1 = _bin_counts(from_fixed(left.sums[c]), p, h)
         total, total1 = _bin_counts(from_fixed(left.totals[c])[None], p, h)
         groups = [(evidence.class_of(t), n1, int(total1[0]))]
-        if evidence.outputs == 1:  # what is not of the tree's class is of the only other
+        if evidence.outputs == 1:  # rows that are not of class 1 are of class 0
             groups.insert(0, (0, n - n1, int((total - total1)[0])))
         for label, count, m in groups:
             if m == 0:
@@ -305,9 +376,23 @@ def _unpaired(
 def counts_of_bins(
     evidence: Evidence, known: Table, total: int | None, prior: Prior
 ) -> list[Counts]:
-    """Return the likely rows in the leaves of every tree of the first round, ``known`` ones off.
+    """Estimate the class counts of the leaves of the first round from inexact histograms.
 
-    ``total`` is how many there are of the others, if that is known.
+    Parameters
+    ----------
+    evidence : Evidence
+        Trees with histograms.
+    known : Table
+        Rows that are known to be in the histograms. They are subtracted.
+    total : int or None
+        Number of the remaining rows, None if it is not declared.
+    prior : Prior
+        Rows whose distribution over bins is the prior.
+
+    Returns
+    -------
+    list of Counts
+        One per tree of the first round.
     """
     return [likely.leaves(total) for likely in _first_trees(evidence, known, (), total, prior)]
 
@@ -332,7 +417,7 @@ def _likely(
     total: int | None,
     prior: Prior,
 ) -> tuple[list[Ints], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the same as `_unpaired` from sums that are off; ``known_rows`` are in them."""
+    """Return the result of `_unpaired` for inexact sums that include ``known_rows``."""
     assert evidence.cuts is not None
     sizes, d = evidence.cuts.n_bins, evidence.cuts.n_features
     code = np.concatenate([*(np.arange(n) for n in sizes), np.full(d, -1)]).astype(np.int32)
@@ -343,7 +428,7 @@ def _likely(
         bins_of_node, of_feature = likely.bins(leaves), likely.seen.feature
         for c in np.flatnonzero(forest.tree_of == t).tolist():
             leaf_bins = bins_of_node[int(forest.node_of[c] - forest.start[t])]
-            # of two classes, what is not of the tree's is of the other
+            # with two classes, one tree determines the rows of both
             for k in range(2) if evidence.outputs == 1 else (1,):
                 at = (np.flatnonzero(of_feature == f) for f in range(d))
                 part = np.stack([np.repeat(code[a], leaf_bins[a, k]) for a in at], axis=1)
@@ -363,6 +448,7 @@ def _fewer(
         return parts, y, block
     sizes = np.array([len(part) for part in parts])
     n_kept = share_out(share * sizes, round(share * int(sizes.sum())))
+    # The columns are sorted, so that evenly spaced rows keep the distribution of each feature.
     at = [
         ((np.arange(k) + 0.5) * m / k).astype(np.intp) for m, k in zip(sizes, n_kept, strict=True)
     ]
@@ -378,32 +464,33 @@ def _bin_counts(sums: Floats, p: float, h: float) -> tuple[NDArray[np.int64], ND
 
 @inner_kernel
 def _differs(a, b, tolerance):  # type: ignore[no-untyped-def]
-    """Return 1 unless two values agree; a missing value agrees with nothing."""
+    """Return 0 if two values agree, else 1. A missing value (NaN) agrees with no value."""
     return 0 if abs(a - b) <= tolerance else 1
 
 
 @inner_kernel
-def _mismatches(X, own, tolerance):  # type: ignore[no-untyped-def]
-    """Count the features in which every row differs from every own row, uint16, (n, own)."""
-    out = np.zeros((X.shape[0], own.shape[0]), dtype=np.uint16)
+def _mismatches(X, own_rows, tolerance):  # type: ignore[no-untyped-def]
+    """Count the features in which each row differs from each local row, uint16, shape (n, r)."""
+    out = np.zeros((X.shape[0], own_rows.shape[0]), dtype=np.uint16)
     for i in range(X.shape[0]):
-        for r in range(own.shape[0]):
+        for r in range(own_rows.shape[0]):
             for f in range(X.shape[1]):
-                out[i, r] += _differs(X[i, f], own[r, f], tolerance[f])
+                out[i, r] += _differs(X[i, f], own_rows[r, f], tolerance[f])
     return out
 
 
 @kernel
-def _swap_towards(X, y, block, own, start, tolerance, seed):  # type: ignore[no-untyped-def]
-    """Swap single features between rows of a block by Metropolis on the affinity, in place.
+def _swap_towards(X, y, block, own_rows, start, tolerance, seed):  # type: ignore[no-untyped-def]
+    """Swap single features between rows of a block by Metropolis moves, in place.
 
-    The affinity of a row is the log of the summed weights of own rows of its label; own rows
-    are sorted by label, class c in ``start[c]:start[c + 1]``.
+    The target density is the product of the affinities of all rows. The affinity of a row is the
+    sum of the weights of local rows of its label. Local rows are sorted by label, with class c in
+    ``start[c]:start[c + 1]``.
     """
     n, d = X.shape
     state = np.array([seed], dtype=np.uint64)
     weight = np.exp(-MISMATCH_COST * np.arange(d + 1))
-    bad = _mismatches(X, own, tolerance)
+    bad = _mismatches(X, own_rows, tolerance)
     score = np.empty(n)
     for i in range(n):
         total = 1e-9
@@ -424,15 +511,21 @@ def _swap_towards(X, y, block, own, start, tolerance, seed):  # type: ignore[no-
         a, b = X[i, f], X[k, f]
         if a == b:
             continue
+        # Both rows have the same label, so that the same local rows count for both. The exchange
+        # changes the mismatches of row i and row k by opposite amounts.
         at_i, at_k = 1e-9, 1e-9
         for r in range(start[y[i]], start[y[i] + 1]):
-            step = _differs(b, own[r, f], tolerance[f]) - _differs(a, own[r, f], tolerance[f])
+            step = _differs(b, own_rows[r, f], tolerance[f]) - _differs(
+                a, own_rows[r, f], tolerance[f]
+            )
             at_i += weight[bad[i, r] + step]
             at_k += weight[bad[k, r] - step]
         gain = np.log(at_i) + np.log(at_k) - score[i] - score[k]
         if gain >= 0.0 or np.float64(next_bits(state)) * 2.0**-53 < np.exp(gain):
             for r in range(start[y[i]], start[y[i] + 1]):
-                step = _differs(b, own[r, f], tolerance[f]) - _differs(a, own[r, f], tolerance[f])
+                step = _differs(b, own_rows[r, f], tolerance[f]) - _differs(
+                    a, own_rows[r, f], tolerance[f]
+                )
                 bad[i, r] += step
                 bad[k, r] -= step
             X[i, f], X[k, f] = b, a

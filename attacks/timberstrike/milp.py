@@ -4,7 +4,7 @@ Di Gennaro et al. (2025), Eqs. 11-13, with the objective of the authors' code (L
 prints squared L2) and identical rows merged: integer variables count the rows of a group that go
 to a leaf, instead of one binary per row and leaf. Solved by CP-SAT of OR-Tools with coefficients
 scaled to integers. The limit is in the solver's deterministic seconds, so that a repeated run
-gives the same answer whatever else the machine does.
+gives the same answer independently of the load of the machine.
 """
 
 import numpy as np
@@ -14,16 +14,32 @@ from fedtrees.attacks.evidence.prior import Reach
 
 Floats = NDArray[np.float64]
 
-SCALE = 1e6  # sums are known to about 1e-6 (float32 gradients)
+SCALE = 1e6  # the precision of sums is about 1e-6 (float32 gradients)
 
 
 def solve_counts(
     reach: Reach, weight: NDArray[np.int64], x: Floats, target: Floats, time_limit: float
 ) -> tuple[NDArray[np.int64], float] | None:
-    """Return how many rows of a group go to each leaf, int64 (nnz,), and the L1 residual.
+    """Assign groups of equal rows to leaves with minimal L1 distance of the leaf sums.
 
-    A group of ``weight`` rows brings ``x`` (nnz, K) to the leaves it reaches, which add up to
-    ``target`` (J, K). None where the solver found nothing in its deterministic seconds.
+    Parameters
+    ----------
+    reach : Reach
+        Reachable leaves of m groups, nnz entries in all.
+    weight : int64 array, shape (m,)
+        Number of rows of each group.
+    x : float64 array, shape (nnz, K)
+        Contribution of one row to each sum of each leaf that it can reach.
+    target : float64 array, shape (J, K)
+        Sums of the leaves.
+    time_limit : float
+        Limit in deterministic seconds of the solver.
+
+    Returns
+    -------
+    (counts, residual) or None
+        Rows of each group in each leaf, int64 array, shape (nnz,), and the L1 distance. None if the
+        solver found no feasible solution within the limit.
     """
     from ortools.sat.python import cp_model
 
@@ -42,6 +58,7 @@ def solve_counts(
         entries = np.flatnonzero(reach.leaf == j)
         for k in range(target.shape[1]):
             bound = int(np.abs(goal[j, k])) + int(weight.sum() * np.abs(coefficient).max(initial=1))
+            # An absolute value is linearised: gap >= left and gap >= -left, and gap is minimised.
             gap = model.new_int_var(0, bound, "")
             left = sum(z[e] * int(coefficient[e, k]) for e in entries) - int(goal[j, k])
             model.add(gap >= left)
@@ -49,6 +66,7 @@ def solve_counts(
             gaps.append(gap)
     model.minimize(sum(gaps))
     solver = cp_model.CpSolver()
+    # One worker, a fixed seed and deterministic time make the result reproducible.
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
     solver.parameters.max_deterministic_time = time_limit

@@ -1,4 +1,7 @@
-"""Which row of a pool suits a box best: sets of rows as bits, 64 to the word."""
+"""Find the row of a pool that violates a box in the fewest features.
+
+Sets of rows are stored as bits, 64 per word, so that one operation tests a feature for 64 rows.
+"""
 
 from typing import Any
 
@@ -18,18 +21,29 @@ def nearest_rows(
     y: NDArray[np.int64],
     u: NDArray[np.float64],
 ) -> NDArray[np.int64]:
-    """Return per box a row of its label with the fewest violations, of these the least used.
+    """Return, for each box, a row of its label with the fewest violations.
 
-    The first of several from a place ``u`` on: rows are in random order. A row that is taken twice
-    leaves another out, and a table of fewer different rows matches the victims' worse.
+    Of several such rows, the one that was chosen least often so far is returned. If a row were
+    chosen twice, another would be left out, and a table with fewer different rows matches the
+    victims' rows worse. Remaining ties go to the first row from a random place on.
 
-    `boxes`: n boxes.
-    `narrow`: bool array, shape (n, d). Where a row can violate the box at all.
-    `cells`: int32 array, shape (m, d). Cells of the rows, -1 where a value is missing.
-    `y`: int64 array, shape (m,).
-    `u`: float64 array, shape (n,). In [0, 1).
+    Parameters
+    ----------
+    boxes : Boxes
+        n boxes.
+    narrow : bool array, shape (n, d)
+        Features in which a row can violate the box at all.
+    cells : int32 array, shape (m, d)
+        Cells of the rows of the pool, -1 if a value is missing.
+    y : int64 array, shape (m,)
+        Labels of the rows of the pool.
+    u : float64 array, shape (n,)
+        Uniform random numbers in [0, 1) for the ties.
 
-    Returns: int64 array, shape (n,). -1 where no row has the label.
+    Returns
+    -------
+    int64 array, shape (n,)
+        Index of the row, -1 if the pool has no row of the label.
     """
     out = np.full(len(boxes.y), -1, dtype=np.int64)
     if not len(y):
@@ -56,7 +70,7 @@ def nearest_rows(
 
 @kernel
 def _sets(cells: NDArray[Any], begin: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return, per feature and k, the rows in cells below k, and per feature those without value.
+    """Return the rows in cells below k, per feature and k, and the rows without value, per feature.
 
     Sets are uint64 (words,); those of feature f begin at ``begin[f]``.
     """
@@ -88,8 +102,9 @@ def _search(  # type: ignore[no-untyped-def]
     words = below.shape[1]
     one = np.uint64(1)
     all_rows = np.full(words, ~np.uint64(0))
-    if rows & 63:
+    if rows & 63:  # the last word has bits beyond the last row
         all_rows[words - 1] = (one << np.uint64(rows & 63)) - one
+    # Violations are counted bit-sliced: plane p contains bit p of the counts of all rows.
     planes = 1
     while (1 << planes) <= d:
         planes += 1
@@ -106,6 +121,7 @@ def _search(  # type: ignore[no-untyped-def]
         for f in range(d):
             if not narrow[i, f]:
                 continue
+            # rows with lo <= cell < hi are those below hi that are not below lo
             a, b = begin[f] + lo[i, f], begin[f] + max(lo[i, f], hi[i, f])
             for w in range(words):
                 fits[m, w] = below[b, w] & ~below[a, w]
@@ -128,7 +144,7 @@ def _search(  # type: ignore[no-untyped-def]
         any_left = np.uint64(0)
         for w in range(words):
             any_left |= left[w]
-        if not any_left:
+        if not any_left:  # no row fulfils all constraints
             _fewest(fits, m, all_rows, count, left, fewer)
         row = _least_used(left, uses, start[i])
         uses[row] += 1
@@ -137,12 +153,13 @@ def _search(  # type: ignore[no-untyped-def]
 
 
 @inner_kernel
-def _fewest(fits, m, whole, count, left, fewer):  # type: ignore[no-untyped-def]
+def _fewest(fits, m, all_rows, count, left, fewer):  # type: ignore[no-untyped-def]
     """Keep in `left` the rows that are in most of the m sets."""
     planes, words = count.shape
     for p in range(planes):
         for w in range(words):
             count[p, w] = np.uint64(0)
+    # Add the violations of each constraint to the counters, with carries from plane to plane.
     for k in range(m):
         for w in range(words):
             fewer[w] = ~fits[k, w]
@@ -154,7 +171,9 @@ def _fewest(fits, m, whole, count, left, fewer):  # type: ignore[no-untyped-def]
                 count[p, w] ^= fewer[w]
                 fewer[w] = both
     for w in range(words):
-        left[w] = whole[w]
+        left[w] = all_rows[w]
+    # From the highest bit down, keep the rows whose bit is 0 if there are any. The rows with the
+    # smallest count remain.
     for p in range(planes - 1, -1, -1):
         any_fewer = np.uint64(0)
         for w in range(words):
@@ -167,13 +186,14 @@ def _fewest(fits, m, whole, count, left, fewer):  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def _least_used(rows, uses, start):  # type: ignore[no-untyped-def]
-    """Return the row of a set that was used least, the first of several from `start` on."""
+    """Return the least used row of a set. Ties go to the first row from `start` on."""
     words = rows.shape[0]
     above = ~np.uint64(0) << np.uint64(start & 63)
     chosen, least = -1, 0
     for step in range(words + 1):
         w = (start // 64 + step) % words
         bits = rows[w]
+        # The first word is visited twice: its bits from `start` on, and finally those below.
         if step == 0:
             bits &= above
         elif step == words:

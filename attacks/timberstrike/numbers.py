@@ -1,9 +1,10 @@
-"""Rows with numeric targets from trees of squared error.
+"""Reconstruct rows with numeric targets from trees of squared error.
 
-Every row has hessian 1, so that counts of leaves are certain, and its first gradient is its target
-but for the base score. A target is one more column (`fedtrees.guessing.targets`), of which every
-row is in some cell from the start; rows then go to leaves so that sums agree, as classes do. Where
-the rows of bins can be counted, they are read off these (`fedtrees.attacks.peeling.numbers`).
+Every row has hessian 1, so that the counts of leaves are exact. Its first gradient is the base
+score minus its target. The target is treated as an additional column (`fedtrees.guessing.targets`),
+and every row starts in some cell of this column. Rows are then assigned to leaves so that the sums
+agree, as for classes. If the rows in histogram bins can be counted, rows are decoded from the bins
+instead (`fedtrees.attacks.peeling.numbers`).
 """
 
 from dataclasses import replace
@@ -36,8 +37,8 @@ from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.guessing.targets import wide
 
-CHAINS = 5  # samples of rows in bins
-MOST_CELLS = 2**21  # of boxes that become rows at once: memory
+CHAINS = 5  # number of samples of the rows behind bins
+MOST_CELLS = 2**21  # cells of boxes that are converted to rows at once, to limit memory
 
 
 def reconstruct_numbers(
@@ -48,19 +49,40 @@ def reconstruct_numbers(
     options: Options,
     rng: np.random.Generator,
 ) -> Guess:
-    """Reconstruct the rows behind a forest boosted on squared error.
+    """Reconstruct the training rows of a forest that was boosted on squared error.
 
-    Parameters as of `reconstruct`; ``told`` is what else is known of the victims' targets.
+    Parameters
+    ----------
+    evidence : Evidence
+        Trees and statistics from the view.
+    own : Table or None
+        Local data of the adversary, see `fedtrees.attacks.timberstrike.reconstruct.reconstruct`.
+    schema : Schema
+        Types of the columns.
+    told : Moments
+        Mean and standard deviation of the targets, as far as messages announce them.
+    options : Options
+        Options of the attack.
+    rng : numpy.random.Generator
+        The only source of randomness.
+
+    Returns
+    -------
+    guess : Guess
+        `Records`, and `LeafCounts` of the first tree if its sums are visible. The diagnostic
+        ``trees_read`` is the number of trees used.
     """
-    own = Table.empty(schema) if own is None else own
+    local_rows = Table.empty(schema) if own is None else own
     if not options.use_prior:
         evidence = replace(evidence, population=None)
     is_union = options.scope == "union"
     trees = AUTO_TREES if options.max_trees is None else options.max_trees
-    inside = 0 if is_union else len(own)
-    evidence, own, schema = with_targets(evidence.rounds(trees), own, schema, told, inside)
+    inside = 0 if is_union else len(local_rows)
+    evidence, local_rows, schema = with_targets(
+        evidence.rounds(trees), local_rows, schema, told, inside
+    )
     basis = Basis.of(
-        evidence, own, schema, ranges=options.ranges, use_prior=options.use_prior,
+        evidence, local_rows, schema, ranges=options.ranges, use_prior=options.use_prior,
         subtract=not is_union,
     ).with_missing_values()  # fmt: skip
     if options.weighs_blind:
@@ -69,15 +91,16 @@ def reconstruct_numbers(
     n = evidence.sizes[0]
     counts = None
     if basis.sums and basis.sums[0].h is not None and not evidence.is_foreign(0):
-        counts = first_counts(evidence, basis.sums[0], 0 if is_union else len(own), is_union)
+        counts = first_counts(evidence, basis.sums[0], 0 if is_union else len(local_rows), is_union)
     if counts_bins(evidence) and not is_union and not options.random_leaf:
-        worlds, group, notes = _from_bins(evidence, basis, own, schema, options, rng)
+        worlds, group, notes = _from_bins(evidence, basis, local_rows, schema, options, rng)
         weight = Weight(1.0, 1.0)
     else:
         worlds, group, notes = _from_leaves(evidence, basis, counts, schema, options, rng)
         weight = Weight.of(evidence, basis, n)
-        # sums are of other rows than those in the leaves
-        if evidence.suppressed and len(evidence.prior_rows(own)):
+        # If small bins are suppressed, the sums belong to other rows than those in the leaves. The
+        # reconstruction then gets no weight against the prior.
+        if evidence.suppressed and len(evidence.prior_rows(local_rows)):
             weight = replace(weight, trust=0.0)
     notes["trees_read"] = float(len(evidence.trees))
     records = matched_consensus(worlds, basis.prior.tolerance(schema), groups=group)
@@ -87,13 +110,15 @@ def reconstruct_numbers(
         blind = Blind.of(basis, schema, 1.0, rng, strange=strange)
         records, choice = submitted(records, worlds, blind, weight, rng, n)
         notes |= choice
-    told: tuple[Claim, ...] = ()
+    count_claims: tuple[Claim, ...] = ()
     if counts is not None:
         claim = LeafCounts(0, evidence.trees[0].leaves, counts.n0[:, None])
-        told = (claim,)
+        count_claims = (claim,)
         if not is_union:
-            told = tuple(most_probable_claims(evidence, basis.sums, len(own), [claim]))
-    return narrowed(Guess((Records(records), *told), notes))
+            count_claims = tuple(
+                most_probable_claims(evidence, basis.sums, len(local_rows), [claim])
+            )
+    return narrowed(Guess((Records(records), *count_claims), notes))
 
 
 def _from_bins(
@@ -104,9 +129,13 @@ def _from_bins(
     options: Options,
     rng: np.random.Generator,
 ) -> tuple[list[Table], NDArray[np.int64], dict[str, float]]:
-    """Return samples of rows that have the bins of all trees, and which go by their target."""
+    """Return samples of rows that agree with the bins of all trees.
+
+    Also return a group per row within which rows may be matched, and diagnostics.
+    """
     assert evidence.cuts is not None
     cuts, d, prior = evidence.cuts, evidence.cuts.n_features, basis.prior
+    # The last column of the table is the target. Histograms have bins only for the features.
     counted, own_bins = CountedBins.of(evidence), to_bins(cuts, own_rows.X[:, :d])
     if evidence.own_in_bins and len(own_rows):
         counted.take_out(own_bins, own_rows.X[:, -1].astype(np.float64))
@@ -123,7 +152,7 @@ def _from_bins(
         bins = agreeing(counted, read_rows, bins, g, rng)
         X = values_in(cuts, few, bins, prior.own.X[:, :d], ranges, rng)
         worlds.append(wide(Table(X, counted.targets(g))))
-    # a row has the same gradient in every sample
+    # a row has the same gradient in every sample, so that each row is a group by itself
     return worlds, np.arange(len(read_rows.g)), {"rows_read_off": float(sure.sum())}
 
 
@@ -135,10 +164,10 @@ def _from_leaves(
     options: Options,
     rng: np.random.Generator,
 ) -> tuple[list[Table], NDArray[np.int64], dict[str, float]]:
-    """Return samples of rows that follow the trees, and which of them start alike.
+    """Return samples of rows that follow the trees, groups of rows with equal start, diagnostics.
 
-    That is with a target in the same cell, and where leaves of the first tree are counted for
-    certain, in the same of these.
+    Two rows start equal if their targets lie in the same cell and, if the counts of the leaves of
+    the first tree are exact, if they are in the same leaf.
     """
     certain = evidence.noise is None and evidence.share == 1 and not evidence.suppressed
     boxes_of_chain, sums = list[Boxes](), basis.sums
@@ -175,7 +204,7 @@ def _worlds(
 
 
 def _per_leaf(basis: Basis) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
-    """Return the victims' and the prior's rows per leaf of the first tree, if counts are seen."""
+    """Return victims' rows and prior rows per leaf of the first tree, empty without counts."""
     first = basis.sums[:1]
     if not first or first[0].h is None:
         return [], []

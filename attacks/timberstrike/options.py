@@ -1,4 +1,4 @@
-"""How TimberStrike attacks."""
+"""Options of TimberStrike, and their validation."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args, get_origin, get_type_hints
@@ -12,44 +12,46 @@ Solver = Literal["max-ent", "local-search", "milp"]
 Points = Literal["auto", "prior", "mid", "median", "joint", "published"]
 Scope = Literal["victims", "union"]
 
-# A row sent to a wrong leaf stays there, and later trees then narrow a wrong box. Measured with
-# three chains, victims only, 5 / 20 / 100 trees: Pima depth 3 71.4 / 72.9 / 73.6, depth 6
-# 72.4 / 73.8 / 74.2; Stroke (5,207 victims) depth 3 89.8 / 89.7 / 88.6, depth 6 90.2 / 90.2 / 89.7.
-# Twenty trees lose little on either side and cost a fifth.
+# A row that is assigned to a wrong leaf stays there, and later trees then narrow a wrong box.
+# Reconstruction accuracy with three chains, victims only, 5 / 20 / 100 trees: Pima depth 3
+# 71.4 / 72.9 / 73.6, depth 6 72.4 / 73.8 / 74.2; Stroke (5,207 victims) depth 3 89.8 / 89.7 / 88.6,
+# depth 6 90.2 / 90.2 / 89.7. Twenty trees are close to the best of both and cost a fifth of 100.
 AUTO_TREES = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How to attack.
+    """Options of TimberStrike. The defaults are those of the attack `timberstrike`.
 
     Attributes
     ----------
     solver : {"max-ent", "local-search", "milp"}
-        How rows are assigned to the leaves of the second and later trees.
+        Method that assigns rows to the leaves of the second and later trees: sampling from the
+        maximum-entropy assignment, local search, or an integer programme.
     points : {"auto", "prior", "mid", "median", "joint", "published"}
-        How a box becomes a row; see `fedtrees.attacks.timberstrike.points`.
+        Rule that chooses a point of the box of every row; see
+        `fedtrees.attacks.timberstrike.points`.
     scope : {"victims", "union"}
-        Reconstruct the other clients' rows, or all rows as the paper does.
+        Reconstruct the rows of the other clients, or the rows of all clients as the paper does.
     use_prior : bool
-        Use own rows as knowledge of the distribution; False leaves ranges only.
+        Use the adversary's local data as the prior. If False, only value ranges are used.
     max_trees : int or None
-        Read at most this many trees (rounds, where a round is a tree per class). None: all where
-        bins can be read one by one, else the first `AUTO_TREES`.
+        Number of trees to use at most (of rounds, if a round has a tree per class). None: all trees
+        if histograms are decoded bin by bin, else the first `AUTO_TREES`.
     chains : int or None
-        Independent reconstructions merged by matched consensus; 1 for a single one. None: 20, as
-        many as the blind adversary draws, up to 5,000 victims; fewer for more, at least 5.
+        Number of independent reconstructions that are merged by matched consensus. None: 20, as
+        many as the blind adversary draws, for up to 5,000 victims, fewer for more, at least 5.
     time_limit : float
-        Seconds per tree for ``solver="milp"`` (solver's deterministic seconds).
+        Limit per tree for ``solver="milp"``, in deterministic seconds of the solver.
     random_leaf : bool
-        Control: from the second tree on, each row goes to a uniformly random reachable leaf.
+        Control: from the second tree on, each row is assigned to a uniformly random reachable leaf.
         The columns "F-TP" of Di Gennaro et al. (2025) are such runs in the authors' code.
     ranges : {"schema", "own"}
-        Where value ranges come from that cut points do not tell; "schema" falls back to own rows
-        where it declares none.
+        Source of value ranges that cut points do not reveal. "schema" uses the range of local data
+        for a column without declared range.
     sketches : bool
-        Where every victim's sketch is seen, their columns are knowledge of the distribution beside
-        own rows.
+        If the view contains the sketches of all victims, use their columns as a prior in addition
+        to local data.
     """
 
     solver: Solver = "max-ent"
@@ -76,15 +78,21 @@ class Options:
             raise UsageError(f"time_limit {self.time_limit} must be positive (seconds)")
 
     def chains_for(self, n: int) -> int:
-        """Return how many chains to merge for n rows, so that the work stays bounded."""
+        """Return the number of reconstructions to merge for n rows, so that the work is bounded.
+
+        Examples
+        --------
+        >>> [Options().chains_for(n) for n in (100, 10_000, 100_000)]
+        [20, 10, 5]
+        """
         return self.chains or int(np.clip(100_000 // max(n, 1), 5, 20))
 
     @property
     def weighs_blind(self) -> bool:
-        """Whether draws of own rows have a vote in what is submitted.
+        """Whether the submitted rows are weighed against draws from the prior.
 
-        Controls, fixed rules for the points of boxes, and what is made for comparison with
-        published tables do not.
+        This is false for controls, for fixed rules for the points of boxes, and for runs that are
+        compared with published tables.
         """
         usual = self.points == "auto" and self.scope == "victims" and self.use_prior
         return usual and not self.random_leaf

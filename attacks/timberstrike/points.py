@@ -1,4 +1,9 @@
-"""From a box to a row: which point of the box to guess."""
+"""Choose a point of the box of every row: the guess of its values.
+
+After the trees have been followed, each row of the reconstruction is a box of feature ranges with a
+label. Di Gennaro et al. (2025) guess the middle of the box. With local data, or sketches of the
+victims, values are drawn from these, which keeps the dependence between features.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,17 +25,45 @@ def points(
 ) -> Table:
     """Return one row per box.
 
-    `rule`: ``prior``: draw from own values of the same label inside the box, smoothed by a uniform,
-    or a missing one by its odds against them where the box allows it; ``joint``: the own or redrawn
-    row of its label that violates the box least, moved to its nearest edge where it does (measured
-    against redrawing those features: +0.4 points on Pima at 20 trees, equal on Stroke) unless it is
-    missing by the same odds; where its own value is missing it is guessed so if the box allows
-    that, else drawn as by ``prior``; a share of the cells, ``prior.recipe.share``, is drawn so
-    anyway; ``mid``: middle of the box, a random allowed code if categorical; ``median``: median of
-    own values inside the box, else the middle; ``published``: as ``mid``, with two rules of the
-    authors' code: a categorical feature no split constrained is NaN, and the last code of an open
-    interval is never guessed. ``auto``: ``joint`` where own rows are known, else ``prior``.
-    ``mid``, ``median`` and ``published`` otherwise guess no missing value.
+    Parameters
+    ----------
+    rule : {"auto", "prior", "joint", "mid", "median", "published"}
+        How values are chosen, see below.
+    boxes : Boxes
+        n boxes with labels.
+    grid : Grid
+        Thresholds that separate the cells of the boxes.
+    prior : Prior
+        Local rows, or likely rows of the victims, and value ranges.
+    schema : Schema
+        Types of the columns.
+    rng : numpy.random.Generator
+        The only source of randomness.
+
+    Returns
+    -------
+    Table
+        n rows.
+
+    Notes
+    -----
+    The rules are:
+
+    - ``prior``: draw each feature from local values of the same label inside the box, mixed with a
+      uniform distribution. A value is missing by its odds in the local data, if the box allows it.
+    - ``joint``: take the local (or redrawn) row of the label that violates the box least. Values
+      outside the box are moved to its nearest edge (measured against a new draw of these features:
+      +0.4 points on Pima at 20 trees, equal on Stroke). They are missing by the same odds as above.
+      A missing value of the local row is kept if the box allows it, else it is drawn as by
+      ``prior``. In addition, a share ``prior.recipe.share`` of all cells is drawn as by ``prior``.
+    - ``mid``: the middle of the box, or a random allowed code for a categorical feature.
+    - ``median``: the median of local values inside the box, else the middle.
+    - ``published``: ``mid`` with two rules of the authors' code. A categorical feature that no
+      split constrains is NaN, and the last code of an open interval is never guessed.
+    - ``auto``: ``joint`` if there are local or likely rows, else ``prior``.
+
+    Except for the NaN of ``published``, the rules ``mid``, ``median`` and ``published`` guess no
+    missing values.
     """
     if rule == "auto":
         rule = "joint" if len(prior.own) else "prior"
@@ -53,12 +86,14 @@ def points(
     X[missing] = np.nan
     if rule == "joint" and len(prior.own) and n:
         pool, pool_cells = (prior.own, prior.own_cells) if prior.pool is None else prior.pool
+        # Features in which no row of the pool can violate the box are skipped by the search.
         narrow = (boxes.lo > 0) | (boxes.hi < grid.width) | (boxes.codes != ANY)
         narrow |= ~boxes.missing & (pool_cells < 0).any(axis=0)
         near = nearest_rows(boxes, narrow, pool_cells, pool.y, rng.random(n))
         cell = pool_cells[near]
         inside = (cell >= boxes.lo) & (cell < boxes.hi) & allowed(boxes.codes, np.maximum(cell, 0))
         inside |= (cell < 0) & boxes.missing
+        # A share of the cells ignores the nearest row and keeps the draw from the marginal prior.
         uses_nearest = (near >= 0)[:, None] & (rng.random(cell.shape) >= prior.recipe.share)
         inside &= uses_nearest
         moved = ~inside & uses_nearest & (cell >= 0) & ~missing & (boxes.codes == ANY)
@@ -71,7 +106,7 @@ def points(
 def _clip(
     low: NDArray[np.float32], high: NDArray[np.float32], bottom: float, top: float
 ) -> tuple[Floats, Floats]:
-    """Return the part of boxes inside the value range (the box where they do not meet)."""
+    """Return the part of boxes inside the value range, or the box if they do not intersect."""
     a, b = low.astype(np.float64), high.astype(np.float64)
     a = np.where(np.isfinite(a), a, np.minimum(bottom, np.where(np.isfinite(b), b, bottom)))
     b = np.where(np.isfinite(b), b, np.maximum(top, a))
@@ -96,7 +131,7 @@ def _into(
 
 
 def told_rows(rows: Table, prior: Prior) -> Table:
-    """Return rows whose values are moved to the victims' nearest, where these are known."""
+    """Move every value to the nearest value of the victims, if sketches reveal these values."""
     if not prior.told:
         return rows
     X = rows.X.copy()
@@ -108,7 +143,22 @@ def told_rows(rows: Table, prior: Prior) -> Table:
 def nearest_told(
     X: NDArray[np.float32], low: NDArray[np.float32], high: NDArray[np.float32], prior: Prior
 ) -> NDArray[np.float32]:
-    """Return the victims' values next to values inside their boxes; none there: these."""
+    """Replace values by neighbouring values of the victims inside the same boxes.
+
+    Parameters
+    ----------
+    X : float32 array, shape (n, d)
+        Guessed values.
+    low, high : float32 array, shape (n, d)
+        Boxes ``low <= value < high``.
+    prior : Prior
+        Contains the values of the victims, as sketches reveal them.
+
+    Returns
+    -------
+    float32 array, shape (n, d)
+        A value is unchanged if neither neighbour lies inside its box.
+    """
     out = X.copy()
     _move_to_told(X, low, high, *prior.values, out)
     return out
@@ -119,7 +169,7 @@ def _move_to_told(
     X: NDArray[np.float32], low: NDArray[np.float32], high: NDArray[np.float32],
     values: NDArray[np.float32], begin: NDArray[np.int64], out: NDArray[np.float32],
 ) -> None:  # fmt: skip
-    """Write the next value inside a box, the one above where it holds both."""
+    """Write the neighbouring value inside a box, the upper one if both neighbours are inside."""
     for f in range(X.shape[1]):
         start, end = begin[f, 0], begin[f, 1]
         for i in range(X.shape[0]):
@@ -130,9 +180,10 @@ def _move_to_told(
 
 
 def _missing(boxes: Boxes, prior: Prior, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Draw where values are missing, bool (n, d), by its odds against the box's mass.
+    """Draw which values are missing, bool, shape (n, d).
 
-    Of a feature that may be missing nowhere nothing is drawn.
+    The odds are the prior mass of a missing value against that of the box. No random numbers are
+    used for features that cannot be missing in any box.
     """
     out = np.zeros(boxes.missing.shape, dtype=bool)
     for f in np.flatnonzero(boxes.missing.any(axis=0)):
@@ -144,7 +195,7 @@ def _missing(boxes: Boxes, prior: Prior, rng: np.random.Generator) -> NDArray[np
 
 
 def _values(prior: Prior, f: int, c: int = -1) -> NDArray[np.float32]:
-    """Return sorted own values of feature ``f``, of all rows or of class ``c``."""
+    """Return sorted values of feature ``f`` in the prior, of all rows or of class ``c``."""
     values, begin = prior.values
     return values[begin[f, c + 1] : begin[f, c + 2]]
 
@@ -157,10 +208,10 @@ def _draw(
     prior: Prior,
     rng: np.random.Generator,
 ) -> Floats:
-    """Draw own values inside the box, or uniformly from it, by their prior masses.
+    """Draw values inside boxes: local values, or uniform ones, by their prior masses.
 
-    Values of the victims, where sketches told them, are drawn if the box holds one: of the label,
-    at times or else of any.
+    If sketches reveal the values of the victims, one of these values is drawn if the box contains
+    one. It is one of the same label, except with probability `UNIFORM_SHARE` or if there is none.
     """
     low, high = box
     out = low + rng.random(len(y)) * (high - low)
@@ -178,16 +229,17 @@ def _draw(
 def _draw_own(
     y: NDArray[np.int64], lo: NDArray[np.float32], hi: NDArray[np.float32], low: Floats,
     high: Floats, values: NDArray[np.float32], begin: NDArray[np.int64], u: Floats, pick: Floats,
-    span: float, whole: bool, out: Floats,
+    span: float, integer_valued: bool, out: Floats,
 ) -> None:  # fmt: skip
-    """Write own values of the label, or leave uniform ones, as both are likely."""
+    """Write local values of the label, or keep the uniform draws, in proportion to their mass."""
     for i in range(y.shape[0]):
         start, end = begin[y[i] + 1], begin[y[i] + 2]
         if start == end:
             continue
-        if whole and np.floor(out[i]) >= low[i]:
+        if integer_valued and np.floor(out[i]) >= low[i]:
             out[i] = np.floor(out[i])
         first, last = place(values, start, end, lo[i]), place(values, start, end, hi[i])
+        # masses of the local values and of the uniform distribution inside the box
         own_density = (1 - UNIFORM_SHARE) * (last - first) / (end - start)
         flat = UNIFORM_SHARE * ((high[i] - low[i]) / span if span > 0 else 0.0)
         if last > first and u[i] * (own_density + flat) < own_density:
@@ -199,7 +251,7 @@ def _draw_told(
     y: NDArray[np.int64], lo: NDArray[np.float32], hi: NDArray[np.float32],
     values: NDArray[np.float32], begin: NDArray[np.int64], u: Floats, pick: Floats, out: Floats,
 ) -> None:  # fmt: skip
-    """Write a value that the box holds: of any label, mostly of its own if there is one."""
+    """Write a value inside the box, mostly one of the same label, else one of any label."""
     for i in range(y.shape[0]):
         for k in (0, y[i] + 1):
             if k > 0 and u[i] < UNIFORM_SHARE:
@@ -251,7 +303,7 @@ def _codes(
     inside = (codes >= edges[0][:, None]) & (codes < edges[1][:, None])
     inside &= allowed(boxes.codes[:, f, None], codes.astype(np.int64)[None])
     weight = np.ones((n, codes.size))
-    if rule == "published":
+    if rule == "published":  # the last code of an open interval is never guessed
         several = inside.sum(axis=1) > 1
         inside[:, -1] &= ~(several & ~np.isfinite(edges[1]))
     elif rule != "mid":

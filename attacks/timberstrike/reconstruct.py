@@ -1,4 +1,11 @@
-"""The attack: from evidence and own rows to a guess about the other clients' rows."""
+"""TimberStrike for classes: from the evidence of a view to a guess of the victims' rows.
+
+Histograms are decoded bin by bin (`histograms`). Otherwise the class counts of the leaves of the
+first tree are solved for, and the rows are followed through the later trees (`sequence`), several
+times independently. A matched consensus merges the reconstructions. Finally the result is weighed
+against draws from the prior (`fedtrees.attacks.evidence.submission`), because a reconstruction from
+weak evidence can be worse than the blind baseline.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -42,16 +49,19 @@ from fedtrees.core.guess import Guess, LeafCounts, Records
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.consensus import matched_consensus
 
-# With own rows, bins are read that are noise for no more than half: else rows like own ones say
-# more of what goes together than such bins of what values there are. Client of nvflare-hist under
-# laplace-hist 16, two seeds: breast cancer's 256 bins .612 against .649, its 32 bins on a grid .653
-# against .652; Pima .752 against .736.
+# With a prior, histograms are decoded only if at most half of the variation in their bins is noise.
+# Otherwise the dependence between features in the prior is worth more than the noisy values.
+# Accuracy of a client of nvflare-hist under laplace-hist 16, two seeds, decoded against not
+# decoded: breast cancer with 256 bins .612 against .649, with 32 bins on a grid .653 against .652;
+# Pima .752 against .736.
 LEAST_RELIABLE = 0.5
-# How far pairs of bins are trusted of what goes together, if sketches did not tell the values.
+# Weight of the dependence between features in rows that were assembled from bins, if sketches do
+# not reveal the values.
 PAIRS = 0.5
-# Reconstructions of the first tree's bins that stand for the victims where no row is known.
+# Number of reconstructions from the bins of the first tree that serve as the prior if there is no
+# other.
 LIKELY_SAMPLES = 4
-MOST_CELLS = 2**21  # of boxes that become rows at once: memory
+MOST_CELLS = 2**21  # cells of boxes that are converted to rows at once, to limit memory
 
 
 def reconstruct(
@@ -61,22 +71,35 @@ def reconstruct(
     options: Options,
     rng: np.random.Generator,
 ) -> Guess:
-    """Reconstruct the rows behind a boosted forest (TimberStrike, Di Gennaro et al. 2025).
+    """Reconstruct the training rows of a boosted forest (TimberStrike, Di Gennaro et al. 2025).
 
-    `evidence`: What was seen of the training.
-    `own`: The adversary's own training rows, whose part is subtracted from every statistic. Unless
-    ``options.use_prior`` is False they are also the prior; an adversary without own rows takes the
-    rows of `Evidence.population` as the prior.
-    `rng`: The only source of randomness.
+    Parameters
+    ----------
+    evidence : Evidence
+        Trees and statistics from the view.
+    own : Table or None
+        Local training rows of the adversary. With ``options.scope == "victims"`` they are
+        subtracted from every statistic. Unless ``options.use_prior`` is False they are also the
+        prior. If there are none, the rows of `Evidence.population` are the prior.
+    schema : Schema
+        Types of the columns.
+    options : Options
+        Options of the attack.
+    rng : numpy.random.Generator
+        The only source of randomness.
 
-    Returns: Records of the victims (of all clients with ``scope="union"``), first-tree counts of
-    the victims, and diagnostics.
+    Returns
+    -------
+    guess : Guess
+        `Records` of the victims (of all clients with ``scope="union"``), `LeafCounts` of the
+        victims in the first round, and diagnostics. Without trees, rows are drawn from the prior.
     """
-    own = Table.empty(schema) if own is None else own
+    local_rows = Table.empty(schema) if own is None else own
     if not options.use_prior:
         evidence = replace(evidence, population=None)
     bin_by_bin, is_union = _reads_bins(evidence, options), options.scope == "union"
     n_rounds = options.max_trees
+    # Rows of one round only: later rounds use other samples, whose histograms cannot be combined.
     if bin_by_bin and evidence.subsample < 1:
         n_rounds = min(1, len(evidence.trees) if n_rounds is None else n_rounds)
     if n_rounds is None:
@@ -85,7 +108,7 @@ def reconstruct(
     n_trees, outputs = len(evidence.trees), evidence.outputs
     to_sum = outputs * AUTO_TREES if options.max_trees is None else n_trees
     basis = Basis.of(
-        evidence, own, schema, min(n_trees, to_sum),
+        evidence, local_rows, schema, min(n_trees, to_sum),
         ranges=options.ranges, use_prior=options.use_prior, subtract=not is_union,
     ).with_missing_values()  # fmt: skip
 
@@ -95,23 +118,25 @@ def reconstruct(
     notes: dict[str, float] = {"trees_read": float(n_trees)}
     if n_trees == 0:
         basis = suited(basis)
-        boxes = open_boxes(_without_trees(evidence, own, is_union), basis.grid, evidence)
+        boxes = open_boxes(_without_trees(evidence, local_rows, is_union), basis.grid, evidence)
         records = points(options.points, boxes, basis.grid, basis.prior, schema, rng)
         return Guess((Records(records),), notes)
     first = range(0 if evidence.is_foreign(0) else outputs)
-    counts = _first_counts(evidence, basis, own, options)
+    counts = _first_counts(evidence, basis, local_rows, options)
     rest = None
     if evidence.share < 1 and counts:
-        rest = left_out(evidence, counts, basis.sums[0], len(own), is_union)
-    inside = len(own) if evidence.own_inside else 0
+        rest = left_out(evidence, counts, basis.sums[0], len(local_rows), is_union)
+    inside = len(local_rows) if evidence.own_inside else 0
     n = int((counts[0].n0 + counts[0].n1).sum()) if counts else 0
     share = 1.0 if is_union or rest is not None else share_of(n)
     read = None
-    informed = len(evidence.prior_rows(own)) > 0
+    informed = len(evidence.prior_rows(local_rows)) > 0
     if bin_by_bin and (not informed or reliability_of(evidence, n) >= LEAST_RELIABLE):
         read = rows_from_histograms(
-            evidence, own, basis.prior, schema, options, (counts, share), rng
+            evidence, local_rows, basis.prior, schema, options, (counts, share), rng
         )
+    # The recipe of the prior is estimated from local rows, which takes time. It is not needed if
+    # all rows were decoded.
     basis = suited(basis) if read is None or len(read.paired) or rest is not None else basis
     if read is None:
         chosen = _follow_rows(evidence, basis, counts, share, rest, schema, options, rng)
@@ -137,14 +162,17 @@ def reconstruct(
         notes["first_tree_residual"] = max(c.residual for c in counts)
     tables = [_victims_only(evidence, t, counts[t], basis.sums[t], is_union) for t in first]
     if not (is_union or options.random_leaf or (bin_by_bin and counts_by_bins(evidence))):
-        tables = most_probable_claims(evidence, basis.sums, len(own), tables)
+        tables = most_probable_claims(evidence, basis.sums, len(local_rows), tables)
     return Guess((Records(records), *tables), notes)
 
 
 def _first_counts(
     evidence: Evidence, basis: Basis, own_rows: Table, options: Options
 ) -> list[Counts]:
-    """Return the rows in the leaves of the first round's trees, own ones not among them."""
+    """Return the class counts of the leaves of the first round, without local rows.
+
+    With ``scope="union"`` local rows are included.
+    """
     is_union = options.scope == "union"
     if _reads_bins(evidence, options) and counts_by_bins(evidence):
         known_rows = own_rows if evidence.own_in_bins and not is_union else own_rows.take([])
@@ -165,9 +193,9 @@ def _follow_likely(
 ) -> Rows:
     """Follow rows like those of the first tree's bins through all trees.
 
-    An adversary without own rows, rows of the population and sketches knows nothing else about
-    which values exist and which of them occur together. Rows that were read off are subtracted from
-    every sum. If sketches give the values, the pairs of bins are half a point of RA better than
+    An adversary without local rows, rows of the population and sketches knows nothing else about
+    which values exist and which of them occur together. Decoded rows are subtracted from every
+    sum. If sketches give the values, the pairs of bins are half a point of RA better than
     this (breast cancer, Pima).
     """
     evidence = replace(evidence, likely=Table.concat(read.samples[:LIKELY_SAMPLES]))
@@ -212,11 +240,11 @@ def _weighed(
     schema: Schema,
     rng: np.random.Generator,
 ) -> tuple[Table, dict[str, float]]:
-    """Return what is submitted of the rows not read off.
+    """Weigh the reconstruction of rows that were not decoded against draws from the prior.
 
-    ``of`` is how many rows are known besides, and for which share of the others records stand. If
-    exact counts show that the rows of the prior are distributed differently, a guess from these
-    rows gets no weight.
+    ``of`` is the number of rows that are certain, and the share of the remaining rows that was
+    reconstructed. If exact counts show that the victims' rows are distributed differently from the
+    prior, draws from the prior get no weight.
     """
     strange = evidence.noise is None and own_rows_differ(
         [_classes(c.n0, c.n1, evidence) for c in counts],
@@ -234,7 +262,11 @@ def _weighed(
 
 
 def _classes(n0: NDArray[np.int64], n1: NDArray[np.int64], evidence: Evidence) -> NDArray[np.int64]:
-    """Return rows per class and leaf, int64 (2, J); where leaves are not right, (2, 1)."""
+    """Return rows per class and leaf, int64, shape (2, J).
+
+    If small bins are suppressed, leaves are not reliable. The rows are then summed over the leaves,
+    shape (2, 1).
+    """
     rows = np.stack([n0, n1])
     return rows.sum(axis=1, keepdims=True) if evidence.suppressed else rows
 
@@ -242,14 +274,14 @@ def _classes(n0: NDArray[np.int64], n1: NDArray[np.int64], evidence: Evidence) -
 def _victims_only(
     evidence: Evidence, t: int, counts: Counts, sums: LeafSums, is_union: bool
 ) -> LeafCounts:
-    """Return the victims' counts of a tree of the first round."""
+    """Return the victims' class counts in the leaves of a tree of the first round."""
     own_counts = (sums.own_n0, sums.own_n1) if is_union and evidence.own_inside else (0, 0)
     n0, n1 = np.maximum(counts.n0 - own_counts[0], 0), np.maximum(counts.n1 - own_counts[1], 0)
     return LeafCounts(t, evidence.trees[t].leaves, np.stack([n0, n1], axis=1))
 
 
 def _without_trees(evidence: Evidence, own_rows: Table, is_union: bool) -> list[int]:
-    """Return class counts from the declared N and the base score alone."""
+    """Return class counts from the declared number of rows and the base score."""
     inside = len(own_rows) if evidence.own_inside and not is_union else 0
     total = 0 if evidence.n_rows is None else evidence.n_rows - inside
     start = evidence.start(1).astype(np.float64)
@@ -261,7 +293,7 @@ def _without_trees(evidence: Evidence, own_rows: Table, is_union: bool) -> list[
 
 
 def _reads_bins(evidence: Evidence, options: Options) -> bool:
-    """Tell whether histograms are read bin by bin."""
+    """Return whether histograms are decoded bin by bin."""
     if evidence.level != "histograms" or options.random_leaf:
         return False
     return evidence.own_in_bins or options.scope != "union"
@@ -275,7 +307,7 @@ def _anywhere(
     options: Options,
     rng: np.random.Generator,
 ) -> Table:
-    """Return rows that no tree says anything about, merged from several draws."""
+    """Return rows that were in no tree of the first round: a consensus of draws from the prior."""
     boxes = open_boxes(rest[0].tolist(), basis.grid, evidence)
     parts = (boxes, basis.grid, basis.prior, schema)
     chains = options.chains_for(len(boxes.y))
@@ -324,7 +356,7 @@ def _follow_chains(
 def _initial_boxes(
     evidence: Evidence, grid: Grid, counts: Sequence[Counts], rest: Rest | None
 ) -> Boxes:
-    """Return the rows as the first round's counts leave them; with no counts, open."""
+    """Return the boxes of the rows after the first round, unconstrained if there are no counts."""
     if not counts:
         return open_boxes(evidence.sizes or (0, 0), grid, evidence)
     if evidence.outputs > 1:

@@ -37,11 +37,30 @@ def follow(
     rng: np.random.Generator,
     first: int = 1,
 ) -> None:
-    """Send the rows through the trees of ``sums`` from tree ``first`` on, in place.
+    """Assign the rows to leaves of each tree from tree ``first`` on, and narrow their boxes.
 
-    The trees of one round were grown on the margins before it. Where rounds are grown on some of
-    the rows, which of them is one more thing to guess, the same for all trees of a round; the rest
-    go where their boxes send them.
+    All trees of a round are grown on the margins before the round. Under row subsampling, the rows
+    that take part in a round are guessed, too, and are the same for all trees of the round. Rows
+    that do not take part are assigned by the prior.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        Trees and public parameters of the training.
+    sums : list of LeafSums
+        Sums of the leaves, one entry per tree to follow.
+    grid : Grid
+        Thresholds of all trees.
+    prior : Prior
+        Local rows and value ranges.
+    boxes : Boxes
+        The reconstruction so far. Changed in place.
+    options : Options
+        Options of the attack, for example the solver.
+    rng : numpy.random.Generator
+        The only source of randomness.
+    first : int
+        Number of trees whose leaves the boxes already reflect.
     """
     before, in_tree = boxes.margin, boxes.first
     if first == 1 and in_tree is not None:
@@ -52,7 +71,7 @@ def follow(
         leaves = grid.leaves(tree)
         if evidence.restart is not None and t == evidence.restart[0]:
             boxes.margin += evidence.restart[1]
-        if k == 0:
+        if k == 0:  # all trees of a round use the margins before the round
             before = boxes.margin.copy()
         if evidence.is_foreign(t):
             if len(boxes.y):
@@ -81,7 +100,7 @@ def _lead(
     rows: NDArray[np.intp],
     rng: np.random.Generator,
 ) -> None:
-    """Send rows that the first tree was not grown on to leaves of it, as own rows would go."""
+    """Assign rows that the first tree was not grown on to its leaves, by the prior."""
     tree = evidence.trees[0]
     leaves = grid.leaves(tree)
     lo, hi, y, missing, codes = (a[rows] for a in _parts(boxes))
@@ -104,7 +123,7 @@ def _move_margins(
     prior: Prior,
     boxes: Boxes,
 ) -> None:
-    """Add to every row what a tree grown on rows of others adds on average, in place."""
+    """Add the expected value of a foreign tree to the margin of every row, in place."""
     _, first, group = np.unique(boxes.history, return_index=True, return_inverse=True)
     boxed = boxes.lo[first], boxes.hi[first], boxes.y[first], boxes.missing[first]
     mean, variance = expected_values(boxed, tree, leaves, own_leaf, prior)
@@ -126,10 +145,12 @@ def _assign(
     options: Options,
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.int32], NDArray[np.bool_] | None]:
-    """Choose a leaf of tree ``t``, grown on these margins, for every row.
+    """Choose a leaf of tree ``t``, which was grown on the given margins, for every row.
 
-    Where it was grown on some of the rows, returned too are which; ``in_tree`` if that is known.
+    Under row subsampling, also return which rows took part. ``in_tree`` contains them if an earlier
+    tree of the round has determined them.
     """
+    # Rows with equal history have equal boxes, margins and labels. They form one group.
     share = boxes.share if in_tree is None else in_tree.astype(np.float64)
     group_key = boxes.history if in_tree is None else 2 * boxes.history + in_tree
     _, first, group, size = np.unique(
@@ -143,7 +164,7 @@ def _assign(
     of = np.zeros(len(y)) if evidence.targets is None else evidence.targets.values[lo[:, -1]]
     g, h = gradients_of(evidence, margin[first], y, of, t % evidence.outputs)
     target, ridge = equations(evidence, t, sums, leaves)
-    if boxes.doubt is not None:
+    if boxes.doubt is not None:  # uncertain margins make the sums of the rows uncertain, too
         doubt = of_output(boxes.doubt, t % evidence.outputs)[first] * size
         slope = None if ridge.shape[1] == 2 else slopes(evidence, t, leaves)
         p = g + (y == evidence.class_of(t))
@@ -162,6 +183,7 @@ def _assign(
         options_of, x = with_absence(options_of, x, share[first], len(leaves))
         target, ridge = np.pad(target, ((0, 1), (0, 0))), np.pad(ridge, ((0, 1), (0, 0)))
 
+    # Rows that reach a single leaf have no choice. Their contribution is subtracted from the sums.
     free = np.diff(options_of.offsets) > 1
     fixed_entries = options_of.offsets[:-1][~free]
     np.subtract.at(target, options_of.leaf[fixed_entries], x[fixed_entries] * size[~free, None])
@@ -180,6 +202,7 @@ def _assign(
     boxes.residual.append(left_over)
     if share is None:
         return chosen, None
+    # Absent rows still have a leaf, whose value is added to their margin. It is drawn by the prior.
     absent = chosen == len(leaves)
     u = rng.random(int(absent.sum()))
     chosen[absent] = draw_leaves(anywhere, shares(anywhere), group[absent], u)
@@ -196,9 +219,9 @@ def _solve(
     options: Options,
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.int32], float]:
-    """Return the leaves of rows that have a choice, and what the sums are off by then.
+    """Return the leaves of rows that reach several leaves, and the L1 distance of the sums.
 
-    ``sub`` is of groups of ``size`` equal rows; ``rows`` tells the group of each row.
+    ``sub`` contains groups of ``size`` equal rows. ``rows`` is the group of each row.
     """
     if options.solver == "max-ent":
         P = max_entropy(sub, size.astype(np.float64), x, target, ridge)
@@ -215,13 +238,26 @@ def _solve(
 
 
 def with_absence(r: Reach, x: Floats, share: Floats, nowhere: int) -> tuple[Reach, Floats]:
-    """Return the entries with one more per group: not in the tree, which brings nothing to it.
+    """Add the possibility of not taking part in the tree to the reachable leaves of each group.
 
-    `r`: Reachable leaves of m groups of rows.
-    `x`: float64 array, shape (nnz, K). What one row brings to each equation of a leaf.
-    `share`: float64 array, shape (m,). How likely a row is in the tree. Of a row that is in for
-    sure, or cannot be, there are only the leaves, or only the absence.
-    `nowhere`: The leaf that stands for absence.
+    An absent row contributes nothing to the sums.
+
+    Parameters
+    ----------
+    r : Reach
+        Reachable leaves of m groups of rows.
+    x : float64 array, shape (nnz, K)
+        Contribution of one row to each equation of a leaf.
+    share : float64 array, shape (m,)
+        Probability that a row takes part in the tree. A group with probability 1 gets no additional
+        entry. A group with probability 0 keeps no leaf.
+    nowhere : int
+        Number of the additional leaf that represents absence.
+
+    Returns
+    -------
+    (Reach, float64 array, shape (nnz', K))
+        The extended entries and their contributions.
     """
     width = np.diff(r.offsets)
     group = np.repeat(np.arange(len(width)), width)
@@ -229,6 +265,7 @@ def with_absence(r: Reach, x: Floats, share: Floats, nowhere: int) -> tuple[Reac
     with np.errstate(divide="ignore"):
         inside = (np.log(shares(r)) + np.log(share)[group])[possible]
         outside = np.log1p(-share)[out]
+    # Insert the new entry of each group after its leaves. The sort is stable for this reason.
     order = np.argsort(np.concatenate([group[possible], np.flatnonzero(out)]), kind="stable")
     size = np.bincount(group[possible], minlength=len(width)) + out
     leaf = np.concatenate([r.leaf[possible], np.full(out.sum(), nowhere, dtype=np.int32)])[order]
@@ -243,8 +280,9 @@ def with_absence(r: Reach, x: Floats, share: Floats, nowhere: int) -> tuple[Reac
 
 
 def shares(r: Reach) -> Floats:
-    """Return the probabilities of all leaves a row can reach, float64, shape (nnz,)."""
+    """Return the prior probabilities of the leaves that a row can reach, float64, shape (nnz,)."""
     start, width = r.offsets[:-1], np.diff(r.offsets)
+    # Subtract the largest log probability of each row, so that the exponential cannot overflow.
     top = np.maximum.reduceat(r.log_prior, start) if len(start) else np.zeros(0)
     weight = np.exp(r.log_prior - np.repeat(top, width))
     total = np.add.reduceat(weight, start) if len(start) else np.zeros(0)
@@ -252,13 +290,13 @@ def shares(r: Reach) -> Floats:
 
 
 def _evenly(r: Reach) -> Floats:
-    """Return equal probabilities for all leaves a row can reach."""
+    """Return equal probabilities for all leaves that a row can reach."""
     width = np.diff(r.offsets)
     return np.repeat(1.0 / width, width)
 
 
 def _only(r: Reach, x: Floats, rows: NDArray[np.bool_]) -> tuple[Reach, Floats]:
-    """Return the entries of some rows."""
+    """Return the entries of the selected rows."""
     width = np.diff(r.offsets)
     keep = np.repeat(rows, width)
     offsets = np.concatenate([[0], np.cumsum(width[rows])]).astype(np.int64)
@@ -266,7 +304,7 @@ def _only(r: Reach, x: Floats, rows: NDArray[np.bool_]) -> tuple[Reach, Floats]:
 
 
 def _expand(r: Reach, x: Floats, rows: NDArray[np.intp]) -> tuple[Reach, Floats]:
-    """Return the entries with groups written out as rows."""
+    """Return the entries of every single row, given those of its group."""
     width = np.diff(r.offsets)[rows]
     offsets = np.concatenate([[0], np.cumsum(width)]).astype(np.int64)
     entry = np.repeat(r.offsets[:-1][rows] - offsets[:-1], width) + np.arange(offsets[-1])
@@ -274,7 +312,7 @@ def _expand(r: Reach, x: Floats, rows: NDArray[np.intp]) -> tuple[Reach, Floats]
 
 
 def _hand_out(r: Reach, count: NDArray[np.int64], rows: NDArray[np.intp]) -> NDArray[np.int32]:
-    """Give each row of a group one of the leaves counted for it."""
+    """Assign the leaves of a group, as often as they were counted, to its rows."""
     out = np.empty(len(rows), dtype=np.int32)
     left = count.copy()
     for m, i in enumerate(rows):
