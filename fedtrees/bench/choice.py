@@ -11,8 +11,8 @@ from itertools import islice
 from typing import Any
 
 from fedtrees.bench.cells import Setting
-from fedtrees.bench.evaluate import parts_of, seen
-from fedtrees.bench.federation import federation_of, load_dataset
+from fedtrees.bench.evaluate import make_defense, parts_of, seen
+from fedtrees.bench.federation import Federation, federation_of, load_dataset
 from fedtrees.bench.limits import TimeLimit, limited_if_possible
 from fedtrees.bench.suite import ALL, AXES, DataRef, Grid, Suite, fits, roles_of, with_budgets
 from fedtrees.core.attack import contenders
@@ -327,39 +327,78 @@ class _Choice:
         return [t for t in dict.fromkeys(threats) if fits(t, protocol)]
 
     def _look(self, protocol: Spec, attack: Spec, threat: str) -> Reason:
-        """Return whether an attack applies to what a threat sees of two trees."""
-        key = str(protocol), str(attack), threat
-        if key not in self.looks:
-            try:
-                self.looks[key] = self._applies(protocol, attack, threat)
-            except TimeLimit:
-                self.looks[key] = Reason("timeout", seconds=self.time_limit)
-            except FedtreesError as err:
-                self.looks[key] = Reason("other", text=str(err))
-        return self.looks[key]  # type: ignore[no-any-return]
+        """Return `FITS` if an attack applies to a run of two trees, otherwise why not.
 
-    def _applies(self, protocol: Spec, attack: Spec, threat: str) -> Reason:
-        if lacking := _missing(protocol, Composed()):
+        The run without a defense is tried first, then those with the defenses that the user named:
+        some attacks read only the messages that a defense adds. If the attack applies to none of
+        these runs, the reason is that of the first one.
+        """
+        reasons: list[Reason] = []
+        for defense in self._defenses_of(protocol):
+            key = str(protocol), str(attack), threat, str(defense)
+            if key not in self.looks:
+                self.looks[key] = self._look_under(protocol, attack, threat, defense)
+            reasons.append(self.looks[key])
+            if reasons[-1].ok:
+                return FITS
+        return reasons[0]
+
+    def _defenses_of(self, protocol: Spec) -> list[Composed]:
+        """Return the defenses under which an attack is tried: none, and the named ones that fit.
+
+        The run without a defense is left out if the protocol cannot train on the table without one.
+        For example, `dp-gbdt` needs declared ranges or a defense that settles the cut points.
+        """
+        named = [d for axis, d in self._named() if axis == "defenses"]
+        suitable = [d for d in named if self._why(protocol, "defenses", d).ok]
+        instance, data = register.make("protocol", protocol), Data(self._schema(protocol))
+        bare = [Composed()] if not suitable or fit(instance, [], data=data).ok else []
+        return [*bare, *suitable]
+
+    def _look_under(self, protocol: Spec, attack: Spec, threat: str, defense: Composed) -> Reason:
+        """Return whether an attack applies to what a threat sees of two trees with a defense."""
+        try:
+            return self._applies(protocol, attack, threat, defense)
+        except TimeLimit:
+            return Reason("timeout", seconds=self.time_limit)
+        except FedtreesError as err:
+            return Reason("other", text=str(err))
+
+    def _applies(self, protocol: Spec, attack: Spec, threat: str, defense: Composed) -> Reason:
+        if lacking := _missing(protocol, defense):
             return Reason("other", text=_needs({protocol.name: lacking}))
         register.make("attack", attack)
         grid = self._base(protocol)
         instance: Protocol = register.make("protocol", protocol)
-        short: Protocol = register.make("protocol", at_most(protocol, _BRIEF))
         place = (grid.data[0], grid.partitions[0], grid.clients[0], self.seed)
-        setting = Setting.of(*place, instance)
-        federation = federation_of(setting, self.data_dir)
-        roles = roles_of(instance, grid.clients[0])
-        who, cheats = (of(roles) for of in (Threat.parse(threat).principals,
-                                            Threat.parse(threat).behaviours))  # fmt: skip
-        key = str(protocol), *cheats.items()
-        if key not in self.looks:
-            local_data = federation.local_data
-            options = {"noise_from": "seed", "behaviours": cheats}
-            with limited_if_possible(self.time_limit):
-                self.looks[key] = train(short, local_data, federation.schema, **options)
-        training: Training = self.looks[key]
-        case = federation.case(roles, who, self.seed, threat, training)
+        federation = federation_of(Setting.of(*place, instance), self.data_dir)
+        roles, parsed = roles_of(instance, grid.clients[0]), Threat.parse(threat)
+        training = self._training(protocol, defense, parsed.behaviours(roles), federation)
+        case = federation.case(roles, parsed.principals(roles), self.seed, threat, training)
         return fit(attack=attack, data=Data(federation.schema, view=seen(training, case)))
+
+    def _training(
+        self,
+        protocol: Spec,
+        defense: Composed,
+        behaviours: Mapping[str, str],
+        federation: Federation,
+    ) -> Training:
+        """Train two trees, once for each protocol, defense and dishonest behaviour."""
+        key = ("training", str(protocol), str(defense), *behaviours.items())
+        if key not in self.looks:
+            short: Protocol = register.make("protocol", at_most(protocol, _BRIEF))
+            options: dict[str, Any] = {"noise_from": "seed", "behaviours": behaviours}
+            with limited_if_possible(self.time_limit):
+                self.looks[key] = train(
+                    short,
+                    federation.local_data,
+                    federation.schema,
+                    defense=make_defense(defense),
+                    **options,
+                )
+        training: Training = self.looks[key]
+        return training
 
 
 def _of_answers(part: Any) -> bool:
