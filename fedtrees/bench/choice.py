@@ -6,18 +6,18 @@ fits (`fedtrees.protocols.fit`). What goes with nothing is refused, before anyth
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from itertools import islice
 from typing import Any
 
 from fedtrees.bench.cells import Setting
 from fedtrees.bench.evaluate import make_defense, parts_of, seen
+from fedtrees.bench.extras import check_extras, install_text, missing_extras, missing_modules
 from fedtrees.bench.federation import Federation, federation_of, load_dataset
 from fedtrees.bench.limits import TimeLimit, limited_if_possible
 from fedtrees.bench.suite import ALL, AXES, DataRef, Grid, Suite, fits, roles_of, with_budgets
 from fedtrees.core.attack import contenders
 from fedtrees.core.counts import listed
-from fedtrees.core.errors import INSTALL, FedtreesError, UsageError
+from fedtrees.core.errors import FedtreesError, UsageError
 from fedtrees.core.reasons import FITS, Reason, Unfit
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec
@@ -104,7 +104,7 @@ class _Choice:
                 more |= dict.fromkeys(self._others(axis, item))
         if not (tried or more):
             self._check([p for g in self.given for p in g.protocols])
-            able = (p for p in self._every() if self._goes(p) and not _missing(p, Composed()))
+            able = (p for p in self._every() if self._goes(p) and not missing_extras(p, Composed()))
             more = dict.fromkeys(islice(able, MOST_PROTOCOLS))
         narrowed = [
             self._narrowed(g) for g in self._comparable([g for g in compatible if g.protocols])
@@ -214,7 +214,7 @@ class _Choice:
         """Return protocols that are registered and try something; refuse what lacks an extra."""
         specs, missing = [], {}
         for spec in self._every():
-            if lacking := _missing(spec, item if axis == "defenses" else Composed()):
+            if lacking := missing_extras(spec, item if axis == "defenses" else Composed()):
                 if axis == "attacks" or (axis == "defenses" and self._why(spec, axis, item).ok):
                     missing[spec.name] = lacking
             elif self._why(spec, axis, item).ok and self._goes(spec):
@@ -235,8 +235,8 @@ class _Choice:
     def _check(self, protocols: Sequence[Spec]) -> None:
         """Refuse a defense that is tried in none of these protocols, and attacks if none is."""
         for protocol in protocols:
-            if lacking := _missing(protocol, Composed()):
-                _refuse(protocol.name, {protocol.name: lacking})
+            for defense in [Composed(), *(d for a, d in self._named() if a == "defenses")]:
+                check_extras(protocol, defense)
         for axis in dict.fromkeys(axis for axis, _ in self._named() if axis != "threats"):
             why = [self._why(p, axis, i) for a, i in self._named() if a == axis for p in protocols]
             if why and not any(reason.ok for reason in why):
@@ -365,8 +365,8 @@ class _Choice:
             return Reason("other", text=str(err))
 
     def _applies(self, protocol: Spec, attack: Spec, threat: str, defense: Composed) -> Reason:
-        if lacking := _missing(protocol, defense):
-            return Reason("other", text=_needs({protocol.name: lacking}))
+        if lacking := missing_extras(protocol, defense):
+            return Reason("other", text=install_text({protocol.name: lacking}))
         register.make("attack", attack)
         grid = self._base(protocol)
         instance: Protocol = register.make("protocol", protocol)
@@ -421,7 +421,7 @@ def _usual(protocol: Protocol, data: Data, endpoint: bool) -> Iterator[Composed]
             continue
         idle = not endpoint and _of_answers(part)
         costly = "aggregation" in part.acts_through
-        if idle or costly or _lacking(part.needs) or not fit(protocol, [part], data=data).ok:
+        if idle or costly or missing_modules(part.needs) or not fit(protocol, [part], data=data).ok:
             continue
         yield Composed((spec,))
 
@@ -445,27 +445,10 @@ def at_most(spec: Spec, most: Mapping[str, int]) -> Spec:
     return Spec(spec.name, {**spec.params, **less})
 
 
-def _lacking(modules: Sequence[str]) -> list[str]:
-    return [module for module in modules if find_spec(module) is None]
-
-
-def _missing(protocol: Spec, defense: Composed) -> list[str]:
-    """Return the modules of extras that are not installed, for a protocol and a defense."""
-    parts = [part for spec in defense.parts for part in register.get("defense", spec.name).needs]  # type: ignore[attr-defined]
-    return _lacking([*register.get("protocol", protocol.name).needs, *parts])  # type: ignore[attr-defined]
-
-
-def _needs(missing: Mapping[str, Sequence[str]]) -> str:
-    modules = dict.fromkeys(m for lacking in missing.values() for m in lacking)
-    verb = "needs" if len(missing) == 1 else "need"
-    how = "; ".join(dict.fromkeys(INSTALL[m] for m in modules))
-    return f"{listed([*missing])} {verb} {listed([*modules])}, not installed: {how}"
-
-
 def _refuse(item: str, missing: Mapping[str, Sequence[str]]) -> None:
     if [item] == [*missing]:
-        raise UsageError(_needs(missing))
-    raise UsageError(f"{item!r} goes with nothing that can run here: {_needs(missing)}")
+        raise UsageError(install_text(missing))
+    raise UsageError(f"{item!r} goes with nothing that can run here: {install_text(missing)}")
 
 
 def _merged(grids: Sequence[Grid]) -> Iterator[Grid]:

@@ -10,7 +10,7 @@ import pytest
 from present import CRYPTO
 
 from fedtrees.api import Run
-from fedtrees.bench import choice
+from fedtrees.bench import choice, extras
 from fedtrees.bench.cells import plan
 from fedtrees.bench.choice import chosen, told
 from fedtrees.bench.evaluate import run_training
@@ -239,7 +239,7 @@ def test_an_attack_that_applies_only_with_a_named_defense_is_kept():
 
 @pytest.mark.long
 def test_a_missing_extra_is_named_at_once(monkeypatch):
-    monkeypatch.setattr(choice, "find_spec", lambda name: None)
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
     for options in ({"defenses": ["dp-sgd"]}, {"protocols": ["fedsgd-mlp"]}, {"attacks": ["dlg"]}):
         with pytest.raises(UsageError, match=r"torch.*pip install"):
             chosen(QUICK, options)
