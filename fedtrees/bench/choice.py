@@ -6,18 +6,18 @@ fits (`fedtrees.protocols.fit`). What goes with nothing is refused, before anyth
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from itertools import islice
 from typing import Any
 
 from fedtrees.bench.cells import Setting
-from fedtrees.bench.evaluate import parts_of, seen
-from fedtrees.bench.federation import federation_of, load_dataset
+from fedtrees.bench.evaluate import make_defense, parts_of, seen
+from fedtrees.bench.extras import check_extras, install_text, missing_extras, missing_modules
+from fedtrees.bench.federation import Federation, federation_of, load_dataset
 from fedtrees.bench.limits import TimeLimit, limited_if_possible
 from fedtrees.bench.suite import ALL, AXES, DataRef, Grid, Suite, fits, roles_of, with_budgets
 from fedtrees.core.attack import contenders
 from fedtrees.core.counts import listed
-from fedtrees.core.errors import INSTALL, FedtreesError, UsageError
+from fedtrees.core.errors import FedtreesError, UsageError
 from fedtrees.core.reasons import FITS, Reason, Unfit
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec
@@ -104,7 +104,7 @@ class _Choice:
                 more |= dict.fromkeys(self._others(axis, item))
         if not (tried or more):
             self._check([p for g in self.given for p in g.protocols])
-            able = (p for p in self._every() if self._goes(p) and not _missing(p, Composed()))
+            able = (p for p in self._every() if self._goes(p) and not missing_extras(p, Composed()))
             more = dict.fromkeys(islice(able, MOST_PROTOCOLS))
         narrowed = [
             self._narrowed(g) for g in self._comparable([g for g in compatible if g.protocols])
@@ -214,7 +214,7 @@ class _Choice:
         """Return protocols that are registered and try something; refuse what lacks an extra."""
         specs, missing = [], {}
         for spec in self._every():
-            if lacking := _missing(spec, item if axis == "defenses" else Composed()):
+            if lacking := missing_extras(spec, item if axis == "defenses" else Composed()):
                 if axis == "attacks" or (axis == "defenses" and self._why(spec, axis, item).ok):
                     missing[spec.name] = lacking
             elif self._why(spec, axis, item).ok and self._goes(spec):
@@ -235,8 +235,8 @@ class _Choice:
     def _check(self, protocols: Sequence[Spec]) -> None:
         """Refuse a defense that is tried in none of these protocols, and attacks if none is."""
         for protocol in protocols:
-            if lacking := _missing(protocol, Composed()):
-                _refuse(protocol.name, {protocol.name: lacking})
+            for defense in [Composed(), *(d for a, d in self._named() if a == "defenses")]:
+                check_extras(protocol, defense)
         for axis in dict.fromkeys(axis for axis, _ in self._named() if axis != "threats"):
             why = [self._why(p, axis, i) for a, i in self._named() if a == axis for p in protocols]
             if why and not any(reason.ok for reason in why):
@@ -327,39 +327,78 @@ class _Choice:
         return [t for t in dict.fromkeys(threats) if fits(t, protocol)]
 
     def _look(self, protocol: Spec, attack: Spec, threat: str) -> Reason:
-        """Return whether an attack applies to what a threat sees of two trees."""
-        key = str(protocol), str(attack), threat
-        if key not in self.looks:
-            try:
-                self.looks[key] = self._applies(protocol, attack, threat)
-            except TimeLimit:
-                self.looks[key] = Reason("timeout", seconds=self.time_limit)
-            except FedtreesError as err:
-                self.looks[key] = Reason("other", text=str(err))
-        return self.looks[key]  # type: ignore[no-any-return]
+        """Return `FITS` if an attack applies to a run of two trees, otherwise why not.
 
-    def _applies(self, protocol: Spec, attack: Spec, threat: str) -> Reason:
-        if lacking := _missing(protocol, Composed()):
-            return Reason("other", text=_needs({protocol.name: lacking}))
+        The run without a defense is tried first, then those with the defenses that the user named:
+        some attacks read only the messages that a defense adds. If the attack applies to none of
+        these runs, the reason is that of the first one.
+        """
+        reasons: list[Reason] = []
+        for defense in self._defenses_of(protocol):
+            key = str(protocol), str(attack), threat, str(defense)
+            if key not in self.looks:
+                self.looks[key] = self._look_under(protocol, attack, threat, defense)
+            reasons.append(self.looks[key])
+            if reasons[-1].ok:
+                return FITS
+        return reasons[0]
+
+    def _defenses_of(self, protocol: Spec) -> list[Composed]:
+        """Return the defenses under which an attack is tried: none, and the named ones that fit.
+
+        The run without a defense is left out if the protocol cannot train on the table without one.
+        For example, `dp-gbdt` needs declared ranges or a defense that settles the cut points.
+        """
+        named = [d for axis, d in self._named() if axis == "defenses"]
+        suitable = [d for d in named if self._why(protocol, "defenses", d).ok]
+        instance, data = register.make("protocol", protocol), Data(self._schema(protocol))
+        bare = [Composed()] if not suitable or fit(instance, [], data=data).ok else []
+        return [*bare, *suitable]
+
+    def _look_under(self, protocol: Spec, attack: Spec, threat: str, defense: Composed) -> Reason:
+        """Return whether an attack applies to what a threat sees of two trees with a defense."""
+        try:
+            return self._applies(protocol, attack, threat, defense)
+        except TimeLimit:
+            return Reason("timeout", seconds=self.time_limit)
+        except FedtreesError as err:
+            return Reason("other", text=str(err))
+
+    def _applies(self, protocol: Spec, attack: Spec, threat: str, defense: Composed) -> Reason:
+        if lacking := missing_extras(protocol, defense):
+            return Reason("other", text=install_text({protocol.name: lacking}))
         register.make("attack", attack)
         grid = self._base(protocol)
         instance: Protocol = register.make("protocol", protocol)
-        short: Protocol = register.make("protocol", at_most(protocol, _BRIEF))
         place = (grid.data[0], grid.partitions[0], grid.clients[0], self.seed)
-        setting = Setting.of(*place, instance)
-        federation = federation_of(setting, self.data_dir)
-        roles = roles_of(instance, grid.clients[0])
-        who, cheats = (of(roles) for of in (Threat.parse(threat).principals,
-                                            Threat.parse(threat).behaviours))  # fmt: skip
-        key = str(protocol), *cheats.items()
-        if key not in self.looks:
-            local_data = federation.local_data
-            options = {"noise_from": "seed", "behaviours": cheats}
-            with limited_if_possible(self.time_limit):
-                self.looks[key] = train(short, local_data, federation.schema, **options)
-        training: Training = self.looks[key]
-        case = federation.case(roles, who, self.seed, threat, training)
+        federation = federation_of(Setting.of(*place, instance), self.data_dir)
+        roles, parsed = roles_of(instance, grid.clients[0]), Threat.parse(threat)
+        training = self._training(protocol, defense, parsed.behaviours(roles), federation)
+        case = federation.case(roles, parsed.principals(roles), self.seed, threat, training)
         return fit(attack=attack, data=Data(federation.schema, view=seen(training, case)))
+
+    def _training(
+        self,
+        protocol: Spec,
+        defense: Composed,
+        behaviours: Mapping[str, str],
+        federation: Federation,
+    ) -> Training:
+        """Train two trees, once for each protocol, defense and dishonest behaviour."""
+        key = ("training", str(protocol), str(defense), *behaviours.items())
+        if key not in self.looks:
+            short: Protocol = register.make("protocol", at_most(protocol, _BRIEF))
+            options: dict[str, Any] = {"noise_from": "seed", "behaviours": behaviours}
+            with limited_if_possible(self.time_limit):
+                self.looks[key] = train(
+                    short,
+                    federation.local_data,
+                    federation.schema,
+                    defense=make_defense(defense),
+                    **options,
+                )
+        training: Training = self.looks[key]
+        return training
 
 
 def _of_answers(part: Any) -> bool:
@@ -382,7 +421,7 @@ def _usual(protocol: Protocol, data: Data, endpoint: bool) -> Iterator[Composed]
             continue
         idle = not endpoint and _of_answers(part)
         costly = "aggregation" in part.acts_through
-        if idle or costly or _lacking(part.needs) or not fit(protocol, [part], data=data).ok:
+        if idle or costly or missing_modules(part.needs) or not fit(protocol, [part], data=data).ok:
             continue
         yield Composed((spec,))
 
@@ -406,27 +445,10 @@ def at_most(spec: Spec, most: Mapping[str, int]) -> Spec:
     return Spec(spec.name, {**spec.params, **less})
 
 
-def _lacking(modules: Sequence[str]) -> list[str]:
-    return [module for module in modules if find_spec(module) is None]
-
-
-def _missing(protocol: Spec, defense: Composed) -> list[str]:
-    """Return the modules of extras that are not installed, for a protocol and a defense."""
-    parts = [part for spec in defense.parts for part in register.get("defense", spec.name).needs]  # type: ignore[attr-defined]
-    return _lacking([*register.get("protocol", protocol.name).needs, *parts])  # type: ignore[attr-defined]
-
-
-def _needs(missing: Mapping[str, Sequence[str]]) -> str:
-    modules = dict.fromkeys(m for lacking in missing.values() for m in lacking)
-    verb = "needs" if len(missing) == 1 else "need"
-    how = "; ".join(dict.fromkeys(INSTALL[m] for m in modules))
-    return f"{listed([*missing])} {verb} {listed([*modules])}, not installed: {how}"
-
-
 def _refuse(item: str, missing: Mapping[str, Sequence[str]]) -> None:
     if [item] == [*missing]:
-        raise UsageError(_needs(missing))
-    raise UsageError(f"{item!r} goes with nothing that can run here: {_needs(missing)}")
+        raise UsageError(install_text(missing))
+    raise UsageError(f"{item!r} goes with nothing that can run here: {install_text(missing)}")
 
 
 def _merged(grids: Sequence[Grid]) -> Iterator[Grid]:

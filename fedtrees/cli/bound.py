@@ -44,6 +44,7 @@ def bound(
     id guesses of each the label, or where it has labels the others' columns. Of attacks that
     recognise members the figures are AUCs, against rows of the prior.
     """
+    from fedtrees.bench.extras import check_extras
     from fedtrees.bench.options import load_plugins
     from fedtrees.bounds.cells import USUAL, lines
     from fedtrees.bounds.tables import TinyTables
@@ -54,6 +55,8 @@ def bound(
     asked = [(p, tuple(defense or ("none",))) for p in protocols] if protocols else USUAL
     cells = [(one, against) for name, defenses in asked
              for one in parse_grid(name) for against in parse_composed(defenses)]  # fmt: skip
+    for cell in cells:
+        check_extras(*cell)
     most = min(len(cells), jobs or os.cpu_count() or 1)
     with ProcessPoolExecutor(
         most, get_context("spawn"), load_plugins, (plugin, unprotected)

@@ -229,6 +229,7 @@ def _explanation(
     from fedtrees.bench.cells import Setting
     from fedtrees.bench.disclosure import briefly, disclosures
     from fedtrees.bench.evaluate import make_defense
+    from fedtrees.bench.extras import check_extras
     from fedtrees.bench.federation import federation_of
     from fedtrees.bench.suite import DataRef
     from fedtrees.core.guarantee import join
@@ -239,6 +240,7 @@ def _explanation(
     composed = parse_composed(defenses) or parse_composed(["none"])
     if len(grid) != 1 or len(composed) != 1:
         raise UsageError("explain shows one protocol and one defense; compose defenses with +")
+    check_extras(grid[0], composed[0])
     check_parties(register.make("protocol", grid[0]), clients)  # with all that is given, too
     protocol: Protocol = register.make("protocol", briefly(grid[0]))
     defense = make_defense(composed[0])

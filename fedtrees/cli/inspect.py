@@ -13,7 +13,7 @@ import typer
 from fedtrees.bench.options import load_plugins
 from fedtrees.cli.options import DataDir, Format, Output, Plugins, Unprotected
 from fedtrees.core.errors import UsageError, did_you_mean
-from fedtrees.core.specs import parse_grid
+from fedtrees.core.specs import Composed, parse_grid
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -171,8 +171,14 @@ def check(
 ) -> None:
     """Check that protocols, defenses, attacks and behaviours keep the rules (conformance)."""
     from fedtrees.bench.conformance.checks import check as run_checks
+    from fedtrees.bench.extras import check_extras
 
     targets = [target for file in files for target in _targets(file, unprotected)]
+    for kind, name in targets:
+        if kind == "protocol":
+            check_extras(parse_grid(name)[0], Composed())
+        elif kind == "defense":
+            check_extras(None, Composed((parse_grid(name)[0],)))
     results = [
         {"kind": kind, "name": name, "rule": f.rule, "kept": f.kept, "detail": f.detail}
         for kind, name in targets

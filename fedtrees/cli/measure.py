@@ -48,6 +48,7 @@ def _measured(
     protocol: str, defenses: Any, runs: int | None, seed: int
 ) -> Iterator[dict[str, Any]]:
     from fedtrees.bench.evaluate import make_defense
+    from fedtrees.bench.extras import check_extras
     from fedtrees.bench.measured import audit
     from fedtrees.core.guarantee import ApproximateDP, PureDP, epsilon_in_words, join
     from fedtrees.core.registry import register
@@ -57,6 +58,7 @@ def _measured(
     for spec in parse_grid(protocol):
         for composed in parse_composed(defenses):
             made = register.make("protocol", spec)
+            check_extras(spec, composed)
             audited = audit(made, make_defense(composed), runs=runs, seed=seed)
             changed = {
                 k: v for k, v in audited.protocol.parameters.items() if v != made.parameters[k]

@@ -63,6 +63,7 @@ def train(
     Training and test rows are those of `fedtrees bench` for the same seed and partition.
     """
     from fedtrees.bench.evaluate import make_defense
+    from fedtrees.bench.extras import check_extras
     from fedtrees.bench.federation import load_dataset, spread
     from fedtrees.bench.suite import DataRef
     from fedtrees.core.registry import register
@@ -81,6 +82,7 @@ def train(
     load_plugins(given["plugin"], given["unprotected"])
     protocol_spec, defense_spec, spreading = _specs(protocol, defense or (), partition)
     made: Protocol = register.make("protocol", protocol_spec)
+    check_extras(protocol_spec, defense_spec)
     check_parties(made, clients)
     composed = make_defense(defense_spec)
     _check_targets(out, transcript, made)

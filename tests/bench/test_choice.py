@@ -10,7 +10,7 @@ import pytest
 from present import CRYPTO
 
 from fedtrees.api import Run
-from fedtrees.bench import choice
+from fedtrees.bench import choice, extras
 from fedtrees.bench.cells import plan
 from fedtrees.bench.choice import chosen, told
 from fedtrees.bench.evaluate import run_training
@@ -222,9 +222,24 @@ def test_what_goes_with_nothing_is_refused_at_once(options, said):
         chosen(QUICK, options)
 
 
+def test_an_attack_that_applies_only_with_a_named_defense_is_kept():
+    # Without dp-grid-cuts no client sends a sketch of its columns, and the table has no ranges.
+    options = {
+        "data": ["breast-cancer[rows=60]"],
+        "protocols": ["dp-gbdt[epsilon=1,trees=2,noise=distributed]"],
+        "defenses": ["dp-grid-cuts[epsilon=1]"],
+        "attacks": ["sketch-reading"],
+    }
+    (grid,) = chosen(QUICK, options).grids
+    assert [str(d) for d in grid.defenses if d.parts] == ["dp-grid-cuts[epsilon=1]"]
+    assert "server" in grid.threats
+    with pytest.raises(Unfit, match="sketch-reading does not apply: "):
+        chosen(QUICK, options | {"defenses": ["none"]})
+
+
 @pytest.mark.long
 def test_a_missing_extra_is_named_at_once(monkeypatch):
-    monkeypatch.setattr(choice, "find_spec", lambda name: None)
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
     for options in ({"defenses": ["dp-sgd"]}, {"protocols": ["fedsgd-mlp"]}, {"attacks": ["dlg"]}):
         with pytest.raises(UsageError, match=r"torch.*pip install"):
             chosen(QUICK, options)

@@ -487,3 +487,30 @@ def test_no_word_of_a_table_is_broken_in_a_narrow_terminal(capsys, monkeypatch, 
         main(["inspect", str(table)])
     words = set(capsys.readouterr().out.split())
     assert {"number_of_people", "different", "missing", "taken", "left"} <= words
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("bench", "-p", "dp-ebm"),
+        ("train", "-p", "dp-ebm"),
+        ("measure", "dp-ebm"),
+        ("explain", "dp-ebm"),
+        ("bound", "dp-ebm"),
+        ("check", "dp-ebm"),
+    ],
+)
+def test_every_command_names_the_extra_that_a_protocol_needs(arguments, capsys, monkeypatch):
+    monkeypatch.setattr("fedtrees.bench.extras.find_spec", lambda name: None)
+    err = fails(capsys, 2, *arguments)
+    assert "dp-ebm needs interpret, not installed: pip install 'fedtrees[ebm]'" in err
+
+
+def test_a_defense_that_lacks_its_extra_is_named_before_anything_is_trained(capsys, monkeypatch):
+    monkeypatch.setattr("fedtrees.bench.extras.find_spec", lambda name: None)
+    for arguments in (
+        ("check", "dp-sgd[epsilon=1]"),
+        ("measure", "fedtree-hist", "-d", "dp-sgd[epsilon=1]"),
+    ):
+        err = fails(capsys, 2, *arguments)
+        assert "dp-sgd needs dp_accounting, not installed: pip install 'fedtrees[neural]'" in err
