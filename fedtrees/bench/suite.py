@@ -365,7 +365,9 @@ class Suite:
         grids = self.grids
         if options:
             changed = Grid.parse(options)
-            given = {key: getattr(changed, key) for key in options} | {"undefended": True}
+            given = {key: getattr(changed, key) for key in options}
+            if {"protocols", "defenses"} & {*options}:  # there may be no other run to compare with
+                given["undefended"] = True
             grids = tuple(replace(g, **given).with_undefended() for g in self.grids)
         return self.of(grids, self.seeds if seeds is None else parse_seeds(seeds))
 

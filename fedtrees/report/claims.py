@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from fedtrees.core.guarantee import (
@@ -148,10 +149,17 @@ def _bound(stated: Stated) -> Bound | None:
     return next(((*g.budget, g) for g in bounded if g.budget), None)
 
 
-def in_words(stated: Sequence[tuple[Guarantee, ...]]) -> str:
+def _without_details(bound: PureDP | ApproximateDP) -> PureDP | ApproximateDP:
+    plain = replace(bound, outsider=0.0, coalition=0.0, unprotected="")
+    return replace(plain, replaced=0.0) if isinstance(plain, ApproximateDP) else plain
+
+
+def in_words(stated: Sequence[tuple[Guarantee, ...]], *, brief: bool = False) -> str:
     """Return what each finite epsilon means: its adversaries and its neighbouring relation.
 
     Of several runs, the one with the largest epsilon is described.
+
+    `brief`: Leave out other coalitions, the other neighbouring relation and what is public.
     """
     columns = zip(*stated, strict=True) if len({len(s) for s in stated}) == 1 else ()
     phrases = []
@@ -160,6 +168,8 @@ def in_words(stated: Sequence[tuple[Guarantee, ...]]) -> str:
         largest = max(bounded, key=lambda g: g.epsilon, default=None)
         if largest is not None and math.isfinite(largest.epsilon):
             of = " of the cut points" if largest.unit == "cuts" else ""
+            if brief:
+                largest = _without_details(largest)
             phrases.append(epsilon_in_words(largest).replace("epsilon", f"epsilon{of}", 1))
     return "; ".join(phrases)
 

@@ -209,12 +209,13 @@ def _content(folder: Path) -> tuple[bytes, dict[str, bytes]]:
         why = err.strerror or err
         raise StoreError(f"{folder} is no whole submission: {lost} cannot be read ({why})") from err
     lines = listed.decode("utf-8", "replace").splitlines()
-    names = sorted(line[66:] for line in lines)
+    digests = [(line[:64], line[66:]) for line in lines]
+    names = sorted(name for _, name in digests)
     if names != sorted(FILES):
         shown = short(", ".join(map(repr, names)), 200)
         raise StoreError(f"{folder}: {CHECKSUMS} lists {shown}; not {', '.join(FILES)}")
     for name, part in content.items():
-        if f"{hashlib.sha256(part).hexdigest()}  {name}" not in lines:
+        if (hashlib.sha256(part).hexdigest(), name) not in digests:
             raise StoreError(
                 f"{(folder / name).as_posix()!r} is not what was written: its sha256 is not in "
                 f"{CHECKSUMS}; submit the run again"

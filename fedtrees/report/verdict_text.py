@@ -138,9 +138,9 @@ def _epsilon(found: Found, findings: Findings) -> Iterator[Line]:
     protocol, spec = said.parted(found.use.name)
     trained = next((f for f in findings.settings if f.setting.protocol == protocol), found)
     defended = trained.defended(spec)
-    text = in_words(defended.guarantees.claimed) if defended is not None else ""
+    text = in_words(defended.guarantees.claimed, brief=True) if defended is not None else ""
     if text and defended is not None and not defended.void:
-        yield Line("EPSILON", f"{said.capital(text.partition(' (')[0])}.")
+        yield Line("EPSILON", f"{said.capital(text)}.")
 
 
 def _lines(found: Found, leaks: int, details: bool) -> Iterator[Line]:
