@@ -29,20 +29,20 @@ Ints = NDArray[np.int64]
 CONCENTRATIONS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 #: Pseudo-counts of the base rate in the Beta prior of the class share of one leaf.
 CLASS_WEIGHT = 2.0
-# Row totals of one leaf that are examined: those within so many nats of the best, at most so many.
+# Row totals of one leaf that are examined: those within this many nats of the best, at most 400.
 _NATS, _MOST_TOTALS = 20.0, 400
-# With more than four times so many rows, only so many of the smallest totals are examined, and
-# twice as many around the likely one.
+# With more than four times this number of rows, only this number of the smallest totals is
+# examined, and twice as many around the likely one.
 _WINDOW = 1024
 # Class counts examined for each total: within so many standard deviations, and at most so many.
 _DEVIATIONS, _MOST_COUNTS = 6.0, 200
 
 
 def counts_are_noisy(evidence: Evidence, sums: LeafSums) -> bool:
-    """Tell whether the sums of the first tree's leaves carry noise of a known variance.
+    """Return whether the sums of the first tree's leaves contain noise of a known variance.
 
-    Where small bins were suppressed the sums belong to other rows than those in the leaves, so that
-    no law connects them with the counts.
+    The result is False if small bins were suppressed: the sums then belong to other rows than those
+    in the leaves, so that no channel connects them with the counts.
     """
     largest = max(sums.var_g.max(initial=0.0), sums.var_h.max(initial=0.0))
     return bool(largest > NOISE_FLOOR) and not evidence.suppressed
@@ -129,7 +129,10 @@ def _number_of_rows(evidence: Evidence, sums: LeafSums, own_rows: int, tree: int
 
 @dataclass(frozen=True, eq=False)
 class _Leaves:
-    """The leaves of one tree, with what is known of their counts. `total`: victims' rows."""
+    """The leaves of one tree with the evidence about their counts.
+
+    `total` is the number of the victims' rows.
+    """
 
     evidence: Evidence
     sums: LeafSums
