@@ -36,17 +36,10 @@ FEW_CUTS = 1
 class Basis:
     """Thresholds of the trees, the prior on their grid, and the leaf sums of the victims' rows.
 
-    Attributes
-    ----------
-    grid : Grid
-        Thresholds of all trees, which bound the cells of the reconstruction.
-    prior : Prior
-        Distribution of the victims' rows on the grid before the sums are used.
-    sums : list of LeafSums
-        Leaf sums of the victims' rows, one entry per tree.
-    own : Table
-        Sample of the adversary's local rows, or of the rows of the population if there are none. It
-        contains these rows even if the prior was estimated from sketches.
+    ``grid`` contains the thresholds of all trees, which bound the cells of the reconstruction.
+    ``sums`` has one entry per tree, for the victims' rows. The last field is a sample of the
+    adversary's local rows, or of the rows of the population if there are none. It contains these
+    rows even if the prior was estimated from sketches.
     """
 
     grid: Grid

@@ -262,7 +262,7 @@ class Evidence:
         return np.full(shape, start.reshape(()) if self.outputs == 1 else start)
 
     def prior_rows(self, own: Table) -> Table:
-        """Return the rows from which a prior is estimated: own rows, else the population's.
+        """Return the rows from which a prior is estimated: local rows, else the population's.
 
         The result is empty if there are neither.
         """

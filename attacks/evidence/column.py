@@ -105,28 +105,17 @@ def filled(columns: Sequence[Column], own: Table) -> tuple[Column, ...]:
     return tuple(_next_to(c, x) if c.points else c for c, x in zip(columns, own.X.T, strict=True))
 
 
-def _next_to(column: Column, own: Floats) -> Column:
+def _next_to(column: Column, local_values: Floats) -> Column:
     at = column.values.astype(np.float64)
-    filled_column = of_own(column.values, column.counts, (at[:-1] + at[1:]) / 2, own)
+    filled_column = of_own(column.values, column.counts, (at[:-1] + at[1:]) / 2, local_values)
     return replace(filled_column, reliability=column.reliability)
 
 
 def unknown(feature: Feature, n: int, own: Floats) -> Column:
-    """Return a column of n rows for a feature without counts.
+    """Return a column of n rows for a feature without counts, with reliability 0.
 
-    Parameters
-    ----------
-    feature : Feature
-        Its categories, or its lowest value, are used if there are no local values.
-    n : int
-        Number of rows.
-    own : float32 array
-        Local values. If there are any, they determine the distribution.
-
-    Returns
-    -------
-    Column
-        With reliability 0.
+    If there are local values (`own`, float32), they determine the distribution. Otherwise all
+    categories are equally likely, or all rows have the lowest declared value or 0.
     """
     values, times = np.unique(own[np.isfinite(own)], return_counts=True)
     if not len(values):

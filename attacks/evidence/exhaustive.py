@@ -66,18 +66,9 @@ class Tables:
 
     @staticmethod
     def of(schema: Schema, n: int, own: Table) -> Tables | None:
-        """Enumerate the tables of n rows.
+        """Enumerate the tables of n rows. The local rows determine their prior.
 
         The result is None if a column has no codes or if there are more than `MOST_TABLES` tables.
-
-        Parameters
-        ----------
-        schema : Schema
-            Categories and classes.
-        n : int
-            Number of the victims' rows.
-        own : Table
-            Local rows, which determine the prior.
         """
         sizes = [*(len(f.categories) for f in schema.features), len(schema.classes)]
         V = prod(sizes)
@@ -139,20 +130,9 @@ def likeliest(types: Table, shares: Sequence[Floats]) -> tuple[Table, float]:
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """Public knowledge about how the trees were grown.
+    """Public knowledge about how the trees were grown, and the adversary's local rows.
 
-    Attributes
-    ----------
-    evidence : Evidence
-        The trees and statistics that were seen.
-    params : TreeParams
-        Training parameters.
-    schema : Schema
-        Names and categories of the columns.
-    own : Table
-        Local rows of the adversary.
-    made : bool
-        Whether cut points were computed from the rows.
+    ``made`` is True if the cut points were computed from the training rows.
     """
 
     evidence: Evidence
@@ -171,11 +151,11 @@ class Training:
 
     @cached_property
     def _of_codes(self) -> Cuts:
-        most = max(len(f.categories) for f in self.schema.features)
+        largest_size = max(len(f.categories) for f in self.schema.features)
         codes = np.minimum.outer(
-            np.arange(most), [len(f.categories) - 1 for f in self.schema.features]
+            np.arange(largest_size), [len(f.categories) - 1 for f in self.schema.features]
         )
-        return quantile_cuts(codes.astype(np.float32), most)
+        return quantile_cuts(codes.astype(np.float32), largest_size)
 
     def agrees(self, victims: Table) -> bool:
         """Return whether these rows reproduce the observed cut points, splits and histograms.

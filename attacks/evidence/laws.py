@@ -54,9 +54,9 @@ def reach_of(law: Channel | None, made: NDArray[np.int64], bits: Bits) -> NDArra
     if law is None:
         return np.zeros(len(made))
     units = np.ldexp(1.0, bits)
-    most = float(np.max(np.abs(law.within(units).spread(2)) / units))
-    if np.isfinite(most):
-        return most * made
+    largest_error = float(np.max(np.abs(law.within(units).spread(2)) / units))
+    if np.isfinite(largest_error):
+        return largest_error * made
     return DEVIATIONS * float(np.sqrt(max(cell_variance(law)))) * np.sqrt(made)
 
 

@@ -5,7 +5,7 @@ mean of a leaf that is probably empty is a small positive number, and no leaf is
 empty. The score counts leaves that are right in every class, so that the best claim is the *mode*
 of the joint posterior of both integers. Trees whose splits ignore the data (`dp-gbdt`) have many
 empty leaves, which a prior with a fitted concentration expresses: the shares of the leaves are
-Dirichlet distributed, centred on the rows of the prior (the adversary's own rows, else rows of the
+Dirichlet distributed, centred on the rows of the prior (the adversary's rows, else rows of the
 population), and the concentration is averaged over by its marginal likelihood.
 """
 
@@ -56,11 +56,11 @@ def most_probable_counts(
     Parameters
     ----------
     evidence : Evidence
-        What the adversary saw.
+        The trees and sums that the adversary has seen.
     sums : LeafSums
-        Of this tree, without the adversary's own rows.
+        Sums of this tree, without the adversary's rows.
     own_rows : int
-        Number of the adversary's own rows.
+        Number of the adversary's rows.
     tree : int
         A tree of the first round.
 
@@ -68,12 +68,10 @@ def most_probable_counts(
     -------
     tuple of int64 array, shape (J,) each, or None
         Rows of the other classes and of the tree's class. For numeric targets the second is zero.
-        None where the number of the victims' rows is neither declared nor visible in the sums.
+        None if the number of the victims' rows is neither declared nor visible in the sums.
 
-    Notes
-    -----
-    The claim maximises, leaf by leaf, ``P(n0, n1 | sums) * (1 / J + (n0 + n1) / N)``: the expected
-    share of leaves plus the expected share of rows in leaves whose counts are exact.
+    Notes ----- The claim maximises, leaf by leaf, ``P(n0, n1 | sums) * (1 / J + (n0 + n1) / N)``:
+    the expected share of leaves plus the expected share of rows in leaves whose counts are exact.
     """
     total = _number_of_rows(evidence, sums, own_rows, tree)
     if total is None:
@@ -91,19 +89,19 @@ def most_probable_claims(
 ) -> list[LeafCounts]:
     """Return claims about trees of the first round, with the most probable counts under noise.
 
-    A claim stays as it is where the sums of its tree are exact, where small bins were suppressed,
-    and where the number of the victims' rows is not known.
+    A claim is unchanged if the sums of its tree are exact, if small bins were suppressed, or if the
+    number of the victims' rows is unknown.
 
     Parameters
     ----------
     evidence : Evidence
-        What the adversary saw.
+        The trees and sums that the adversary has seen.
     sums : sequence of LeafSums
-        Of the trees, in their order, without the adversary's own rows.
+        Sums of the trees in their order, without the adversary's rows.
     own_rows : int
-        Number of the adversary's own rows.
+        Number of the adversary's rows.
     claims : sequence of LeafCounts
-        About all leaves of a tree each. For numeric targets they count one class.
+        Each is about all leaves of a tree. For numeric targets they count one class.
     """
     most_probable = []
     for claim in claims:

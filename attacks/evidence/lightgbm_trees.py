@@ -61,7 +61,7 @@ def _columns(view: View) -> dict[int, _Column]:
 def _tree(
     view: View,
     roots: list[RootSums],
-    found: dict[tuple[int, int], list[FoundSplits]],
+    splits: dict[tuple[int, int], list[FoundSplits]],
     columns: dict[int, _Column],
 ) -> Tree:
     """Grow a tree as `fedtrees.protocols.horizontal.lightgbm_machine.Machine.grown` does."""
@@ -71,7 +71,7 @@ def _tree(
     growing, step, pair = Growing(np.zeros(0, dtype=np.intp), root_totals), 0, (0, -1)
     for _ in range(p["num_leaves"] - 1):
         if growing.worth(pair, p["min_data_in_leaf"], p["max_depth"]):
-            messages = sorted(found.get((tree, step), []), key=lambda m: m.rank)
+            messages = sorted(splits.get((tree, step), []), key=lambda m: m.rank)
             growing.settle(growing.ordered(pair), [m.splits for m in messages])
             step += 1
         new_leaves = growing.advance(columns)

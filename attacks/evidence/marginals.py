@@ -147,8 +147,8 @@ def label_shares(view: View) -> NDArray[np.float64]:
     subtracted. Without prior rows all classes are equally likely.
     """
     classes = max(len(view.schema.classes), 2)
-    own = view.rows or Table.empty(view.schema)
-    local_counts = np.bincount(own.y, minlength=classes).astype(np.float64)
+    local_rows = view.rows or Table.empty(view.schema)
+    local_counts = np.bincount(local_rows.y, minlength=classes).astype(np.float64)
     scores = [m for _, m in view.messages(BaseScore)]
     if scores and view.parameters.get("base_score") is None:
         margin = scores[0].margin.astype(np.float64)

@@ -83,28 +83,30 @@ def parted(
         yield [ClientBins(*column, n) for column, n in zip(client_columns, rows, strict=True)]
 
 
-def _rows(weights: Doubles, merged: Doubles, own: Sequence[Doubles], least: float) -> list[Doubles]:
+def _rows(
+    weights: Doubles, merged: Doubles, client_edges: Sequence[Doubles], least: float
+) -> list[Doubles]:
     """Return the number of rows in each client's bins, at least `least` in each."""
-    shares = np.concatenate([_overlap(merged, edges) for edges in own], axis=1)
+    shares = np.concatenate([_overlap(merged, edges) for edges in client_edges], axis=1)
     even = _EVEN * np.eye(shares.shape[1])  # prefers the most even solution
     rest = np.append(weights - least * shares.sum(axis=1), np.zeros(len(even)))
     more, _ = nnls(np.concatenate([shares, even]), rest)
-    return np.split(more + least, np.cumsum([len(edges) - 1 for edges in own])[:-1])
+    return np.split(more + least, np.cumsum([len(edges) - 1 for edges in client_edges])[:-1])
 
 
-def _overlap(merged: Doubles, own: Doubles) -> Doubles:
+def _overlap(merged: Doubles, client_edges: Doubles) -> Doubles:
     """Return the share of every client bin that lies in each merged bin, shape (m, b)."""
-    low = np.maximum(merged[:-1, None], own[None, :-1])
-    high = np.minimum(merged[1:, None], own[None, 1:])
-    return np.maximum(high - low, 0) / np.maximum(np.diff(own), np.finfo(float).tiny)
+    low = np.maximum(merged[:-1, None], client_edges[None, :-1])
+    high = np.minimum(merged[1:, None], client_edges[None, 1:])
+    return np.maximum(high - low, 0) / np.maximum(np.diff(client_edges), np.finfo(float).tiny)
 
 
 def _chain(
     cuts: Doubles,
-    own: NDArray[np.bool_],
+    is_client: NDArray[np.bool_],
     nobodys: NDArray[np.bool_],
     ends: tuple[float, float],
-    known: NDArray[np.float32],
+    known_values: NDArray[np.float32],
 ) -> tuple[Doubles, Doubles]:
     """Return values with the client's cuts midway between them, and these cuts.
 
@@ -114,7 +116,7 @@ def _chain(
     """
     near = _DOUBLE * max(map(abs, ends))
     chains: list[tuple[float, float, tuple[int, ...]]] = [(ends[0], np.inf, ())]
-    for k in np.flatnonzero(own | nobodys).tolist():
+    for k in np.flatnonzero(is_client | nobodys).tolist():
         cut, grown = float(cuts[k]), []
         for low, high, taken in chains:
             if nobodys[k]:
@@ -122,14 +124,14 @@ def _chain(
             if low <= min(high, cut) + near:
                 grown.append((2 * cut - min(high, cut), 2 * cut - low, (*taken, k)))
         chains = sorted(grown, key=lambda chain: chain[0] - chain[1])[:_CHAINS]
-    best, best_chain = np.inf, (np.zeros(0), cuts[own])
+    best, best_chain = np.inf, (np.zeros(0), cuts[is_client])
     for low, high, taken in chains:
         last = min(high, ends[1])
         tried = _within(low, last, _SINGLE * max(map(abs, ends)))
-        for value in tried + known[(known >= low) & (known <= last)].tolist():
+        for value in tried + known_values[(known_values >= low) & (known_values <= last)].tolist():
             values = _followed(float(np.float32(value)), cuts[list(taken)])
             x = values.astype(np.float32)
-            places = float(np.where(np.isin(x, known), 0, _places(x)).mean())
+            places = float(np.where(np.isin(x, known_values), 0, _places(x)).mean())
             if places < min(best, float(_places_of_any(x).mean()) - _FEWER):
                 best, best_chain = places, (values, cuts[list(taken)])
     return best_chain

@@ -70,7 +70,7 @@ def opened_leaves(view: View) -> dict[str, Opened]:
         parts[EVERYONE if item.opened else item.sender][m.tree] = from_fixed(m.sums, bits)
     if view.changes(LeafSums, "sums", "client"):
         return _less_own(view, parts)
-    if EVERYONE in parts:  # the principals' own replies are in it as well
+    if EVERYONE in parts:  # it contains the replies of the adversary's parties as well
         return {EVERYONE: Opened(_in_order(parts[EVERYONE]), 0.0, True)}
     if set(parts) <= set(view.principals):
         return {}

@@ -63,7 +63,7 @@ class Prior:
     told: bool = False
     # By cross-validation among the rows of the prior.
     recipe: Recipe = Recipe(0.0, "bootstrap+consensus")
-    # None means `own`.
+    # None means the rows of the prior.
     pool: tuple[Table, NDArray[np.int32]] | None = None
 
     @property
@@ -194,19 +194,9 @@ def make_prior(
 ) -> Prior:
     """Place rows on the grid and compute the cell masses of each class.
 
-    Parameters
-    ----------
-    schema : Schema
-        Classes and types of the columns.
-    own : Table
-        Rows that the prior is estimated from. May be empty.
-    grid : Grid
-        Cells of the features.
-    low, high : float64 array, shape (d,)
-        Range of each feature.
-    told : bool, default False
-        Whether the rows contain values of the victims. Each class is then smoothed by all rows
-        instead of a uniform distribution.
+    Without revealed values, each class is smoothed by a uniform distribution on the range of each
+    feature (``low``, ``high``). If the rows contain values of the victims, revealed by sketches, it
+    is smoothed by all rows instead.
     """
     width = grid.width
     classes = max(len(schema.classes), 2)

@@ -152,30 +152,26 @@ def _categories(view: View, changes: Sequence[Change], f: int, column: Column) -
     return Column(codes[rows > 0], rows[rows > 0], False, reliability_of_shares)
 
 
-def _of_ranks(n: int, own: int, noise: float) -> float:
+def _of_ranks(n: int, n_prior: int, noise: float) -> float:
     """Return the share of the rank variance of n rows among the prior's rows that is not noise.
 
     The rank of a value has the variance ``n q (1-q) (1 + n/m)`` if m prior rows have the same
-    distribution, on average n/6 (1 + n/m). Without prior rows (``own`` is 0), the standard
-    deviation is set to a tenth of the rows, because a larger error reveals only the range of the
-    values.
+    distribution, on average n/6 (1 + n/m). Without prior rows, the standard deviation is set to a
+    tenth of the rows, because a larger error reveals only the range of the values.
     """
-    drawn = n / 6 * (1 + n / (own + 1)) if own else (n / 10) ** 2
+    drawn = n / 6 * (1 + n / (n_prior + 1)) if n_prior else (n / 10) ** 2
     return drawn / (drawn + noise) if noise else 1.0
 
 
 def _column(
-    sketch: FeatureSketch, f: int, size: int, whole: bool, known: bool | None = None
+    sketch: FeatureSketch, f: int, size: int, complete: bool, declared_complete: bool | None = None
 ) -> Column:
-    """Return one column of a sketch. `known` is the sketch's statement whether it is complete.
-
-    It is None if the sketch contains no such statement.
-    """
+    """Return one column of a sketch, which may declare that it contains all values (else None)."""
     part = slice(sketch.offsets[f], sketch.offsets[f + 1])
     values, counts = sketch.points[part], sketch.weights[part]
     below = len(values) > 0 and sketch.low[f] < values[0]
-    all_there = holds_all_values(counts, size) if known is None else known
-    exact = whole and not below and all_there
+    all_there = holds_all_values(counts, size) if declared_complete is None else declared_complete
+    exact = complete and not below and all_there
     if below:  # the first point also represents the smallest value
         values = np.concatenate([sketch.low[f : f + 1], values])
         counts = np.concatenate([[1], counts[:1] - 1, counts[1:]])

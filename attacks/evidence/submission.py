@@ -57,7 +57,7 @@ class Weight:
 
         Trust is the average over leaves of V / (V + noise), a reliability (Spearman 1904). V is the
         prior variance of a leaf's gradient sum: that of drawing the rows, plus that of estimating
-        the leaf's share from local rows. ``told`` is the number of sums per cell divided by
+        the leaf's share from local rows. The other field is the number of sums per cell divided by
         `TOLD_BY`, at most 1.
 
         Parameters
@@ -99,16 +99,9 @@ def told_by(sums: float, cells: int) -> float:
 class Blind:
     """Input of a blind guess.
 
-    Attributes
-    ----------
-    own : Table
-        Local rows, likely rows, or draws from declared ranges.
-    schema : Schema
-        Names, ranges and categories of the columns.
-    recipe : Recipe
-        Recipe that suits these rows best (`fedtrees.guessing.recipes.best_recipe`).
-    heard : float
-        Probability that draws from these rows resemble rows of the victims, 0 to 1.
+    It is made from local rows, likely rows, or draws from declared ranges. ``recipe`` is the one
+    that suits these rows best (`fedtrees.guessing.recipes.best_recipe`), and ``heard`` is the
+    probability that draws from them resemble rows of the victims, 0 to 1.
     """
 
     own: Table
@@ -118,17 +111,7 @@ class Blind:
 
     @staticmethod
     def of_rows(own: Table, schema: Schema, rng: np.random.Generator) -> Blind:
-        """Return the input for local rows, or for draws from declared ranges if there are none.
-
-        Parameters
-        ----------
-        own : Table
-            Local rows. May be empty.
-        schema : Schema
-            Names, ranges and categories of the columns.
-        rng : numpy.random.Generator
-            Randomness of the choice of the recipe.
-        """
+        """Return the input for local rows, or for draws from declared ranges if there are none."""
         rows = own if len(own) else rows_in_ranges(schema)
         recipe = best_recipe(rows, schema, rng) if len(rows) else Recipe(0.0, "")
         return Blind(rows, schema, recipe, min(1.0, len(rows) / HEARD_BY))
@@ -240,7 +223,7 @@ def submitted(
 
 
 def _spread(of: NDArray[np.intp], n: int) -> NDArray[np.intp]:
-    """Return n of the indices, evenly spaced, because neighbouring samples of a chain are similar."""
+    """Return n of the indices, evenly spaced, as neighbouring samples of a chain are similar."""
     return of[np.linspace(0, len(of) - 1, n).astype(int)]
 
 

@@ -121,41 +121,41 @@ def certain_bins(column: Column) -> Certain:
     return Certain(bin, allowed)
 
 
-def _one_number(brings: NDArray[np.int64], odd: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _one_number(statistics: NDArray[np.int64], odd: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return a random linear combination of the statistics modulo 2^64. It is additive as well."""
-    return np.asarray((brings.astype(np.uint64) * odd).sum(axis=1, dtype=np.uint64))
+    return np.asarray((statistics.astype(np.uint64) * odd).sum(axis=1, dtype=np.uint64))
 
 
-def _measure(brings: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return weights (s,) of statistics that only grow with rows, to bound the number of rows in a sum.
+def _measure(statistics: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return weights (s,) of statistics that are never negative, to bound the rows in a sum.
 
     Class counts are used if they are summed, because they count rows. Otherwise hessians are used.
     """
-    counts = ((brings == 0) | (brings == 1)).all(axis=0)
-    if counts.any() and (brings[:, counts].sum(axis=1) == 1).all():
+    counts = ((statistics == 0) | (statistics == 1)).all(axis=0)
+    if counts.any() and (statistics[:, counts].sum(axis=1) == 1).all():
         return counts.astype(np.int64)
-    return (brings >= 0).all(axis=0).astype(np.int64)
+    return (statistics >= 0).all(axis=0).astype(np.int64)
 
 
 @inner_kernel
-def _listed(value, most, first, last, out):  # type: ignore[no-untyped-def]
+def _listed(value, group_size, first, last, out):  # type: ignore[no-untyped-def]
     """List the sums of all choices among some groups and return their number."""
     out[0], size = np.uint64(0), 1
     for g in range(first, last):
-        for k in range(1, most[g] + 1):
+        for k in range(1, group_size[g] + 1):
             add = np.uint64(value[g] * np.uint64(k))
             for i in range(size):
                 out[k * size + i] = out[i] + add
-        size *= most[g] + 1
+        size *= group_size[g] + 1
     return size
 
 
 @inner_kernel
-def _spread(code, most, first, last, low, high):  # type: ignore[no-untyped-def]
+def _spread(code, group_size, first, last, low, high):  # type: ignore[no-untyped-def]
     """Extend the ranges of possible counts by one listed choice."""
     for g in range(first, last):
-        k = code % (most[g] + 1)
-        code //= most[g] + 1
+        k = code % (group_size[g] + 1)
+        code //= group_size[g] + 1
         low[g], high[g] = min(low[g], k), max(high[g], k)
 
 
@@ -166,36 +166,36 @@ def _order(value):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _of_all(value, most, wanted, effort, low, high):  # type: ignore[no-untyped-def]
+def _of_all(value, group_size, goal, effort, low, high):  # type: ignore[no-untyped-def]
     """Find all choices with the required sum, in two halves. Return -1 if they are too many."""
     N, cut, half, rest = len(value), 0, 1, 1
-    while cut < N and half * (most[cut] + 1) <= effort:
-        half *= most[cut] + 1
+    while cut < N and half * (group_size[cut] + 1) <= effort:
+        half *= group_size[cut] + 1
         cut += 1
     for g in range(cut, N):
-        rest *= most[g] + 1
+        rest *= group_size[g] + 1
         if rest > 4 * effort:
             return -1
     left, right = np.empty(half, np.uint64), np.empty(rest, np.uint64)
-    _listed(value, most, 0, cut, left)
-    _listed(value, most, cut, N, right)
+    _listed(value, group_size, 0, cut, left)
+    _listed(value, group_size, cut, N, right)
     order = _order(left)
     left = left[order]
     n_solutions = 0
     for j in range(rest):
-        at = place(left, 0, len(left), wanted - right[j])
-        while at < half and left[at] == wanted - right[j]:
+        at = place(left, 0, len(left), goal - right[j])
+        while at < half and left[at] == goal - right[j]:
             n_solutions += 1
             if n_solutions > MOST_SOLUTIONS:
                 return -1
-            _spread(order[at], most, 0, cut, low, high)
-            _spread(j, most, cut, N, low, high)
+            _spread(order[at], group_size, 0, cut, low, high)
+            _spread(j, group_size, cut, N, low, high)
             at += 1
     return n_solutions
 
 
 @kernel
-def _of_few(value, most, wanted, few, effort, low, high):  # type: ignore[no-untyped-def]
+def _of_few(value, group_size, goal, few, effort, low, high):  # type: ignore[no-untyped-def]
     """Find all choices of at most four rows with the required sum, or return -1 if too many."""
     N = len(value)
     pairs = N * (N + 1) // 2 if few > 2 else 0
@@ -215,8 +215,8 @@ def _of_few(value, most, wanted, few, effort, low, high):  # type: ignore[no-unt
     order = _order(sums)
     ordered, count, n_solutions = sums[order], np.zeros(N, np.int64), 0
     for j in range(p):
-        at = place(ordered, 0, len(ordered), wanted - sums[j])
-        while at < p and ordered[at] == wanted - sums[j]:
+        at = place(ordered, 0, len(ordered), goal - sums[j])
+        while at < p and ordered[at] == goal - sums[j]:
             i = order[at]
             at += 1
             chosen = (ends[j, 0], ends[j, 1], ends[i, 0], ends[i, 1])
@@ -225,7 +225,7 @@ def _of_few(value, most, wanted, few, effort, low, high):  # type: ignore[no-unt
                 if g >= 0:
                     count[g] += 1
                     rows += 1
-                    fits &= count[g] <= most[g]
+                    fits &= count[g] <= group_size[g]
             if fits and rows <= few:
                 n_solutions += 1
                 if n_solutions > MOST_SOLUTIONS:
@@ -239,7 +239,7 @@ def _of_few(value, most, wanted, few, effort, low, high):  # type: ignore[no-unt
 
 
 @inner_kernel
-def _at_one_bin(cand, value, size, wanted, room, effort, b, allowed, bin):  # type: ignore[no-untyped-def]
+def _at_one_bin(cand, value, size, goal, room, effort, b, allowed, bin):  # type: ignore[no-untyped-def]
     """Draw conclusions from one sum about its candidate rows, and return their number."""
     c = len(cand)
     by_size, few, filled = size[_order(size.astype(np.uint64))], 0, 0
@@ -257,10 +257,10 @@ def _at_one_bin(cand, value, size, wanted, room, effort, b, allowed, bin):  # ty
         of[order[p]] = N - 1
     group, group_size = group[:N], group_size[:N]
     low, high = group_size.copy(), np.zeros(N, np.int64)
-    n_solutions = _of_all(group, group_size, wanted, effort, low, high)
+    n_solutions = _of_all(group, group_size, goal, effort, low, high)
     if n_solutions < 0:
         low[:], high[:] = group_size, 0
-        n_solutions = _of_few(group, group_size, wanted, few, effort, low, high)
+        n_solutions = _of_few(group, group_size, goal, few, effort, low, high)
     if n_solutions <= 0:
         return 0
     concluded = 0
@@ -284,11 +284,11 @@ def _narrow(  # type: ignore[no-untyped-def]
     for e in range(len(tree)):
         t, begin, end = tree[e], starts[e], starts[e + 1]
         for b in range(B):
-            wanted, room, c = sums[e, b], rooms[e, b], 0
+            goal, room, c = sums[e, b], rooms[e, b], 0
             for q in range(begin, end):
                 i = rows[q]
                 if bin[i] == b:
-                    wanted -= value[t, i]
+                    goal -= value[t, i]
                     room -= size[t, i]
                 elif bin[i] < 0 and allowed[i, b]:
                     c += 1
@@ -307,7 +307,7 @@ def _narrow(  # type: ignore[no-untyped-def]
                     cand[k], candidate_values[k], large[k] = i, value[t, i], size[t, i]
                     k += 1
             concluded += _at_one_bin(
-                cand, candidate_values, large, wanted, room, effort, b, allowed, bin
+                cand, candidate_values, large, goal, room, effort, b, allowed, bin
             )
     for i in range(n):
         if bin[i] < 0:

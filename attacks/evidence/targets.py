@@ -44,7 +44,7 @@ class Moments:
 
 
 def told_moments(view: View) -> Moments:
-    """Return the moments of the victims' targets from the sums that clients send before boosting."""
+    """Return the moments of the victims' targets from sums that clients send at the start."""
     sums = [
         m.sums
         for item, m in view.messages(LabelSums)
@@ -140,19 +140,10 @@ def moments_of(evidence: Evidence, rows: Table, told: Moments) -> Moments:
 
 
 def targets_of(moments: Moments, own: Floats, n: int) -> Targets:
-    """Return cells of the targets of n victims' rows.
+    """Return cells of the targets of n victims' rows with the given moments.
 
-    Their distribution is that of the local targets, tilted to the victims' mean. With fewer than
-    two local targets it is a normal distribution.
-
-    Parameters
-    ----------
-    moments : Moments
-        Both moments of the victims' targets.
-    own : float64 array, shape (r,)
-        Targets of the prior's rows.
-    n : int
-        Number of victims' rows.
+    Their distribution is that of the prior's targets, tilted to the victims' mean. With fewer than
+    two prior targets it is a normal distribution.
     """
     assert moments.mean is not None
     assert moments.deviation is not None
@@ -183,7 +174,7 @@ def _tilted(share: Floats, values: Floats, mean: float) -> Floats:
     return share * np.exp(low * (at - 0.5))
 
 
-def _victims_in(evidence: Evidence, own: int) -> int:
+def _victims_in(evidence: Evidence, n_local: int) -> int:
     """Return the number of victims' rows: declared, or the sum of hessians, which are 1."""
     rows = evidence.n_rows
     if evidence.sizes is not None:
@@ -193,7 +184,7 @@ def _victims_in(evidence: Evidence, own: int) -> int:
         if sums is None:
             return evidence.most_rows or 0
         rows = round(float(sums[1].sum()) / evidence.share)
-    return max(rows - (own if evidence.own_inside else 0), 0)
+    return max(rows - (n_local if evidence.own_inside else 0), 0)
 
 
 def place_targets(

@@ -29,14 +29,14 @@ def grown_trees(view: View) -> tuple[ClassTree, ...]:
     return tuple(_tree(splits[t], leaves[t]) for t in sorted(leaves))
 
 
-def _tree(splits: Sequence[NodeSplits], told: LeafClasses) -> ClassTree:
+def _tree(splits: Sequence[NodeSplits], leaf_classes: LeafClasses) -> ClassTree:
     n = 1 + 2 * sum(len(m.nodes) for m in splits)
     feature, left, right = (np.full(n, -1, dtype=np.int32) for _ in range(3))
     threshold, default = np.zeros(n, dtype=np.float32), np.zeros(n, dtype=np.bool_)
     for m in splits:
         feature[m.nodes], threshold[m.nodes] = m.feature, m.threshold
         left[m.nodes], right[m.nodes], default[m.nodes] = m.left, m.left + 1, m.default_left
-    blank = np.full((n, told.probability.shape[1]), np.nan)
+    blank = np.full((n, leaf_classes.probability.shape[1]), np.nan)
     return ClassTree(feature, threshold, left, right, default, blank).released(
-        told.probability, told.counts
+        leaf_classes.probability, leaf_classes.counts
     )

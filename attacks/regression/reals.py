@@ -1,4 +1,4 @@
-"""Linear algebra on numbers of any precision: mpfr of gmpy2, or float64 to compare with."""
+"""Linear algebra with numbers of any precision: mpfr of gmpy2, or float64 for comparison."""
 
 import math
 from typing import Any

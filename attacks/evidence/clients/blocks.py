@@ -146,9 +146,9 @@ def _unmasked(
     return replace(tree, h=h, g=-w * (h + reg_lambda) - reg_alpha * np.sign(w)), restored[1]
 
 
-def _block(told: Sequence[Told], round: int, first: int, sender: str | None = None,
+def _block(trees_with_errors: Sequence[Told], round: int, first: int, sender: str | None = None,
            score: Scores | None = None) -> Block:  # fmt: skip
-    trees, errors = zip(*told, strict=True) if told else ((), ())
+    trees, errors = zip(*trees_with_errors, strict=True) if trees_with_errors else ((), ())
     return Block(round, first, tuple(trees), sender, score, tuple(errors))
 
 

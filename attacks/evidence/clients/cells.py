@@ -80,14 +80,10 @@ class Regions:
 class Cells:
     """Possible margins of the rows of one leaf before its tree, as gradients and hessians.
 
-    Attributes
-    ----------
-    p, h : float64 array, shape (C,)
-        Probability (the gradient of a row of class 0), and hessian.
-    step : float64 array, shape (C,)
-        Gradient of class 0 less that of class 1. It is 1 up to float32 rounding.
-    own : int64 array, shape (C,)
-        Number of the adversary's rows with this margin in the leaf.
+    ``p`` is the probability (the gradient of a row of class 0), ``h`` the hessian, and ``step`` the
+    gradient of class 0 less that of class 1, which is 1 up to float32 rounding (float64, shape
+    (C,)). The last field is the number of the adversary's rows with this margin in the leaf (int64,
+    shape (C,)).
     """
 
     # float64 (C,) each
@@ -164,10 +160,10 @@ def _margins(
     return np.unique(margin)
 
 
-def _cells(margin: NDArray[np.float32], own: NDArray[np.float32]) -> Cells:
+def _cells(margin: NDArray[np.float32], local_margin: NDArray[np.float32]) -> Cells:
     g, h = gradients(margin, np.zeros(len(margin)))
     step = g - gradients(margin, np.ones(len(margin)))[0]
     # margins so close that their gradients are equal are one cell
     _, first, cell = np.unique(np.stack([g, h]), axis=1, return_index=True, return_inverse=True)
-    at = cell.reshape(-1)[np.minimum(np.searchsorted(margin, own), len(margin) - 1)]
+    at = cell.reshape(-1)[np.minimum(np.searchsorted(margin, local_margin), len(margin) - 1)]
     return Cells(g[first], h[first], step[first], np.bincount(at, minlength=len(first)))
