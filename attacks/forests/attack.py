@@ -69,7 +69,7 @@ class DraftDP(Attack):
         check_positive("limit", self.limit)
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return the reason if the view has no usable counts or the mode does not fit, else None."""
+        """Return the reason if there are no usable counts or the mode does not fit, else None."""
         reason = unreadable(view)
         labels = reason is None and sources_of(view)[0].noise.kind == "labels"
         if labels and self.mode.startswith("cpsat"):

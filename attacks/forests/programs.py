@@ -1,6 +1,7 @@
-"""Find the table of least cost by a solver: over counts of possible rows, or over rows as published.
+"""Find the table of least cost by a solver, over counts of possible rows or as published.
 
-Both programs need OR-Tools. Costs are integers in 1 / `UNIT` nats.
+`cells_program` has one variable per possible row and class, and `rows_program` follows the paper.
+Both need OR-Tools. Costs are integers in 1 / `UNIT` nats.
 """
 
 from collections.abc import Sequence

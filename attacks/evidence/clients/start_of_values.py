@@ -128,7 +128,7 @@ class LeafValues:
 
     @staticmethod
     def of(tree: Tree, eta: float, reg_lambda: float, least_h: float, most_rows: int) -> LeafValues:
-        """Return the leaf values of a tree, small ones first, as these exclude most shares.
+        """Return the leaf values of a tree, small ones first because they exclude most.
 
         Parameters
         ----------

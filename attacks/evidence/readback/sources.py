@@ -166,7 +166,7 @@ def sums_of_nodes(
     bits: Bits,
     own: tuple[Longs, Longs] | None,
 ) -> SumBounds | None:
-    """Return bounds on other parties' contribution to the node sums that a server sends.
+    """Return bounds on other parties' contribution to broadcast node sums.
 
     A node's sum is computed from its parent's bins, whose errors add up. The errors of a node whose
     sibling was requested contain those of the parent and of the sibling. The adversary's
