@@ -69,6 +69,7 @@ class AttributeInference(Attack):
         p = imputer.chances(knowledge.rows, values)
         if column is None and not imputer.taught:
             values, prior = _spread(view, knowledge, values)
+            # without prior rows all rows have the same prior
             p = np.repeat(prior[None], len(knowledge.rows), axis=0)
         weight = 0.0
         model = model_in(view)
@@ -148,6 +149,7 @@ def _confidence(model: object, rows: Table, values: NDArray[np.float32], knowled
             logit = forest_logits(model, table)
         else:
             logit = class_logits(model.probabilities(X), rows.y)  # type: ignore[attr-defined]
+        # log probability of the label; the logistic function would underflow
         log_chances.append(-np.logaddexp(0, -logit))
     return np.column_stack(log_chances)
 
@@ -159,12 +161,14 @@ def _weight(model: object, imputer: Imputer, values: NDArray[np.float32], knowle
         return 1.0
     own_rows, p = held_out
     log_p, confidence = np.log(p + 1e-12), _confidence(model, own_rows, imputer.values, knowledge)
+    # the candidate value closest to the true one counts as correct
     off = np.abs(own_rows.X[:, knowledge.columns][:, None] - imputer.values[None]).sum(axis=2)
     right, best = off.argmin(axis=1), (0.0, -np.inf)
     for w in _WEIGHTS:
         z = log_p + w * confidence
         z -= np.logaddexp.reduce(z, axis=1)[:, None]
         score = float(z[np.arange(len(z)), right].mean())
+        # a larger weight must gain clearly, because there are few rows for validation
         if score > best[1] + _GAIN:
             best = w, score
     return best[0]

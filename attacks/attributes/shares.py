@@ -81,6 +81,7 @@ def counts_of(view: View) -> dict[str, Floats]:
     if not counts_by_client:
         total_counts, noise = None, cell_variance(view.channel(Histogram, "totals", "client"))
         sums = {name: client_sums for name, *client_sums in _sums(view)}
+        # with noise, the known totals of all clients correct the counts
         if min(noise) > NOISE_FLOOR:
             total_counts = _of_all(view, {*sums})
         if total_counts is None:
@@ -138,8 +139,9 @@ def _of_all(view: View, clients: set[str]) -> Floats | None:
 def agreed(found: dict[str, Floats], whole: Floats) -> dict[str, Floats]:
     """Return the closest non-negative counts that add up, for equal noise at all clients.
 
-    ``found`` maps clients to noisy rows of each class (float64, (K,)), and ``whole`` is their
-    total.
+    The first argument maps clients to noisy rows of each class (float64, shape (K,)), and the
+    second one is their exact total. For example, 3.2 and 1.2 rows with a total of 4 become 3.0 and
+    1.0.
     """
     counts = np.stack([*found.values()])
     columns = [_adding_up(x, total) for x, total in zip(counts.T, whole.tolist(), strict=True)]
@@ -193,6 +195,7 @@ def _total(view: View, m: Histogram) -> Floats:
     ):
         return total
     of_bin = cell_variance(law_of_sums(view))
+    # the bins of a column without missing values contain every row once
     columns = np.flatnonzero(view.schema.complete)
     sums = from_fixed(np.add.reduceat(m.sums[0], cuts.offsets[:-1])[columns], m.bits)
     estimates = np.concatenate([total[None], sums])

@@ -70,16 +70,8 @@ class Sums:
     def of(view: View, seen: Evidence, told: Told, values: NDArray[np.float32]) -> Sums | None:
         """Read the sums of boosted trees of one output that contain all rows, else return None.
 
-        Parameters
-        ----------
-        view : View
-            The adversary's view.
-        seen : Evidence
-            The trees.
-        told : Told
-            Rows without the attribute.
-        values : float32 array, shape (K, c)
-            Possible values of the attribute.
+        ``seen`` contains the trees, and ``values`` (float32, shape (K, c)) the possible values of
+        the attribute.
         """
         plain = seen.subsample == 1 and not seen.held_out and not seen.reg_alpha
         plain &= np.ndim(seen.base_margin) == 0 and seen.foreign is None and not seen.suppressed
@@ -108,6 +100,7 @@ class _Reader:
             [np.searchsorted(np.unique(b), v, side="right")
              for b, v in zip(borders, values.T, strict=True)]
         )  # fmt: skip
+        # values between the same borders take the same path, so that one per cell is enough
         _, first, cell = np.unique(codes, axis=0, return_index=True, return_inverse=True)
         self.cell, self._values = cell.reshape(-1), values[first]
         n, b = len(knowledge.rows), len(first)
@@ -205,6 +198,7 @@ class _Reader:
                 for c in range(codes.shape[1]):
                     present = codes[at, c] != missing
                     cell = ends[c] + np.where(present, codes[at, c], 0).astype(np.int64)
+                    # a bin whose hessian is smaller than that of the row cannot contain it
                     lack |= present & (of.sums[k, cell, 1] < h[at] * (1 - _ROUNDED) - 1e-6)
                 self.possible.reshape(-1)[at[lack]] = False
             rows, terms = self._added(inside, g, h)
@@ -254,6 +248,7 @@ def fitted(p: Floats, sums: Sums | None, held: Column | None) -> Floats:
 
     def law() -> Floats:
         z = log_p + log_factor[:, cell] + log_value
+        # prevents overflow
         z -= z.max(axis=1, keepdims=True)
         q = np.exp(z)
         return np.asarray(q / q.sum(axis=1, keepdims=True))
@@ -298,6 +293,7 @@ def _moved(inside: Floats, s: Sum, dual: Floats) -> Floats:
     moved = sum(term * by[s.group] for term, by in zip(s.terms, step, strict=True))
     largest = np.zeros(groups)
     np.maximum.at(largest, s.group[used], np.abs(moved).max(axis=0)[used])
+    # limit the change of the log odds per step, for numerical stability
     less = np.minimum(1.0, _STEP / np.maximum(largest, _STEP))
     dual += step * less
     return np.asarray(np.where(used, moved * less[s.group], 0.0))

@@ -1,4 +1,7 @@
-"""`told-bins`: read the bins of its rows that a passive party announces."""
+"""Read the bins of its rows that a passive party announces.
+
+For example, FederBoost sends the bin of every row unprotected or with randomised response.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar

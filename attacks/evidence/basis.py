@@ -93,11 +93,14 @@ class Basis:
         from_sketches = use_prior and evidence.likely is not None
         if from_sketches and evidence.likely is not None:
             prior_rows = evidence.likely
+            # likely rows contain the victims' values, so that their range replaces all estimates
             low, high = ranges_within(prior_rows, low, high)
+        # an adversary without rows and cut points still knows the declared ranges
         if use_prior and not len(prior_rows) and cuts is None:
             prior_rows = rows_in_ranges(schema, grid.edges)
         sample = spaced(prior_rows, wanted(len(prior_rows)))
         trees = len(evidence.trees) if n_trees is None else n_trees
+        # the victims' sums need all local rows, even if the prior uses a sample of them
         sums = victim_sums(evidence, own, trees, evidence.own_inside and subtract)
         if from_sketches or len(prior_rows) != len(own) or len(sample) < len(prior_rows):
             prior_rows = sample
@@ -149,6 +152,7 @@ class Basis:
         if recipe.kind == "imputed" or recipe.guess == "bootstrap+consensus":
             redrawn = ChainedEquations(prior_rows, schema, rng).redraw(rows, rng)
             recipe, rows = replace(recipe, share=0.0), Table.concat([prior_rows, redrawn])
+        # boxes take rows from the pool in order, so that its order has to be random
         rows = rows.take(rng.permutation(len(rows)))
         pool = (rows, self.grid.cells(rows.X))
         return replace(self, prior=replace(self.prior, recipe=recipe, pool=pool))
@@ -189,5 +193,7 @@ def rows_in_ranges(
             float(np.clip(np.median(x), 0.02, 0.98)) for x in (u, (cut - low) / (high - low))
         )
         middle = (len(cut) * seen + FEW_CUTS * usual) / (len(cut) + FEW_CUTS)
+        # a power of the relative position moves its median from `usual` to `middle` and keeps the
+        # range
         X[:, f] = low + (high - low) * u ** (np.log(middle) / np.log(usual))
     return Table(X, rows.y)

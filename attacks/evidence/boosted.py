@@ -224,6 +224,7 @@ class Evidence:
                 raise DataError(
                     f"{name} has {len(part)} entries for {len(self.trees)} trees; give one per tree"
                 )
+        # with several classes, incomplete rounds would have margins of different rounds
         if len(self.trees) % self.outputs:
             raise DataError(f"{len(self.trees)} trees do not make rounds of {self.outputs}")
 
@@ -276,6 +277,7 @@ class Evidence:
         """Return the evidence of the first ``first`` rounds that are not foreign."""
         n = first * self.outputs
         if self.foreign is not None:
+            # foreign trees between the first rounds are kept, because they change the margins
             grown = np.flatnonzero(~np.array(self.foreign, dtype=bool))
             n = 0 if not n else int(grown[n - 1]) + 1 if n <= len(grown) else len(self.trees)
         return replace(

@@ -200,6 +200,7 @@ def _with_rest(sizes: Sequence[int], rest: Rest | None, grid: Grid, evidence: Ev
     boxes.first = np.concatenate([a < n for a, n in zip(in_class, sizes, strict=True)])
     held_out = np.concatenate([a >= len(a) - m for a, m in zip(in_class, never, strict=True)])
     boxes.share = np.where(held_out, 0.0, evidence.subsample)
+    # rows of different sampling groups must never share a number
     boxes.history = boxes.y * 3 + np.where(boxes.first, 0, 1 + held_out)
     return boxes
 
@@ -228,6 +229,7 @@ def send(
     constraints = (leaves.feature, leaves.lo, leaves.hi, leaves.missing, leaves.codes)
     box = (boxes.lo, boxes.hi, boxes.missing, boxes.codes)
     _narrow(*box, rows, chosen, leaves.offsets, *constraints)
+    # combine the history with the new leaf, and renumber to keep the numbers small
     path = boxes.history * (len(leaves) + 1)
     path[rows] += chosen + 1
     boxes.history = np.unique(path, return_inverse=True)[1].astype(np.int64)

@@ -53,8 +53,10 @@ def likely_shares(
         p = np.maximum(rng.dirichlet(around, DRAWS), 1e-9)
         log_likelihood = [log_chance(np.repeat(codes, share_out(x, fewer)), n / fewer) for x in p]
         weight = softmax(np.array(log_likelihood) + _density(p, before) - _density(p, around))
+        # the share 0 is excluded, because no later draw could recover the category
         mean = np.maximum(weight @ p, 1e-9)
         posterior_variance = float(weight @ ((p - mean) ** 2).sum(axis=1))
+        # concentration of the Dirichlet distribution with this mean and variance
         rows = float(mean @ (1 - mean)) / max(posterior_variance, 1e-12) - 1
         around = np.maximum(mean * np.clip(rows, 0.5, NARROWER * around.sum()), 0.02)
     total = before.sum()

@@ -72,6 +72,7 @@ def nearest(X: Floats, values: Floats) -> Floats:
         return X
     above = np.clip(np.searchsorted(values, X), 1, max(len(values) - 1, 1))
     low, high = values[above - 1], values[np.minimum(above, len(values) - 1)]
+    # ties go to the smaller value
     near: Floats = np.where(X - low <= high - X, low, high)
     return np.where(np.isnan(X), X, near)
 
@@ -136,6 +137,7 @@ def shortest(low: NDArray[np.float64], high: NDArray[np.float64]) -> Floats:
     out = (low + high) / 2
     for places in range(7, -1, -1):
         first, last = np.ceil(low * 10.0**places), np.ceil(high * 10.0**places) - 1
+        # fewer places overwrite more, so that the fewest remain
         out = np.where(first <= last, np.floor((first + last) / 2) / 10.0**places, out)
     return out.astype(np.float32)
 

@@ -89,6 +89,7 @@ def counts_from_sums(
     n1_raw = n * p - sums.g
     if float(np.max(sums.var_g, initial=0.0)) > NOISE_FLOOR:
         n1_raw = shrink_positives(n1_raw, n, sums)
+    # a leaf cannot contain more positives than rows
     n1 = np.clip(np.rint(n1_raw), 0, n).astype(np.int64)
     off = np.concatenate([np.abs(raw - n), np.abs(n1_raw - n1), [0.0]])
     return Counts(n - n1, n1, float(off.max()))
@@ -109,6 +110,7 @@ def _noisy_counts(raw: Floats, sums: LeafSums, h: float, n_victims: int | None) 
     if n_victims is None:
         return np.maximum(np.rint(mean), 0).astype(np.int64)
     left_var = gain * noise_var + 1e-12
+    # condition the independent posteriors on the known total (Gaussian approximation)
     mean = mean + (total - mean.sum()) * left_var / left_var.sum()
     return share_out(mean, n_victims)
 
@@ -170,6 +172,7 @@ def share_out(weights: Floats, total: int) -> Ints:
     if total <= 0 or w.shape[0] == 0:
         return np.zeros(w.shape[0], dtype=np.int64)
     top = float(w.max())
+    # normalise first, because very small weights would overflow below
     w = w / top if top > 1e-300 else np.ones_like(w)
     w = w * (total / w.sum())
     low = np.floor(w).astype(np.int64)

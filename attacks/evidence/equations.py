@@ -39,11 +39,13 @@ def equations(
         return np.stack([sums.g, sums.h], axis=1), np.stack([sums.var_g, sums.var_h], axis=1)
     u = slopes(evidence, t, leaves)
     target = -evidence.reg_lambda * u - evidence.reg_alpha * np.sign(u)
+    # a leaf value contains the adversary's rows, so that their part is moved to the right-hand side
     target = target - sums.own_g - u * sums.own_h
     weight = (sums.own_h + evidence.reg_lambda + 1.0) / evidence.learning_rate
     values = evidence.trees[t].value[leaves.node]
     off = 0.0 if evidence.rounding is None else evidence.rounding.error(values)[1]
     variance = off * weight**2 + sums.var_g + u * u * sums.var_h
+    # G is uniform between -alpha and alpha if the L1 penalty sets the value to 0
     variance = variance + np.where(u == 0, evidence.reg_alpha**2 / 3, 0.0)
     return target[:, None], variance[:, None]
 

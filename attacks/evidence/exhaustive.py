@@ -175,6 +175,7 @@ class Training:
             )
         except FedtreesError:  # rows of one class have no mean to start from
             return False
+        # splits are compared exactly, because training is deterministic
         if not all(map(_splits_alike, grown.trees, self.evidence.trees)):
             return False
         inside = self.evidence.own_in_bins and self.evidence.own_inside
@@ -246,6 +247,7 @@ def _fit(evidence: Evidence, basis: Basis, tables: Tables) -> Floats:
     before = margin
     for t, (tree, sums) in enumerate(zip(evidence.trees, basis.sums, strict=True)):
         k, leaves = t % evidence.outputs, basis.grid.leaves(tree)
+        # all trees of a round are computed from the margins before the round
         before = margin.copy() if k == 0 else before
         g, h = gradients_of(evidence, before, rows.y, rows.X[:, -1], k)
         target, variance = equations(evidence, t, sums, leaves)

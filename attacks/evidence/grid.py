@@ -132,6 +132,7 @@ class Grid:
                 if np.isnan(cuts).any():
                     cuts = np.arange(1, codes[f], dtype=np.float32)
                 edges_of[f].append(cuts)
+        # a feature without splits has one cell
         empty = np.zeros(0, dtype=np.float32)
         edges = tuple(np.unique(np.concatenate([empty, *parts])) for parts in edges_of)
         return Grid(edges, np.zeros(d, dtype=bool))
@@ -188,6 +189,7 @@ class Grid:
                 sides = (lo, min(hi, cut), left, codes), (max(lo, cut), hi, right, codes)
             stack.append((int(tree.left[node]), {**box, f: sides[0]}))
             stack.append((int(tree.right[node]), {**box, f: sides[1]}))
+        # the ascending order is that of `Tree.leaves`
         nodes = sorted(boxes)
         parts = [(f, part) for n in nodes for f, part in sorted(boxes[n].items())]
         flat = np.array([(f, *part[:3]) for f, part in parts], dtype=np.int32).reshape(-1, 4)

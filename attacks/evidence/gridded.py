@@ -45,6 +45,7 @@ def on_grid(view: View) -> tuple[Column, ...] | None:
     for feature, x, b, noisy, own_counts in zip(
         view.schema.features, likely.X.T, borders, *parts, strict=True
     ):
+        # the number of present values is estimated from the prior's rows, plus one row
         present = round(n * (np.isfinite(x).sum() + 1) / (len(x) + 1))
         if not len(b):
             columns.append(unknown(feature, present, x))

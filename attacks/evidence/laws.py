@@ -53,6 +53,7 @@ def reach_of(law: Channel | None, made: NDArray[np.int64], bits: Bits) -> NDArra
     """
     if law is None:
         return np.zeros(len(made))
+    # channels are stated in gradients, and sums are fixed-point integers
     units = np.ldexp(1.0, bits)
     largest_error = float(np.max(np.abs(law.within(units).spread(2)) / units))
     if np.isfinite(largest_error):

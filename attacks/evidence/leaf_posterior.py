@@ -199,6 +199,7 @@ class _Leaves:
         order = np.argsort(-log_p, kind="stable")[:_MOST_TOTALS]
         order = order[log_p[order] >= log_p[order[0]] - _NATS]
         n, log_p = totals[order], log_p[order]
+        # expected score of an exact claim: its share of leaves plus its share of rows
         gain = np.log(1 / len(self.likely) + n / max(self.total, 1))
         if self.evidence.targets is not None:  # rows have numbers, and no class
             return int(n[np.argmax(log_p + gain)]), 0

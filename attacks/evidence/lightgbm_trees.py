@@ -70,6 +70,7 @@ def _tree(
     root_totals = LeafTotals(gradient, hessian, sum(r.rows for r in roots))
     growing, step, pair = Growing(np.zeros(0, dtype=np.intp), root_totals), 0, (0, -1)
     for _ in range(p["num_leaves"] - 1):
+        # machines only search splits for leaves that may be split, which defines the step number
         if growing.worth(pair, p["min_data_in_leaf"], p["max_depth"]):
             messages = sorted(splits.get((tree, step), []), key=lambda m: m.rank)
             growing.settle(growing.ordered(pair), [m.splits for m in messages])

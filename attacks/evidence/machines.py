@@ -71,6 +71,7 @@ class Told:
             return None
         rows = {name: c.positives + c.negatives for name, c in self.classes.items()}
         mean = sum(c.positives for c in self.classes.values()) / max(sum(rows.values()), 1)
+        # boosting starts at the mean label, or at 1/2 if this is switched off
         for p in (mean, 0.5):
             if 0 < p < 1 and all(
                 root.rows == rows[name]
@@ -149,6 +150,7 @@ def bins_of(told: Told) -> Iterator[tuple[str, Bins]]:
             if len(part) < 2 * mappers.sent(k) or np.isnan(part).any():
                 continue
             rows = counts(part, start)
+            # LightGBM does not send the first bin if it is the most frequent one
             if mappers.frequent[k] == 0:
                 rows = np.concatenate([np.zeros((1, 2), np.int64), rows])
             often = int(mappers.frequent[k])
@@ -225,7 +227,8 @@ def values_of(mappers: BinMappers, k: int, rows: NDArray[np.int64] | None = None
         if len(values):
             bins = np.arange(span.start, span.stop)
             bin_values = Values(*(np.concatenate(pair) for pair in zip(
-                (bin_values.bins, bin_values.values, bin_values.certain), (bins, values, certain), strict=True
+                (bin_values.bins, bin_values.values, bin_values.certain), (bins, values, certain),
+                strict=True
             )))  # fmt: skip
     return bin_values
 

@@ -83,6 +83,7 @@ def rows_with(
         drawn = redraws.redraw(Table(drawn, y), rng).X
     X = np.full((n, len(columns)), np.nan, dtype=np.float32)
     for f, column in enumerate(columns):
+        # the share of missing values is that of the victims' column
         m = min(round(column.present * n / max(of, 1)), n)
         order = rng.permutation(n)
         # drawn rows without a value come last, so that they are the ones without one in the result
@@ -153,6 +154,7 @@ def label_shares(view: View) -> NDArray[np.float64]:
     if scores and view.parameters.get("base_score") is None:
         margin = scores[0].margin.astype(np.float64)
         odds = np.array([1.0, np.exp(margin[0])]) if len(margin) == 1 else np.exp(margin)
+        # noise or rounding can make the difference negative
         rest = np.maximum(view.n_rows * odds / odds.sum() - local_counts, 0.0)
         if rest.sum() > 0:
             return np.asarray(rest / rest.sum())

@@ -48,6 +48,7 @@ def max_entropy(reach: Reach, weight: Floats, x: Floats, target: Floats, ridge: 
         P in the order of `Reach.leaf`. The entries of each row add up to 1.
     """
     J, K = target.shape
+    # exact sums may be infeasible after rounding, so that they also need a small ridge
     ridge = np.maximum(ridge, EXACT_RIDGE).reshape(-1)
     # no parameter can change the equation of a leaf that no row can reach
     active = np.zeros(J, dtype=bool)

@@ -66,6 +66,7 @@ def parted(
         cuts, ends = m.cuts_of(f), (float(m.low[f]), float(m.high[f]))
         changes = np.diff(m.scores[:, bins][:, 1:-1], axis=1) != 0
         own_cuts = changes.reshape(clients, -1, len(cuts)).any(axis=1)
+        # a cut at which no score changes may belong to any client
         unused = ~own_cuts.any(axis=0)
         client_columns = []
         for is_own in own_cuts:
@@ -89,6 +90,7 @@ def _rows(
     """Return the number of rows in each client's bins, at least `least` in each."""
     shares = np.concatenate([_overlap(merged, edges) for edges in client_edges], axis=1)
     even = _EVEN * np.eye(shares.shape[1])  # prefers the most even solution
+    # every bin of a client contains at least `least` rows, so that only the excess is solved for
     rest = np.append(weights - least * shares.sum(axis=1), np.zeros(len(even)))
     more, _ = nnls(np.concatenate([shares, even]), rest)
     return np.split(more + least, np.cumsum([len(edges) - 1 for edges in client_edges])[:-1])

@@ -36,6 +36,7 @@ def likely_counts(noisy: Longs, own: Longs, n: int, variance: float) -> tuple[Lo
         Mean weight of the noisy counts over rows, 0 to 1.
     """
     m = int(own.sum()) + 1
+    # one additional row, spread over all cells, excludes zero probabilities
     p = (own + 1 / len(own)) / m
     spread = n * p * (1 - p) * (1 + n / m)
     believed = spread / np.maximum(spread + variance, np.finfo(np.float64).tiny)

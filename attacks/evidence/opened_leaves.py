@@ -102,6 +102,7 @@ def _less_own(view: View, parts: dict[str, dict[int, Floats]]) -> dict[str, Open
     clients = sum(role == "client" for role in view.roles.values())
     if not total or not local_parts:
         return {EVERYONE: Opened(_in_order(total), 1.0, True)} if total is not released else {}
+    # the subtracted messages contain the noise of these parties, so that their share of it vanishes
     rest = {t: sums - np.sum([p[t] for p in local_parts], axis=0) for t, sums in total.items()}
     return {OTHERS: Opened(_in_order(rest), 1 - len(local_parts) / clients, False)}
 

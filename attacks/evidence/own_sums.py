@@ -73,6 +73,7 @@ def _leaf_sums(tree: Tree, levels: Sequence[Histogram], cuts: Cuts) -> Floats | 
         return None
     of: dict[int, Sums] = {}
     total: dict[int, Sums] = {0: levels[0].totals[0]}
+    # a child that was not sent is the difference of its parent and its sibling
     sibling, parent = {}, {}
     for node in np.flatnonzero(tree.feature >= 0).tolist():
         left, right = int(tree.left[node]), int(tree.right[node])

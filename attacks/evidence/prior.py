@@ -142,6 +142,7 @@ def value_ranges(
         declared = (feature.low, feature.high) if ranges == "schema" else (None, None)
         ends = [t if t is not None else v for t, v in zip(limits, declared, strict=True)]
         endpoints = np.concatenate([*seen, [v for v in ends if v is not None]]).astype(np.float64)
+        # cut points of unbounded bins carry no information about the range
         endpoints = endpoints[np.abs(endpoints) < LARGEST]
         if endpoints.size:
             low[f], high[f] = endpoints.min(), endpoints.max()
@@ -164,6 +165,7 @@ def pooled_range(cuts: Cuts, f: int) -> tuple[float | None, float | None]:
     bottom = float(cuts.minimum[f]) + SENTINEL_MARGIN
     if top > LARGEST:
         return None, None
+    # sentinels are float32, so that values within this distance of 0 count as 0
     rounding = 1e-6 * max(abs(top), abs(bottom), 1.0)
     if -rounding <= bottom and top <= rounding:
         low, high = 0.0, 0.0

@@ -47,6 +47,7 @@ def no_trees(view: View, *, numbers: bool = False) -> Reason | None:
         return Reason("trees-of-several")
     if classes_of_leaves(view) is None and not (numbers and squared_error(view)):
         return Reason("other-leaves")
+    # sets of codes are stored in one 64-bit word
     if any(len(f.categories) > MOST_CODES for f in split_by_sets(view)):
         return Reason("many-categories", most=MOST_CODES)
     return None

@@ -135,6 +135,7 @@ class TreeLevel:
 
     def summed(self, principals: Container[str]) -> TreeLevel:
         """Return the level with the single source `OTHERS` if it has sums of single clients."""
+        # the sums are already those of several clients
         if not self.sums.keys() - {EVERYONE, OTHERS}:
             return self
         sums, totals = (

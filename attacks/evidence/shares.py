@@ -61,6 +61,7 @@ def counts(own: NDArray[np.float64], start: float) -> NDArray[np.int64]:
         rows = h / (start * (1 - start))
         positives = rows * start - g
         solved = np.stack([rows, positives], axis=1)
+        # unknown sums become -1, which is rejected below
         near = np.rint(np.nan_to_num(solved, nan=-1.0))
         sure = (np.abs(solved - near) < WHOLE).all(axis=1)
     sure &= (near[:, 1] >= 0) & (near[:, 1] <= near[:, 0]) & (near[:, 0] < 1 << 40)

@@ -133,6 +133,7 @@ def _categories(view: View, changes: Sequence[Change], f: int, column: Column) -
     Otherwise the column is returned unchanged.
     """
     feature, n = view.schema.features[f], column.present
+    # only mechanisms with a known likelihood allow inference about the categories
     laws = [c.log_chance for c in changes if isinstance(c, Mechanism) and c.log_chance]
     if not feature.categories or not laws or not n:
         return column
@@ -174,6 +175,7 @@ def _column(
     exact = complete and not below and all_there
     if below:  # the first point also represents the smallest value
         values = np.concatenate([sketch.low[f : f + 1], values])
+        # move one row from the first point to the minimum
         counts = np.concatenate([[1], counts[:1] - 1, counts[1:]])
         values, counts = values[counts > 0], counts[counts > 0]
     return Column(values, counts, exact, points=not exact)

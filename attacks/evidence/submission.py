@@ -200,10 +200,12 @@ def submitted(
     blind_draws = Draws(blind.own, blind.schema, rows, rng, classes, at_once=True)
     guess, kind = blind_draws.guess(blind.recipe.guess), blind.recipe.apart or blind.recipe.kind
     draws = [drawn.take(np.arange(n)) for drawn in blind_draws.of(kind)]
+    # draws count where they are reliable and the evidence is weak
     doubt = blind.heard * (1 - weight.told)
     votes = round(VOTES * weight.trust * (1 - doubt / 2))
     if not votes:
         return guess, {"submits_blind": 1.0, "votes": 0.0}
+    # samples that vote for a guess would rate it too highly, so that other samples judge it
     judging = _spread(np.arange(len(worlds)), min(JUDGES, len(worlds) // 2))
     voting = _spread(np.setdiff1d(np.arange(len(worlds)), judging), votes)
     order = rng.permutation(n)  # each block is then a random part of all rows
@@ -276,6 +278,7 @@ def own_rows_differ(victims: Sequence[NDArray[np.int64]], own: Sequence[NDArray[
     """
     for pair in zip(victims, own, strict=False):
         both = np.stack([each.ravel() for each in pair])
+        # expected counts are smallest in the smaller of both groups
         smaller = both.sum(axis=1).min() / max(both.sum(), 1)
         sparse = both.sum(axis=0) * smaller < _FEWEST_EXPECTED
         both = np.column_stack([both[:, ~sparse], both[:, sparse].sum(axis=1)])

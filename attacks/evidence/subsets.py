@@ -96,6 +96,7 @@ def certain_bins(column: Column) -> Certain:
     place = {tree: k for k, tree in enumerate(trees)}
     width = nodes[0].brings.shape[1]
     odd = np.random.default_rng(_SEED).integers(2**63, size=width, dtype=np.uint64) * 2 + 1
+    # one hash per row and tree replaces its vector of statistics; sums of hashes are hashes of sums
     value = np.zeros((len(trees), len(bin)), dtype=np.uint64)
     for node in nodes:
         value[place[node.tree], node.rows] = _one_number(node.brings, odd)
@@ -116,6 +117,7 @@ def certain_bins(column: Column) -> Certain:
         tried = np.zeros((len(nodes), allowed.shape[1]), dtype=np.int64)
         while _narrow(*system, allowed, bin, effort, tried):
             pass
+    # a certain row excludes all other bins
     sure = bin >= 0
     allowed[sure] = np.arange(allowed.shape[1]) == bin[sure, None]
     return Certain(bin, allowed)
@@ -242,6 +244,7 @@ def _of_few(value, group_size, goal, few, effort, low, high):  # type: ignore[no
 def _at_one_bin(cand, value, size, goal, room, effort, b, allowed, bin):  # type: ignore[no-untyped-def]
     """Draw conclusions from one sum about its candidate rows, and return their number."""
     c = len(cand)
+    # the smallest rows bound how many rows fit in the sum
     by_size, few, filled = size[_order(size.astype(np.uint64))], 0, 0
     while few < c and filled + by_size[few] <= room:
         filled += by_size[few]

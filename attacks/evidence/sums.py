@@ -75,6 +75,7 @@ def victim_sums(
     subtract : bool, default True
         Whether to subtract the contribution of the local rows.
     """
+    # float32 margins reproduce the gradients of the training exactly
     margin = evidence.start(len(own))
     out = []
     nodes = Routes.of(evidence.trees[:n_trees]).apply(own.X)
@@ -201,6 +202,7 @@ def _sums_from_histograms(evidence: Evidence, t: int, tree: Tree) -> Floats | No
         if tree.default_left[node]:
             left = left + hist.totals[k] - hist.sums[k, a:b].sum(axis=0)
         for child, part in ((tree.left[node], left), (tree.right[node], hist.totals[k] - left)):
+            # totals that were sent take precedence over derived ones
             if np.isnan(sums[child, 0]):
                 sums[child] = part
     return None if np.isnan(sums[tree.leaves]).any() else sums

@@ -166,6 +166,7 @@ def _tilted(share: Floats, values: Floats, mean: float) -> Floats:
         return share
     at = (values - values.min()) / spread
     scaled_mean = float(np.clip((mean - values.min()) / spread, 0.02, 0.98))
+    # bisection of the exponential tilt, whose mean is monotone
     low, high = -50.0, 50.0
     for _ in range(60):
         middle = (low + high) / 2

@@ -80,6 +80,7 @@ def _splits(
         if not announced_sides or not set(announced[0].node.tolist()) <= set(nodes):
             nodes = {}
             continue
+        # as in the protocol, the split with the largest gain of all parties is chosen
         winner = np.stack([m.gain for m in announced]).argmax(axis=0)
         foreign = np.any([bits.missing for bits in announced_sides.values()], axis=0)
         children: dict[int, NDArray[np.intp]] = {}

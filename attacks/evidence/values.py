@@ -140,6 +140,7 @@ def left_out(
         positives = np.clip(p * (evidence.n_rows or n) - own1 - inside[1], 0, rest)
         rate = np.array([rest - positives, positives])
     sizes = share_out(rate, rest)
+    # share of the rows outside the first round that are outside every round
     never = evidence.held_out / max(1 - evidence.share, 1e-12)
     return sizes, np.rint(never * sizes).astype(np.int64)
 
@@ -288,6 +289,7 @@ def positives_of_value(
 def _all_candidates(leaves: _Leaves, n_max: int) -> list[Candidates]:
     """List the candidates of every leaf, thinned if there are too many for the search."""
     lists = [_candidates(leaves, j, n_max) for j in range(len(leaves.sums.own_n0))]
+    # the dynamic programme takes one step per candidate and total
     if sum(len(c.n) for c in lists) * (n_max + 1) > MAX_STEPS:
         keep = max(int(MAX_STEPS / ((n_max + 1) * len(lists))), 1)
         lists = [_keep_best(c, keep) for c in lists]
@@ -379,6 +381,7 @@ def _solve(lists: list[Candidates], weight: Floats) -> Ints | None:
     chosen = np.zeros(len(lists), dtype=np.int64)
     for j in range(len(lists) - 1, -1, -1):
         chosen[j] = back[j, total]
+        # follow the choices back from the last leaf to the first
         total -= int(lists[j].n[chosen[j]])
     return chosen
 

@@ -96,6 +96,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     own_leaf_sums = own_sums(view, shown, cuts) if some or law is not None else None
     has_own_rows = own_leaf_sums is not None and view.rows is not None and len(view.rows) > 0
     parties = clients_in(view, OTHERS if has_own_rows else EVERYONE), clients_in(view, source)
+    # a view with only the model has no cut points, and its thresholds are the best substitute
     noisy_cuts = cuts or _cuts_used(trees, len(view.schema.features))
     evidence = Evidence(
         trees=shown,
@@ -305,6 +306,7 @@ def node_noise(tree: Tree, cuts: Cuts, cell: tuple[float, float]) -> NodeNoise:
     for i in np.flatnonzero(tree.feature >= 0):
         left, right = int(tree.left[i]), int(tree.right[i])
         node[left] = bin_of[i] * cells[i]
+        # the right child is the difference of parent and left child, so that variances add up
         node[right] = node[i] + node[left]
         if tree.h is not None:
             pair = np.array([left, right], dtype=np.int32)

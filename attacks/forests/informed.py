@@ -89,18 +89,18 @@ class Enumeration:
         probability /= probability.sum()
         return self._nearest(probability), probability
 
-    def _prior(self, known: NDArray[np.integer]) -> NDArray[np.float64]:
+    def _prior(self, known_rows: NDArray[np.integer]) -> NDArray[np.float64]:
         """Return the prior weight of every row and class, float64, shape (U, K)."""
         sizes, K = self.forest.variables.sizes, self.forest.n_classes
         weight = np.empty((len(self.value), K))
         for c in range(K):
-            rows = known[known[:, -1] == c, :-1]
-            weight[:, c] = PSEUDO * (len(rows) + 1) / (len(known) + K)
+            rows = known_rows[known_rows[:, -1] == c, :-1]
+            weight[:, c] = PSEUDO * (len(rows) + 1) / (len(known_rows) + K)
             for g, r in enumerate(sizes.tolist()):
                 share = (np.bincount(rows[:, g], minlength=r) + 0.5) / (len(rows) + 0.5 * r)
                 weight[:, c] *= share[self.value[:, g]]
-        place = np.ravel_multi_index(tuple(known[:, :-1].T), tuple(sizes))
-        np.add.at(weight, (place, known[:, -1]), 1.0)
+        place = np.ravel_multi_index(tuple(known_rows[:, :-1].T), tuple(sizes))
+        np.add.at(weight, (place, known_rows[:, -1]), 1.0)
         return weight
 
     def _nearest(self, probability: NDArray[np.float64]) -> NDArray[np.int16]:

@@ -154,7 +154,11 @@ class Variables:
         return next(g for g, columns in enumerate(self.columns) if column in columns)
 
     def right(self, column: int, threshold: float) -> tuple[int, int]:
-        """Return the variable of the test ``x >= threshold``, and the passing levels as bits."""
+        """Return the variable of the test ``x >= threshold``, and the passing levels as bits.
+
+        For example, a binary column tested at 0.5 has the passing level 1, which is bit pattern
+        0b10.
+        """
         g = self.variable_of(column)
         value = self.levels[g][:, self.columns[g].index(column)]
         return g, sum(1 << v for v in np.flatnonzero(value >= threshold).tolist())

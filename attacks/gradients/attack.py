@@ -95,6 +95,7 @@ class TabLeak(Attack):
         if encoding is None:
             return Guess.none(Reason("no-network"))
         seen = [s for s in seen_gradients(view) if s.rows <= self.most]
+        # spread evenly, because the network changes during training
         chosen = np.unique(np.linspace(0, len(seen) - 1, self.batches).round().astype(int))
         bounds, local = _bounds(view, encoding), local_steps_of(view)
         layers = layers_of(view, encoding)

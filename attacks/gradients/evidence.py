@@ -16,7 +16,7 @@ from fedtrees.neural.perceptron import Layers
 
 @dataclass(frozen=True, eq=False)
 class SeenGradient:
-    """The mean gradient of some rows, as it was observed.
+    """The mean gradient of some rows, from a message or from the difference of two weights.
 
     Attributes
     ----------
@@ -25,7 +25,7 @@ class SeenGradient:
     round : int
         Round of the federation.
     rows : int
-        Number of rows, as far as it is known.
+        Number of rows, announced or assumed from the batch size.
     weights : float32 array, shape (parameters,)
         Network at which the gradient was computed. With several local steps, a point on their path.
     gradient : float32 array, shape (parameters,)
@@ -83,6 +83,7 @@ def seen_gradients(view: View) -> Iterator[SeenGradient]:
     sparse = any(isinstance(c, Event) for c in view.changes(NetworkUpdate, "update"))
     for item, update in updates:
         rows = int(update.rows[0])
+        # updates of the adversary's parties contain no rows of victims
         if not rows or (item.sender in view.principals and not item.opened):
             continue
         start = sent[update.round]
@@ -116,6 +117,8 @@ def _from_steps(
             continue
         moved = (sent[round].weights - sent[round + 1].weights) / rate
         rows = batch * len(other_clients)
+        # the weights moved by the mean over all clients' rows, from which the local sum is
+        # subtracted
         gradient = (moved * np.float32(batch * every) - local_update.update) / np.float32(rows)
         start = sent[round].weights
         yield SeenGradient(other_clients, round, rows, start, gradient, start)

@@ -101,7 +101,9 @@ def exact_rows(
     return Table(np.where(missing, np.float32(np.nan), decoded), label)
 
 
-def _codes(kept: NDArray[Any], free: NDArray[Any], encoding: Encoding) -> NDArray[np.int64] | None:
+def _codes(
+    row_space: NDArray[Any], free: NDArray[Any], encoding: Encoding
+) -> NDArray[np.int64] | None:
     """Return categories that some numbers complete to the span, -1 if missing. None if too many."""
     if not encoding.groups:
         return np.zeros((1, 0), np.int64)
@@ -117,10 +119,10 @@ def _codes(kept: NDArray[Any], free: NDArray[Any], encoding: Encoding) -> NDArra
     for g in encoding.groups:
         # a category that no row has is a direction without rows, like the constraint that shares
         # sum to 1
-        tests = np.zeros((len(g) + 1, kept.shape[1]))
+        tests = np.zeros((len(g) + 1, row_space.shape[1]))
         tests[np.arange(len(g)), g], tests[:-1, -1] = std[g], mean[g]
         tests[-1, g], tests[-1, -1] = std[g], mean[g].sum() - 1
-        far = np.linalg.norm(tests @ kept.T, axis=1) > _NEAR * np.linalg.norm(tests, axis=1)
+        far = np.linalg.norm(tests @ row_space.T, axis=1) > _NEAR * np.linalg.norm(tests, axis=1)
         code = np.append(np.arange(len(g)), -1)[far]
         steps = np.append((rest[:, g] / std[g]).T, np.zeros((1, len(rest))), axis=0)[far]
         parts.append((steps, code))

@@ -146,6 +146,7 @@ def invert(
     sure, rest, left = _exact(layers, weights, gradient, encoding, rows, rng)
     if not left:
         return Inversion(sure, np.ones(sure.X.shape), 0.0)
+    # labels of certain rows are removed from the known counts
     if len(sure) and labels is not None:
         counts = np.bincount(labels) - np.bincount(sure.y, minlength=labels.max() + 1)
         labels = np.repeat(np.arange(len(counts)), counts.clip(0)) if (counts >= 0).all() else None
@@ -215,6 +216,7 @@ def _searched(
     restarts, steps = restarts or effort(rows)[0], steps or effort(rows)[1]
     network, target = layers.split(weights), layers.split(gradient)
     clean = not drowning(layers, gradient, rows, encoding)
+    # the span is only informative with fewer rows than dimensions, and without noise
     few = span and clean and rows < min(target[0][0].shape)
     pull = null_space(*target[0]) if few else average_pull(encoding)
     mask = None if shown is None else layers.split(shown.astype(np.float32))

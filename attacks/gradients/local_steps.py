@@ -111,6 +111,7 @@ def batch_gradient(
     for k, (w, b) in enumerate(network):
         Z = A[-1] @ w.T + b
         if k < len(network) - 1:
+            # derivative of the ReLU
             on.append(Z > 0)
             A.append(Z * on[-1])
     D = (softmax(Z) - np.eye(Z.shape[1], dtype=np.float32)[y]) / np.float32(len(y))

@@ -120,6 +120,7 @@ class Matching:
             ahead.append(a @ weight.transpose(0, 2, 1) + bias[:, None])
             behind_of.append(d @ weight)
         norm = np.sqrt(square) * np.asarray(self._size, X.dtype)  # type: ignore[attr-defined]
+        # a guess with zero gradient must not divide by zero
         norm = np.maximum(norm, np.finfo(X.dtype).tiny)
         c = (inner / np.maximum(square, np.finfo(X.dtype).tiny))[:, None, None]
         # tangent of the units' inputs along V = c g - t, then of their derivatives

@@ -83,6 +83,7 @@ def network_trainer(view: View, model: TabularNetwork) -> Trainer | None:
 
     def trainer(all_rows: Table, n: int) -> Callable[[NDArray[np.bool_]], Floats]:
         inputs, rows = model.encoding.encode(all_rows.X), all_rows.take(np.arange(n))
+        # a fixed seed, so that the reference models are reproducible
         rng = np.random.default_rng(0)
 
         def train(used: NDArray[np.bool_]) -> Floats:

@@ -91,6 +91,7 @@ def matched(
         for y in np.unique(labels):
             rows = np.flatnonzero(labels == y)
             shares = -(p[0][rows] @ p[r][rows].T)
+            # a number counts no more than a category
             apart = np.abs(x[0][rows][:, None] - x[r][rows][None]).clip(max=1).sum(axis=2)
             a, b = linear_sum_assignment(shares + apart)
             order[rows[a]] = rows[b]

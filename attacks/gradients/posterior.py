@@ -128,6 +128,7 @@ class RowGradients:
             squares = [part.T.astype(np.float64) @ part / len(part) for part in outer]
             mean = [max(float(np.trace(S)) / len(S), 1e-30) for S in squares]
             drowned = noise * np.sqrt(rows / (_COLD * mean[0] * mean[1]))
+            # directions below the noise level are damped at least as much as the noise
             a, d = (_whitening(S, max(_DAMPING, drowned)) for S in squares)
             factors.append((a, d))
             whitened.append(np.float32(rows) * (d.T @ np.column_stack(layer) @ a))
@@ -170,6 +171,7 @@ class _Chain:
             if cells:
                 X, y, parts, log = self._changed(i, heat)
             new = _drawn(np.append(log, (left - self.square / 2) / heat), self.rng)
+            # the second part of the weights belongs to the likely rows
             if new >= len(log):
                 new -= len(log)
                 X, y, parts = self.likely.X, self.likely.y, self.parts

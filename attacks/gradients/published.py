@@ -141,6 +141,7 @@ def published(
             adam.zero_grad()
             inputs = objective.relaxed(x) if relaxed else x
             objective.loss(inputs, create_graph=True).backward(inputs=[x])
+            # as in the authors' code
             x.grad.sign_()
             adam.step()
         with torch.no_grad():

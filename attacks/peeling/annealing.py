@@ -126,12 +126,14 @@ def likely_rows(
     return bins.astype(np.int32), rows[:, -1]
 
 
-def _columns(state: Masked, counts: Counts, told: Sought) -> Longs:
+def _columns(state: Masked, counts: Counts, knowledge: Sought) -> Longs:
     """Return the columns of the unknown rows, int64 (n, d + 1), with estimated classes."""
-    parts = np.split(told.left, state.offsets[1:-1])
+    parts = np.split(knowledge.left, state.offsets[1:-1])
     bins = np.stack([np.repeat(np.arange(len(p)), p) for p in parts], axis=1)
-    mean = counts.nodes[state.start[:-1]].mean(axis=0) / (told.coins * told.odds)
-    rest = np.maximum(np.rint(mean).astype(np.int64) - np.bincount(told.y, minlength=len(mean)), 0)
+    mean = counts.nodes[state.start[:-1]].mean(axis=0) / (knowledge.coins * knowledge.odds)
+    rest = np.maximum(
+        np.rint(mean).astype(np.int64) - np.bincount(knowledge.y, minlength=len(mean)), 0
+    )
     classes = np.repeat(np.arange(len(mean)), rest)
     return np.column_stack([bins, np.resize(classes, len(bins))]).astype(np.int64)
 

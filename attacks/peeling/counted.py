@@ -165,7 +165,7 @@ def _bins_of(message: ClassCountsRequest, cuts: Cuts) -> Longs:
 
 def _forest(
     trees: list[int],
-    asked: Mapping[int, list[ClassCountsRequest]],
+    requests: Mapping[int, list[ClassCountsRequest]],
     splits: Mapping[int, list[NodeSplits]],
     cuts: Cuts,
 ) -> tuple[AskedForest, Longs]:
@@ -183,7 +183,7 @@ def _forest(
                 s.default_left,
             )
             nodes[v, LEFT], nodes[v, RIGHT] = first + s.left, first + s.left + 1
-        for m in asked[t]:
+        for m in requests[t]:
             of_pair.append(first + np.repeat(m.nodes, np.diff(m.offsets)))
             features.append(m.features)
     node, feature = np.concatenate(of_pair), np.concatenate(features)

@@ -2,7 +2,8 @@
 
 A bin with a single row of gradient g and hessian h satisfies h = |g| (1 - |g|), and a bin with k
 rows of the same prediction and label satisfies h = |g| (1 - |g| / k). The same (g, h) appears in
-one bin of each feature of the same node. These bins belong to one person.
+one bin of each feature of the same node. These bins belong to one person. For example, (g, h) =
+(0.3, 0.21) is a row of class 0 with the predicted probability 0.3.
 """
 
 from __future__ import annotations

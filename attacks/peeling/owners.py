@@ -103,15 +103,15 @@ def _mostroom_of(room: Longs, sizes: Longs) -> int:
     return int(likely.argmax())
 
 
-def _only_ones(able: NDArray[np.bool_], at: Longs, room: Longs, found: Longs) -> Longs:
+def _only_ones(able: NDArray[np.bool_], at: Longs, room: Longs, assigned: Longs) -> Longs:
     """Assign rows to an owner if they are the only ones that can fill one of its bins.
 
     ``found`` is not changed for other rows.
     """
     for k in range(len(room)):
         n_possible = np.zeros(room.shape[1], dtype=np.int64)
-        is_possible = able[k] & ((found < 0) | (found == k))
+        is_possible = able[k] & ((assigned < 0) | (assigned == k))
         np.add.at(n_possible, at[is_possible], 1)
         full = (room[k] > 0) & (n_possible == room[k])
-        found = np.where(is_possible & full[at].any(axis=1) & (found < 0), k, found)
-    return found
+        assigned = np.where(is_possible & full[at].any(axis=1) & (assigned < 0), k, assigned)
+    return assigned

@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 MOST_ROUNDS = 60
 # Elementary steps of about 20 nanoseconds: bins, sums and rows that are tested. About a minute.
 MOST_WORK = 3e9
-# Doubtful rows are removed only after all others, because a wrong one may lead to more.
+# Doubtful rows are removed last, because a wrong one may lead to more.
 LEAST_CONFIDENCE = 0.9
 # Share of right rows among those with 0, 1, and 2 or more features in doubt, measured on 1,800
 # tables made to mislead (8 to 130 rows, coarse values, copies, missing values; 1 to 15 trees of
@@ -144,14 +144,14 @@ def _new(
 
 
 def _due(
-    found: Candidates, able: NDArray[np.bool_], sure: Floats, most_doubts: int
+    candidates: Candidates, able: NDArray[np.bool_], sure: Floats, most_doubts: int
 ) -> NDArray[np.intp]:
     """Return the rows to remove now: the least doubtful, because removal reduces other doubts."""
-    able = able & (found.doubts <= most_doubts)
-    least = found.doubts[able].min() if able.any() else 0
-    chosen = np.flatnonzero(able & (found.doubts == least))
+    able = able & (candidates.doubts <= most_doubts)
+    least = candidates.doubts[able].min() if able.any() else 0
+    chosen = np.flatnonzero(able & (candidates.doubts == least))
     chosen = chosen[np.argsort(-sure[chosen], kind="stable")]
-    return np.repeat(chosen, found.copies[chosen])
+    return np.repeat(chosen, candidates.copies[chosen])
 
 
 def _still(entries: Entries, left: Residual) -> Entries:

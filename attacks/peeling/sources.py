@@ -38,13 +38,13 @@ class Sources:
     cuts : Cuts
         Bins of the features.
     parts : mapping of str to Residual
-        Histograms of disjoint sets of rows, by client. The only name is `EVERYONE` or `OTHERS` if
-        the view contains only sums over clients.
+        Histograms of disjoint sets of rows, by client. If the view contains only sums over clients,
+        there is one entry, for all clients or for all except the adversary's.
     """
 
     forest: BinnedForest
     cuts: Cuts
-    # By client, `EVERYONE` or `OTHERS`.
+    # disjoint sets of rows
     parts: Mapping[str, Residual]
 
 

@@ -168,18 +168,18 @@ class Search:
 class _Class:
     """Rows of one class: those that were found, and other possible ones."""
 
-    def __init__(self, state: Masked, k: int, known: Longs, room: int) -> None:
+    def __init__(self, state: Masked, k: int, known_rows: Longs, room: int) -> None:
         cells = _cells(state, k)
         volume = np.empty(len(cells))
         _volumes(state, k, cells, volume)
         some = np.argsort(volume, kind="stable")[: int(np.isfinite(volume).sum())]
-        d = known.shape[1]
-        self.k, self.cells, self.n_known = k, cells[some], len(known)
+        d = known_rows.shape[1]
+        self.k, self.cells, self.n_known = k, cells[some], len(known_rows)
         self.settled = np.zeros(len(some), dtype=np.bool_)
-        self.found = np.concatenate([known, np.zeros((room, d), dtype=np.int64)])
+        self.found = np.concatenate([known_rows, np.zeros((room, d), dtype=np.int64)])
         self.copies = np.zeros(len(self.found), dtype=np.int64)
         self.others = np.zeros((MOST_OTHERS, d), dtype=np.int64)
-        self.sizes = np.array([len(known), 0])
+        self.sizes = np.array([len(known_rows), 0])
 
     @property
     def arrays(self) -> tuple[NDArray[Any], ...]:
@@ -238,15 +238,15 @@ def _only(state, k, least, own_tree, fits, known_rows, other_rows, sizes, room, 
 
     The last one is written to `only`, and all are stored as other possible rows.
     """
-    waiting, levels, stack, out, support, row, only = room
+    queue, levels, stack, out, support, row, only = room
     more, tries, waits = 0, 0, 1
     while waits > 0 and fits + more < 2 and tries < MOST_TRIES:
         tries += 1
         waits -= 1
-        now = waiting[waits]
+        now = queue[waits]
         if not narrow(state, k, least, own_tree, now, levels, stack, out, support, work):
             continue
-        if halve(now, waiting[waits + 1]):
+        if halve(now, queue[waits + 1]):
             waits += 2
             if least == 0:
                 break
@@ -298,12 +298,12 @@ def _look(  # type: ignore[no-untyped-def]
     `sizes` contains the number of found rows and the number of stored other rows.
     """
     d, words = known_rows.shape[1], state.left.shape[1]
-    waiting = np.empty((MOST_TRIES + 2, d, words), dtype=np.uint64)
+    queue = np.empty((MOST_TRIES + 2, d, words), dtype=np.uint64)
     levels = np.empty((state.levels, d, words), dtype=np.uint64)
     stack = np.empty((2 * state.levels + 2, 2), dtype=np.int64)
-    out, support = np.empty_like(waiting[0]), np.empty((d, words * WORD), dtype=np.int32)
+    out, support = np.empty_like(queue[0]), np.empty((d, words * WORD), dtype=np.int32)
     row, only = np.empty(d, dtype=np.int64), np.empty(d, dtype=np.int64)
-    room = waiting, levels, stack, out, support, row, only
+    room = queue, levels, stack, out, support, row, only
     n_kept = 0
     for j in range(sizes[1]):
         if (
@@ -313,7 +313,7 @@ def _look(  # type: ignore[no-untyped-def]
             other_rows[n_kept] = other_rows[j]
             n_kept += 1
     sizes[1] = n_kept
-    n_draws, failures, mask = 0, 0, waiting[0]
+    n_draws, failures, mask = 0, 0, queue[0]
     for c in range(cells.shape[0]):
         n = state.bins[state.at[cells[c, 1]] + cells[c, 2], k]
         if n <= 0 or work[0] > most_work or failures > MOST_FAILURES:

@@ -110,9 +110,12 @@ class RegressionInversion(Attack):
         blind = False
         if law is not None and not notes["exact"]:
             variance = float(law.error(np.zeros(1))[1][0])
+            # the change of the result under a second error of the same size estimates its error
             again, _ = self._inverted(view, read.shaken(variance, rng), weights)
-            differences = [((values[s.party] - again[s.party]) / np.where(s.scale > 0, s.scale, np.inf))
-                   for s in read.others]  # fmt: skip
+            differences = [
+                (values[s.party] - again[s.party]) / np.where(s.scale > 0, s.scale, np.inf)
+                for s in read.others
+            ]  # fmt: skip
             total = sum(float((x**2).sum()) for x in differences)
             blind = total > 2 * LIKELY**2 * len(differences[0]) * read.hidden
         if blind:
@@ -144,10 +147,12 @@ class RegressionInversion(Attack):
                 along = None if direction is None else rotation.weights[len(known_columns)]  # type: ignore[index]
                 known_columns.append(Column(rows, list(reals(codes, bits, precise)), along))
                 where.append((s, k))
+        # several rotations fit the equations, and values outside declared ranges exclude some
         ranges = [view.schema.features[s.columns[k]].declared_range for s, k in where]
 
         def cost(j: int, x: Reals) -> float:
             s, k = where[j]
+            # a standardised column has mean square 1
             spread = abs(float(x @ x) / len(x) - 1)
             return spread + _outside(s.mean[k] + s.scale[k] * x.astype(np.float64), ranges[j])
 
@@ -261,6 +266,7 @@ def _best(
     """Return the most plausible solution, and the number of solutions."""
     if not L.shape[1]:
         return Solution(dict.fromkeys(range(len(columns)), L[0])), 1
+    # a third of the precision separates rounding errors from linear independence
     digits = gmpy2.get_context().precision if precise else 53
     candidates = solutions(L, columns, direction, cost, 2.0 ** -(digits // 3), square)
     return candidates[0], len(candidates)

@@ -54,6 +54,7 @@ class Design:
             places = message.bits - p["bits"]
             gradient = unpacked(message.values)
             rows = batches_of(len(self.values), p["batch"])
+            # batches are used in turn
             batch = rows[(len(weights) - 1) % len(rows)]
             m = batch.stop - batch.start
             weights.append(stepped(weights[-1], gradient, places, m, p["lr"], p["alpha"]))
@@ -64,18 +65,10 @@ class Design:
 class ColumnsView:
     """The adversary's part of a vertical regression.
 
-    Attributes
-    ----------
-    active : OwnDesign
-        Columns and targets of the active party.
-    designs : tuple of Design
-        Parties of the adversary that have data.
-    others : tuple of ColumnScales
-        Means and scales of all other parties' columns.
-    rounds : int
-        Number of rounds of which all gradients are known.
-    batches : tuple of slice
-        Rows of the rounds, in turn.
+    ``active`` contains columns and targets of the active party, and ``designs`` the parties of the
+    adversary that have data. The means and scales of all remaining parties follow. ``rounds`` is
+    the number of rounds of which all gradients are known, and ``batches`` are the rows of the
+    rounds, in turn.
     """
 
     active: OwnDesign
@@ -90,33 +83,34 @@ class ColumnsView:
         noted = next((m for _, m in view.messages(OwnDesign)), None)
         if noted is None or not view.own:
             return None
-        told = [m for _, m in view.messages(Gradient)]
+        party_messages = [m for _, m in view.messages(Gradient)]
         scales = [m for _, m in view.messages(ColumnScales)]
         designs = []
-        for held in view.own:
-            if held.y is not None:
+        for local_data in view.own:
+            if local_data.y is not None:
                 name = next(n for n, role in view.roles.items() if role == "active")
                 values = unpacked(noted.design)
             else:
-                same = [s for s in scales if np.array_equal(s.columns, held.columns)]
+                same = [s for s in scales if np.array_equal(s.columns, local_data.columns)]
                 if not same:
                     continue
                 name = same[0].party
-                bits, told = int(view.parameters["bits"]), same[0]
-                values = standardised(held.X, told.mean, told.scale, bits)
+                bits, party_messages = int(view.parameters["bits"]), same[0]
+                values = standardised(local_data.X, party_messages.mean, party_messages.scale, bits)
                 values = shortened(values, bits, view.defense.row_bounds)
-            mine = tuple(m for m in told if m.party == name)
-            designs.append(Design(name, values, mine))
+            gradients = tuple(m for m in party_messages if m.party == name)
+            designs.append(Design(name, values, gradients))
         rounds = min((len(d.gradients) for d in designs), default=0)
-        others = tuple(s for s in scales if s.party not in view.principals)
+        remaining = tuple(s for s in scales if s.party not in view.principals)
         batches = batches_of(len(noted.target), view.parameters["batch"])
-        return cls(noted, tuple(designs), others, rounds, batches)
+        return cls(noted, tuple(designs), remaining, rounds, batches)
 
     def shaken(self, variance: float, rng: np.random.Generator) -> ColumnsView:
         """Return a copy with additional normal error of this variance in every gradient."""
 
         def moved(m: Gradient) -> Gradient:
             values = unpacked(m.values)
+            # the error has the same fixed-point precision as the gradient
             error = encoded(rng.normal(0.0, variance**0.5, values.shape), m.bits)
             return replace(m, values=packed(values + error))
 
@@ -202,6 +196,7 @@ def scores_of(residuals: Integers, view: View, target: Integers) -> Integers:
     """
     b, bits, link = int(view.parameters["bits"]), residual_bits(view), link_of(view)
     answer = residuals + (target << (bits - b))[:, None]
+    # all coefficients are brought to the same power of two, so that the inversion is in integers
     factors = [int(c * (1 << SIGMOID_BITS)) for c in link]
     degree = len(link) - 1
     scale = [factors[k] << (2 * b * (degree - k)) for k in range(degree + 1)]
@@ -213,6 +208,7 @@ def scores_of(residuals: Integers, view: View, target: Integers) -> Integers:
 
 def _inverse(value: int, scale: list[int]) -> int:
     """Return the integer at which a cubic that rises in its middle part reaches a value."""
+    # the cubic is monotone between its turning points
     turn = isqrt(scale[1] // (-3 * scale[3]))
     low, high = -turn, turn
     while low < high:
@@ -231,5 +227,6 @@ def known_scores(view: View, read: ColumnsView) -> list[Integers]:
         every = np.stack(design.weights(view)[: read.rounds], axis=1)
         for k, rows in enumerate(read.batches):
             z = design.values[rows] @ every[:, k :: len(total)]
+            # a defense may clip each party's scores before they are added
             total[k] = total[k] + limited(z, 2 * view.parameters["bits"], view.defense.row_bounds)
     return total

@@ -63,6 +63,7 @@ def rotated_rows(view: View, rows: int, precise: bool) -> Reals:
                 stepped(current, g, 2 * b + SIGMOID_BITS, len(X), p["lr"], p["alpha"])
             )
         # weights after the other client's step, in units of the average's last place
+        # the adversary controls all clients except one
         total = integers(message.weights) * (len(local_designs) + 1)
         other_step = total - (
             sum(local_steps[1:], local_steps[0]) << (message.bits - b) if message.bits >= b else 0
@@ -74,7 +75,9 @@ def rotated_rows(view: View, rows: int, precise: bool) -> Reals:
         starts.append(start)
         gradients.append(((1 - lr * alpha) * start - end) * rows / lr)
         current = rounded(integers(message.weights), message.bits - b)
+    # a logistic regression has the factor of the linear Taylor term
     slope = number(SIGMOIDS[1][1], precise) if logistic else 1
     W, G = np.stack(starts, axis=1), np.stack(gradients, axis=1)
+    # differences of rounds remove the constant term of the gradients
     D, E = W[:, 1:] - W[:, :-1], (G[:, 1:] - G[:, :-1]) / slope
     return factor(D, E, E, min(rows, len(W)))

@@ -115,6 +115,7 @@ def gradient_sums(view: View, model: RegressionWeights, rows: Table) -> LinearSu
             X, y = _design(view, model, table)
             step = step - X[:, :width].T @ _residual(model, X[:, :width] @ before, y) / len(X)
         contribution = Z[:, :width] * _residual(model, Z[:, :width] @ before, target)[:, None]
+        # the averages are rounded to their last binary place
         unit = 2.0**-message.bits * each / p["lr"]
         variance = np.full(width, unit**2 * clients * (clients + 1) / 12)
         law = view.channel(LocalWeights, "weights", "client", clients)

@@ -18,7 +18,8 @@ MARGIN = 64
 def solved(A: Integers, B: Integers, bits: int) -> Integers | None:
     """Return the integer X with ``A X = B``, object array, shape (m, k).
 
-    Conditioning is not a limit, because A only needs rank m.
+    Conditioning is not a limit, because A only needs rank m. For example, ``A = [[2]]`` and ``B =
+    [[6]]`` give ``[[3]]``, while ``B = [[5]]`` gives None.
 
     Parameters
     ----------
@@ -52,9 +53,11 @@ def solved(A: Integers, B: Integers, bits: int) -> Integers | None:
         if total is None:
             total, modulus = part, prime
             continue
+        # Garner's incremental Chinese remainder step
         step = (part - total) * int(invert(modulus, prime)) % prime
         total, modulus = total + modulus * step, modulus * prime
     assert total is not None
+    # residues represent negative numbers as well
     signed = np.where(total > modulus // 2, total - modulus, total)
     return None if any(int(v).bit_length() > bits for v in signed.ravel()) else signed
 
@@ -77,6 +80,7 @@ def _echelon(M: NDArray[np.int64], m: int, prime: int) -> tuple[NDArray[np.int64
     place, pivots, top = np.arange(len(M)), list[int](), 0
     for column in range(m):
         nonzero = np.flatnonzero(M[top:, column])
+        # the column is dependent modulo this prime
         if not len(nonzero):
             continue
         k = top + int(nonzero[0])

@@ -54,6 +54,7 @@ def opened_claims(view: View) -> list[Claim]:
     if not active:
         target = _target(residuals[0], view)
         if view.schema.classes:
+            # labels are fixed-point numbers 0 or 1
             y = np.array([int(v) >> int(view.parameters["bits"]) for v in target])
             claims.append(Labels(ids, y, np.eye(2)[y]))
     other_parties = [n for n, r in view.roles.items() if r in ("active", "passive")]
@@ -65,6 +66,7 @@ def opened_claims(view: View) -> list[Claim]:
             claims += _columns(view, name, weights[name], z)
     elif other_parties:
         z = scores_of(np.stack(residuals, axis=1), view, target) - _own_scores(view, len(residuals))
+        # with several parties, only the sum of their scores is known
         if len(other_parties) == 1:
             claims += _columns(view, other_parties[0], weights[other_parties[0]], z)
     return claims
@@ -113,7 +115,7 @@ def _columns(view: View, name: str, W: Integers, Z: Integers) -> list[Claim]:
     X[:, is_varying] = _rows(view, W[is_varying], Z, party_scales)
     if party_scales is not None:
         return [_claim(name, ids, party_scales.columns, party_scales.mean + party_scales.scale * X)]
-    local_columns = np.concatenate([held.columns for held in view.own])
+    local_columns = np.concatenate([local_data.columns for local_data in view.own])
     columns = np.setdiff1d(np.arange(len(view.schema.features)), local_columns)
     unscaled = [_raw(view, int(c), x, view.own[0]) for c, x in zip(columns, X.T, strict=False)]
     ready = [k for k, x in enumerate(unscaled) if x is not None]
@@ -133,6 +135,7 @@ def _rows(view: View, W: Integers, Z: Integers, party_scales: ColumnScales | Non
     inside = np.ones(Z.shape, dtype=bool)
     if bounds is not None:
         inside = abs(Z) < limited(np.array([1 << 200], dtype=object), 2 * b, bounds)
+    # rounds with zero weights contain no information
     inside &= np.any(W != 0, axis=0)
     X, told_in_full = np.zeros((len(Z), len(W))), 0
     rounds, of = np.unique(inside, axis=0, return_inverse=True)
@@ -179,11 +182,11 @@ def _stretch(X: Floats, norm: float, standardised: bool, squares: float) -> Floa
     return factor
 
 
-def _raw(view: View, column: int, x: NDArray[np.float64], held: LocalData) -> Any:
+def _raw(view: View, column: int, x: NDArray[np.float64], local_data: LocalData) -> Any:
     """Return the values of a standardised column, using known values or the declared range."""
     e = view.entries
     if e is not None:
-        row_of = {i: k for k, i in enumerate(held.ids.tolist())}
+        row_of = {i: k for k, i in enumerate(local_data.ids.tolist())}
         known_entries = [
             k for k in np.flatnonzero(e.columns == column).tolist() if int(e.ids[k]) in row_of
         ]

@@ -54,6 +54,7 @@ def basis_of(Z: Reals, rank: int) -> Reals:
     Z, basis = Z.copy(), list[Reals]()
     for _ in range(min(rank, *Z.shape)):
         sizes = [column @ column for column in Z.T]
+        # the longest remainder has the smallest relative rounding error
         k = max(range(len(sizes)), key=lambda i: sizes[i])
         if not sizes[k] > 0:
             break
@@ -63,6 +64,7 @@ def basis_of(Z: Reals, rank: int) -> Reals:
                 q = q - (q @ other) * other
             q = q / norm(q)
         basis.append(q)
+        # multiplication keeps the number type of the array
         Z[:, k] = Z[:, k] * 0
         Z = Z - q[:, None] * (q @ Z)
     return np.stack(basis, axis=1) if basis else Z[:, :0]
@@ -81,6 +83,7 @@ def cholesky(S: Reals) -> Reals:
         g = S[k] / root(S[k, k])
         columns.append(g)
         S = S - g[:, None] * g
+        # remove rounding errors in the eliminated row
         S[k] = S[k] * 0
         S[:, k] = S[:, k] * 0
     return np.stack(columns, axis=1) if columns else S[:, :0]

@@ -77,6 +77,7 @@ def solutions(
         Whether R has as many columns as rows. If not, only linear equations are used.
     """
     n = L.shape[1]
+    # columns with many known entries have few solutions, so that the beam stays small
     order = sorted(range(len(known)), key=lambda j: -len(known[j].rows))
     beam = [Solution({})]
     for j in order:
@@ -121,6 +122,7 @@ def _candidates(
     beyond = float(x @ x) - 1
     if len(basis) == n:
         return [(_of_length_one(x, A[-1], basis[-1]) if len(A) == n else x, abs(beyond))]
+    # two solutions on both sides of the hyperplane of the equations, each of length 1
     away = root(1 - x @ x) * beside(basis, n)
     if norm(away) <= tiny:
         return [(x, max(beyond, 0.0))]

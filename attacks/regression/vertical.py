@@ -98,8 +98,10 @@ def rotated(view: View, read: ColumnsView, precise: bool, weights: Reals | None)
     else:
         D, Z = _approximate(view, read, precise)
     m, lr = len(D[0]), number(str(view.parameters["lr"]), precise)
+    # weight decay of one step
     shrunk = 1 - lr * number(str(view.parameters["alpha"]), precise)
     if len(D) == 1:
+        # the change of the scores by a step is X X' times the residuals
         E = (shrunk * Z[0][:, :-1] - Z[0][:, 1:]) * m / lr
         L = factor(D[0][:, :-1], E, Z[0], min(read.hidden, m))
     else:
@@ -205,6 +207,7 @@ def asked_weights(view: View, read: ColumnsView, precise: bool) -> Reals | None:
     logistic = len(view.schema.classes) > 0 and link_of(view)[0] != 0
     rows = np.zeros((len(hidden) + 1, len(view.schema.features)), dtype=np.float32)
     mean, _ = moments(view.own[0].X)
+    # local columns at their mean contribute nothing to the score
     rows[:, view.own[0].columns] = mean
     for s in read.others:
         rows[:, s.columns] = s.mean
@@ -229,6 +232,7 @@ def asked_weights(view: View, read: ColumnsView, precise: bool) -> Reals | None:
         apart = decoded(both[1, 0] - both[0], b)[0]
         weights.append((z[place] - z[0]) / apart)
     if b <= ON_THE_GRID:
+        # weights are fixed-point numbers, so that rounding removes the error of the answers
         weights = [round(w * 2.0**b) / 2.0**b for w in weights]
     if not precise:
         return np.array(weights)

@@ -194,6 +194,7 @@ def _named(view: View, blocks: Sequence[Block], per_round: bool) -> list[Block]:
             if i not in taken and b.sender in (None, item.sender)
             and (b.round == m.round or not per_round)
         ]  # fmt: skip
+        # the adversary knows the sender of its replies, and their exact values
         at = _place(reply, places, out)
         if at is not None:
             taken.add(at)

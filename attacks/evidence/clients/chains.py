@@ -112,6 +112,7 @@ def _again(
             near = np.zeros_like(sums[r])
             near[chains[r - 1]] = sums[r - 1]
             apart = (sums[r] - near[:, None]) ** 2
+            # the median step of the nearest chains is a robust estimate of the spread
             scale = 2 * np.median(apart.min(axis=0), axis=0) + 1e-9
             step -= SUMS_WEIGHT * (apart / scale).sum(axis=2)
         if r:

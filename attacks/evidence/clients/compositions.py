@@ -122,6 +122,7 @@ def _totals(leaf: LeafEquations, cells: Cells, ranges: _Ranges) -> Totals | None
     total = leaf.h + leaf.h_error - float(ranges.low @ cells.h)
     if total < 0:
         return Totals(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), complete=False)
+    # halves with similar cells give lists of similar length
     order = _alternating(cells.h)
     h, p, width, score = (x[order] for x in (cells.h, cells.p, ranges.width, ranges.score))
     halves = _halves(h, width, total, MOST_HALVES if ranges.complete else MOST_LIKELY)

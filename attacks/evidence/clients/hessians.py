@@ -194,6 +194,7 @@ def pieces(tree: Tree) -> list[Piece]:
     parent = _parents(tree)
     for node in np.flatnonzero(tree.feature >= 0)[::-1]:
         below[node] = below[tree.left[node]] + below[tree.right[node]]
+    # the largest subtrees that are small enough
     top = (below <= MAX_LEAVES) & ((below[parent] > MAX_LEAVES) | (np.arange(len(tree)) == 0))
     root = np.where(top, np.arange(len(tree)), -1)
     for node in range(1, len(tree)):  # parents come first
@@ -266,6 +267,7 @@ def _solve(splits: Splits, reg_lambda: float) -> tuple[Floats, Floats] | None:
     a, c, b = splits.system(1.0)
     target, h = b - c * reg_lambda, np.ones(a.shape[1])
     for _ in range(_PASSES):
+        # weight each equation by its float32 error at the present solution
         scale = splits.error(np.maximum(h, 1e-3), 1.0, reg_lambda)
         h = np.asarray(np.linalg.lstsq(a / scale[:, None], target / scale, rcond=None)[0])
     residual = np.abs((a @ h - target) / splits.error(np.maximum(h, 1e-3), 1.0, reg_lambda))

@@ -36,6 +36,7 @@ def told_apart(view: View) -> dict[str, Evidence]:
     if first_tree is None:
         return {}
     names = sorted(first_tree.sums.keys() - {EVERYONE, OTHERS, *view.principals})
+    # with one other client the sums over clients are already its sums
     joint = evidence_of(view) if len(names) > 1 else None
     if joint is None or joint.cuts is None:
         return {}

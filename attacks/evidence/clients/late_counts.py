@@ -89,6 +89,7 @@ def late_counts(
             totals_of_leaves.append(None)
             guess[j] = np.rint(h[j] / 0.25), 0
             continue
+        # the fixed-point error grows with the number of rows, which is at most h / min(h)
         error = float(h_error[j] + PER_ROW * h[j] / cells.h.min())
         leaf = LeafEquations(h[j], error, slope[j], VALUE_ERROR, evidence.reg_lambda)
         if h[j] < evidence.min_child_weight * (

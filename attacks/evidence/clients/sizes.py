@@ -87,9 +87,10 @@ def _jointly(
     return [replace(e, n_rows=n) for e, n in zip(evidence, sizes, strict=True)]
 
 
-def _likeliest(scores: Sequence[Floats], most: int, total: int | None) -> list[int] | None:
-    """Return the numbers of greatest log weight with a given sum (None: at most `most`)."""
-    before = [np.where(np.arange(most + 1) == 0, 0.0, -np.inf)]
+def _likeliest(scores: Sequence[Floats], most_rows: int, total: int | None) -> list[int] | None:
+    """Return the numbers of greatest log weight with a given sum (None: at most `most_rows`)."""
+    # max-plus dynamic programme over clients; the state is the number of rows so far
+    before = [np.where(np.arange(most_rows + 1) == 0, 0.0, -np.inf)]
     for score in scores:
         before.append(_sum_of(before[-1], score))
     left = int(np.argmax(before[-1])) if total is None else total

@@ -129,6 +129,7 @@ def _fit(n: Floats, g: Floats, h: Floats, is_known: NDArray[np.bool_]) -> tuple[
     two float64 arrays of shape (2, len(n)), for the smaller and for the larger probability.
     """
     total = h.sum()
+    # solve N p (1-p) = H for p, which has two solutions
     root = np.sqrt(np.maximum(1.0 - 4.0 * total / n, 0.0))
     per_leaf = n[:, None] * (h / total)
     sides = []

@@ -73,6 +73,7 @@ class Shares:
         count = np.maximum(high - low + 1, 0)
         d = np.repeat(rows, count)
         a = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count - low, count)
+        # equal shares are tested once, in lowest terms
         lowest = np.gcd(a, d) == 1
         a, d = a[lowest], d[lowest]
         return Shares(a, d, *_gradients(_scores(a / d, intercept)), intercept)
@@ -186,7 +187,8 @@ def shares_of_values(leaves: LeafValues, expected: float, intercept: str) -> Sha
         is_possible = np.zeros(len(shares.p), dtype=np.bool_)
         _explained(
             shares.p, shares.h, shares.step, shares.rows, leaves.slope,
-            (leaves.reg_lambda, leaves.least_h, VALUE_ERROR, PER_ROW), leaves.most_rows, is_possible,
+            (leaves.reg_lambda, leaves.least_h, VALUE_ERROR, PER_ROW), leaves.most_rows,
+            is_possible,
         )  # fmt: skip
         for k in np.flatnonzero(is_possible):
             is_possible[k] = next(_sizes(leaves, shares, int(k)), None) is not None
@@ -238,12 +240,12 @@ def _explained(
     step: Floats,
     rows: Ints,
     slope: Floats,
-    known: tuple[float, float, float, float],
+    constants: tuple[float, float, float, float],
     most_rows: int,
     out: NDArray[np.bool_],
 ) -> None:
     """Mark the shares for which every leaf has an integer number of rows and of positives."""
-    reg_lambda, least_h, value_error, per_row = known
+    reg_lambda, least_h, value_error, per_row = constants
     leaves = slope.shape[0]
     for k in range(p.shape[0]):
         first = max(int(np.ceil(least_h / h[k])), 1)

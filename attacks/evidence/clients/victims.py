@@ -255,6 +255,7 @@ def _mean_target(
         margin += float(h @ tree.value[tree.leaves] / h.sum())
     assert root.g is not None
     assert root.h is not None
+    # with squared error the gradient of a row is its margin less its target
     mean = margin - root.g[root.leaves].sum() / root.h[root.leaves].sum()
     return np.array([mean], dtype=np.float32)
 
@@ -382,11 +383,11 @@ def added_up(counts: Sequence[LeafCounts]) -> list[LeafCounts]:
     return [c for c in claims.values() if len(c.leaf)]
 
 
-def _at_most(evidence: Evidence, most: Level) -> Evidence:
-    if LEVELS.index(evidence.level) <= LEVELS.index(most):
+def _at_most(evidence: Evidence, level: Level) -> Evidence:
+    if LEVELS.index(evidence.level) <= LEVELS.index(level):
         return evidence
-    evidence = replace(evidence, level=most, histograms=None)
-    if most != "values":
+    evidence = replace(evidence, level=level, histograms=None)
+    if level != "values":
         return evidence
     bare = tuple(replace(t, g=None, h=None) for t in evidence.trees)
     return replace(evidence, trees=bare, level="values")

@@ -108,6 +108,7 @@ class SentBounds:
     @property
     def step(self) -> Floats:
         """Step of which the sent sums are multiples, float64, shape (2,), in units."""
+        # random rounding goes up or down, so that its bounds span two steps
         drawn = self.law is not None and not self.law.deterministic
         return (self.below + self.above) / (2.0 if drawn else 1.0) + 1.0
 

@@ -140,6 +140,7 @@ def possible(
     if len(tree) * width > MOST_CELLS or row.h < 0 or width * most * row.one > _MOST_UNITS:
         return None
     lo = np.zeros((len(tree), width, FORMS), dtype=np.int64)
+    # without observations, the gradient sum is that of any number of rows of either label
     lo[..., G] = most * row.g1
     hi = np.full((len(tree), width, FORMS), most, dtype=np.int64)
     hi[..., G] = most * row.g0
@@ -217,6 +218,7 @@ def _bound(lo: Longs, hi: Longs, at: tuple, box: tuple[Longs, Longs], row: Row) 
     lo[(*at, G)] = np.maximum(lo[(*at, G)], low[..., 0])
     hi[(*at, G)] = np.minimum(hi[(*at, G)], high[..., 0])
     if row.h:
+        # round inwards: the number of rows is an integer
         lo[(*at, N)] = np.maximum(lo[(*at, N)], -(-low[..., 1] // row.h))
         hi[(*at, N)] = np.minimum(hi[(*at, N)], high[..., 1] // row.h)
 

@@ -290,6 +290,7 @@ def _reconciled(tree: Tree, mean: Floats, var: Floats) -> tuple[Floats, Floats]:
         pair = [tree.left[node], tree.right[node]]
         below = var[pair].sum(axis=0)
         gain = var[node] / (var[node] + below)
+        # combine both estimates of a node, weighted by their precision
         mean[node] += gain * (mean[pair].sum(axis=0) - mean[node])
         var[node] *= 1 - gain
     for node in inner:
@@ -297,6 +298,7 @@ def _reconciled(tree: Tree, mean: Floats, var: Floats) -> tuple[Floats, Floats]:
         before = var[pair].sum(axis=0)
         gain = var[pair] / before
         off = mean[node] - mean[pair].sum(axis=0)
+        # distribute the difference in proportion to the variances
         mean[pair] += gain * off
         var[pair] = var[pair] - gain * var[pair] + gain**2 * np.minimum(var[node], before)
     return mean, var

@@ -162,6 +162,7 @@ def propagate(
         Largest number of iterations. Stopping early leaves wider intervals.
     """
     n_nodes, total = lo.shape[0], lo.shape[1] - 1
+    # only nodes whose intervals changed are processed again
     due = np.ones(n_nodes, dtype=np.bool_)
     for _ in range(rounds):
         for i in range(n_nodes):

@@ -271,6 +271,7 @@ def _positives(view: View, evidence: Evidence, part: OwnPart) -> tuple[int, int]
     if margin is None:
         return None
     n = view.n_rows
+    # float32 rounding of the margin leaves a few neighbouring counts possible
     near = round(n / (1 + np.exp(-float(margin[0]))))
     fits = [k for k in range(max(near - 3, 1), min(near + 4, n)) if _starts(k, n, margin[0])]
     local_positives = int((part.table.y == 1).sum())

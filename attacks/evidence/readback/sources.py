@@ -195,7 +195,8 @@ def sums_of_nodes(
     errors = bounds.errors(clients, 0, LISTED)
     return SumBounds(
         np.zeros(0, dtype=np.int32), no_bins, no_bins, node_sums + node[:, 0] - shift,
-        node_sums + node[:, 1] - shift, no_bins, np.zeros((0, 2), dtype=np.int64), *errors, bounds.step,
+        node_sums + node[:, 1] - shift, no_bins, np.zeros((0, 2), dtype=np.int64), *errors,
+        bounds.step,
     )  # fmt: skip
 
 

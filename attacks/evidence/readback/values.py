@@ -86,6 +86,7 @@ def counts_of_values(
         if len(own_table)
         else np.zeros((len(leaves), 2), dtype=np.int64)
     )
+    # every other client is assumed to have the same number of rows
     size = max(round(rows / seen.clients), 1)
     off = []
     for _ in range(DRAWS):
