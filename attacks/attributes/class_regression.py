@@ -36,9 +36,18 @@ _LEAST, _REPEATS = 1e-6, 3
 class Equation:
     """One tree: its total gradient and the contribution of a row of each class.
 
-    ``total`` is the gradient sum of the other parties' rows, and ``variance`` that of its noise.
-    ``each`` and ``spread`` are mean and variance of the gradient of the adversary's rows of each
-    class (float64, (K,)). The last field is the number of these rows.
+    Attributes
+    ----------
+    total : float
+        Gradient sum of the other parties' rows.
+    each : float64 array, shape (K,)
+        Mean gradient of the adversary's rows of each class.
+    variance : float
+        Variance of the noise on the total.
+    spread : float64 array, shape (K,)
+        Variance of the gradient within each class.
+    own : float64 array, shape (K,)
+        Number of the adversary's rows of each class.
     """
 
     total: float

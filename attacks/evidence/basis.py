@@ -36,17 +36,23 @@ FEW_CUTS = 1
 class Basis:
     """Thresholds of the trees, the prior on their grid, and the leaf sums of the victims' rows.
 
-    ``grid`` contains the thresholds of all trees, which bound the cells of the reconstruction.
-    ``sums`` has one entry per tree, for the victims' rows. The last field is a sample of the
-    adversary's local rows, or of the rows of the population if there are none. It contains these
-    rows even if the prior was estimated from sketches.
+    Attributes
+    ----------
+    grid : Grid
+        Thresholds of all trees, which bound the cells of the reconstruction.
+    prior : Prior
+        Distribution of the victims' rows on the grid before the sums are used.
+    sums : list of LeafSums
+        Leaf sums of the victims' rows, one entry per tree.
+    own : Table
+        Sample of the adversary's local rows, or of the rows of the population if there are none. It
+        contains these rows even if the prior was estimated from sketches.
     """
 
     grid: Grid
     prior: Prior
     sums: list[LeafSums]
-    # The public field is called like the parameter of `of`. Large tables are sampled, because
-    # the cost of filling boxes grows with the number of rows.
+    # Large tables are sampled (`spaced`).
     own: Table
 
     @staticmethod
@@ -93,7 +99,7 @@ class Basis:
         from_sketches = use_prior and evidence.likely is not None
         if from_sketches and evidence.likely is not None:
             prior_rows = evidence.likely
-            # likely rows contain the victims' values, so that their range replaces all estimates
+            # likely rows have the victims' columns, so that their range replaces all estimates
             low, high = ranges_within(prior_rows, low, high)
         # an adversary without rows and cut points still knows the declared ranges
         if use_prior and not len(prior_rows) and cuts is None:

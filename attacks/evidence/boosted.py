@@ -131,9 +131,9 @@ class Evidence:
     constant_hessian : bool
         True if the protocol uses h = 1 for every row (FedTree under differential privacy).
     foreign : tuple of bool, or None
-        True for trees that were grown without the victims' rows. They change the margins of these
-        rows and reveal nothing else about them. All trees of a round have the same value. None
-        means that no tree is foreign.
+        True for trees of which only the change of the margins is used, because they were grown
+        without the victims' rows or because their sums could not be restored. All trees of a round
+        have the same value. None means that no tree is foreign.
     restart : tuple (int, float32 array of shape (K,)), or None
         From this tree on, margins are higher by this amount, because the first trees started from
         another base margin.
@@ -270,7 +270,7 @@ class Evidence:
         return own if len(own) or self.population is None else self.population
 
     def is_foreign(self, t: int) -> bool:
-        """Return whether tree ``t`` was grown without the victims' rows."""
+        """Return whether only the change of the margins is used of tree ``t`` (`Evidence.foreign`)."""
         return self.foreign is not None and self.foreign[t]
 
     def rounds(self, first: int) -> Evidence:

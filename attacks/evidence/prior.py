@@ -44,7 +44,7 @@ class Prior:
     own_cells : int32 array, shape (n_own, d)
         Cells of these rows, -1 if the value is missing.
     told : bool
-        Whether these rows contain values of the victims, revealed by sketches.
+        Whether these rows are likely rows with the victims' marginals (`Evidence.likely`).
     recipe : Recipe
         Way of guessing that is best among the rows of the prior.
     pool : tuple (Table, int32 array), or None
@@ -196,9 +196,9 @@ def make_prior(
 ) -> Prior:
     """Place rows on the grid and compute the cell masses of each class.
 
-    Without revealed values, each class is smoothed by a uniform distribution on the range of each
-    feature (``low``, ``high``). If the rows contain values of the victims, revealed by sketches, it
-    is smoothed by all rows instead.
+    Each class is smoothed by a uniform distribution on the range of each feature (``low``,
+    ``high``). If the rows are likely rows with the victims' marginals, it is smoothed by all of
+    these rows instead.
     """
     width = grid.width
     classes = max(len(schema.classes), 2)

@@ -99,9 +99,16 @@ def told_by(sums: float, cells: int) -> float:
 class Blind:
     """Input of a blind guess.
 
-    It is made from local rows, likely rows, or draws from declared ranges. ``recipe`` is the one
-    that suits these rows best (`fedtrees.guessing.recipes.best_recipe`), and ``heard`` is the
-    probability that draws from them resemble rows of the victims, 0 to 1.
+    Attributes
+    ----------
+    own : Table
+        Local rows, likely rows, or draws from declared ranges.
+    schema : Schema
+        Names, ranges and categories of the columns.
+    recipe : Recipe
+        Recipe that suits these rows best (`fedtrees.guessing.recipes.best_recipe`).
+    heard : float
+        Weight of draws from these rows, 0 to 1.
     """
 
     own: Table
@@ -122,9 +129,10 @@ class Blind:
     ) -> Blind:
         """Return the input for a prior.
 
-        If the prior's rows come from sketches, the blind guess is made from them. The exception are
-        local rows of which a share below 1 is reconstructed: the more rows there are, the less the
-        columns determine which values belong together.
+        If the prior's rows come from sketches (`Prior.told`), they are used if the adversary has
+        local rows and reconstructs all rows. If only a share of the rows is reconstructed, the
+        local rows are used, because with many rows the columns hardly determine which values belong
+        together. A prior that does not come from sketches is always used.
 
         Parameters
         ----------

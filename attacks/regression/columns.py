@@ -65,10 +65,18 @@ class Design:
 class ColumnsView:
     """The adversary's part of a vertical regression.
 
-    ``active`` contains columns and targets of the active party, and ``designs`` the parties of the
-    adversary that have data. The means and scales of all remaining parties follow. ``rounds`` is
-    the number of rounds of which all gradients are known, and ``batches`` are the rows of the
-    rounds, in turn.
+    Attributes
+    ----------
+    active : OwnDesign
+        Columns and targets of the active party.
+    designs : tuple of Design
+        Parties of the adversary that have data.
+    others : tuple of ColumnScales
+        Means and scales of the columns of all remaining parties.
+    rounds : int
+        Number of rounds of which all gradients are known.
+    batches : tuple of slice
+        Rows of the rounds, in turn.
     """
 
     active: OwnDesign

@@ -80,10 +80,14 @@ class Regions:
 class Cells:
     """Possible margins of the rows of one leaf before its tree, as gradients and hessians.
 
-    ``p`` is the probability (the gradient of a row of class 0), ``h`` the hessian, and ``step`` the
-    gradient of class 0 less that of class 1, which is 1 up to float32 rounding (float64, shape
-    (C,)). The last field is the number of the adversary's rows with this margin in the leaf (int64,
-    shape (C,)).
+    Attributes
+    ----------
+    p, h : float64 array, shape (C,)
+        Probability (the gradient of a row of class 0), and hessian.
+    step : float64 array, shape (C,)
+        Gradient of class 0 less that of class 1. It is 1 up to float32 rounding.
+    own : int64 array, shape (C,)
+        Number of the adversary's rows with this margin in the leaf.
     """
 
     # float64 (C,) each

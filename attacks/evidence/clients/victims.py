@@ -77,9 +77,9 @@ def victims_of(
     starts : {"own", "model"}, default "own"
         Base score for a client's first trees: its local one, or that of the model.
     most : {"histograms", "statistics", "values"}, default "histograms"
-        Most detailed statistics to use. Sums of single clients in common trees are used from their
-        histograms only. Of their node sums, the sum over clients is worth as much to `joint` and
-        `timberstrike`.
+        Most detailed statistics to use in common trees. Opened leaf sums of single clients are used
+        unless it is "values", and their histograms only if it is "histograms". Leaf values of
+        common trees do not belong to a single client.
 
     Returns
     -------
@@ -304,7 +304,10 @@ def _counted(victim: Victim, view: View) -> Victim:
 def with_likely(
     victims: Sequence[Victim], view: View, rng: np.random.Generator, *, bins: bool
 ) -> list[Victim]:
-    """Add to each victim likely rows with the marginals that it revealed, if it did.
+    """Add likely rows to the victims that sent sums in common trees and are known by name.
+
+    The rows have the marginals of the victim, if its sketch is seen, or else those of all victims
+    (`likely_rows`).
 
     Parameters
     ----------
