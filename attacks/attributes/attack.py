@@ -169,6 +169,7 @@ def _weight(model: object, imputer: Imputer, values: NDArray[np.float32], knowle
         z -= np.logaddexp.reduce(z, axis=1)[:, None]
         score = float(z[np.arange(len(z)), right].mean())
         # a larger weight must gain clearly, because there are few rows for validation
+        # zero is the default, so that a useless model is ignored
         if score > best[1] + _GAIN:
             best = w, score
     return best[0]

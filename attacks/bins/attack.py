@@ -20,9 +20,9 @@ from fedtrees.core.registry import register
 from fedtrees.core.view import View
 from fedtrees.messages.vertical import OpenedBinSums, OwnRowStatistics
 
-# : Weight of the regression in the ranks of rows, against the shares of rows in bins. Few sums
-# : leave the shares open (breast cancer, 5 trees of a forest, three seeds: .817 by shares, .872 by
-# : the regression, .865 by both). Many sums determine them (20 trees: .923, .944, .953).
+#: Weight of the regression in the ranks of rows, against the shares of rows in bins. Few sums
+#: leave the shares open (breast cancer, 5 trees of a forest, three seeds: .817 by shares, .872 by
+#: the regression, .865 by both). Many sums determine them (20 trees: .923, .944, .953).
 EXPECTED = 2 / 3
 
 

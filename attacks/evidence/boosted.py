@@ -270,7 +270,7 @@ class Evidence:
         return own if len(own) or self.population is None else self.population
 
     def is_foreign(self, t: int) -> bool:
-        """Return whether only the change of the margins is used of tree ``t`` (`Evidence.foreign`)."""
+        """Return whether tree ``t`` only changes margins (`Evidence.foreign`)."""
         return self.foreign is not None and self.foreign[t]
 
     def rounds(self, first: int) -> Evidence:

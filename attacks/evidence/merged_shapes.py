@@ -16,8 +16,8 @@ _EVEN = 1e-3
 _DOUBLE, _SINGLE = 1e-9, 1e-7
 #: Number of value chains that are searched together, and of end values tried per precision.
 _CHAINS, _ENDS = 64, 50
-# : Largest number of decimal places that are distinguished. A column that people wrote has on
-# : average at least 0.7 places fewer than arbitrary numbers.
+#: Largest number of decimal places that are distinguished. A column that people wrote has on
+#: average at least 0.7 places fewer than arbitrary numbers.
 _PLACES, _FEWER = 8, 0.7
 
 

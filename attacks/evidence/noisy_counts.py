@@ -17,16 +17,9 @@ def likely_counts(noisy: Longs, own: Longs, n: int, variance: float) -> tuple[Lo
     is weighted by the share of this variance in the sum of prior variance and noise variance. The
     result is projected to non-negative counts with sum n (Wang et al. 2020, Norm-Sub).
 
-    Parameters
-    ----------
-    noisy : int64 array, shape (k,)
-        Noisy counts of the victims' rows.
-    own : int64 array, shape (k,)
-        Local rows in every cell. They are not contained in ``noisy``.
-    n : int
-        Number of victims' rows whose value is present.
-    variance : float
-        Variance of the noise on one count, in squared rows.
+    The noisy counts are those of the n victims' rows whose value is present, and the local counts
+    are not contained in them (int64, shape (k,) each). ``variance`` is that of the noise on one
+    count, in squared rows.
 
     Returns
     -------

@@ -48,7 +48,7 @@ class Prior:
     recipe : Recipe
         Way of guessing that is best among the rows of the prior.
     pool : tuple (Table, int32 array), or None
-        Rows that boxes are filled from, and their cells. None means ``own``.
+        Rows that boxes are filled from, and their cells. None means the rows of the prior.
     """
 
     # float64 (C, d, w)

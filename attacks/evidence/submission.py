@@ -17,12 +17,12 @@ from fedtrees.guessing.blind import WIDE_BLOCK, Draws
 from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.guessing.recipes import Recipe, agreement, best_recipe
 
-# : Number of votes for a guess, and number of additional samples of each kind that evaluate it.
+#: Number of votes for a guess, and number of additional samples of each kind that evaluate it.
 VOTES, JUDGES = 16, 4
-# : Number of local rows from which their draws have full weight. With 10 to 20 rows (Pima), samples
-# : without draws are up to 6 points of reconstruction accuracy better, with 40 half a point.
+#: Number of local rows from which their draws have full weight. With 10 to 20 rows (Pima), samples
+#: without draws are up to 6 points of reconstruction accuracy better, with 40 half a point.
 HEARD_BY = 50
-# : Number of sums per cell from which the evidence determines rows fully. From .31 (Pima, 5
+#: Number of sums per cell from which the evidence determines rows fully. From .31 (Pima, 5
 # clients, : 20 trees of depth 6) samples are as accurate as they claim. Up to .15, half of it is
 # chance.
 TOLD_BY = 0.4

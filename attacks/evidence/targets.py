@@ -19,12 +19,12 @@ from fedtrees.messages.boosting import LabelSums
 
 Floats = NDArray[np.float64]
 
-# : Number of cells of the targets. A middle one of 12 is about 0.25 standard deviations wide, and
+#: Number of cells of the targets. A middle one of 12 is about 0.25 standard deviations wide, and
 # the : metric accepts an error of 0.319 standard deviations.
 CELLS = 12
 #: Number of normal quantiles that represent the targets if none are known.
 DRAWN = 240
-# : Assumed ratio of the variance of targets to the variance between the leaves of the first tree.
+#: Assumed ratio of the variance of targets to the variance between the leaves of the first tree.
 UNEXPLAINED = 2.0
 
 

@@ -10,8 +10,8 @@ from fedtrees.core.compilation import kernel
 from fedtrees.core.errors import DataError
 from fedtrees.guessing.matching import assign
 
-# : Largest number of rounds of matching and voting, largest number of rows that are matched
-# : together, and rows per block if there are more.
+#: Largest number of rounds of matching and voting, largest number of rows that are matched
+#: together, and rows per block if there are more.
 ROUNDS, WHOLE, BLOCK = 8, 500, 250
 
 

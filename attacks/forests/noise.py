@@ -19,8 +19,8 @@ KINDS = get_args(Kind)
 NAT = 1 << 20
 #: Cost in nats of a unit difference from an exact count. Sampling begins with a smaller one.
 EXACT = 12.0
-# : Largest residual with a separate cost, in scales of the noise. Larger residuals have the cost of
-# : this one, and counts that are further off are clipped.
+#: Noisy counts are clipped at this many scales of the noise below 0 and above the number of rows,
+#: which bounds the size of the cost table.
 _REACH = 60.0
 
 

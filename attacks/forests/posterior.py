@@ -16,14 +16,14 @@ from fedtrees.core.errors import DataError, check_positive
 
 #: Number of chains, moves per row during burn-in and sampling, and total number of samples.
 CHAINS, BURN_IN, SAMPLING, SAMPLES = 4, 10_000, 10_000, 120
-# : Largest number of moves of a chain in each of both phases, with up to `MANY` rows and with more,
-# : and that of all questions together, if there is one question per client.
+#: Largest number of moves of a chain in each of both phases, with up to `MANY` rows and with more,
+#: and that of all questions together, if there is one question per client.
 MOST_MOVES, FEW_MOVES, ALL_MOVES = 2_500_000, 500_000, 1_000_000
 #: Initial inverse temperature of the chains, before division by the sharpness.
 COOL = 0.2
 #: Number of cooling steps to the posterior.
 STEPS = 50
-# : With more than `MANY` rows, chains start from a table of `SMALL` rows, each repeated. It is
+#: With more than `MANY` rows, chains start from a table of `SMALL` rows, each repeated. It is
 # found : with `SMALL_MOVES` moves per row for scaled counts. `WARM` is the inverse temperature from
 # there. : Chains do not converge from uniformly drawn rows (COMPAS, 2,882 rows, epsilon 0.1: error
 # 0.142 : instead of 0.040).

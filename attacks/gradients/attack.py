@@ -29,8 +29,9 @@ from fedtrees.neural.perceptron import Layers
 
 #: Search range of a number without declared range, in standard deviations.
 _WIDE = 20.0
-# : Factor by which likely rows must be better than found rows, if all columns are numeric. The
-# : rehearsal draws columns independently, and such rows are harder to find than real rows.
+#: Factor by which likely rows must be better than found rows, if all columns are numeric and there
+#: are no prior rows. The rehearsal then draws columns independently, and such rows are harder to
+#: find than real rows.
 _FLATTERED = 1.2
 
 

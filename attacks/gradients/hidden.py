@@ -13,12 +13,12 @@ from fedtrees.neural.perceptron import Layers
 
 Floats = NDArray[np.float64]
 
-# : Number of starts, steps from each, and damping of the first step, which halves with each step.
+#: Number of starts, steps from each, and damping of the first step, which halves with each step.
 _STARTS, _STEPS, _DAMPED = 600, 15, 0.01
 #: Search range of standardised values, in standard deviations.
 _WIDE = 20.0
-# : Largest relative distance of a root from the space; smallest distance between roots, in standard
-# : deviations; tolerance of the rank-reduction test; tolerance of a category's share.
+#: Largest relative distance of a root from the space; smallest distance between roots, in standard
+#: deviations; tolerance of the rank-reduction test; tolerance of a category's share.
 _NEAR, _APART, _ONE, _WHOLE = 3e-4, 0.2, 0.01, 0.02
 #: Number of attempts with new starts if no row was found.
 _TRIES = 8

@@ -18,8 +18,8 @@ from fedtrees.core.schema import Table
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import Layers, logits, softmax
 
-# : Noise per coordinate, relative to the gradient's root mean square, above which no direction is
-# : free of noise and the span term would pull rows to noise. Less noise is rounding.
+#: Noise per coordinate, relative to the gradient's root mean square, above which no direction is
+#: free of noise and the span term would pull rows to noise. Less noise is rounding.
 _CLEAN = 1e-3
 #: Restarts and steps of a search that counts labels, and largest number of such searches.
 _SHORT, _RECOUNTS = (3, 150), 3

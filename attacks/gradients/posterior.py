@@ -16,19 +16,19 @@ from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import Layers, softmax
 
-# : Number of sweeps, fewer with more than `_ROWS` rows. The first `_WHOLE` sweeps only draw
+#: Number of sweeps, fewer with more than `_ROWS` rows. The first `_WHOLE` sweeps only draw
 # complete : likely rows. `_SAMPLES` is the number of samples that are used.
 _SWEEPS, _WHOLE, _ROWS, _SAMPLES = 28, 8, 128, 20
-# : Remaining error of the other rows at the start and in the end, as a share of the rows times the
-# : variance of a row's gradient.
+#: Remaining error of the other rows at the start and in the end, as a share of the rows times the
+#: variance of a row's gradient.
 _HOT, _COLD = 1.0, 0.15
 #: Smallest damping of a factor's eigenvalues, relative to their mean.
 _DAMPING = 0.01
-# : Relative probability of a row that differs from a likely one in one cell, and largest number of
-# : differing cells beyond the smallest.
+#: Relative probability of a row that differs from a likely one in one cell, and largest number of
+#: differing cells beyond the smallest.
 _OTHER, _FAR = 0.01, 3
-# : Weight of a category's overall frequency; number of values of a number that are tried from
-# : similar rows, and close to the present one.
+#: Weight of a category's overall frequency; number of values of a number that are tried from
+#: similar rows, and close to the present one.
 _ANY, _DRAWN, _NEAR = 0.1, 5, 3
 #: Largest number of likely rows.
 _MOST = 8000

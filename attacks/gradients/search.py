@@ -15,8 +15,8 @@ from fedtrees.neural.encoding import Encoding
 _DECAYS, _STEPS = (0.9, 0.92), (0.3, 0.2)
 #: Weight of the span term, and singular value up to which a direction counts as unused.
 _SPAN, _ZERO = 0.003, 1e-6
-# : Weights of squared inputs of categories and of numbers if there is no span: rows are then pulled
-# : to the average row. If there is a span, these terms reduce the accuracy.
+#: Weights of squared inputs of categories and of numbers if there is no span: rows are then pulled
+#: to the average row. If there is a span, these terms reduce the accuracy.
 _SHARES, _NUMBERS = 9e-5, 3e-4
 
 

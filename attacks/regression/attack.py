@@ -26,8 +26,8 @@ from fedtrees.messages.regression import ColumnScales, Gradient, standardised
 ARITHMETIC = ("exact", "float64")
 #: Largest relative difference between the norms from queried weights and from scores.
 AGREE = 1e-3
-# : Error in standard deviations of a column that an estimate from known values and local columns
-# : has. Results with larger errors are discarded.
+#: Error in standard deviations of a column that an estimate from known values and local columns
+#: has. Results with larger errors are discarded.
 LIKELY = 0.3
 
 
