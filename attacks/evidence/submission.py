@@ -22,9 +22,8 @@ VOTES, JUDGES = 16, 4
 #: Number of local rows from which their draws have full weight. With 10 to 20 rows (Pima), samples
 #: without draws are up to 6 points of reconstruction accuracy better, with 40 half a point.
 HEARD_BY = 50
-#: Number of sums per cell from which the evidence determines rows fully. From .31 (Pima, 5
-# clients, : 20 trees of depth 6) samples are as accurate as they claim. Up to .15, half of it is
-# chance.
+#: Number of sums per cell from which the evidence determines rows fully. From .31 (Pima, 5 clients,
+#: 20 trees of depth 6) samples are as accurate as they claim. Up to .15, half of it is chance.
 TOLD_BY = 0.4
 # Gain that a guess from reconstructed rows must promise if the evidence reveals nothing of a row.
 _CLEAR = 0.01

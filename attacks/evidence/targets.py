@@ -20,7 +20,7 @@ from fedtrees.messages.boosting import LabelSums
 Floats = NDArray[np.float64]
 
 #: Number of cells of the targets. A middle one of 12 is about 0.25 standard deviations wide, and
-# the : metric accepts an error of 0.319 standard deviations.
+#: the metric accepts an error of 0.319 standard deviations.
 CELLS = 12
 #: Number of normal quantiles that represent the targets if none are known.
 DRAWN = 240

@@ -23,10 +23,10 @@ MOST_MOVES, FEW_MOVES, ALL_MOVES = 2_500_000, 500_000, 1_000_000
 COOL = 0.2
 #: Number of cooling steps to the posterior.
 STEPS = 50
-#: With more than `MANY` rows, chains start from a table of `SMALL` rows, each repeated. It is
-# found : with `SMALL_MOVES` moves per row for scaled counts. `WARM` is the inverse temperature from
-# there. : Chains do not converge from uniformly drawn rows (COMPAS, 2,882 rows, epsilon 0.1: error
-# 0.142 : instead of 0.040).
+#: With more than `MANY` rows, chains start from a table of `SMALL` rows, each repeated. It is found
+#: with `SMALL_MOVES` moves per row for scaled counts. `WARM` is the inverse temperature from there.
+#: Chains do not converge from uniformly drawn rows (COMPAS, 2,882 rows, epsilon 0.1: error 0.142
+#: instead of 0.040).
 SMALL, SMALL_MOVES, WARM = 150, 1000, 0.1
 #: Annealing: moves per row, and first and last inverse temperature.
 ANNEALING, FIRST, LAST = 20_000, 0.125, 20.0

@@ -16,8 +16,8 @@ from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import Layers, softmax
 
-#: Number of sweeps, fewer with more than `_ROWS` rows. The first `_WHOLE` sweeps only draw
-# complete : likely rows. `_SAMPLES` is the number of samples that are used.
+#: Number of sweeps, fewer with more than `_ROWS` rows. The first `_WHOLE` sweeps only draw complete
+#: likely rows. `_SAMPLES` is the number of samples that are used.
 _SWEEPS, _WHOLE, _ROWS, _SAMPLES = 28, 8, 128, 20
 #: Remaining error of the other rows at the start and in the end, as a share of the rows times the
 #: variance of a row's gradient.

@@ -11,7 +11,7 @@ Integers = NDArray[Any]
 #: Products of two residues, and sums of a thousand of them, fit int64.
 FIRST_PRIME = 1 << 25
 #: Number of bits by which the modulus exceeds the bound on a solution. A wrong solution is below
-# the : bound by chance once in 2^64 runs.
+#: the bound by chance once in 2^64 runs.
 MARGIN = 64
 
 
