@@ -1,1 +1,1 @@
-"""What is the attribute of a row that its reader does not know, the classes of a client's rows?"""
+"""Infer a sensitive attribute of single rows, and the class shares of a client's rows."""

@@ -1,4 +1,4 @@
-"""Attribute inference as an attack on a view."""
+"""Attribute inference: infer one column of rows whose other columns are known."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -27,22 +27,23 @@ from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.imputer import Imputer, guessed
 
 Floats = NDArray[np.float64]
-#: Weights of a nat of the model's confidence; the one that fits the rows of the prior is taken.
+#: Weights of the model's log confidence. The one that fits the prior's rows best is used.
 _WEIGHTS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
-_TAUGHT = 2  # how often the rows that are sought teach one another, for who holds none
-_GAIN = 0.005  # nats a row, for a weight to beat a smaller one
+_TAUGHT = 2  # rounds of self-training on the target rows, without prior rows
+_GAIN = 0.005  # smallest gain in nats per row for which a larger weight is preferred
 
 
 @register.attack("attribute-inference")
 @dataclass(frozen=True)
 class AttributeInference(Attack):
-    """Name the sensitive attribute of rows that are told but for it (``sensitive=0``).
+    """Infer the sensitive attribute of rows whose other columns are known (``sensitive=0``).
 
-    The probability of every value, estimated from own rows or from rows of the population
-    (`fedtrees.trees.imputer.Imputer`), times the model's confidence in the known label (Fredrikson
-    et al. 2014; Mehnaz et al. 2022), fitted to the other evidence: values and counts of sketches,
-    sums of nodes and bins, leaf values (not in a paper). Without such rows all values are equally
-    likely at first; then estimates from the sums replace them.
+    The probability of every value is estimated from local rows or from rows of the population
+    (`fedtrees.trees.imputer.Imputer`). It is multiplied by the model's confidence in the known
+    label (Fredrikson et al. 2014; Mehnaz et al. 2022), and fitted to the other evidence: values and
+    counts of sketches, sums of nodes and bins, and leaf values (this part is not in a paper).
+    Without such rows all values are equally likely at first. Estimates from the sums then replace
+    this prior.
     """
 
     claims = (Entries,)
@@ -52,13 +53,13 @@ class AttributeInference(Attack):
     )
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return why no attribute is sought, or there is no model of trees in a view."""
+        """Return the reason if no attribute is to be inferred or the view has no tree model."""
         if Told.of(view) is None:
             return Reason("not-all-but-one")
         return Reason("no-trees") if model_in(view) is None else None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
-        """Return a value for every row."""
+        """Return a value of the attribute for every row."""
         knowledge = Told.of(view)
         if knowledge is None:
             return Guess.none(Reason("not-all-but-one"))
@@ -68,6 +69,7 @@ class AttributeInference(Attack):
         p = imputer.chances(knowledge.rows, values)
         if column is None and not imputer.taught:
             values, prior = _spread(view, knowledge, values)
+            # without prior rows all rows have the same prior
             p = np.repeat(prior[None], len(knowledge.rows), axis=0)
         weight = 0.0
         model = model_in(view)
@@ -86,7 +88,7 @@ class AttributeInference(Attack):
 
 
 def _taught(knowledge: Told, schema: Schema, values: NDArray[np.float32], p: Floats) -> Floats:
-    """Return the chance of every value in every row, as rows teach whose values were guessed."""
+    """Return the likelihood of every value according to rows with imputed values."""
     X = knowledge.rows.X.copy()
     _, _, cells = guessed(knowledge, schema, p, values, SIGMA_SHARE)
     X[:, knowledge.columns] = cells.reshape(len(X), -1)
@@ -98,7 +100,7 @@ def _taught(knowledge: Told, schema: Schema, values: NDArray[np.float32], p: Flo
 
 
 def _held(view: View, knowledge: Told) -> Column | None:
-    """Return all values of a column of the victims, where sketches of all tell these."""
+    """Return all values of the victims' column if their sketches reveal these, else None."""
     if len(knowledge.columns) > 1 or not columns_of(view):
         return None
     together = pooled(view)
@@ -112,16 +114,16 @@ def _held(view: View, knowledge: Told) -> Column | None:
 def _spread(
     view: View, knowledge: Told, values: NDArray[np.float32]
 ) -> tuple[NDArray[np.float32], Floats]:
-    """Return values and their chances, for who holds no rows, as thresholds lie.
+    """Return values and their probabilities from the thresholds, without prior rows.
 
-    Of numbers: where models split a column is where rows are. Categories stay equally likely.
+    Models split a numeric column where rows are. Categories remain equally likely.
     """
     model = model_in(view)
     even = np.full(len(values), 1 / len(values))
     if len(knowledge.columns) > 1 or view.schema.categorical[knowledge.columns[0]] or model is None:
         return values, even
     (column,) = knowledge.columns
-    trees = getattr(model, "trees", ())  # tests of others are drawn without data
+    trees = getattr(model, "trees", ())  # other models draw their tests without data
     used = [t.threshold[t.feature == column] for t in trees] or [np.zeros(0)]
     cuts = cuts_of(view)
     if cuts is not None and cuts_are_of_rows(view):
@@ -137,7 +139,7 @@ def _spread(
 
 
 def _confidence(model: object, rows: Table, values: NDArray[np.float32], knowledge: Told) -> Floats:
-    """Return the log of the chance of each row's label, were it to have each value, (n, K)."""
+    """Return the log probability of each row's label for each value of the attribute, (n, K)."""
     log_chances = []
     for value in values:
         X = rows.X.copy()
@@ -147,23 +149,27 @@ def _confidence(model: object, rows: Table, values: NDArray[np.float32], knowled
             logit = forest_logits(model, table)
         else:
             logit = class_logits(model.probabilities(X), rows.y)  # type: ignore[attr-defined]
+        # log probability of the label; the logistic function would underflow
         log_chances.append(-np.logaddexp(0, -logit))
     return np.column_stack(log_chances)
 
 
 def _weight(model: object, imputer: Imputer, values: NDArray[np.float32], knowledge: Told) -> float:
-    """Return the weight of a nat of the model's confidence that fits the prior's rows best."""
+    """Return the weight of the model's log confidence that fits the prior's rows best."""
     held_out = imputer.held_out(imputer.values)
     if held_out is None:
         return 1.0
     own_rows, p = held_out
     log_p, confidence = np.log(p + 1e-12), _confidence(model, own_rows, imputer.values, knowledge)
+    # the candidate value closest to the true one counts as correct
     off = np.abs(own_rows.X[:, knowledge.columns][:, None] - imputer.values[None]).sum(axis=2)
     right, best = off.argmin(axis=1), (0.0, -np.inf)
     for w in _WEIGHTS:
         z = log_p + w * confidence
         z -= np.logaddexp.reduce(z, axis=1)[:, None]
         score = float(z[np.arange(len(z)), right].mean())
+        # a larger weight must gain clearly, because there are few rows for validation
+        # zero is the default, so that a useless model is ignored
         if score > best[1] + _GAIN:
             best = w, score
     return best[0]

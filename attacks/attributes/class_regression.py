@@ -1,11 +1,11 @@
-"""How many of the other parties' rows are of each class, from gradient sums over all of them.
+"""Estimate other parties' rows of each class from gradient sums over all of these parties.
 
-Secure aggregation hides the sums of one client behind those of all others. With one other client
-these are its sums, and with two they are those of both. Every tree then gives one equation: the
-total gradient of the others' rows is the number of their rows of each class times the mean gradient
-of that class. The mean gradients are estimated on the adversary's own rows, which pass through the
-same trees, and the numbers of rows follow by weighted least squares over all trees. Noise that is
-drawn anew for every tree averages out.
+Secure aggregation hides the sums of one client behind those of all other clients. With one other
+client these are its sums, and with two they are those of both. Every tree then gives one equation:
+the total gradient of the other parties' rows is the number of their rows of each class times the
+mean gradient of that class. The mean gradients are estimated on the adversary's rows, which pass
+through the same trees. The numbers of rows follow by weighted least squares over all trees. Noise
+that is drawn anew for every tree averages out.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,11 +24,11 @@ from fedtrees.trees.routing import Routes
 
 Floats = NDArray[np.float64]
 
-#: Most other clients of which shares are claimed. Of more the sums say little about any one client.
+#: Largest number of other clients. With more, the sums reveal little about each client.
 MOST_OTHERS = 2
-#: By how much clients may differ, as a multiple of the variance between samples of one population.
+#: Variance between clients, as multiples of that between samples of one population.
 DOUBTS = (1.0, 10.0, 100.0, 1000.0)
-# Least share of a class and least variance of a sum, and how often the fit is repeated.
+# Smallest share of a class and smallest variance of a sum, and number of fits.
 _LEAST, _REPEATS = 1e-6, 3
 
 
@@ -36,9 +36,18 @@ _LEAST, _REPEATS = 1e-6, 3
 class Equation:
     """One tree: its total gradient and the contribution of a row of each class.
 
-    `total`: Sum of the gradients of the others' rows. `each`: Mean gradient of a class among own
-    rows, float64 (K,). `variance`: Of the noise on the total. `spread`: Variance of the gradient
-    within a class, float64 (K,), and `own`: own rows of each class that it is estimated from.
+    Attributes
+    ----------
+    total : float
+        Gradient sum of the other parties' rows.
+    each : float64 array, shape (K,)
+        Mean gradient of the adversary's rows of each class.
+    variance : float
+        Variance of the noise on the total.
+    spread : float64 array, shape (K,)
+        Variance of the gradient within each class.
+    own : float64 array, shape (K,)
+        Number of the adversary's rows of each class.
     """
 
     total: float
@@ -49,17 +58,16 @@ class Equation:
 
 
 def other_clients(view: View) -> tuple[str, ...]:
-    """Return the clients that are not among the principals."""
+    """Return the clients that the adversary does not control."""
     clients = (name for name, role in view.roles.items() if role == "client")
     return tuple(name for name in clients if name not in view.principals)
 
 
 def regressed_counts(view: View) -> Floats | None:
-    """Return the others' rows of each class, float64, shape (K,), that fit the sums of all trees.
+    """Return other parties' rows of each class that fit the sums of all trees, (K,).
 
-    None where the principals have no rows with labels of every class, where there are no other
-    clients or more than `MOST_OTHERS`, and where no gradient sums of trees of everybody's rows are
-    visible.
+    The result is None if the adversary does not have labelled rows of every class, if there are no
+    other clients or more than `MOST_OTHERS`, or if no gradient sums of common trees are visible.
     """
     own_rows, other_names = view.rows, other_clients(view)
     if own_rows is None or not 0 < len(other_names) <= MOST_OTHERS:
@@ -102,9 +110,10 @@ def _equations(evidence: Evidence, own_rows: Table, classes: int) -> Iterator[Eq
 def _solved(equations: Sequence[Equation], rows: float, prior: Floats) -> Floats:
     """Return the counts of least weighted squared error that add up to all rows.
 
-    Own shares are the mean of a normal prior. Its covariance is that of two samples of the same
-    population, times the factor of `DOUBTS` that makes the sums most probable: clients may differ
-    by more than chance. The variances depend on the counts, so that the fit is repeated.
+    The class shares of the local rows are the mean of a normal prior. Its covariance is that of two
+    samples of the same population, times the factor of `DOUBTS` that makes the sums most probable,
+    because clients may differ by more than chance. The variances depend on the counts, so that the
+    fit is repeated.
     """
     n_own, shares = float(equations[0].own.sum()), prior
     each = np.stack([e.each for e in equations])
@@ -128,9 +137,9 @@ def _solved(equations: Sequence[Equation], rows: float, prior: Floats) -> Floats
 
 
 def _fitted(A: Floats, left: Floats, noise: Floats, prior: Floats) -> tuple[Floats, float]:
-    """Return the posterior mean of x, and the log evidence, where ``left = A x + noise``.
+    """Return the posterior mean of x, and the log evidence, for ``left = A x + noise``.
 
-    `noise`: Variances of the equations. `prior`: Covariance of x.
+    `noise` contains the variances of the equations, and `prior` the covariance of x.
     """
     covariance = np.diag(noise) + A @ prior @ A.T
     solved = np.linalg.solve(covariance, left)

@@ -1,4 +1,4 @@
-"""Property inference: how many of one client's rows are of each class?"""
+"""Property inference: estimate how many of one client's rows belong to each class."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,29 +32,29 @@ Floats = NDArray[np.float64]
 @register.attack("class-shares")
 @dataclass(frozen=True)
 class ClassShareInference(Attack):
-    """Tell the share of each class among one client's rows (property inference; Ateniese et al.
-    2015).
+    """Infer the share of each class among one client's rows (Ateniese et al. 2015).
 
-    Rows of a class all bring the same to the first tree of each output: numbers of rows are fitted
-    to a client's own sums (Di Gennaro et al. 2025, Eqs. 4-9, of all its rows), under noise to the
-    mean of those of all columns and to what all clients have together. Forests count them. Workers
-    of `xgboost-ring` and machines of `lightgbm-data` announce them (`announced_counts`).
+    This is property inference. All rows of a class have the same gradient in the first tree of each
+    output. The numbers of rows are fitted to the sums over all rows of a client (Di Gennaro et al.
+    2025, Eqs. 4-9). With noise, the sums are averaged over columns and adjusted to the known total
+    of all clients. Forests contain the counts. Workers of `xgboost-ring` and machines of
+    `lightgbm-data` announce them (`announced_counts`).
 
-    Where only sums over all clients are visible and at most two other clients take part, the total
-    gradients of all trees are regressed on own rows (`class_regression`), and every other client is
-    claimed to have the shares that fit.
+    If only sums over all clients are visible and at most two other clients take part, the total
+    gradients of all trees are regressed on the local rows (`class_regression`). The resulting
+    shares are claimed for every other client.
     """
 
     claims = (ClassShares,)
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return why a view says nothing about the classes of one client."""
+        """Return the reason if a view reveals no class counts of one client, else None."""
         if counts_of(view) or regressed_counts(view) is not None:
             return None
         return Reason("no-client-sums")
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
-        """Return the shares of clients whose sums were seen, alone or together with one other's."""
+        """Return the class shares of clients whose sums were seen, singly or in pairs."""
         counts = counts_of(view)
         together = None if counts else regressed_counts(view)
         if together is not None:
@@ -64,9 +64,9 @@ class ClassShareInference(Attack):
 
 
 def counts_of(view: View) -> dict[str, Floats]:
-    """Return rows of each class of others whose own sums were seen, float64, shape (K,), by name.
+    """Return rows of each class of other clients whose sums were seen, (K,), by name.
 
-    Of forests up to a factor.
+    Counts of forests are only proportional to the numbers of rows.
     """
     counts_by_client = announced_counts(view)
     for item, m in view.messages(ClassTotals):
@@ -81,6 +81,7 @@ def counts_of(view: View) -> dict[str, Floats]:
     if not counts_by_client:
         total_counts, noise = None, cell_variance(view.channel(Histogram, "totals", "client"))
         sums = {name: client_sums for name, *client_sums in _sums(view)}
+        # with noise, the known totals of all clients correct the counts
         if min(noise) > NOISE_FLOOR:
             total_counts = _of_all(view, {*sums})
         if total_counts is None:
@@ -98,11 +99,11 @@ def counts_of(view: View) -> dict[str, Floats]:
 
 
 def announced_counts(view: View) -> dict[str, Floats]:
-    """Return the rows of each class that other clients announce, float64, shape (2,), by name.
+    """Return the rows of each class that other clients announce, float64, (2,), by name.
 
     Every machine of `lightgbm-data` broadcasts its rows of each class. Every worker of
     `xgboost-ring` broadcasts its number of rows and the sum of its labels divided by the number of
-    all rows. The latter is a float32, so that the product is rounded to a whole number of rows.
+    all rows. The latter is a float32, so that the product is rounded to an integer.
     """
     announced = {
         item.sender: np.array([message.negatives, message.positives], dtype=np.float64)
@@ -117,12 +118,12 @@ def announced_counts(view: View) -> dict[str, Floats]:
 
 
 def _victims(view: View) -> list[Victim]:
-    """Return clients whose trees, or sums in leaves, are seen one by one."""
+    """Return clients whose trees, or sums in leaves, are seen separately."""
     return victims_of(view, most="statistics")
 
 
 def _of_all(view: View, clients: set[str]) -> Floats | None:
-    """Return how many rows of each class these clients have together; None: not known."""
+    """Return the rows of each class of all these clients together, None if unknown."""
     other_names = {n for n, role in view.roles.items() if role == "client"} - {*view.principals}
     opened_sums = [m.sums for item, m in view.messages(LabelSums) if item.opened]
     if not opened_sums or other_names != clients or view.changes(LabelSums, "sums"):
@@ -136,18 +137,19 @@ def _of_all(view: View, clients: set[str]) -> Floats | None:
 
 
 def agreed(found: dict[str, Floats], whole: Floats) -> dict[str, Floats]:
-    """Return the nearest counts, none below 0, that add up: noise is the same at every client.
+    """Return the closest non-negative counts that add up, for equal noise at all clients.
 
-    `found`: float64 array, shape (K,), by client. Rows of each class, as noisy sums have it.
-    `whole`: float64 array, shape (K,). The same of all together.
+    The first argument maps clients to noisy rows of each class (float64, shape (K,)), and the
+    second one is their exact total. For example, 3.2 and 1.2 rows with a total of 4 become 3.0 and
+    1.0.
     """
     counts = np.stack([*found.values()])
-    made = [_adding_up(x, total) for x, total in zip(counts.T, whole.tolist(), strict=True)]
-    return dict(zip(found, np.column_stack(made), strict=True))
+    columns = [_adding_up(x, total) for x, total in zip(counts.T, whole.tolist(), strict=True)]
+    return dict(zip(found, np.column_stack(columns), strict=True))
 
 
 def _adding_up(x: Floats, total: float) -> Floats:
-    """Return the nearest numbers, none below 0, that add up to a total above 0."""
+    """Return the closest non-negative numbers with a given positive sum."""
     descending = np.sort(x)[::-1]
     less = (np.cumsum(descending) - total) / np.arange(1, len(x) + 1)
     return np.maximum(x - less[np.flatnonzero(descending > less)[-1]], 0)
@@ -174,7 +176,7 @@ def _sums(view: View) -> Iterator[tuple[str, Floats, Floats]]:
 
 
 def _broadcast_sums(view: View) -> Iterator[tuple[str, Floats, Floats]]:
-    """Yield the same for the workers of a ring, which broadcast their sums over the first root."""
+    """Yield the sums of the workers of a ring, which broadcast those of the first root."""
     start = next((m.margin for _, m in view.messages(AgreedStart)), None)
     for _, m in view.messages(GradientTotals):
         is_one_other = "," not in m.parties and m.parties not in view.principals
@@ -183,7 +185,7 @@ def _broadcast_sums(view: View) -> Iterator[tuple[str, Floats, Floats]]:
 
 
 def _total(view: View, m: Histogram) -> Floats:
-    """Return the sums of all rows of a client, (2,): with noise, averaged with those of columns."""
+    """Return the sums of all rows of a client, (2,). Noisy ones are averaged over columns."""
     cuts, total = cuts_of(view), from_fixed(m.totals[0], m.bits)
     noise = cell_variance(view.channel(Histogram, "totals", "client"))
     if (
@@ -193,6 +195,7 @@ def _total(view: View, m: Histogram) -> Floats:
     ):
         return total
     of_bin = cell_variance(law_of_sums(view))
+    # the bins of a column without missing values contain every row once
     columns = np.flatnonzero(view.schema.complete)
     sums = from_fixed(np.add.reduceat(m.sums[0], cuts.offsets[:-1])[columns], m.bits)
     estimates = np.concatenate([total[None], sums])
@@ -205,29 +208,29 @@ def _whole(tree: Tree) -> list[float]:
 
 
 def _late(victim: Victim) -> Floats:
-    """Return the counts of a first tree that was grown on others' trees, of two classes."""
+    """Return the counts of a first tree that was grown on foreign trees, for two classes."""
     assert victim.late is not None
     n, n1 = victim.late.n.sum(), victim.late.n1.sum()
     return np.array([n - n1, n1], dtype=np.float64)
 
 
 def _fitted(view: View, margin: Floats, sums: Floats) -> Floats:
-    """Return how many rows of each class bring such sums, float64, shape (K,), none below 0."""
+    """Return the non-negative rows of each class that fit the sums, float64, shape (K,)."""
     return np.asarray(nnls(_brought(view, margin), sums.T.ravel())[0], dtype=np.float64)
 
 
 def _solved(view: View, margin: Floats, sums: Floats) -> Floats:
-    """Return the same, where noise may leave fewer than none."""
+    """Return the rows of each class that fit noisy sums. They may be negative."""
     return np.asarray(np.linalg.lstsq(_brought(view, margin), sums.T.ravel())[0])
 
 
 def _brought(view: View, margin: Floats) -> Floats:
-    """Return what a row of each class brings to all sums: gradients, then hessians, (2 K, K)."""
+    """Return the gradients, then hessians, of a row of each class in all sums, (2 K, K)."""
     classes = np.arange(max(len(view.schema.classes), 2))
     objective = objective_of(view.parameters.get("objective"), view.schema.classes)
     start = np.repeat(np.asarray(margin, dtype=np.float32)[:, None], len(classes), axis=1)
-    brought = objective.gradients(start, classes).astype(np.float64)
+    contribution = objective.gradients(start, classes).astype(np.float64)
     clip = view.defense.gradient_clip or np.inf
-    g = np.clip(brought[..., 0], -clip, clip)
-    h = np.ones_like(g) if view.defense.unit_hessian else np.minimum(brought[..., 1], 2 * clip)
+    g = np.clip(contribution[..., 0], -clip, clip)
+    h = np.ones_like(g) if view.defense.unit_hessian else np.minimum(contribution[..., 1], 2 * clip)
     return np.concatenate([g, h])

@@ -1,4 +1,4 @@
-"""Chances of values fitted to sums that were seen: the nearest law that has them."""
+"""Fit the probabilities of an attribute's values to observed sums (minimum relative entropy)."""
 
 from __future__ import annotations
 
@@ -19,19 +19,26 @@ from fedtrees.trees.boosted.forest import Tree
 
 Floats = NDArray[np.float64]
 _SWEEPS, _STEP = 30, 3.0
-_ROUNDED = 1e-3  # of a sum: sums are of float32 in fixed point, leaf values of float32
+_ROUNDED = 1e-3  # rounding error of sums (fixed point) and leaf values (float32)
 _NEVER = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
 class Sum:
-    """Sums over some rows and values that are known.
+    """Known sums over some rows and values.
 
-    `rows`: int64 array, shape (m,). Those that may be among them.
-    `terms`: float32 array, shape (q, m, B). What each of these would add with a value of each cell.
-    `total`: float64 array, shape (q, C). Known sums, of each of C groups of cells.
-    `group`: int64 array, shape (B,). Group of each cell; -1: in none.
-    `variance`: float64 array, shape (q,). Of the noise on each sum.
+    Attributes
+    ----------
+    rows : int64 array, shape (m,)
+        Rows that may be contained.
+    terms : float32 array, shape (q, m, B)
+        Contribution of each of them for a value of each cell.
+    total : float64 array, shape (q, C)
+        Known sums of C groups of cells.
+    group : int64 array, shape (B,)
+        Group of each cell, -1 for none.
+    variance : float64 array, shape (q,)
+        Variance of the noise on each sum.
     """
 
     rows: NDArray[np.int64]
@@ -43,10 +50,16 @@ class Sum:
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """All sums of a view, and which values lie in one cell.
+    """All sums of a view, and the division of values into cells.
 
-    `cell`: int64 array, shape (K,). Cell of each value: the trees tell values of a cell not apart.
-    `possible`: bool array, shape (n, B). Whether sums have room for a row in a cell.
+    Attributes
+    ----------
+    cell : int64 array, shape (K,)
+        Cell of each value. The trees do not distinguish the values of a cell.
+    every : tuple of Sum
+        The sums.
+    possible : bool array, shape (n, B)
+        Whether the sums permit a row in a cell.
     """
 
     cell: NDArray[np.int64]
@@ -55,7 +68,11 @@ class Sums:
 
     @staticmethod
     def of(view: View, seen: Evidence, told: Told, values: NDArray[np.float32]) -> Sums | None:
-        """Read the sums of boosted trees of one output that all rows are in, None of others."""
+        """Read the sums of boosted trees of one output that contain all rows, else return None.
+
+        ``seen`` contains the trees, and ``values`` (float32, shape (K, c)) the possible values of
+        the attribute.
+        """
         plain = seen.subsample == 1 and not seen.held_out and not seen.reg_alpha
         plain &= np.ndim(seen.base_margin) == 0 and seen.foreign is None and not seen.suppressed
         plain &= seen.restart is None and all(t.categories is None for t in seen.trees)
@@ -83,6 +100,7 @@ class _Reader:
             [np.searchsorted(np.unique(b), v, side="right")
              for b, v in zip(borders, values.T, strict=True)]
         )  # fmt: skip
+        # values between the same borders take the same path, so that one per cell is enough
         _, first, cell = np.unique(codes, axis=0, return_index=True, return_inverse=True)
         self.cell, self._values = cell.reshape(-1), values[first]
         n, b = len(knowledge.rows), len(first)
@@ -126,19 +144,19 @@ class _Reader:
         self, t: int, tree: Tree, passed: NDArray[np.bool_], g: Floats, h: Floats,
         own_passed: NDArray[np.bool_] | None, own_g: Floats | None, own_h: Floats | None,
     ) -> Iterator[Sum]:  # fmt: skip
-        """Yield sums of leaves: as they are told, or as leaf values tell them."""
+        """Yield the sums of leaves, or the equations that leaf values imply."""
         seen, none = self._seen, np.zeros(self._shape[1], dtype=np.int64)
         if seen.rounding is not None and tree.g is None:
             return
         for leaf in tree.leaves.tolist():
             inside = passed[:, leaf]
-            brought = np.zeros(2)
+            local_sums = np.zeros(2)
             if seen.own_inside and own_passed is not None and own_g is not None:
                 at = own_passed[:, leaf]
-                brought = np.array([own_g[at].sum(), own_h[at].sum()])  # type: ignore[index]
+                local_sums = np.array([own_g[at].sum(), own_h[at].sum()])  # type: ignore[index]
             rows, both = self._added(inside, g, h)
             if tree.g is not None and tree.h is not None:
-                total = np.array([tree.g[leaf], tree.h[leaf]]) - brought
+                total = np.array([tree.g[leaf], tree.h[leaf]]) - local_sums
                 noise = np.full(2, _ROUNDED**2)
                 if seen.noise is not None:
                     noise = noise + np.array([seen.noise[t].g[leaf], seen.noise[t].h[leaf]])
@@ -148,7 +166,7 @@ class _Reader:
                     return
                 c = float(tree.value[leaf]) / seen.learning_rate
                 terms = (both[0] + c * both[1])[None]
-                total = np.array([-c * seen.reg_lambda - brought[0] - c * brought[1]])
+                total = np.array([-c * seen.reg_lambda - local_sums[0] - c * local_sums[1]])
                 noise = np.full(1, _ROUNDED**2)
             yield Sum(rows, terms, total[:, None], none, noise)
 
@@ -156,7 +174,7 @@ class _Reader:
         self, t: int, passed: NDArray[np.bool_], g: Floats, h: Floats,
         codes: NDArray[np.integer], missing: int,
     ) -> Iterator[Sum]:  # fmt: skip
-        """Yield sums of the attribute's bins in every node, and find what has no room."""
+        """Yield sums of the attribute's bins in every node, and mark impossible cells."""
         seen = self._seen
         assert seen.histograms is not None
         assert seen.cuts is not None
@@ -180,6 +198,7 @@ class _Reader:
                 for c in range(codes.shape[1]):
                     present = codes[at, c] != missing
                     cell = ends[c] + np.where(present, codes[at, c], 0).astype(np.int64)
+                    # a bin whose hessian is smaller than that of the row cannot contain it
                     lack |= present & (of.sums[k, cell, 1] < h[at] * (1 - _ROUNDED) - 1e-6)
                 self.possible.reshape(-1)[at[lack]] = False
             rows, terms = self._added(inside, g, h)
@@ -192,20 +211,27 @@ class _Reader:
     def _added(
         self, inside: NDArray[np.bool_], g: Floats, h: Floats
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return rows that may be in a node, and the gradients and hessians that they add."""
+        """Return rows that may be in a node, with their gradients and hessians."""
         rows = np.flatnonzero(inside.reshape(self._shape).any(axis=1))
         both = [np.where(inside, x, 0.0).reshape(self._shape)[rows] for x in (g, h)]
         return rows, np.stack(both).astype(np.float32)
 
 
 def fitted(p: Floats, sums: Sums | None, held: Column | None) -> Floats:
-    """Return chances near the given ones under which expected sums are those that were seen.
+    """Return the closest probabilities under which the expected sums are the observed ones.
 
-    Each sum in turn moves the odds of rows and values by what they would add to it (a dual ascent
-    of the least relative entropy, Csiszar 1975, with normal noise), then counts of held values.
+    Each sum in turn changes the log odds of rows and values in proportion to their contribution
+    (dual ascent of the minimum relative entropy, Csiszar 1975, with normal noise). Counts of the
+    victims' values are fitted in the same way.
 
-    `p`: float64 array, shape (n, K).
-    `held`: All values of the victims, in the order of p's.
+    Parameters
+    ----------
+    p : float64 array, shape (n, K)
+        Prior probabilities.
+    sums : Sums or None
+        Observed sums.
+    held : Column or None
+        All values of the victims, in the order of the columns of ``p``.
     """
     n = len(p)
     cell = np.arange(p.shape[1]) if sums is None else sums.cell
@@ -222,6 +248,7 @@ def fitted(p: Floats, sums: Sums | None, held: Column | None) -> Floats:
 
     def law() -> Floats:
         z = log_p + log_factor[:, cell] + log_value
+        # prevents overflow
         z -= z.max(axis=1, keepdims=True)
         q = np.exp(z)
         return np.asarray(q / q.sum(axis=1, keepdims=True))
@@ -239,15 +266,15 @@ def fitted(p: Floats, sums: Sums | None, held: Column | None) -> Floats:
         for s, dual_of_sum in zip(sums.every, dual, strict=True):
             if not len(s.rows):
                 continue
-            moved = _moved(inside[s.rows], s, dual_of_sum)
-            log_factor[s.rows] += moved
-            part = inside[s.rows] * np.exp(moved)
+            change = _moved(inside[s.rows], s, dual_of_sum)
+            log_factor[s.rows] += change
+            part = inside[s.rows] * np.exp(change)
             inside[s.rows] = part / part.sum(axis=1, keepdims=True)
     return law()
 
 
 def _moved(inside: Floats, s: Sum, dual: Floats) -> Floats:
-    """Return what one sum adds to the log of chances, (m, B), and note it."""
+    """Return the change of the log odds by one sum, (m, B), and update its dual variable."""
     groups = s.total.shape[1]
     used = s.group >= 0
     q = len(s.terms)
@@ -266,6 +293,7 @@ def _moved(inside: Floats, s: Sum, dual: Floats) -> Floats:
     moved = sum(term * by[s.group] for term, by in zip(s.terms, step, strict=True))
     largest = np.zeros(groups)
     np.maximum.at(largest, s.group[used], np.abs(moved).max(axis=0)[used])
+    # limit the change of the log odds per step, for numerical stability
     less = np.minimum(1.0, _STEP / np.maximum(largest, _STEP))
     dual += step * less
     return np.asarray(np.where(used, moved * less[s.group], 0.0))

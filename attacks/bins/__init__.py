@@ -1,1 +1,1 @@
-"""Bins of other parties' columns, from the sums over them that the active party opens."""
+"""Infer the bins of other parties' columns from the sums that the active party decrypts."""

@@ -1,4 +1,4 @@
-"""`linear-reconstruction`: the active party reads others' bins off the sums that it opens."""
+"""`linear-reconstruction`: infer bins of other parties' columns from decrypted bin sums."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -20,24 +20,27 @@ from fedtrees.core.registry import register
 from fedtrees.core.view import View
 from fedtrees.messages.vertical import OpenedBinSums, OwnRowStatistics
 
-#: How far rows are ranked by a regression that sums move, and not by their shares in bins: few sums
-#: leave shares open (breast cancer, 5 trees of a forest, three seeds: .817 by shares, .872 by the
-#: regression, .865 by both), many do not (20 trees: .923, .944, .953).
+#: Weight of the regression in the ranks of rows, against the shares of rows in bins. Few sums
+#: leave the shares open (breast cancer, 5 trees of a forest, three seeds: .817 by shares, .872 by
+#: the regression, .865 by both). Many sums determine them (20 trees: .923, .944, .953).
 EXPECTED = 2 / 3
 
 
 @register.attack("linear-reconstruction")
 @dataclass(frozen=True)
 class LinearReconstruction(Attack):
-    """Solve, over all trees, for the bin that every row of another party's column is in.
+    """Solve, over all trees, for the bin of every row in another party's column.
 
-    The active party opens what the rows of a node bring to every bin of a column, and knows what
-    each of its rows brings: one linear equation in who is in the bin, at every node of every tree,
-    as in linear reconstruction (Dinur and Nissim 2003; Dwork, McSherry and Talwar 2007). It asks
-    for nothing that the protocol does not. Equations are of whole numbers, so that at small nodes
-    they are subset sums with few solutions: what follows from these is certain. What is left open
-    is solved for together, by shares of rows in bins (`fedtrees.attacks.bins.feasible`); where
-    sums tell several rows not apart, own columns and labels say which is likelier.
+    The active party decrypts the sum of the row statistics of a node in every bin of a column, and
+    knows the statistics of each row. Every node of every tree thus gives one linear equation in the
+    indicators of a bin, as in linear reconstruction (Dinur and Nissim 2003; Dwork, McSherry and
+    Talwar 2007). The attack is passive: it uses only what the protocol sends.
+
+    The equations have integer coefficients, so that at small nodes they are subset sums with few
+    solutions. Conclusions from these are certain. The remaining rows are solved for jointly, as
+    shares of rows in bins (`fedtrees.attacks.bins.feasible`). If the sums do not distinguish
+    several rows, a regression on the local columns and labels determines which is more likely in
+    the bin.
     """
 
     claims = (ColumnBins, ColumnRanks)
@@ -45,7 +48,7 @@ class LinearReconstruction(Attack):
     numbers: ClassVar[bool] = True
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return why no sums were opened whose rows are known, None if some were."""
+        """Return the reason if no sums of known row statistics were decrypted, else None."""
         if not any(isinstance(s.message, OwnRowStatistics) for s in view.seen):
             return Reason("no-row-gradients")
         if not any(isinstance(s.message, OpenedBinSums) for s in view.seen):
@@ -55,7 +58,7 @@ class LinearReconstruction(Attack):
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
-        """Return bins and ranks of all rows in every column that sums were opened of."""
+        """Return bins and ranks of all rows in every column with decrypted sums."""
         if self.inapplicable(view):
             return Guess.none(self.inapplicable(view) or Reason("no-opened-sums"))
         ids, known_features, claims = view.own[0].ids, what_is_known(view), list[Claim]()
@@ -93,7 +96,10 @@ class LinearReconstruction(Attack):
 def _read(
     column: Column, certain: Certain, known_features: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], Told | None]:
-    """Return the shares of all rows in bins that keep to sums, (N, B + 1), and what these say."""
+    """Return shares of rows in bins that satisfy the sums, (N, B + 1), and the equations.
+
+    The equations are None if every bin is certain or if too many rows are open.
+    """
     open = certain.bin < 0
     shares = certain.allowed / certain.allowed.sum(axis=1, keepdims=True)
     if not open.any():

@@ -1,4 +1,4 @@
-"""Shares of rows in bins that keep to all sums: linear reconstruction (Dinur and Nissim 2003)."""
+"""Shares of rows in bins that satisfy all sums: linear reconstruction (Dinur and Nissim 2003)."""
 
 from dataclasses import dataclass
 
@@ -11,26 +11,39 @@ from fedtrees.core.compilation import kernel
 Floats = NDArray[np.float64]
 
 STEPS = 100
-#: Directions that sums tell less of than this share of the clearest one are taken as not told.
+#: Relative eigenvalue below which a direction counts as undetermined.
 SLIGHT = 1e-11
-#: Open rows of larger tables that are not solved for: work grows with their square.
+#: Largest number of open rows that are solved for, because work grows with its square.
 MOST_ROWS = 5000
 
 
 @dataclass(frozen=True, eq=False)
 class Told:
-    """Orthonormal left sides of what sums say of the open rows, and their right sides."""
+    """Orthonormalised linear equations for the bins of the open rows.
 
-    open: NDArray[np.int64]  # shape (m,): rows whose bin is not certain
+    Attributes
+    ----------
+    open : int64 array, shape (m,)
+        Rows whose bin is not certain.
+    sides : float64 array, shape (m, r)
+        Left-hand sides.
+    sums : float64 array, shape (r, B + 1)
+        Right-hand sides.
+    allowed : bool array, shape (m, B + 1)
+        Possible bins.
+    """
+
+    open: NDArray[np.int64]  # shape (m,)
     sides: Floats  # float64 array, shape (m, r)
     sums: Floats  # float64 array, shape (r, B + 1)
     allowed: NDArray[np.bool_]  # shape (m, B + 1)
 
     def nearest(self, start: Floats) -> Floats:
-        """Return shares (m, B + 1) that keep to sums and bins allowed, found from a start.
+        """Return shares (m, B + 1) close to ``start`` that satisfy the sums and the allowed bins.
 
-        Douglas-Rachford steps between the shares that add up to 1 in every row and those that keep
-        to the sums (Eckstein and Bertsekas 1992): a point of both, if there is one, near the start.
+        Douglas-Rachford iterations alternate between shares that add up to 1 in every row and
+        shares that satisfy the sums (Eckstein and Bertsekas 1992). They converge to a point of both
+        sets if there is one.
         """
         at, shares = start.copy(), np.empty_like(start)
         across = np.ascontiguousarray(self.sides.T)
@@ -42,10 +55,14 @@ class Told:
         return shares
 
     def moved(self, rank: Floats, middle: Floats) -> Floats:
-        """Return what ranks (N,) are expected to be that were normal before.
+        """Return the expected ranks of all rows given the sums, for a normal prior.
 
-        `rank`: float64 array, shape (N,)
-        `middle`: float64 array, shape (B + 1,). Rank of every bin.
+        Parameters
+        ----------
+        rank : float64 array, shape (N,)
+            Prior means.
+        middle : float64 array, shape (B + 1,)
+            Rank of every bin.
         """
         out = rank.copy()
         gap = self.sums @ middle - self.sides.T @ rank[self.open]
@@ -54,28 +71,28 @@ class Told:
 
     @property
     def even(self) -> Floats:
-        """Every bin that is allowed alike, shape (m, B + 1)."""
+        """Uniform distribution over the allowed bins, shape (m, B + 1)."""
         return np.asarray(self.allowed / self.allowed.sum(axis=1, keepdims=True))
 
 
 def told_of_open(column: Column, certain: Certain) -> Told:
-    """Return what sums, less the rows that are certain, say of the others."""
+    """Return the equations for the open rows, after subtracting the rows with certain bins."""
     open = np.flatnonzero(certain.bin < 0)
     place = np.full(len(certain.bin), -1)
     place[open] = np.arange(len(open))
     left, right = [], []
     for node in column.nodes:
-        here, known = place[node.rows], certain.bin[node.rows]
+        here, certain_bin = place[node.rows], certain.bin[node.rows]
         free = here >= 0
         if not free.any():
             continue
         rest = node.sums.copy()
-        np.subtract.at(rest, known[~free], node.brings[~free])
-        mine = node.brings[free].astype(np.float64)
-        length = np.linalg.norm(mine, axis=0)
+        np.subtract.at(rest, certain_bin[~free], node.brings[~free])
+        statistics = node.brings[free].astype(np.float64)
+        length = np.linalg.norm(statistics, axis=0)
         for s in np.flatnonzero(length > 0).tolist():
             side = np.zeros(len(open))
-            side[here[free]] = mine[:, s] / length[s]
+            side[here[free]] = statistics[:, s] / length[s]
             left.append(side)
             right.append(rest[:, s] / length[s])
     nothing = np.zeros((0, len(open))), np.zeros((0, certain.allowed.shape[1]))
@@ -84,21 +101,21 @@ def told_of_open(column: Column, certain: Certain) -> Told:
 
 
 def _orthonormal(left: Floats, right: Floats) -> tuple[Floats, Floats]:
-    """Return the same equations with left sides (m, r) of length 1 at right angles."""
+    """Return equivalent equations with orthonormal left-hand sides (m, r)."""
     if len(left) < left.shape[1]:
         values, vectors = np.linalg.eigh(left @ left.T)
-        kept = values > SLIGHT * values.max(initial=0.0)
-        vectors = vectors[:, kept] / np.sqrt(values[kept])
+        is_determined = values > SLIGHT * values.max(initial=0.0)
+        vectors = vectors[:, is_determined] / np.sqrt(values[is_determined])
         return np.ascontiguousarray(left.T @ vectors), vectors.T @ right
     values, vectors = np.linalg.eigh(left.T @ left)
-    kept = values > SLIGHT * values.max(initial=0.0)
-    sides = np.ascontiguousarray(vectors[:, kept])
-    return sides, (sides.T @ (left.T @ right)) / values[kept][:, None]
+    is_determined = values > SLIGHT * values.max(initial=0.0)
+    sides = np.ascontiguousarray(vectors[:, is_determined])
+    return sides, (sides.T @ (left.T @ right)) / values[is_determined][:, None]
 
 
 @kernel
 def _on_simplex(at, allowed, out):  # type: ignore[no-untyped-def]
-    """Project rows on shares of what is allowed (Held, Wolfe and Crowder 1974)."""
+    """Project rows on distributions over the allowed bins (Held, Wolfe and Crowder 1974)."""
     n, B = at.shape
     few = np.empty(B)
     for i in range(n):

@@ -1,4 +1,4 @@
-"""Which bin a row is likely in, by what the principals hold of it: for what sums leave open."""
+"""Likely bins of rows given the adversary's columns, for rows that the sums leave open."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,19 +8,19 @@ from fedtrees.attacks.bins.feasible import Told
 
 Floats = NDArray[np.float64]
 
-_RIDGE = 1.0  # rows' worth of doubt about every coefficient
+_RIDGE = 1.0  # prior precision of every coefficient, in rows
 _STEPS = 20
-_LEAST = 1e-9  # of a bin
-_MISSING = 1e-6  # of no value, which nothing is fitted to
-_LEAST_SPREAD = 1e-3  # of ranks
-_LEAST_LEFT = 1e-4  # of their variance
+_LEAST = 1e-9  # smallest probability of a bin
+_MISSING = 1e-6  # probability of a missing value, which the regression does not model
+_LEAST_SPREAD = 1e-3  # smallest standard deviation of ranks
+_LEAST_LEFT = 1e-4  # smallest remaining share of their variance
 
 
 def ranks_of(shares: Floats) -> tuple[Floats, Floats]:
-    """Return the ends of every bin in ranks (B + 1,), and the expected rank of every row (N,).
+    """Return the rank at the ends of every bin (B + 1,), and the expected rank of every row (N,).
 
-    `shares`: float64 array, shape (N, B + 1). Of every row in every bin; last: without a value,
-    whose rank is the middle one.
+    ``shares`` (float64, (N, B + 1)) contains the probability of every bin for every row. The last
+    column is a missing value, which has the middle rank.
     """
     rows = shares[:, :-1].sum(axis=0)
     ends = np.concatenate([[0.0], np.cumsum(rows)]) / max(float(rows.sum()), _LEAST)
@@ -33,15 +33,25 @@ def ranks_of(shares: Floats) -> tuple[Floats, Floats]:
 def likely_shares(
     known: Floats, shares: Floats, allowed: NDArray[np.bool_], told: Told | None
 ) -> Floats:
-    """Return how likely every bin is, float64, shape (N, B + 1), by a regression of ranks.
+    """Return the probability of every bin by a regression of ranks on the adversary's columns.
 
-    Ranks are normal around a quadratic in what is known. Sums move what is expected of open rows,
-    as they would normal ranks, and the regression is fitted anew to what they leave (EM).
+    Ranks are normally distributed around a quadratic function. The sums change the expected ranks
+    of the open rows, and the regression is fitted again to these (EM).
 
-    `known`: float64 array, shape (N, c). Of the principals' own: centred ranks, and labels.
-    `shares`: float64 array, shape (N, B + 1). What sums tell.
-    `allowed`: bool array, shape (N, B + 1).
-    `told`: What sums say of open rows; None: nothing.
+    Parameters
+    ----------
+    known : float64 array, shape (N, c)
+        Centred ranks of the adversary's columns, and labels.
+    shares : float64 array, shape (N, B + 1)
+        Shares that satisfy the sums.
+    allowed : bool array, shape (N, B + 1)
+        Possible bins.
+    told : Told or None
+        Equations for the open rows. None if there are none.
+
+    Returns
+    -------
+    float64 array, shape (N, B + 1)
     """
     ends, rank = ranks_of(shares)
     low, high = rank_interval(ends, allowed)
@@ -49,7 +59,7 @@ def likely_shares(
     weight = shares[:, :-1].sum(axis=1)
     gram = (X * weight[:, None]).T @ X + _RIDGE * np.eye(X.shape[1])
     middle = middles(ends)
-    within = np.where(allowed.sum(axis=1) > 1, 1.0, 0.0)  # the part of a variance that is left
+    within = np.where(allowed.sum(axis=1) > 1, 1.0, 0.0)  # remaining share of the variance
     if told is not None:
         within[told.open] -= (told.sides**2).sum(axis=1)
     spread = 1.0
@@ -66,12 +76,12 @@ def likely_shares(
 
 
 def middles(ends: Floats) -> Floats:
-    """Return the middle rank of every bin and, last, of no value, shape (B + 1,)."""
+    """Return the middle rank of every bin and, last, that of a missing value, shape (B + 1,)."""
     return np.append((ends[1:] + ends[:-1]) / 2, 0.5)
 
 
 def rank_interval(ends: Floats, allowed: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    """Return the ends of the ranks that bins allow, float64, (N,) each."""
+    """Return the smallest and largest rank that the allowed bins permit, float64, (N,) each."""
     valued = allowed[:, :-1]
     some, bins = valued.any(axis=1), valued.shape[1]
     low = ends[np.where(some, valued.argmax(axis=1), 0)]

@@ -1,4 +1,4 @@
-"""`powers-of-two`: the active party reads others' bins off the bits of sums that it planned."""
+"""`powers-of-two`: infer other parties' bins from the bits of sums that were planned for it."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,20 +17,21 @@ from fedtrees.core.registry import register
 from fedtrees.core.view import View
 from fedtrees.messages.vertical import OpenedBinSums
 
-#: Share of a bin from which on it counts as named.
+#: Probability of a bin from which it counts as determined.
 SURE = 0.95
-#: Standard deviations of noise that a power is above of which bits are read.
+#: Smallest power of two whose bits are read, in standard deviations of the noise.
 FAR = 10
 
 
 @register.attack("powers-of-two")
 @dataclass(frozen=True)
 class PowersOfTwo(Attack):
-    """Name the bin of every row of a node whose rows bring different powers of two.
+    """Read the bins of rows from bits of sums whose statistics are distinct powers of two.
 
-    A bit of a bin's sum is set iff the row that brings it is in the bin. Rows that no such node had
-    are put into the fullest bin of those that one had. Of noise that is not far below the least
-    power all sums are weighed together.
+    The cheating active party assigns different powers of two to the rows of a node. A bit of a
+    bin's sum is set if and only if its row is in the bin. Rows that were in no such node are
+    assigned to the most frequent bin. If the noise is not far below the smallest power, all sums
+    are solved jointly instead.
     """
 
     claims = (ColumnBins,)
@@ -40,13 +41,13 @@ class PowersOfTwo(Attack):
     numbers: ClassVar[bool] = True
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return why no sums were opened, None if some were."""
+        """Return the reason if no sums were decrypted, else None."""
         opened = any(True for _ in view.messages(OpenedBinSums))
         return None if opened else Reason("no-opened-sums")
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
-        """Return the bins of all rows in every column that sums were opened of."""
-        claims, known = list[ColumnBins](), 0
+        """Return the bins of all rows in every column with decrypted sums."""
+        claims, n_read = list[ColumnBins](), 0
         changes = view.changes(OpenedBinSums, "sums")
         unit = next((m.unit_of("sums")[0] for _, m in view.messages(OpenedBinSums)), 1.0)
         law = chained(changes)
@@ -58,17 +59,17 @@ class PowersOfTwo(Attack):
                 shares = shares_of_changed(column, changes, unit)
                 bin, read = shares[:, :-1].argmax(axis=1), shares.max(axis=1) > SURE
             claims.append(ColumnBins(column.owner, column.position, view.own[0].ids, bin))
-            known += int(read.sum())
-        return Guess.of(claims, {"bins_named": known}, otherwise=Reason("no-opened-sums"))
+            n_read += int(read.sum())
+        return Guess.of(claims, {"bins_named": n_read}, otherwise=Reason("no-opened-sums"))
 
 
 def _read(
     column: Column, n: int, suppressed: bool, noise: float
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the bin of every row, -1 for none, and whether sums name it, both of shape (n,).
+    """Return the bin of every row, -1 for none, and whether the sums determine it, (n,) each.
 
-    Where few rows are `suppressed`, rows without a bit are in bins of which nothing is shown.
-    Powers are of at least `noise` units, and sums are rounded to the least.
+    If bins of few rows are `suppressed`, rows without a bit are in suppressed bins. Powers below
+    `noise` units are not read, and sums are rounded to the smallest power.
     """
     bin, read = np.full(n, -1), np.zeros(n, dtype=bool)
     left = column.allowed[:, :-1].copy()
@@ -77,9 +78,9 @@ def _read(
             continue
         which = node.brings.argmax(axis=1)
         power = node.brings[np.arange(len(which)), which]
-        alone = (node.brings != 0).sum(axis=1) == 1
+        single_statistic = (node.brings != 0).sum(axis=1) == 1
         different = len({*zip(which.tolist(), power.tolist(), strict=True)}) == len(power)
-        if not (different and (alone & (power > 0) & (power & (power - 1) == 0)).all()):
+        if not (different and (single_statistic & (power > 0) & (power & (power - 1) == 0)).all()):
             continue
         if (least := power.min()) < noise:
             continue

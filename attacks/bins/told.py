@@ -1,4 +1,7 @@
-"""`told-bins`: what a passive party says of the bins of its rows, taken as it is."""
+"""Read the bins of its rows that a passive party announces.
+
+For example, FederBoost sends the bin of every row unprotected or with randomised response.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,11 +23,12 @@ from fedtrees.privacy.randomised_response import odds_within
 @register.attack("told-bins")
 @dataclass(frozen=True, kw_only=True)
 class ToldBins(Attack):
-    """Name the likeliest bin of every row, given the one that its party told.
+    """Return the most probable bin of every row, given the bin that its party announced.
 
-    Bins in clear (FederBoost) are the answer. Of randomised ones the shares of true bins, over all
-    rows and over those with like values in an own column, follow from those of answers; a row is in
-    the bin for which share times odds of the answer is greatest.
+    Unprotected bins (FederBoost) are the answer. For randomised bins, the distribution of true bins
+    is estimated from the announced ones, over all rows and over rows with similar values in a local
+    column. The bin with the largest product of prior probability and odds of the announcement is
+    chosen.
     """
 
     claims = (ColumnBins, ColumnRanks)
@@ -32,12 +36,12 @@ class ToldBins(Attack):
     numbers: ClassVar[bool] = True
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return why no bins of others are seen, None if some are."""
+        """Return the reason if no bins of other parties are seen, else None."""
         seen = any(item.sender not in view.principals for item, _ in view.messages(RowBuckets))
         return None if seen and view.own else Reason("no-bins-told")
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
-        """Return the bins of all rows in every column that was told, and ranks by them."""
+        """Return the bins of all rows in every announced column, and the ranks they imply."""
         if why := self.inapplicable(view):
             return Guess.none(why)
         epsilon = float(view.parameters.get("epsilon", np.inf))
@@ -66,7 +70,7 @@ class ToldBins(Attack):
 def _likeliest(
     reported: NDArray[np.int64], bins: int, epsilon: float, own_data: LocalData
 ) -> NDArray[np.int64]:
-    """Return the likeliest true bin of every row; the last stands for no value where -1 may be."""
+    """Return the most probable true bin of every row. -1 is replaced by an additional last bin."""
     features = np.column_stack(
         [np.nan_to_num(own_data.X), *([] if own_data.y is None else [own_data.y])]
     )
@@ -78,7 +82,7 @@ def _likeliest(
 
 
 def _ranks(bin: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the shares of rows below each row's bin, and up to it, float64, shape (n,)."""
+    """Return the share of rows below each row's bin, and up to it, float64, shape (n,)."""
     counts = np.bincount(bin + 1)
     ends = np.cumsum(counts) / len(bin)
     return (ends - counts / len(bin))[bin + 1], ends[bin + 1]

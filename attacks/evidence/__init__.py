@@ -1,7 +1,10 @@
-"""What attacks share: evidence of a view, sums, counts, routing, priors, and clients.
+"""Inference from the transcript that several attacks share.
 
-It imports no attack. Public is what is named here (`fedtrees.audit` imports no more); attacks may
-import any module below.
+The modules read leaf sums, histograms and leaf values from a view, estimate how many rows of each
+class are in each leaf, route rows through trees, and estimate priors and the rows of each client.
+
+The package imports no attack. The names listed in ``__all__`` are public, and `fedtrees.audit`
+imports only these. Attacks may import every module below.
 """
 
 from fedtrees.attacks.evidence.boosted import Evidence, NodeHistograms, NodeNoise

@@ -1,4 +1,8 @@
-"""What every reconstruction stands on: thresholds, what own rows make likely, victims' sums."""
+"""Common input of the reconstruction attacks: the grid, the prior and the victims' leaf sums.
+
+`Basis.of` derives all three from the evidence. The attacks then reconstruct rows as boxes on the
+grid (`fedtrees.attacks.evidence.boxes`) and fill the boxes with values from the prior.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +22,37 @@ from fedtrees.guessing.imputation import ChainedEquations
 from fedtrees.guessing.recipes import best_recipe
 from fedtrees.guessing.wanted import spaced, wanted
 
-# Redrawn rows that boxes are filled from. Instead of own rows alone they gain TimberStrike 0.6 to
-# 1.3 points of RA (breast cancer, Pima, Stroke, 10 trees); 1,000 gain 0.1 to 0.5 less.
+# Number of rows that `Basis.with_recipe` draws to fill boxes from. Compared with filling boxes
+# from the local rows only, they gain TimberStrike 0.6 to 1.3 points of reconstruction accuracy
+# (breast cancer, Pima, Stroke, 10 trees). A pool of 1,000 rows gains 0.1 to 0.5 points less.
 POOL = 4000
-# Rows drawn from declared ranges, where no rows and no cut points are known.
+# Number of rows drawn from the declared ranges if neither rows nor cut points are available.
 FEW = 500
-# Thresholds that count as much as what is usual.
+# Weight of the usual median against the thresholds, in thresholds.
 FEW_CUTS = 1
 
 
 @dataclass(frozen=True, eq=False)
 class Basis:
-    """The thresholds of the trees, the prior on their grid, and sums per leaf."""
+    """Thresholds of the trees, the prior on their grid, and the leaf sums of the victims' rows.
+
+    Attributes
+    ----------
+    grid : Grid
+        Thresholds of all trees, which bound the cells of the reconstruction.
+    prior : Prior
+        Distribution of the victims' rows on the grid before the sums are used.
+    sums : list of LeafSums
+        Leaf sums of the victims' rows, one entry per tree.
+    own : Table
+        Sample of the adversary's local rows, or of the rows of the population if there are none. It
+        contains these rows even if the prior was estimated from sketches.
+    """
 
     grid: Grid
     prior: Prior
-    sums: list[LeafSums]  # Of the rows sought, one per tree
-    # Own rows, else rows of the population, also where the prior is of likely rows. Of many rows,
-    # these are some.
+    sums: list[LeafSums]
+    # Large tables are sampled (`spaced`).
     own: Table
 
     @staticmethod
@@ -49,14 +66,27 @@ class Basis:
         use_prior: bool = True,
         subtract: bool = True,
     ) -> Basis:
-        """Work it out from all trees of the evidence.
+        """Derive the grid, the prior and the victims' sums from the evidence.
 
-        Sums are those of the first ``n_trees`` (all), less own rows where these are in them and
-        ``subtract`` says so. The prior is estimated from likely rows that sketches give, from own
-        rows, or from the rows of the population that `Evidence.population` contains, in this order
-        of preference. Of many rows, a sample is used. ``ranges`` says where value ranges come from
-        if cut points do not determine them. Without ``use_prior``, none of these rows serve as
-        knowledge of the distribution.
+        The prior is estimated from the likely rows that sketches give, from the local rows, or from
+        the rows of the population, in this order of preference. Large tables are sampled.
+
+        Parameters
+        ----------
+        evidence : Evidence
+            The trees and sums that the adversary has seen.
+        own : Table
+            Local rows of the adversary. May be empty.
+        schema : Schema
+            Names, ranges and categories of the columns.
+        n_trees : int, optional
+            Number of trees whose sums are returned. None means all.
+        ranges : Ranges, default "schema"
+            Source of the value ranges of features that cut points do not determine.
+        use_prior : bool, default True
+            If False, no rows serve as knowledge of the distribution.
+        subtract : bool, default True
+            If True, the local rows are subtracted from the sums that contain them.
         """
         codes = [len(feature.categories) for feature in schema.features]
         grid = Grid.of(evidence.trees, len(codes), codes)
@@ -65,26 +95,32 @@ class Basis:
         cuts = evidence.cuts if evidence.ranges_told else None
         background = evidence.prior_rows(own) if use_prior else own
         low, high = value_ranges(schema, background, grid, cuts, ranges)
-        known = background if use_prior else own.take(np.zeros(0, dtype=np.intp))
-        told = use_prior and evidence.likely is not None
-        if told and evidence.likely is not None:
-            known = evidence.likely
-            low, high = ranges_within(known, low, high)
-        if use_prior and not len(known) and cuts is None:
-            known = rows_in_ranges(schema, grid.edges)
-        few = spaced(known, wanted(len(known)))
+        prior_rows = background if use_prior else own.take(np.zeros(0, dtype=np.intp))
+        from_sketches = use_prior and evidence.likely is not None
+        if from_sketches and evidence.likely is not None:
+            prior_rows = evidence.likely
+            # likely rows have the victims' columns, so that their range replaces all estimates
+            low, high = ranges_within(prior_rows, low, high)
+        # an adversary without rows and cut points still knows the declared ranges
+        if use_prior and not len(prior_rows) and cuts is None:
+            prior_rows = rows_in_ranges(schema, grid.edges)
+        sample = spaced(prior_rows, wanted(len(prior_rows)))
         trees = len(evidence.trees) if n_trees is None else n_trees
+        # the victims' sums need all local rows, even if the prior uses a sample of them
         sums = victim_sums(evidence, own, trees, evidence.own_inside and subtract)
-        if told or len(known) != len(own) or len(few) < len(known):
-            known = few
-            sums = with_leaves_of(known, evidence, sums)
-        mine = spaced(background, wanted(len(background)))
-        return Basis(grid, make_prior(schema, known, grid, low, high, told), sums, mine)
+        if from_sketches or len(prior_rows) != len(own) or len(sample) < len(prior_rows):
+            prior_rows = sample
+            sums = with_leaves_of(prior_rows, evidence, sums)
+        local_sample = spaced(background, wanted(len(background)))
+        return Basis(
+            grid, make_prior(schema, prior_rows, grid, low, high, from_sketches), sums, local_sample
+        )
 
     def with_missing_values(self) -> Basis:
-        """Return the same where values may be missing of features that own rows miss some of.
+        """Return a copy whose grid allows missing values in features of which prior rows lack some.
 
-        Only for boxes that follow them; in the cells of `joint` and `lattice` rows have values.
+        Only reconstructions with boxes use it. The cells of `joint` and `lattice` contain no
+        missing values.
         """
         missing = np.isnan(self.prior.own.X).any(axis=0)
         return replace(self, grid=replace(self.grid, missing=missing))
@@ -92,22 +128,37 @@ class Basis:
     def with_recipe(
         self, schema: Schema, rng: np.random.Generator, *, redraws_told: bool = False
     ) -> Basis:
-        """Return the same with the recipe that own rows make best, and rows to fill boxes from.
+        """Return a copy with the recipe that suits the prior's rows best and a pool of rows.
 
-        Where cells are not mixed (*imputed*, *bootstrap*), these are own rows and redrawn ones: of
-        own rows alone samples are too alike, and what is expected of them is too high. Else they
-        are own rows, drawn with replacement, for a box is filled with no row twice.
+        Boxes are filled from the pool. If the recipe does not mix cells (*imputed*, *bootstrap*),
+        the pool contains the prior's rows and rows redrawn from them. With the prior's rows only,
+        the samples would be too similar, so that the expected score would be too high. For other
+        recipes the pool contains the prior's rows drawn with replacement.
 
-        Rows that sketches told are one draw of many: where samples are to differ
-        (``redraws_told``) they are redrawn, too.
+        Parameters
+        ----------
+        schema : Schema
+            Names, ranges and categories of the columns.
+        rng : numpy.random.Generator
+            Randomness of the pool.
+        redraws_told : bool, default False
+            Whether likely rows that come from sketches are redrawn as well. They are one draw of
+            many, so that this is needed where samples have to differ. If False, a basis with such a
+            prior is returned unchanged.
+
+        Returns
+        -------
+        Basis
+            The same basis if the prior has no rows.
         """
         if (self.prior.told and not redraws_told) or not len(self.prior.own):
             return self
-        recipe, own = best_recipe(self.prior.own, schema, rng), self.prior.own
-        rows = own.take(rng.integers(0, len(own), POOL))
+        recipe, prior_rows = best_recipe(self.prior.own, schema, rng), self.prior.own
+        rows = prior_rows.take(rng.integers(0, len(prior_rows), POOL))
         if recipe.kind == "imputed" or recipe.guess == "bootstrap+consensus":
-            redrawn = ChainedEquations(own, schema, rng).redraw(rows, rng)
-            recipe, rows = replace(recipe, share=0.0), Table.concat([own, redrawn])
+            redrawn = ChainedEquations(prior_rows, schema, rng).redraw(rows, rng)
+            recipe, rows = replace(recipe, share=0.0), Table.concat([prior_rows, redrawn])
+        # boxes take rows from the pool in order, so that its order has to be random
         rows = rows.take(rng.permutation(len(rows)))
         pool = (rows, self.grid.cells(rows.X))
         return replace(self, prior=replace(self.prior, recipe=recipe, pool=pool))
@@ -116,10 +167,23 @@ class Basis:
 def rows_in_ranges(
     schema: Schema, thresholds: Sequence[NDArray[np.floating]] | None = None
 ) -> Table:
-    """Return likely rows for who knows neither rows nor cut points: draws from declared ranges.
+    """Return likely rows for an adversary that has neither rows nor cut points.
 
-    None where no number has such a range. ``thresholds`` of trees, of each feature, are where rows
-    are: half of the draws are below their median, as far as they are many.
+    The rows are drawn from the declared ranges. If the trees have thresholds on a feature, its
+    draws are transformed so that their median moves towards the median threshold. With m thresholds
+    the latter has weight m / (m + `FEW_CUTS`).
+
+    Parameters
+    ----------
+    schema : Schema
+        Names, ranges and categories of the columns.
+    thresholds : sequence of float32 array, optional
+        Thresholds of the trees, one array per feature.
+
+    Returns
+    -------
+    Table
+        `FEW` rows. An empty table if no numeric feature has a declared range.
     """
     if not any(f.declared_range and not f.categories for f in schema.features):
         return Table.empty(schema)
@@ -135,5 +199,7 @@ def rows_in_ranges(
             float(np.clip(np.median(x), 0.02, 0.98)) for x in (u, (cut - low) / (high - low))
         )
         middle = (len(cut) * seen + FEW_CUTS * usual) / (len(cut) + FEW_CUTS)
+        # a power of the relative position moves its median from `usual` to `middle` and keeps the
+        # range
         X[:, f] = low + (high - low) * u ** (np.log(middle) / np.log(usual))
     return Table(X, rows.y)

@@ -1,4 +1,4 @@
-"""What the adversary has seen of a boosted forest."""
+"""Everything that the adversary has seen of a boosted forest, in one format for all protocols."""
 
 from __future__ import annotations
 
@@ -19,11 +19,16 @@ Level = Literal["histograms", "statistics", "values"]
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """What is known of victims' numeric targets, in cells like those of a column.
+    """Knowledge about the victims' numeric targets, binned like a column.
 
-    `edges`: float32 array, shape (K - 1,). Between the cells, ascending.
-    `values`: float64 array, shape (K,). What a target in each cell is on average.
-    `sizes`: int64 array, shape (K,). Likely number of rows in each.
+    Attributes
+    ----------
+    edges : float32 array, shape (K - 1,)
+        Ascending borders between the cells.
+    values : float64 array, shape (K,)
+        Mean target in each cell.
+    sizes : int64 array, shape (K,)
+        Estimated number of rows in each cell.
     """
 
     edges: NDArray[np.float32]
@@ -32,9 +37,9 @@ class Targets:
 
     @staticmethod
     def unknown() -> Targets:
-        """Return no cells: all that is known is that targets are numbers."""
-        none = np.zeros(0)
-        return Targets(none.astype(np.float32), none, none.astype(np.int64))
+        """Return an object without cells. It states only that the targets are numeric."""
+        empty = np.zeros(0)
+        return Targets(empty.astype(np.float32), empty, empty.astype(np.int64))
 
     @property
     def variance(self) -> float:
@@ -47,12 +52,17 @@ class Targets:
 class NodeHistograms:
     """Gradient histograms of the nodes of one tree, summed over clients.
 
-    `nodes`: int32 array, shape (k,). Node numbers in the tree.
-    `sums`: float64 array, shape (k, total_bins, 2). Sums of gradients and hessians per bin.
-    `totals`: float64 array, shape (k, 2). Sums over the node; a row whose value is missing is in
-    the total and in no bin.
-    `slack`: float64 array, shape (k,), or None. How far from the truth sums may be, but for the
-    noise on rows; None: they are exact.
+    Attributes
+    ----------
+    nodes : int32 array, shape (k,)
+        Node numbers in the tree.
+    sums : float64 array, shape (k, total_bins, 2)
+        Sums of gradients and hessians per bin.
+    totals : float64 array, shape (k, 2)
+        Sums over the node. A row whose value is missing is contained in the total, but in no bin.
+    slack : float64 array, shape (k,), or None
+        Largest error of the sums of each node, apart from noise on single rows. None means that the
+        sums are exact.
     """
 
     nodes: NDArray[np.int32]
@@ -73,11 +83,14 @@ class NodeHistograms:
 class NodeNoise:
     """Known variance of the noise on the statistics of one tree.
 
-    `g, h`: float64 array, shape (n_nodes,). Variance of the noise on each node's sum of gradients
-    and of hessians.
-    `cell_g, cell_h`: float or float64 array, shape (n_nodes,). Variance of the noise on one bin of
-    a node's histogram, but for ``row_g``.
-    `row_g`: Variance of the noise on one row's gradient, which all sums over the row share.
+    Attributes
+    ----------
+    g, h : float64 array, shape (n_nodes,)
+        Variance of the noise on the gradient sum and on the hessian sum of each node.
+    cell_g, cell_h : float or float64 array, shape (n_nodes,)
+        Variance of the noise on one bin of a node's histogram, apart from ``row_g``.
+    row_g : float
+        Variance of the noise on the gradient of one row. All sums over the row share this noise.
     """
 
     g: NDArray[np.float64]
@@ -89,17 +102,17 @@ class NodeNoise:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Everything the transcript told the adversary; own rows are not in here.
+    """Everything that the transcript revealed to the adversary. It does not contain local rows.
 
     Attributes
     ----------
     trees : tuple of Tree
-        In training order, ``g`` and ``h`` per node where they were visible.
+        In training order, with ``g`` and ``h`` of a node where they were visible.
     level : {"histograms", "statistics", "values"}
-        The most that was visible: bins, node sums, or leaf values alone.
+        Most detailed statistics that were visible: bins, node sums, or only leaf values.
     base_margin : float32, or float32 array, shape (K,)
-        Log-odds every row starts from; of more than two classes, a margin for each. Tree t then
-        adds to the margin of class ``t % K``.
+        Log-odds before the first tree. With more than two classes, one margin for each class. Tree
+        t then adds to the margin of class ``t % K``.
     learning_rate, reg_lambda, min_child_weight : float
         Public training parameters (eta and lambda of the paper).
     histograms : tuple of NodeHistograms, or None
@@ -107,57 +120,62 @@ class Evidence:
     cuts : Cuts or None
         Bins of the histograms.
     ranges_told : bool
-        Whether these tell the rows' ranges: not where they were merged of values that a mechanism
-        drew.
+        Whether the cut points reveal the ranges of the columns. False if they were computed from
+        values that a mechanism randomised.
     n_rows : int or None
-        Declared number of the rows the trees were grown on, own ones among them or not
-        (``own_inside``).
+        Declared number of training rows. It includes the adversary's rows if ``own_inside``.
     noise : tuple of NodeNoise, or None
-        One per tree; None means exact sums.
+        One per tree. None means exact sums.
     rounding : Channel or None
-        What was done to leaf values; None: nothing.
+        Mechanism that was applied to leaf values. None means that they are exact.
     constant_hessian : bool
-        True where the protocol uses h = 1 for every row (FedTree under differential privacy).
+        True if the protocol uses h = 1 for every row (FedTree under differential privacy).
     foreign : tuple of bool, or None
-        True for trees grown on rows of others: they move the margins of the rows sought and say
-        nothing else about them. Whole rounds each. None: none.
+        True for trees of which only the change of the margins is used, because they were grown
+        without the victims' rows or because their sums could not be restored. All trees of a round
+        have the same value. None means that no tree is foreign.
     restart : tuple (int, float32 array of shape (K,)), or None
-        From this tree on, margins are so much higher: the first trees started from another base.
+        From this tree on, margins are higher by this amount, because the first trees started from
+        another base margin.
     own_inside : bool
-        Whether own rows are among those the trees were grown on.
+        Whether the trees were grown on the adversary's rows as well.
     most_rows : int or None
-        Where the number of rows is not declared: there are no more than so many.
+        Upper bound on the number of rows, used if their number is not declared.
     mean_start : bool
-        Whether the base margin is known to be that of the label mean of the rows.
+        Whether the base margin is known to be the log-odds of the label mean of the rows.
     sizes : tuple of int, or None
-        Rows of each class, as far as can be told, where the first tree is foreign.
+        Estimated number of rows of each class if the first tree is foreign.
     likely : Table or None
-        Rows whose columns are the victims', where sketches told these
-        (`fedtrees.attacks.evidence.marginals.likely_rows`). None: own rows stand for them.
+        Rows whose columns have the victims' distribution, if sketches reveal it
+        (`fedtrees.attacks.evidence.marginals.likely_rows`). None means that the local rows replace
+        them.
     sketched : bool
-        Whether these have the victims' own values; else values are of the cells of a grid.
+        Whether ``likely`` contains values of the victims. Otherwise its values are those of the
+        cells of a grid.
     reg_alpha : float
         L1 penalty of the leaf values.
     subsample : float
-        How likely a row is in a round; which are in is not known.
+        Probability that a row takes part in a round. The adversary does not know which rows do.
     held_out : float
-        How likely a row is in no round at all.
+        Probability that a row takes part in no round.
     own_sums : tuple of float64 array, shape (J, 2), or None
-        Per tree, what own rows brought to the sums of each leaf, where that was told; None: what
-        follows from the rows.
+        Per tree, the contribution of the adversary's rows to the sums of each leaf, if it is in the
+        transcript. None means that it is computed from the rows.
     suppressed : bool
         Whether bins of few rows were left out of the sums.
     row_law : Channel or None
-        What was done to the gradient of every row, once a tree.
+        Mechanism that was applied to the gradient of every row, once per tree.
     targets : Targets or None
-        Of numeric targets, which are the last column of all rows once there are cells of them
-        (`fedtrees.attacks.evidence.targets.with_targets`); None: rows have classes.
+        Knowledge about numeric targets. Once they have cells, the targets are the last column of
+        all rows (`fedtrees.attacks.evidence.targets.with_targets`). None means that rows have
+        classes.
     own_in_bins : bool
-        Whether histograms are of own rows, too: not where what the principals sent was taken off.
+        Whether histograms contain the adversary's rows. False if the messages of the adversary's
+        parties were subtracted.
     population : Table or None
         Rows of the same population that no party has (`fedtrees.core.view.View.population`). They
-        are the prior of an adversary without own rows, and are in no sum. Once targets have cells,
-        numeric targets are their last column, too.
+        are the prior of an adversary without local rows, and are contained in no sum. Once targets
+        have cells, numeric targets are their last column, too.
     """
 
     trees: tuple[Tree, ...]
@@ -206,27 +224,32 @@ class Evidence:
                 raise DataError(
                     f"{name} has {len(part)} entries for {len(self.trees)} trees; give one per tree"
                 )
+        # with several classes, incomplete rounds would have margins of different rounds
         if len(self.trees) % self.outputs:
             raise DataError(f"{len(self.trees)} trees do not make rounds of {self.outputs}")
 
     @property
     def row_variance(self) -> float:
-        """Variance of one row's gradient for who knows nothing of it: a fair coin's, of classes."""
+        """Prior variance of one row's gradient.
+
+        With classes it is 1/4, that of a fair coin. For numeric targets it is the variance of the
+        targets.
+        """
         return 0.25 if self.targets is None else self.targets.variance
 
     @property
     def first_own(self) -> int:
-        """The first tree that is not foreign, 0 where all are."""
+        """Index of the first tree that is not foreign. It is 0 if all trees are foreign."""
         return 0 if self.foreign is None else int(np.argmin(self.foreign))
 
     @property
     def outputs(self) -> int:
-        """Trees per round: 1, or one for every class beyond two classes."""
+        """Number of trees per round: 1, or the number of classes if there are more than two."""
         return int(np.size(self.base_margin))
 
     @property
     def share(self) -> float:
-        """How likely a row is in the first round, 1 where all are."""
+        """Probability that a row takes part in the first round. It is 1 without subsampling."""
         return self.subsample * (1 - self.held_out)
 
     def class_of(self, t: int) -> int:
@@ -240,20 +263,21 @@ class Evidence:
         return np.full(shape, start.reshape(()) if self.outputs == 1 else start)
 
     def prior_rows(self, own: Table) -> Table:
-        """Return the rows from which a prior is estimated: own rows, else the population's.
+        """Return the rows from which a prior is estimated: local rows, else the population's.
 
         The result is empty if there are neither.
         """
         return own if len(own) or self.population is None else self.population
 
     def is_foreign(self, t: int) -> bool:
-        """Tell whether tree ``t`` was grown on rows of others."""
+        """Return whether tree ``t`` only changes margins (`Evidence.foreign`)."""
         return self.foreign is not None and self.foreign[t]
 
     def rounds(self, first: int) -> Evidence:
-        """Return the evidence of the first rounds, not counting foreign ones."""
+        """Return the evidence of the first ``first`` rounds that are not foreign."""
         n = first * self.outputs
         if self.foreign is not None:
+            # foreign trees between the first rounds are kept, because they change the margins
             grown = np.flatnonzero(~np.array(self.foreign, dtype=bool))
             n = 0 if not n else int(grown[n - 1]) + 1 if n <= len(grown) else len(self.trees)
         return replace(

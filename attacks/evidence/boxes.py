@@ -1,4 +1,8 @@
-"""Rows as boxes on the grid, and what the first round's counts say of them."""
+"""Rows as boxes on the grid, initialised from the class counts of the first round.
+
+A box contains the cells that a reconstructed row may have. Each tree narrows it to the cells of the
+leaf that the attack assigns to the row (Di Gennaro et al. 2025, Sec. 5).
+"""
 
 from __future__ import annotations
 
@@ -14,38 +18,64 @@ from fedtrees.attacks.evidence.grid import ANY, Grid, LeafConstraints
 from fedtrees.core.compilation import kernel
 
 Floats = NDArray[np.float64]
-# int64 (K,) each: rows per class that the first round was not grown on, and those of them that no
-# round was.
+# int64 (K,) each: per class, the number of rows that did not take part in the first round, and the
+# number of those that take part in no round.
 Rest = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 @dataclass(eq=False)
 class Boxes:
-    """The reconstruction so far; arrays change in place from tree to tree."""
+    """The present state of a reconstruction. Arrays change in place from tree to tree.
 
-    # int32 (n, d): cells ``lo <= cell < hi`` of each feature
+    Attributes
+    ----------
+    lo, hi : int32 array, shape (n, d)
+        Cells ``lo <= cell < hi`` that each feature of a row may have.
+    y : int64 array, shape (n,)
+        Class of every row.
+    margin : float32 array, shape (n,) or (n, K)
+        Log-odds after the trees that were followed. With more than two classes, one margin for
+        each.
+    history : int64 array, shape (n,)
+        Rows with equal label and equal leaves up to now have the same number.
+    residual : list of float
+        L1 distance from the broadcast sums, one entry per tree.
+    doubt : float64 array or None
+        Variance of the margins that trees grown on other parties' rows cause.
+    missing : bool array, shape (n, d)
+        Whether the value may be missing, at first False. A value must be missing if ``lo == hi`` or
+        if no code is possible.
+    codes : uint64 array, shape (n, d)
+        Set of possible codes, at first all.
+    first : bool array, shape (n,), or None
+        Rows that took part in the first round. None means all.
+    share : float64 array, shape (n,), or None
+        Probability that a row takes part in any later round. None means 1.
+    inside : list of bool array, shape (n,)
+        Rows that took part, per followed tree, if rounds are subsampled.
+    """
+
+    # int32 (n, d)
     lo: NDArray[np.int32]
     hi: NDArray[np.int32]
     y: NDArray[np.int64]  # int64 (n,)
-    # float32 (n,) or (n, K): log-odds after the trees seen; of more than two classes, a margin for
-    # each
+    # float32 (n,) or (n, K)
     margin: NDArray[np.float32]
-    # int64 (n,): rows with equal label and equal leaves so far share a number
+    # int64 (n,)
     history: NDArray[np.int64]
-    # L1 distance from the broadcast sums, per tree
+    # One entry per tree.
     residual: list[float] = field(default_factory=list)
-    # Variance of the margins, from trees grown on rows of others
+    # None until a foreign tree was followed.
     doubt: Floats | None = None
-    # bool (n, d): whether the value may be missing (at first: nowhere); it must be where ``lo ==
-    # hi``, or no code is left
+    # bool (n, d)
     missing: NDArray[np.bool_] = field(init=False)
-    # uint64 (n, d): codes among these cells (at first: any)
+    # uint64 (n, d)
     codes: NDArray[np.uint64] = field(init=False)
-    # bool (n,): rows of the first round where it was grown on some of them; None: on all
+    # bool (n,)
     first: NDArray[np.bool_] | None = None
-    # float64 (n,): how likely a row is in any other round; None: for sure
+    # float64 (n,)
     share: Floats | None = None
-    # bool (n,) per tree that was followed, where rounds are grown on some of the rows
+    # One bool array of shape (n,) per tree.
     inside: list[NDArray[np.bool_]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -53,7 +83,7 @@ class Boxes:
         self.codes = np.full(self.lo.shape, ANY)
 
     def copy(self) -> Boxes:
-        """Return the same boxes where no value is missing, after the same trees."""
+        """Return a copy in which no value may be missing and no tree has a residual."""
         parts = (self.lo, self.hi, self.y, self.margin, self.history)
         boxes = Boxes(*(a.copy() for a in parts), first=self.first, share=self.share)
         boxes.codes = self.codes.copy()
@@ -61,7 +91,7 @@ class Boxes:
 
 
 def stacked(parts: Sequence[Boxes]) -> Boxes:
-    """Return the rows of several reconstructions one after the other; counts of trees are lost."""
+    """Concatenate the rows of several reconstructions. Their residuals are dropped."""
     names = ("lo", "hi", "y", "margin", "history", "missing", "codes")
     joined = {name: np.concatenate([getattr(b, name) for b in parts]) for name in names}
     boxes = Boxes(*(joined[name] for name in names[:5]))
@@ -70,7 +100,17 @@ def stacked(parts: Sequence[Boxes]) -> Boxes:
 
 
 def open_boxes(sizes: Sequence[int], grid: Grid, evidence: Evidence) -> Boxes:
-    """Return so many rows of each class with no bounds."""
+    """Return boxes without bounds for the given number of rows of each class.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Number of rows of each class.
+    grid : Grid
+        Cells of the features.
+    evidence : Evidence
+        Base margin and subsampling rate.
+    """
     n, d = int(sum(sizes)), len(grid.edges)
     y = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
     boxes = Boxes(
@@ -89,10 +129,19 @@ def open_boxes(sizes: Sequence[int], grid: Grid, evidence: Evidence) -> Boxes:
 def boxes_after_first_tree(
     evidence: Evidence, grid: Grid, counts: Counts, rest: Rest | None = None
 ) -> Boxes:
-    """Initialise the dataset from the first tree's counts (Sec. 5.1, Fig. 6).
+    """Initialise the rows from the first tree's counts (Di Gennaro et al. 2025, Sec. 5.1, Fig. 6).
 
-    ``rest`` are the rows it was not grown on; they may be anywhere, and their margins have not
-    moved.
+    Parameters
+    ----------
+    evidence : Evidence
+        The trees.
+    grid : Grid
+        Cells of the features.
+    counts : Counts
+        Victims' rows of each class in the leaves of the first tree.
+    rest : Rest, optional
+        Rows that the first tree was not grown on. Their boxes remain open and their margins do not
+        change.
     """
     tree = evidence.trees[0]
     leaves = grid.leaves(tree)
@@ -108,23 +157,41 @@ def boxes_after_first_tree(
 def boxes_by_class(
     evidence: Evidence, grid: Grid, counts: Sequence[Counts], rest: Rest | None = None
 ) -> Boxes:
-    """Initialise the rows of every class from that class's own tree of the first round.
+    """Initialise the rows of every class from the first-round tree of that class.
 
-    Di Gennaro et al. (2025), App. E. Their way through the other classes' trees is still to be
-    found, so no margin has moved yet. ``rest`` as above.
+    Parameters
+    ----------
+    evidence : Evidence
+        The trees, one per class and round.
+    grid : Grid
+        Cells of the features.
+    counts : sequence of Counts
+        Counts in the leaves of each class's first tree.
+    rest : Rest, optional
+        Rows that the first round was not grown on.
+
+    Returns
+    -------
+    Boxes
+        Margins are unchanged, because the leaves of the rows in the trees of the other classes are
+        not yet determined.
+
+    References
+    ----------
+    Di Gennaro et al. (2025), App. E.
     """
     boxes = _with_rest([int(c.n1.sum()) for c in counts], rest, grid, evidence)
-    there = boxes.y >= 0 if boxes.first is None else boxes.first
-    for k, own_tree in enumerate(counts):
+    in_round = boxes.y >= 0 if boxes.first is None else boxes.first
+    for k, class_counts in enumerate(counts):
         leaves = grid.leaves(evidence.trees[k])
         position = np.arange(len(leaves), dtype=np.int32)
-        rows = np.flatnonzero((boxes.y == k) & there)
-        send(boxes, leaves, np.repeat(position, own_tree.n1), rows)
+        rows = np.flatnonzero((boxes.y == k) & in_round)
+        send(boxes, leaves, np.repeat(position, class_counts.n1), rows)
     return boxes
 
 
 def _with_rest(sizes: Sequence[int], rest: Rest | None, grid: Grid, evidence: Evidence) -> Boxes:
-    """Return open boxes of the rows of the first round and of the rest, by class."""
+    """Return open boxes of the rows of the first round and of the remaining rows, by class."""
     if rest is None:
         return open_boxes(sizes, grid, evidence)
     out, never = rest
@@ -133,6 +200,7 @@ def _with_rest(sizes: Sequence[int], rest: Rest | None, grid: Grid, evidence: Ev
     boxes.first = np.concatenate([a < n for a, n in zip(in_class, sizes, strict=True)])
     held_out = np.concatenate([a >= len(a) - m for a, m in zip(in_class, never, strict=True)])
     boxes.share = np.where(held_out, 0.0, evidence.subsample)
+    # rows of different sampling groups must never share a number
     boxes.history = boxes.y * 3 + np.where(boxes.first, 0, 1 + held_out)
     return boxes
 
@@ -143,15 +211,28 @@ def send(
     chosen: NDArray[np.int32],
     rows: NDArray[np.intp] | None = None,
 ) -> None:
-    """Narrow the boxes of some rows (all) to their leaves', in place."""
+    """Narrow the boxes of some rows to the boxes of their leaves, in place.
+
+    Parameters
+    ----------
+    boxes : Boxes
+        The reconstruction.
+    leaves : LeafConstraints
+        Leaves of one tree.
+    chosen : int32 array, shape (m,)
+        Position of the leaf of each row.
+    rows : intp array, shape (m,), optional
+        Rows to narrow. None means all.
+    """
     if rows is None:
         rows = np.arange(len(boxes.y))
     constraints = (leaves.feature, leaves.lo, leaves.hi, leaves.missing, leaves.codes)
     box = (boxes.lo, boxes.hi, boxes.missing, boxes.codes)
     _narrow(*box, rows, chosen, leaves.offsets, *constraints)
-    way = boxes.history * (len(leaves) + 1)
-    way[rows] += chosen + 1
-    boxes.history = np.unique(way, return_inverse=True)[1].astype(np.int64)
+    # combine the history with the new leaf, and renumber to keep the numbers small
+    path = boxes.history * (len(leaves) + 1)
+    path[rows] += chosen + 1
+    boxes.history = np.unique(path, return_inverse=True)[1].astype(np.int64)
 
 
 @kernel
@@ -167,7 +248,7 @@ def _narrow(  # type: ignore[no-untyped-def]
             empty = max(lo[i, f], leaf_lo[k]) >= min(hi[i, f], leaf_hi[k])
             empty = empty or codes[i, f] & leaf_codes[k] == np.uint64(0)
             if empty and not (missing[i, f] and leaf_missing[k]):
-                inside = False  # under noise a leaf that no value reaches may claim rows
+                inside = False  # noisy counts can assign rows to a leaf that no value reaches
         if inside:
             for k in range(first, last):
                 f = feature[k]

@@ -1,4 +1,4 @@
-"""Shares of a column's categories, from numbers that a mechanism drew between their codes."""
+"""Estimate the share of each category if a mechanism released numbers instead of category codes."""
 
 from collections.abc import Callable
 
@@ -10,30 +10,38 @@ from fedtrees.attacks.evidence.counts import share_out
 
 Floats = NDArray[np.float64]
 
-ROUNDS, DRAWS = 5, 30  # of shares: each round draws around what the one before found likely
-NARROWER = 5.0  # Up to so many times as narrowly: a sharp law leaves a round one draw.
-STAND_FOR_ALL = 100  # values of a column whose law is asked
+ROUNDS, DRAWS = 5, 30  # importance sampling: rounds, and draws of the shares per round
+NARROWER = 5.0  # largest concentration step: a sharp law would leave one draw with weight
+STAND_FOR_ALL = 100  # number of values for which the likelihood is computed
 
 
 def likely_shares(
     log_chance: Callable[[Floats, float], float], known: Floats, n: int, rng: np.random.Generator
 ) -> tuple[Floats, float]:
-    """Return the mean shares of categories, given what was drawn, and how far it told them.
+    """Return posterior mean shares of categories and how strongly the data determine them.
 
-    Before, shares have a Dirichlet distribution; its draws are weighted by the law of what was
-    drawn, and drawn again around their mean (adaptive importance sampling, Cappe et al. 2008).
+    The prior of the shares is a Dirichlet distribution. Draws are weighted by the likelihood of the
+    released values, and drawn again around their weighted mean (adaptive importance sampling, Cappe
+    et al. 2008).
 
-    `log_chance`: Log probability of what was drawn, given values of a column and the rows each
-    stands for.
-    `known`: float64 array, shape (k,). Rows known of every category; one more is taken to be of
-    each.
-    `n`: Rows of the column.
+    Parameters
+    ----------
+    log_chance : callable
+        ``log_chance(values, rows_per_value)`` returns the log probability of the released values
+        (nats) for a column with these codes.
+    known : float64 array, shape (k,)
+        Known number of rows of each category. The prior adds one row to each.
+    n : int
+        Number of rows of the column.
+    rng : numpy.random.Generator
+        Randomness of the draws.
 
     Returns
     -------
-    float64 array, shape (k,)
-    float
-        Share of the variance before that is not left, 0 to 1.
+    shares : float64 array, shape (k,)
+        Posterior means, sum 1.
+    reliability : float
+        Share of the prior variance that the released values removed, 0 to 1.
     """
     k, fewer = len(known), min(n, STAND_FOR_ALL)
     if k < 2 or n < 1:
@@ -43,18 +51,20 @@ def likely_shares(
     around = before
     for _ in range(ROUNDS):
         p = np.maximum(rng.dirichlet(around, DRAWS), 1e-9)
-        told = [log_chance(np.repeat(codes, share_out(x, fewer)), n / fewer) for x in p]
-        weight = softmax(np.array(told) + _density(p, before) - _density(p, around))
+        log_likelihood = [log_chance(np.repeat(codes, share_out(x, fewer)), n / fewer) for x in p]
+        weight = softmax(np.array(log_likelihood) + _density(p, before) - _density(p, around))
+        # the share 0 is excluded, because no later draw could recover the category
         mean = np.maximum(weight @ p, 1e-9)
-        left = float(weight @ ((p - mean) ** 2).sum(axis=1))
-        rows = float(mean @ (1 - mean)) / max(left, 1e-12) - 1
+        posterior_variance = float(weight @ ((p - mean) ** 2).sum(axis=1))
+        # concentration of the Dirichlet distribution with this mean and variance
+        rows = float(mean @ (1 - mean)) / max(posterior_variance, 1e-12) - 1
         around = np.maximum(mean * np.clip(rows, 0.5, NARROWER * around.sum()), 0.02)
     total = before.sum()
-    usual = float((before / total) @ (1 - before / total)) / (total + 1)
-    return mean / mean.sum(), float(np.clip(1 - left / usual, 0.0, 1.0))
+    prior_variance = float((before / total) @ (1 - before / total)) / (total + 1)
+    return mean / mean.sum(), float(np.clip(1 - posterior_variance / prior_variance, 0.0, 1.0))
 
 
 def _density(p: Floats, rows: Floats) -> Floats:
-    """Return the log density of shares (m, k) in a Dirichlet distribution."""
-    whole = gammaln(rows.sum()) - gammaln(rows).sum()
-    return np.asarray(whole + np.log(p) @ (rows - 1))
+    """Return the log density of shares, shape (m, k), in a Dirichlet distribution."""
+    constant = gammaln(rows.sum()) - gammaln(rows).sum()
+    return np.asarray(constant + np.log(p) @ (rows - 1))

@@ -1,4 +1,4 @@
-"""What is known of the values of one column."""
+"""Knowledge about the values of one column of the victims, and operations on it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,16 +15,32 @@ Longs = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """What is known of the present values of one column of one owner, or of several."""
+    """Values of one column of one party, or of several parties, without missing values.
 
-    values: Floats  # float32 (k,): values that are there, ascending
-    counts: Longs  # int64 (k,): rows they stand for
-    # Whether these are all values, each as often as it says; else counts stand for what lies
-    # between, too, but the outermost values are there
+    Attributes
+    ----------
+    values : float32 array, shape (k,)
+        Ascending values.
+    counts : int64 array, shape (k,)
+        Number of rows that each value represents.
+    exact : bool
+        True if these are all values and their exact frequencies. Otherwise a count includes rows
+        with values in between, but the smallest and the largest value do occur.
+    reliability : float
+        Share of the information in the counts that is not noise, 0 to 1.
+    points : bool
+        Whether each value also represents values close to it.
+    middles : bool
+        Whether values represent bins, so that no row need have exactly this value.
+    """
+
+    values: Floats  # ascending
+    counts: Longs
+    # Quantile sketches give some of the values only.
     exact: bool
-    reliability: float = 1.0  # share of what counts tell that is not noise, 0 to 1
-    points: bool = False  # whether values stand for those next to them, too
-    middles: bool = False  # whether values stand for bins, and nobody need have them
+    reliability: float = 1.0
+    points: bool = False
+    middles: bool = False
 
     @property
     def present(self) -> int:
@@ -32,53 +48,76 @@ class Column:
         return int(self.counts.sum())
 
     def spread(self, m: int) -> Floats:
-        """Return m values, ascending, at even ranks and both ends; at most those present."""
+        """Return m ascending values at evenly spaced ranks, both ends included.
+
+        m must not exceed `present`.
+        """
         at = np.arange(m) * (self.present - 1) // max(m - 1, 1)
         every: Floats = np.repeat(self.values, self.counts)[at]
         return every
 
 
 def columns_in(rows: Table) -> tuple[Column, ...]:
-    """Return the columns of some rows."""
-    found = (np.unique(c[~np.isnan(c)], return_counts=True) for c in rows.X.T)
-    return tuple(Column(values, counts, False) for values, counts in found)
+    """Return the columns of a table. They are not exact, because the rows are a sample."""
+    unique_values = (np.unique(c[~np.isnan(c)], return_counts=True) for c in rows.X.T)
+    return tuple(Column(values, counts, False) for values, counts in unique_values)
 
 
 def nearest(X: Floats, values: Floats) -> Floats:
-    """Return the nearest of some ascending values to each of X, float32, shape (n,); NaN stays."""
+    """Return, for each element of X, the nearest of the ascending values. NaN remains NaN.
+
+    The result is a float32 array of shape (n,).
+    """
     if not len(values):
         return X
     above = np.clip(np.searchsorted(values, X), 1, max(len(values) - 1, 1))
     low, high = values[above - 1], values[np.minimum(above, len(values) - 1)]
+    # ties go to the smaller value
     near: Floats = np.where(X - low <= high - X, low, high)
     return np.where(np.isnan(X), X, near)
 
 
 def of_own(values: Floats, counts: Longs, borders: NDArray[np.float64], own: Floats) -> Column:
-    """Return a column of the values of own rows in each cell, else of the value given."""
-    known = np.sort(own[np.isfinite(own)])
-    cell = np.searchsorted(borders, known, side="right")
+    """Return a column with the local values in each cell, or else the given value.
+
+    Parameters
+    ----------
+    values : float32 array, shape (k,)
+        Value of each cell, used if the cell contains no local value.
+    counts : int64 array, shape (k,)
+        Rows in each cell. They are shared out evenly among the local values in it.
+    borders : float64 array, shape (k - 1,)
+        Borders between the cells.
+    own : float32 array
+        Local values. May contain NaN.
+    """
+    local_values = np.sort(own[np.isfinite(own)])
+    cell = np.searchsorted(borders, local_values, side="right")
     empty = np.setdiff1d(np.flatnonzero(counts), cell)
     each = [share_out(np.ones(k), int(counts[c])) for c, k in enumerate(np.bincount(cell)) if k]
-    value = np.concatenate([known, values[empty]]).astype(np.float32)
+    value = np.concatenate([local_values, values[empty]]).astype(np.float32)
     rows = np.concatenate([*each, counts[empty]]).astype(np.int64)
-    found, group = np.unique(value[rows > 0], return_inverse=True)
-    return Column(found, np.bincount(group, rows[rows > 0]).astype(np.int64), False)
+    unique_values, group = np.unique(value[rows > 0], return_inverse=True)
+    return Column(unique_values, np.bincount(group, rows[rows > 0]).astype(np.int64), False)
 
 
 def filled(columns: Sequence[Column], own: Table) -> tuple[Column, ...]:
-    """Return columns in which own rows' values next to points stand in their place."""
+    """Replace the values of columns marked `points` by nearby values of the local rows."""
     return tuple(_next_to(c, x) if c.points else c for c, x in zip(columns, own.X.T, strict=True))
 
 
-def _next_to(column: Column, own: Floats) -> Column:
+def _next_to(column: Column, local_values: Floats) -> Column:
     at = column.values.astype(np.float64)
-    found = of_own(column.values, column.counts, (at[:-1] + at[1:]) / 2, own)
-    return replace(found, reliability=column.reliability)
+    filled_column = of_own(column.values, column.counts, (at[:-1] + at[1:]) / 2, local_values)
+    return replace(filled_column, reliability=column.reliability)
 
 
 def unknown(feature: Feature, n: int, own: Floats) -> Column:
-    """Return n values of an uncounted feature: own rows', else categories, or the lowest."""
+    """Return a column of n rows for a feature without counts, with reliability 0.
+
+    If there are local values (`own`, float32), they determine the distribution. Otherwise all
+    categories are equally likely, or all rows have the lowest declared value or 0.
+    """
     values, times = np.unique(own[np.isfinite(own)], return_counts=True)
     if not len(values):
         values = np.arange(max(len(feature.categories), 1), dtype=np.float32)
@@ -90,24 +129,27 @@ def unknown(feature: Feature, n: int, own: Floats) -> Column:
 
 
 def shortest(low: NDArray[np.float64], high: NDArray[np.float64]) -> Floats:
-    """Return the number with the fewest decimal places that is at least low and below high.
+    """Return the number with the fewest decimal places in each interval ``low <= x < high``.
 
-    Of several, the middle one; float32, shape (k,).
+    If several numbers qualify, the middle one is returned. The result is float32, shape (k,). For
+    example, the interval from 0.37 to 0.52 gives 0.4 or 0.5.
     """
     out = (low + high) / 2
     for places in range(7, -1, -1):
         first, last = np.ceil(low * 10.0**places), np.ceil(high * 10.0**places) - 1
+        # fewer places overwrite more, so that the fewest remain
         out = np.where(first <= last, np.floor((first + last) / 2) / 10.0**places, out)
     return out.astype(np.float32)
 
 
 def together(parts: Sequence[Column]) -> Column:
+    """Merge the columns of several parties into one, adding the counts of equal values."""
     values, group = np.unique(np.concatenate([p.values for p in parts]), return_inverse=True)
     counts = np.zeros(len(values), dtype=np.int64)
     np.add.at(counts, group, np.concatenate([p.counts for p in parts]))
-    told = reliability(parts)
+    mean_reliability = reliability(parts)
     exact = all(p.exact for p in parts)
-    return Column(values, counts, exact, told, any(p.points for p in parts))
+    return Column(values, counts, exact, mean_reliability, any(p.points for p in parts))
 
 
 def reliability(columns: Sequence[Column]) -> float:
@@ -116,5 +158,8 @@ def reliability(columns: Sequence[Column]) -> float:
 
 
 def fullest(columns: Sequence[Column]) -> int:
-    """Return how many rows there are at least."""
+    """Return the largest number of present values of any column.
+
+    It is a lower bound on the number of rows.
+    """
     return max((c.present for c in columns), default=0)

@@ -1,7 +1,7 @@
-"""First-Tree Probing: how many rows of each class fell into each leaf of the first tree.
+"""First-Tree Probing: how many rows of each class are in each leaf of the first tree.
 
 Di Gennaro et al. (2025), Sec. 5.1, Eqs. 4-9. Every row enters the first tree with the same
-probability, so the two sums of a leaf are two linear equations in two integers.
+probability, so that the two sums of a leaf are two linear equations in two integers.
 """
 
 from dataclasses import dataclass, replace
@@ -22,19 +22,27 @@ NOISE_FLOOR = 1e-9  # below this variance, sums are exact up to float32
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """Victims' rows per leaf and class, with how well they fit."""
+    """Number of victims' rows per leaf and class.
 
-    # int64 (J,): rows of other classes than the tree's, and of that class
+    Attributes
+    ----------
+    n0, n1 : int64 array, shape (J,)
+        Rows of other classes than the tree's, and rows of that class.
+    residual : float
+        Largest distance of a solved count from the integer it was rounded to, in rows.
+    """
+
+    # int64 (J,) each
     n0: Ints
     n1: Ints
-    residual: float  # Largest distance of a solved count from the integer it was rounded to (rows)
+    residual: float
 
 
 def first_gradient(evidence: Evidence, t: int = 0) -> tuple[float, float]:
     """Return (p, h) of every row before tree ``t`` of the first round.
 
-    The probability of the tree's class, and the hessian (Di Gennaro et al. 2025, Eqs. 2-3, 17-18);
-    of numeric targets none is of a class.
+    p is the probability of the tree's class and h the hessian (Di Gennaro et al. 2025, Eqs. 2-3,
+    17-18). For numeric targets the result is (0, 1), because rows have no class.
     """
     if evidence.targets is not None:
         return 0.0, 1.0
@@ -46,17 +54,27 @@ def first_gradient(evidence: Evidence, t: int = 0) -> tuple[float, float]:
 def counts_from_sums(
     sums: LeafSums, p: float, h: float, n_victims: int | None, most_rows: int | None = None
 ) -> Counts:
-    """Solve Eqs. 6 and 9 for the victims of every leaf.
+    """Solve Eqs. 6 and 9 of Di Gennaro et al. (2025) for the victims of every leaf.
 
-    With exact sums, N = H / (p(1-p)) and N1 = N p - G, rounded. With noise of known variance
-    (not in the paper), both are shrunk: N towards the share of the prior's rows in the leaf under
-    the constraint that leaves add up to ``n_victims``, N1 towards the rate among these rows in the
-    leaf (`fedtrees.attacks.evidence.sums`).
-    Where that is not known, there are no more than ``most_rows``.
+    With exact sums, N = H / (p(1-p)) and N1 = N p - G, rounded. With noise of known variance (not
+    in the paper), both are shrunk towards the prior: N towards the share of the prior's rows in the
+    leaf, under the constraint that leaves add up to ``n_victims``, and N1 towards the class rate
+    among the prior's rows in the leaf (`fedtrees.attacks.evidence.sums`).
+
+    Parameters
+    ----------
+    sums : LeafSums
+        Sums of the victims' rows. ``g`` and ``h`` must be present.
+    p, h : float
+        Probability and hessian of every row (`first_gradient`).
+    n_victims : int or None
+        Number of the victims' rows. None means unknown.
+    most_rows : int, optional
+        Upper bound on the number of rows, used if ``n_victims`` is None.
     """
     assert sums.g is not None
     assert sums.h is not None
-    if p == 0:  # rows have numbers, and no class
+    if p == 0:  # numeric targets: rows have no class
         sums = replace(sums, g=np.zeros_like(sums.g), var_g=np.zeros_like(sums.var_g))
     assert sums.g is not None
     raw = sums.h / h
@@ -66,11 +84,12 @@ def counts_from_sums(
         n = _noisy_counts(raw, sums, h, n_victims)
     limit = most_rows if n_victims is None else n_victims
     if limit is not None and n.sum() > 2 * limit + 1000:
-        # the sums contradict the declared number of rows: believe the declaration
+        # the sums contradict the declared number of rows: use the declared number
         n = share_out(n.astype(np.float64), limit)
     n1_raw = n * p - sums.g
     if float(np.max(sums.var_g, initial=0.0)) > NOISE_FLOOR:
         n1_raw = shrink_positives(n1_raw, n, sums)
+    # a leaf cannot contain more positives than rows
     n1 = np.clip(np.rint(n1_raw), 0, n).astype(np.int64)
     off = np.concatenate([np.abs(raw - n), np.abs(n1_raw - n1), [0.0]])
     return Counts(n - n1, n1, float(off.max()))
@@ -91,12 +110,17 @@ def _noisy_counts(raw: Floats, sums: LeafSums, h: float, n_victims: int | None) 
     if n_victims is None:
         return np.maximum(np.rint(mean), 0).astype(np.int64)
     left_var = gain * noise_var + 1e-12
+    # condition the independent posteriors on the known total (Gaussian approximation)
     mean = mean + (total - mean.sum()) * left_var / left_var.sum()
     return share_out(mean, n_victims)
 
 
 def counts_bins(evidence: Evidence) -> bool:
-    """Tell whether bins are seen of all rows, and sums are near enough to count these."""
+    """Return whether the rows of each bin can be counted.
+
+    This requires histograms of all rows whose error is below half a row, without noise on single
+    rows.
+    """
     if evidence.level != "histograms" or evidence.suppressed or evidence.share < 1:
         return False
     slack = [h.slack.max() for h in evidence.histograms or () if h.slack is not None]
@@ -105,11 +129,11 @@ def counts_bins(evidence: Evidence) -> bool:
 
 
 def reliability_of(evidence: Evidence, rows: int) -> float:
-    """Return how much of what the first tree's bins tell of so many rows is not noise, 0 to 1.
+    """Return the share of the variance of the first tree's bin counts that is not noise, 0 to 1.
 
-    That is the variance of a bin's rows if bins had equal shares, N / B, over that and the noise's
-    (a reliability: Spearman 1904), on average over features; of small bins that are not there, the
-    share of all rows that are in the others.
+    It is the reliability of Spearman (1904): the variance N / B that the counts of B equally likely
+    bins have, divided by the sum of this variance and that of the noise, averaged over features. If
+    small bins are suppressed, it is the share of all rows that are in the remaining bins.
     """
     assert evidence.histograms is not None
     assert evidence.cuts is not None
@@ -122,18 +146,33 @@ def reliability_of(evidence: Evidence, rows: int) -> float:
 
 
 def sums_of_counts(counts: Counts, sums: LeafSums, ph: tuple[float, float]) -> LeafSums:
-    """Return the sums that rows counted in a tree of the first round bring, without noise."""
+    """Return the exact sums that the counted rows contribute to the leaves of a first-round tree.
+
+    Parameters
+    ----------
+    counts : Counts
+        Rows per leaf and class.
+    sums : LeafSums
+        Supplies all other fields of the result.
+    ph : tuple of float
+        Probability and hessian of every row (`first_gradient`).
+    """
     n = (counts.n0 + counts.n1).astype(np.float64)
     exact = np.zeros(len(n))
     return replace(sums, g=n * ph[0] - counts.n1, h=n * ph[1], var_g=exact, var_h=exact.copy())
 
 
 def share_out(weights: Floats, total: int) -> Ints:
-    """Round non-negative parts of ``weights`` to integers that add up to ``total``."""
+    """Distribute the integer ``total`` in proportion to ``weights`` (largest remainder method).
+
+    Negative weights count as 0. If all weights are 0, the parts are equal. For example,
+    ``share_out(np.array([1.0, 1.0, 2.0]), 5)`` gives 1, 1 and 3.
+    """
     w = np.maximum(weights, 0.0)
     if total <= 0 or w.shape[0] == 0:
         return np.zeros(w.shape[0], dtype=np.int64)
     top = float(w.max())
+    # normalise first, because very small weights would overflow below
     w = w / top if top > 1e-300 else np.ones_like(w)
     w = w * (total / w.sum())
     low = np.floor(w).astype(np.int64)
@@ -143,10 +182,20 @@ def share_out(weights: Floats, total: int) -> Ints:
 
 
 def shrink_positives(n1_raw: Floats, n: Ints, sums: LeafSums) -> Floats:
-    """Shrink noisy positives per leaf to a rate of the leaf (a beta-binomial prior).
+    """Shrink the noisy number of positives per leaf towards an expected rate.
 
-    That rate is the one among the prior's rows in the leaf, shrunk to the base rate, which itself
-    is shrunk to the rate among all rows of the prior.
+    The prior is beta-binomial. Its rate is the one among the prior's rows in the leaf, shrunk
+    towards the base rate. The base rate is the rate among all rows of the prior, corrected by the
+    noisy total.
+
+    Parameters
+    ----------
+    n1_raw : float64 array, shape (J,)
+        Noisy number of positives.
+    n : int64 array, shape (J,)
+        Number of rows.
+    sums : LeafSums
+        Supplies the variance of the gradient sums and the prior's rows per leaf.
     """
     total = float(n.sum())
     if total <= 0:
@@ -170,7 +219,7 @@ def shrink_positives(n1_raw: Floats, n: Ints, sums: LeafSums) -> Floats:
 
 
 def _between_leaf_variance(sums: LeafSums) -> float:
-    """Moment estimate of the variance of the positive rate between leaves, from the prior."""
+    """Estimate the variance of the positive rate between leaves from the prior's rows."""
     positives = sums.prior_counts[1]
     n = np.add(*sums.prior_counts).astype(np.float64)
     used = n > 0

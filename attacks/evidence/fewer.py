@@ -1,4 +1,4 @@
-"""Fewer rows that stand for all: what their leaf sums and counts are."""
+"""Scale sums and counts so that a sample of rows represents all rows of a large federation."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,16 +12,28 @@ from fedtrees.guessing.wanted import wanted
 
 
 def share_of(rows: int) -> float:
-    """Return how many rows to reconstruct of so many, as a share."""
+    """Return the share of the given number of rows that an attack reconstructs."""
     return wanted(rows) / rows if rows else 1.0
 
 
 def with_fewer_rows(
     evidence: Evidence, sums: Sequence[LeafSums], counts: Sequence[Counts], share: float
 ) -> tuple[Evidence, list[LeafSums], list[Counts]]:
-    """Return evidence, victims' sums and counts as if a share of the rows had brought as much.
+    """Return the evidence, sums and counts that a share of the rows would have given.
 
-    A leaf value ties ``G + (v / eta) H`` to the penalties, which shrink with the sums.
+    Penalties are scaled as well, because a leaf value ties ``G + (v / eta) H`` to the penalties,
+    which have to shrink with the sums.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        Training parameters.
+    sums : sequence of LeafSums
+        Victims' sums, one entry per tree.
+    counts : sequence of Counts
+        Victims' counts of the trees of the first round. May be empty.
+    share : float
+        Share of the rows, 0 to 1. For 1, the input is returned.
     """
     if share == 1:
         return evidence, list(sums), list(counts)
@@ -42,7 +54,7 @@ def _sums(sums: LeafSums, share: float) -> LeafSums:
 
 
 def _counts(counts: Sequence[Counts], share: float) -> list[Counts]:
-    """Return counts of which every tree's add up to as many rows of each class."""
+    """Return scaled counts in which all trees have the same number of rows of each class."""
     if not counts:
         return []
     total = round(share * int((counts[0].n0 + counts[0].n1).sum()))

@@ -1,7 +1,8 @@
-"""Boxes as integer cells: every box of the attack ends at thresholds the trees used.
+"""Boxes in integer cells: every box of the attack ends at thresholds that the trees use.
 
-Of a feature that trees split by sets of categories every code is a cell; what is left of it is no
-interval but a set, bit k of a uint64 for code k. Elsewhere all bits are set.
+A feature that trees split by sets of categories has one cell per code. Its possible codes form a
+set instead of an interval: bit k of a uint64 represents code k. For all other features every bit is
+set.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from fedtrees.core.compilation import inner_kernel
 from fedtrees.trees.boosted.forest import Tree
 
 ANY = np.uint64(2**64 - 1)  # no code is excluded
-MOST_CODES = 64  # bits of a set
+MOST_CODES = 64  # number of bits
 
 
 @inner_kernel
 def has(codes, cell):  # type: ignore[no-untyped-def]
-    """Tell whether a set has this cell."""
+    """Return whether the set contains this cell."""
     return codes == ANY or (codes >> np.uint64(cell)) & np.uint64(1) == np.uint64(1)
 
 
 def allowed(codes: NDArray[np.uint64], cells: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """Tell whether sets have these cells, which are not negative, bool, broadcast."""
+    """Return whether sets contain the given non-negative cells, as broadcast bools."""
     bit = np.minimum(cells, MOST_CODES - 1).astype(np.uint64)
     return (codes == ANY) | ((codes >> bit) & np.uint64(1)).astype(bool)
 
 
 def codes_right(tree: Tree, node: int) -> np.uint64:
-    """Return the codes that go right at a split by categories."""
+    """Return the set of codes that go right at a split by categories."""
     assert tree.categories is not None
     codes = np.flatnonzero(tree.categories[node]).astype(np.uint64)
     return np.bitwise_or.reduce(np.uint64(1) << codes, initial=np.uint64(0))  # type: ignore[no-any-return]
@@ -40,18 +41,32 @@ def codes_right(tree: Tree, node: int) -> np.uint64:
 
 @dataclass(frozen=True, eq=False)
 class LeafConstraints:
-    """The intervals that lead to each leaf of one tree, in compressed rows."""
+    """The intervals that lead to each leaf of one tree, in compressed sparse rows.
 
-    node: NDArray[np.int32]  # int32 (J,): node number of leaf ``j``
-    # int32 (J + 1,): constraints ``offsets[j]:offsets[j + 1]`` belong to leaf ``j``
+    Attributes
+    ----------
+    node : int32 array, shape (J,)
+        Node number of leaf ``j``.
+    offsets : int32 array, shape (J + 1,)
+        Constraints ``offsets[j]:offsets[j + 1]`` belong to leaf ``j``.
+    feature, lo, hi : int32 array, shape (c,)
+        Each constraint is ``lo <= cell < hi`` of the feature.
+    missing : bool array, shape (c,)
+        Whether a row without a value of the feature also reaches the leaf.
+    codes : uint64 array, shape (c,)
+        Set of codes that reach the leaf.
+    """
+
+    node: NDArray[np.int32]
+    # int32 (J + 1,)
     offsets: NDArray[np.int32]
-    # int32 (c,): cells ``lo <= cell < hi`` of the feature
+    # int32 (c,)
     feature: NDArray[np.int32]
     lo: NDArray[np.int32]
     hi: NDArray[np.int32]
-    # bool (c,): whether a missing value of the feature goes that way too
+    # bool (c,)
     missing: NDArray[np.bool_]
-    codes: NDArray[np.uint64]  # uint64 (c,): the codes among them that do
+    codes: NDArray[np.uint64]
 
     def __len__(self) -> int:
         return int(self.node.shape[0])
@@ -78,32 +93,48 @@ class LeafConstraints:
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Sorted thresholds per feature; ``cell(x)`` is the number of thresholds ``<= x``.
+    """Sorted thresholds per feature. The cell of x is the number of thresholds ``<= x``.
 
-    A feature with ``m`` thresholds has cells ``0 .. m``; cell ``k`` holds
+    A feature with ``m`` thresholds has cells ``0 .. m``. Cell ``k`` contains
     ``edges[k-1] <= x < edges[k]``.
+
+    Attributes
+    ----------
+    edges : tuple of float32 array
+        Ascending thresholds of each feature.
+    missing : bool array, shape (d,)
+        Features whose value may be missing, at first none.
     """
 
     edges: tuple[NDArray[np.float32], ...]
-    missing: NDArray[np.bool_]  # bool (d,): features whose value may be missing (at first none)
-    # the leaves of trees that were asked for: every reconstruction of several asks again
+    missing: NDArray[np.bool_]
+    # Cache of `leaves`, because every one of several reconstructions needs the same trees.
     _leaves: dict[int, tuple[Tree, LeafConstraints]] = field(default_factory=dict, init=False)
 
     @staticmethod
     def of(trees: tuple[Tree, ...], d: int, codes: Sequence[int] = ()) -> Grid:
-        """Collect the thresholds of the trees; ``codes`` are how many codes each feature has.
+        """Collect the thresholds of the trees.
 
-        It is read where a feature is split by sets of categories.
+        Parameters
+        ----------
+        trees : tuple of Tree
+            The trees.
+        d : int
+            Number of features.
+        codes : sequence of int, optional
+            Number of codes of each feature. It is only read for features that are split by sets of
+            categories.
         """
-        found: list[list[NDArray[np.float32]]] = [[] for _ in range(d)]
+        edges_of: list[list[NDArray[np.float32]]] = [[] for _ in range(d)]
         for tree in trees:
             for f in np.unique(tree.feature[tree.feature >= 0]):
                 cuts = tree.threshold[tree.feature == f]
                 if np.isnan(cuts).any():
                     cuts = np.arange(1, codes[f], dtype=np.float32)
-                found[f].append(cuts)
+                edges_of[f].append(cuts)
+        # a feature without splits has one cell
         empty = np.zeros(0, dtype=np.float32)
-        edges = tuple(np.unique(np.concatenate([empty, *parts])) for parts in found)
+        edges = tuple(np.unique(np.concatenate([empty, *parts])) for parts in edges_of)
         return Grid(edges, np.zeros(d, dtype=bool))
 
     @property
@@ -132,7 +163,7 @@ class Grid:
         return low, high
 
     def leaves(self, tree: Tree) -> LeafConstraints:
-        """Return the intervals on the way to each leaf, in ascending node order."""
+        """Return the intervals on the path to each leaf, in ascending node order."""
         if id(tree) not in self._leaves:
             self._leaves[id(tree)] = tree, self._constraints(tree)
         return self._leaves[id(tree)][1]
@@ -146,8 +177,8 @@ class Grid:
             if f < 0:
                 boxes[node] = box
                 continue
-            whole = (0, self.edges[f].shape[0] + 1, bool(self.missing[f]), ANY)
-            lo, hi, may, codes = box.get(f, whole)
+            unrestricted = (0, self.edges[f].shape[0] + 1, bool(self.missing[f]), ANY)
+            lo, hi, may, codes = box.get(f, unrestricted)
             left = may and bool(tree.default_left[node])
             right = may and not left
             if np.isnan(tree.threshold[node]):
@@ -158,6 +189,7 @@ class Grid:
                 sides = (lo, min(hi, cut), left, codes), (max(lo, cut), hi, right, codes)
             stack.append((int(tree.left[node]), {**box, f: sides[0]}))
             stack.append((int(tree.right[node]), {**box, f: sides[1]}))
+        # the ascending order is that of `Tree.leaves`
         nodes = sorted(boxes)
         parts = [(f, part) for n in nodes for f, part in sorted(boxes[n].items())]
         flat = np.array([(f, *part[:3]) for f, part in parts], dtype=np.int32).reshape(-1, 4)
@@ -171,5 +203,5 @@ class Grid:
         )
 
 
-# Per feature: cells ``lo <= cell < hi``, whether a missing value goes there, codes.
+# Per feature: cells ``lo <= cell < hi``, whether a missing value is possible, set of codes.
 _Box = dict[int, tuple[int, int, bool, np.uint64]]

@@ -1,4 +1,4 @@
-"""The victims' columns as sums on a grid tell them."""
+"""Infer the victims' columns from the sum of counts on a grid that the clients send."""
 
 from dataclasses import replace
 
@@ -19,11 +19,14 @@ Longs = NDArray[np.int64]
 
 
 def on_grid(view: View) -> tuple[Column, ...] | None:
-    """Return the columns that the last sum of counts on a grid tells, less what principals sent.
+    """Return the victims' columns according to the last opened sum of counts on a grid.
 
-    A cell's rows get the values that rows of the prior (`View.prior_rows`) have in it. A cell
-    without such a value gets the number in it that has the fewest decimal places. Noisy counts are
-    believed as far as their law allows, and the prior's counts complete them.
+    The counts that the adversary's parties sent are subtracted. The rows of a cell get the values
+    that the prior's rows (`View.prior_rows`) have in it. A cell without such a value gets its
+    number with the fewest decimal places. Noisy counts are combined with the prior's counts
+    according to the variance of the noise.
+
+    None is returned if there is no grid or no opened sum.
     """
     laid = [m for _, m in view.messages(GridRequest)]
     opened = [m for item, m in view.messages(GridCounts) if item.opened]
@@ -42,6 +45,7 @@ def on_grid(view: View) -> tuple[Column, ...] | None:
     for feature, x, b, noisy, own_counts in zip(
         view.schema.features, likely.X.T, borders, *parts, strict=True
     ):
+        # the number of present values is estimated from the prior's rows, plus one row
         present = round(n * (np.isfinite(x).sum() + 1) / (len(x) + 1))
         if not len(b):
             columns.append(unknown(feature, present, x))
@@ -55,7 +59,10 @@ def on_grid(view: View) -> tuple[Column, ...] | None:
 
 
 def _sent(view: View) -> list[GridCounts]:
-    """Return what each principal sent of the last grid, its part of the noise included."""
+    """Return the counts that each of the adversary's parties sent for the last grid.
+
+    They include the noise that the party added.
+    """
     last = {
         item.sender: m
         for item, m in view.messages(GridCounts)
@@ -65,24 +72,25 @@ def _sent(view: View) -> list[GridCounts]:
 
 
 def _noise_left(view: View, sent: int) -> float:
-    """Return the variance of the noise on one count that the principals do not know.
+    """Return the variance of the noise on one count, as far as the adversary does not know it.
 
-    The result is in squared rows.
-
-    `sent`: Number of clients whose share of the noise the principals know.
+    The result is in squared rows. `sent` is the number of clients whose share of the noise the
+    adversary knows.
     """
     clients = sum(role == "client" for role in view.roles.values())
     changes = view.changes(GridCounts, "counts", "client")
     shares = (c.law(clients, known=sent) for c in changes if isinstance(c, Share))
     shared = chained(law for law in shares if law is not None)
-    alone = chained((c for c in changes if isinstance(c, Channel)), clients - sent)
-    return sum(float(law.error(np.zeros(1))[1][0]) for law in (alone, shared) if law is not None)
+    independent = chained((c for c in changes if isinstance(c, Channel)), clients - sent)
+    return sum(
+        float(law.error(np.zeros(1))[1][0]) for law in (independent, shared) if law is not None
+    )
 
 
 def _in_cells(
     borders: NDArray[np.float64], counts: Longs, feature: Feature, own_values: Floats
 ) -> Column:
-    """Return a column of the values of own rows in each cell, else of its `shortest` number."""
+    """Return a column with the local values in each cell, or else its `shortest` number."""
     gap = [float(np.diff(b).sum()) for b in (borders[:2], borders[-2:])]
     low = borders[0] - gap[0] if feature.low is None else feature.low
     high = borders[-1] + gap[1] if feature.high is None else feature.high

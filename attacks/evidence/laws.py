@@ -1,4 +1,7 @@
-"""What happened to the sums that a view shows, on their way from the rows."""
+"""Mechanisms that defenses applied to sums and leaf values before the adversary saw them.
+
+Every function reads the channels that defenses publish in the view.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,16 +13,23 @@ from fedtrees.messages.boosting import Histogram, LeafValues
 from fedtrees.messages.shared_trees import ClientTrees, SharedTrees
 from fedtrees.trees.boosted.fixed_point import Bits
 
-# Standard deviations of noise that a sum may be off: one in 300,000 is off by more.
+# Standard deviations of noise that a sum may be off. One sum in 300,000 exceeds them.
 DEVIATIONS = 4.5
 
 
 def law_of_sums(view: View, parties: int = 1, hiding: bool = True) -> Channel | None:
-    """Return the channel of histograms of so many clients together; None: they are exact.
+    """Return the channel of the sum of histograms of the given number of clients. None means exact.
 
-    What the server leaves out of the sums that it sends back, it has still received.
+    Changes by the clients and changes to the sums that the server sends back are chained.
 
-    `hiding`: False: without what sends some bins as if they were empty.
+    Parameters
+    ----------
+    view : View
+        The adversary's view.
+    parties : int, default 1
+        Number of clients whose histograms are added.
+    hiding : bool, default True
+        If False, mechanisms that replace bins by empty ones are left out.
     """
     sent, back = view.changes(Histogram, "sums", "client"), sent_back(view, "sums")
     if not hiding:
@@ -28,21 +38,31 @@ def law_of_sums(view: View, parties: int = 1, hiding: bool = True) -> Channel | 
 
 
 def reach_of(law: Channel | None, made: NDArray[np.int64], bits: Bits) -> NDArray[np.float64]:
-    """Return how far from what was sent sums can be that are made of so many of it, shape (k,).
+    """Return the largest error of sums of several sent statistics, shape (k,).
 
-    Of noise that has no bound, as far as one sum in 300,000 is.
+    For unbounded noise, it is the error that one sum in 300,000 exceeds.
+
+    Parameters
+    ----------
+    law : Channel or None
+        Mechanism applied to one sent statistic. None gives zeros.
+    made : int64 array, shape (k,)
+        Number of statistics in each sum.
+    bits : Bits
+        Fixed-point exponents of the gradient and hessian sums.
     """
     if law is None:
         return np.zeros(len(made))
+    # channels are stated in gradients, and sums are fixed-point integers
     units = np.ldexp(1.0, bits)
-    most = float(np.max(np.abs(law.within(units).spread(2)) / units))
-    if np.isfinite(most):
-        return most * made
+    largest_error = float(np.max(np.abs(law.within(units).spread(2)) / units))
+    if np.isfinite(largest_error):
+        return largest_error * made
     return DEVIATIONS * float(np.sqrt(max(cell_variance(law)))) * np.sqrt(made)
 
 
 def cell_variance(law: Channel | None) -> tuple[float, float]:
-    """Return the variance of gradient and hessian sums that are not 0, in squared units of them."""
+    """Return the noise variance of nonzero gradient and hessian sums, in their squared units."""
     if law is None:
         return 0.0, 0.0
     g, h = np.broadcast_to(law.error(np.ones((1, 2)))[1][0], 2)
@@ -50,14 +70,14 @@ def cell_variance(law: Channel | None) -> tuple[float, float]:
 
 
 def told_variance(view: View) -> tuple[float, float]:
-    """Return what was done to the sums that are told beside leaf values, as `cell_variance`."""
+    """Return the noise variance of sums released with leaf values, as `cell_variance`."""
     laws = (view.channel(LeafValues, field, "server") for field in "gh")
     g, h = (0.0 if law is None else float(law.error(np.zeros(1))[1][0]) for law in laws)
     return g, h
 
 
 def law_of_rows(view: View) -> Channel | None:
-    """Return what is done to a row's gradient after its clip, once for all sums of a tree."""
+    """Return the mechanism applied to each row's clipped gradient, once for all sums of a tree."""
     return view.channel("gradients", "g")
 
 
@@ -68,14 +88,14 @@ def row_variance(view: View) -> float:
 
 
 def law_of_values(view: View) -> Channel | None:
-    """Return what was done to the values of leaves that the server found; None: nothing."""
+    """Return the mechanism applied to the server's leaf values. None means exact."""
     return view.channel(LeafValues, "value", "server")
 
 
 def law_of_shared(view: View, kind: type[SharedTrees]) -> Channel | None:
-    """Return what was done to the leaf values of trees that clients grew; None: nothing.
+    """Return the mechanism applied to the leaf values of trees that clients grew. None means exact.
 
-    What the server passes on it had from the clients.
+    The server passes on the trees of the clients, so that both changes are chained.
     """
     sent = view.changes(ClientTrees, "value", "client")
     passed = [] if kind is ClientTrees else view.changes(kind, "value", "server")

@@ -5,7 +5,7 @@ mean of a leaf that is probably empty is a small positive number, and no leaf is
 empty. The score counts leaves that are right in every class, so that the best claim is the *mode*
 of the joint posterior of both integers. Trees whose splits ignore the data (`dp-gbdt`) have many
 empty leaves, which a prior with a fitted concentration expresses: the shares of the leaves are
-Dirichlet distributed, centred on the rows of the prior (the adversary's own rows, else rows of the
+Dirichlet distributed, centred on the rows of the prior (the adversary's rows, else rows of the
 population), and the concentration is averaged over by its marginal likelihood.
 """
 
@@ -29,20 +29,20 @@ Ints = NDArray[np.int64]
 CONCENTRATIONS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 #: Pseudo-counts of the base rate in the Beta prior of the class share of one leaf.
 CLASS_WEIGHT = 2.0
-# Row totals of one leaf that are examined: those within so many nats of the best, at most so many.
+# Row totals of one leaf that are examined: those within this many nats of the best, at most 400.
 _NATS, _MOST_TOTALS = 20.0, 400
-# With more than four times so many rows, only so many of the smallest totals are examined, and
-# twice as many around the likely one.
+# With more than four times this number of rows, only this number of the smallest totals is
+# examined, and twice as many around the likely one.
 _WINDOW = 1024
 # Class counts examined for each total: within so many standard deviations, and at most so many.
 _DEVIATIONS, _MOST_COUNTS = 6.0, 200
 
 
 def counts_are_noisy(evidence: Evidence, sums: LeafSums) -> bool:
-    """Tell whether the sums of the first tree's leaves carry noise of a known variance.
+    """Return whether the sums of the first tree's leaves contain noise of a known variance.
 
-    Where small bins were suppressed the sums belong to other rows than those in the leaves, so that
-    no law connects them with the counts.
+    The result is False if small bins were suppressed: the sums then belong to other rows than those
+    in the leaves, so that no channel connects them with the counts.
     """
     largest = max(sums.var_g.max(initial=0.0), sums.var_h.max(initial=0.0))
     return bool(largest > NOISE_FLOOR) and not evidence.suppressed
@@ -56,11 +56,11 @@ def most_probable_counts(
     Parameters
     ----------
     evidence : Evidence
-        What the adversary saw.
+        The trees and sums that the adversary has seen.
     sums : LeafSums
-        Of this tree, without the adversary's own rows.
+        Sums of this tree, without the adversary's rows.
     own_rows : int
-        Number of the adversary's own rows.
+        Number of the adversary's rows.
     tree : int
         A tree of the first round.
 
@@ -68,12 +68,10 @@ def most_probable_counts(
     -------
     tuple of int64 array, shape (J,) each, or None
         Rows of the other classes and of the tree's class. For numeric targets the second is zero.
-        None where the number of the victims' rows is neither declared nor visible in the sums.
+        None if the number of the victims' rows is neither declared nor visible in the sums.
 
-    Notes
-    -----
-    The claim maximises, leaf by leaf, ``P(n0, n1 | sums) * (1 / J + (n0 + n1) / N)``: the expected
-    share of leaves plus the expected share of rows in leaves whose counts are exact.
+    Notes ----- The claim maximises, leaf by leaf, ``P(n0, n1 | sums) * (1 / J + (n0 + n1) / N)``:
+    the expected share of leaves plus the expected share of rows in leaves whose counts are exact.
     """
     total = _number_of_rows(evidence, sums, own_rows, tree)
     if total is None:
@@ -91,19 +89,19 @@ def most_probable_claims(
 ) -> list[LeafCounts]:
     """Return claims about trees of the first round, with the most probable counts under noise.
 
-    A claim stays as it is where the sums of its tree are exact, where small bins were suppressed,
-    and where the number of the victims' rows is not known.
+    A claim is unchanged if the sums of its tree are exact, if small bins were suppressed, or if the
+    number of the victims' rows is unknown.
 
     Parameters
     ----------
     evidence : Evidence
-        What the adversary saw.
+        The trees and sums that the adversary has seen.
     sums : sequence of LeafSums
-        Of the trees, in their order, without the adversary's own rows.
+        Sums of the trees in their order, without the adversary's rows.
     own_rows : int
-        Number of the adversary's own rows.
+        Number of the adversary's rows.
     claims : sequence of LeafCounts
-        About all leaves of a tree each. For numeric targets they count one class.
+        Each is about all leaves of a tree. For numeric targets they count one class.
     """
     most_probable = []
     for claim in claims:
@@ -129,7 +127,10 @@ def _number_of_rows(evidence: Evidence, sums: LeafSums, own_rows: int, tree: int
 
 @dataclass(frozen=True, eq=False)
 class _Leaves:
-    """The leaves of one tree, with what is known of their counts. `total`: victims' rows."""
+    """The leaves of one tree with the evidence about their counts.
+
+    `total` is the number of the victims' rows.
+    """
 
     evidence: Evidence
     sums: LeafSums
@@ -198,6 +199,7 @@ class _Leaves:
         order = np.argsort(-log_p, kind="stable")[:_MOST_TOTALS]
         order = order[log_p[order] >= log_p[order[0]] - _NATS]
         n, log_p = totals[order], log_p[order]
+        # expected score of an exact claim: its share of leaves plus its share of rows
         gain = np.log(1 / len(self.likely) + n / max(self.total, 1))
         if self.evidence.targets is not None:  # rows have numbers, and no class
             return int(n[np.argmax(log_p + gain)]), 0

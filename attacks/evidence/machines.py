@@ -1,4 +1,8 @@
-"""What LightGBM's machines told: values off the bins they found, and whose rows are in each bin."""
+"""Infer values and class counts of bins from the messages of LightGBM's machines.
+
+A machine announces the bins of the columns it is responsible for, with their smallest and largest
+value. The hops of the histogram reduction reveal which machine has how many rows in each bin.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +19,27 @@ from fedtrees.messages.captured import HistogramSegment
 from fedtrees.messages.lightgbm import BinMappers, ClassRows, OwnStart, RootSums
 from fedtrees.trees.lightgbm.midpoints import ZERO, dealt, values_between, values_from
 
-_MOST_ROWS = 1 << 17  # sums of float32 tell numbers of rows up to so many
+_MOST_ROWS = 1 << 17  # float32 sums determine numbers of rows up to this one
 _NEAR = 1e-5
 
 
 @dataclass
 class Told:
-    """What was said before the second step of the first tree, by machine."""
+    """Messages before the second step of the first tree, by machine.
+
+    Attributes
+    ----------
+    mappers : dict of str to BinMappers
+        Bins of the columns that each machine is responsible for.
+    classes : dict of str to ClassRows
+        Number of rows of each class.
+    starts : dict of str to OwnStart
+        Initial score of each machine.
+    roots : dict of str to RootSums
+        Sums over the root of the first tree.
+    segments : list of HistogramSegment
+        Parts of the first histogram.
+    """
 
     mappers: dict[str, BinMappers] = field(default_factory=dict)
     classes: dict[str, ClassRows] = field(default_factory=dict)
@@ -31,28 +49,29 @@ class Told:
 
     @staticmethod
     def of(said: Iterable[tuple[str, Message]]) -> Told:
-        """Keep what tells something, given with its sender."""
-        told = Told()
+        """Collect the relevant messages from pairs of sender and message."""
+        messages = Told()
         for sender, m in said:
             if isinstance(m, BinMappers):
-                told.mappers[sender] = m
+                messages.mappers[sender] = m
             elif isinstance(m, ClassRows):
-                told.classes[sender] = m
+                messages.classes[sender] = m
             elif isinstance(m, OwnStart):
-                told.starts[sender] = m
+                messages.starts[sender] = m
             elif isinstance(m, RootSums) and m.tree == 0:
-                told.roots[sender] = m
+                messages.roots[sender] = m
             elif isinstance(m, HistogramSegment) and m.tree == m.level == 0:
-                told.segments.append(m)
-        return told
+                messages.segments.append(m)
+        return messages
 
     @property
     def start(self) -> float | None:
-        """The first probability, if the sums over the first root are those of the logistic loss."""
+        """The first probability, or None if the root sums are not those of the logistic loss."""
         if not self.classes or set(self.classes) != set(self.roots):
             return None
         rows = {name: c.positives + c.negatives for name, c in self.classes.items()}
         mean = sum(c.positives for c in self.classes.values()) / max(sum(rows.values()), 1)
+        # boosting starts at the mean label, or at 1/2 if this is switched off
         for p in (mean, 0.5):
             if 0 < p < 1 and all(
                 root.rows == rows[name]
@@ -66,7 +85,7 @@ class Told:
 
     @property
     def mean_labels(self) -> dict[str, float]:
-        """The mean label of every machine, if sums over the first root are of squared errors."""
+        """The mean label of every machine. Empty unless the loss is squared error."""
         if self.classes or not self.starts or set(self.starts) != set(self.roots):
             return {}
         mean = np.mean([s.score for s in self.starts.values()])
@@ -79,7 +98,7 @@ class Told:
 
     @property
     def columns(self) -> dict[int, tuple[str, int]]:
-        """Of every column that is used, the machine whose rows its bins are of, and its place."""
+        """The machine that announced the bins of each used column, and the position there."""
         return {
             m.first + int(k): (owner, int(k))
             for owner, m in sorted(self.mappers.items(), key=lambda item: item[1].first)
@@ -88,18 +107,24 @@ class Told:
 
     @property
     def places(self) -> dict[int, int]:
-        """The first number of every column in a histogram."""
+        """The offset of every column in a histogram."""
         sent = {c: self.mappers[owner].sent(k) for c, (owner, k) in self.columns.items()}
-        order = [c for own in dealt(sent, len(self.mappers)) for c in own]
+        order = [c for machine_columns in dealt(sent, len(self.mappers)) for c in machine_columns]
         return dict(zip(order, accumulate((2 * sent[c] for c in order), initial=0), strict=False))
 
 
 @dataclass(frozen=True)
 class Bins:
-    """The rows of one machine in the bins of one column.
+    """Rows of one machine in the bins of one column.
 
-    `rows`: int64 array, shape (b, 2). Rows and positives of each bin.
-    `sure`: Whether the column is none that LightGBM bundles with others, where rows can be lost.
+    Attributes
+    ----------
+    column : int
+        Index of the column.
+    rows : int64 array, shape (b, 2)
+        Rows and positives of each bin.
+    sure : bool
+        False if LightGBM may bundle the column with other columns, which can lose rows.
     """
 
     column: int
@@ -108,20 +133,24 @@ class Bins:
 
 
 def bins_of(told: Told) -> Iterator[tuple[str, Bins]]:
-    """Yield whose rows are in the bins of columns, where their own sums are seen or follow."""
+    """Yield each machine with its rows in the bins of each column that can be determined.
+
+    Nothing is yielded if the loss is not logistic or if there are too many rows for float32 sums.
+    """
     start, total = told.start, sum(r.rows for r in told.roots.values())
     if start is None or total >= _MOST_ROWS:
         return
     columns, places = told.columns, told.places
     full = all((m.sparse[m.used] < 0.5).all() for m in told.mappers.values())
-    for owner, own in shares(told.segments).items():
+    for owner, machine_sums in shares(told.segments).items():
         classes = told.classes[owner]
         for column, first in places.items():
             mappers, k = told.mappers[columns[column][0]], columns[column][1]
-            part = own[first : first + 2 * mappers.sent(k)]
+            part = machine_sums[first : first + 2 * mappers.sent(k)]
             if len(part) < 2 * mappers.sent(k) or np.isnan(part).any():
                 continue
             rows = counts(part, start)
+            # LightGBM does not send the first bin if it is the most frequent one
             if mappers.frequent[k] == 0:
                 rows = np.concatenate([np.zeros((1, 2), np.int64), rows])
             often = int(mappers.frequent[k])
@@ -132,17 +161,22 @@ def bins_of(told: Told) -> Iterator[tuple[str, Bins]]:
             rows[often] = rest - rows.sum(axis=0)
             if rows[often].min() < 0 or rows[often, 1] > rows[often, 0]:
                 continue
-            most = 2 * (rows[:, 0].sum() - rows[often, 0]) > rows[:, 0].sum()
-            yield owner, Bins(column, rows, bool(full and most))
+            majority = 2 * (rows[:, 0].sum() - rows[often, 0]) > rows[:, 0].sum()
+            yield owner, Bins(column, rows, bool(full and majority))
 
 
 @dataclass(frozen=True)
 class Values:
-    """Values that are in bins of a column, if each bin has one.
+    """One value for each bin of a column in which a value can be determined.
 
-    `bins`: int64 array, shape (v,).
-    `values`: float64 array, shape (v,).
-    `certain`: bool array, shape (v,).
+    Attributes
+    ----------
+    bins : int64 array, shape (v,)
+        Bin of each value.
+    values : float64 array, shape (v,)
+        The value, if the bin contains only one.
+    certain : bool array, shape (v,)
+        Whether the value is certain.
     """
 
     bins: NDArray[np.int64]
@@ -151,14 +185,28 @@ class Values:
 
 
 def values_of(mappers: BinMappers, k: int, rows: NDArray[np.int64] | None = None) -> Values:
-    """Return the values that the bins of a column tell of whoever found them.
+    """Return the values that the bins of a column reveal about their machine's rows.
 
-    `rows`: int64 array, shape (b,). Rows in each bin, where that is known.
+    Bounds are midway between values, so that each value follows from the one before.
+
+    Parameters
+    ----------
+    mappers : BinMappers
+        Bins that the machine announced.
+    k : int
+        Position of the column in the message.
+    rows : int64 array, shape (b,), optional
+        Number of rows in each bin, if known. A bin of one row has one value.
+
+    Returns
+    -------
+    Values
+        Empty for a categorical column.
     """
-    none = np.zeros(0)
-    found = Values(none.astype(np.int64), none, none.astype(np.bool_))
+    empty = np.zeros(0)
+    bin_values = Values(empty.astype(np.int64), empty, empty.astype(np.bool_))
     if mappers.categorical[k]:
-        return found
+        return bin_values
     bounds, low, high = mappers.bins(k), float(mappers.low[k]), float(mappers.high[k])
     bounds = bounds[: -1 if np.isnan(bounds[-1]) else None]
     single = np.zeros(len(bounds), np.bool_) if rows is None else rows[: len(bounds)] == 1
@@ -178,10 +226,11 @@ def values_of(mappers: BinMappers, k: int, rows: NDArray[np.int64] | None = None
     for span, (values, certain) in parts:
         if len(values):
             bins = np.arange(span.start, span.stop)
-            found = Values(*(np.concatenate(pair) for pair in zip(
-                (found.bins, found.values, found.certain), (bins, values, certain), strict=True
+            bin_values = Values(*(np.concatenate(pair) for pair in zip(
+                (bin_values.bins, bin_values.values, bin_values.certain), (bins, values, certain),
+                strict=True
             )))  # fmt: skip
-    return found
+    return bin_values
 
 
 def _told(
@@ -194,7 +243,10 @@ def _told(
 
 
 def extremes(mappers: BinMappers) -> Iterator[tuple[int, float]]:
-    """Yield column and value of what is least and greatest, but 0, which may be a missing one."""
+    """Yield column and value of the smallest and the largest value of each used column.
+
+    Values of 0 are left out, because they may represent a missing value.
+    """
     for k in np.flatnonzero(mappers.used):
         for value in {float(mappers.low[k]), float(mappers.high[k])}:
             if abs(value) > ZERO:
@@ -202,9 +254,9 @@ def extremes(mappers: BinMappers) -> Iterator[tuple[int, float]]:
 
 
 def values_told(mappers: Mapping[str, BinMappers]) -> Iterator[tuple[str, int, Values]]:
-    """Yield owner, column and values of every column that is used."""
+    """Yield machine, column and values of every used column with at least one value."""
     for owner, m in mappers.items():
         for k in np.flatnonzero(m.used).tolist():
-            found = values_of(m, k)
-            if len(found.values):
-                yield owner, m.first + k, found
+            bin_values = values_of(m, k)
+            if len(bin_values.values):
+                yield owner, m.first + k, bin_values

@@ -1,14 +1,14 @@
-"""Assign rows to leaves by maximum entropy: the least surprising P that meets the leaf sums.
+"""Assign rows to leaves by maximum entropy: the most probable P that meets the leaf sums.
 
-Beyond the paper, whose mixed-integer programme (Di Gennaro et al. 2025, Eqs. 11-13) returns an
-arbitrary corner of a large solution set. Here P minimises KL(P || prior) subject to
+This goes beyond the paper, whose mixed-integer programme (Di Gennaro et al. 2025, Eqs. 11-13)
+returns an arbitrary corner of a large solution set. Here P minimises KL(P || prior) subject to
 sum_i P_ij x_i = target_j, with x_i = (g_i, h_i). The dual has one multiplier per equation:
 
     minimise  sum_i w_i log sum_j prior_ij exp(theta_j . x_ij) - theta . target
               + 1/2 sum ridge theta^2
 
-It is convex; Newton's method with backtracking solves it. The ridge is the variance of the
-noise on the target (a Gaussian likelihood), or a small constant where sums are exact.
+It is convex, and solved by Newton's method with backtracking. The ridge is the variance of the
+noise on the target (a Gaussian likelihood), or a small constant if sums are exact.
 """
 
 import numpy as np
@@ -27,17 +27,30 @@ ARMIJO = 1e-4
 
 
 def max_entropy(reach: Reach, weight: Floats, x: Floats, target: Floats, ridge: Floats) -> Floats:
-    """Return P in the order of `Reach.leaf`, float64, shape (nnz,); each row's sums to 1.
+    """Return the probability of each reachable leaf of each row.
 
-    `reach`: Reachable leaves and log prior of n rows, each of which stands for ``weight`` equal
-    ones.
-    `x`: float64 array, shape (nnz, K). What one row brings to each equation of a leaf.
-    `target, ridge`: float64 array, shape (J, K). What they add up to, and the variance of its
-    error.
+    Parameters
+    ----------
+    reach : Reach
+        Reachable leaves and log prior of n rows.
+    weight : float64 array, shape (n,)
+        Number of equal rows that each row represents.
+    x : float64 array, shape (nnz, K)
+        Contribution of a row to each equation of a leaf.
+    target : float64 array, shape (J, K)
+        Required sums of the contributions.
+    ridge : float64 array, shape (J, K)
+        Variance of the error of ``target``. It is raised to `EXACT_RIDGE`.
+
+    Returns
+    -------
+    float64 array, shape (nnz,)
+        P in the order of `Reach.leaf`. The entries of each row add up to 1.
     """
     J, K = target.shape
+    # exact sums may be infeasible after rounding, so that they also need a small ridge
     ridge = np.maximum(ridge, EXACT_RIDGE).reshape(-1)
-    # a leaf nobody can reach has an equation nothing can change
+    # no parameter can change the equation of a leaf that no row can reach
     active = np.zeros(J, dtype=bool)
     active[reach.leaf] = True
     mask = np.repeat(active, K)
@@ -52,7 +65,7 @@ def max_entropy(reach: Reach, weight: Floats, x: Floats, target: Floats, ridge: 
             break
         H = _hessian(reach.offsets, reach.leaf, weight, x, P, J)
         H.flat[:: len(H) + 1] += ridge
-        # by Cholesky's method; on systems this small, checks cost more than the solution
+        # Cholesky's method without input checks, which would cost more than the solution
         _, direction, failed = dposv(H, -gradient)
         if failed:
             direction = -gradient / np.diag(H)
@@ -119,9 +132,23 @@ def _hessian(offsets, leaf, weight, x, P, J):  # type: ignore[no-untyped-def]
 
 
 def draw_leaves(reach: Reach, P: Floats, rows: NDArray[np.intp], u: Floats) -> NDArray[np.int32]:
-    """Draw one leaf per row from P by inversion, int32, shape (m,).
+    """Draw one leaf per row from P by inversion.
 
-    Row ``rows[k]`` of `reach` is drawn from with the uniform ``u[k]``.
+    Parameters
+    ----------
+    reach : Reach
+        Reachable leaves.
+    P : float64 array, shape (nnz,)
+        Result of `max_entropy`.
+    rows : intp array, shape (m,)
+        Rows of `reach` to draw for.
+    u : float64 array, shape (m,)
+        Uniform random numbers.
+
+    Returns
+    -------
+    int32 array, shape (m,)
+        Positions of the leaves.
     """
     out: NDArray[np.int32] = _draw(reach.offsets, reach.leaf, P, rows, u)
     return out

@@ -1,4 +1,4 @@
-"""The clients' bins in a model that `merge_ebms` made of theirs."""
+"""Recover each client's bins from an additive model that `merge_ebms` merged from theirs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,29 +10,31 @@ from scipy.optimize import nnls
 from fedtrees.messages.additive import ShapeFunctions
 
 Doubles = NDArray[np.float64]
-#: How much an uneven count of rows costs, against one that does not add up.
+#: Weight of even counts of rows, relative to counts that add up to the merged weights.
 _EVEN = 1e-3
-#: Precision of double and of single floats, relative to the largest of a column.
+#: Precision of double and single floats, relative to the largest value of a column.
 _DOUBLE, _SINGLE = 1e-9, 1e-7
-#: Chains of values that are followed at once; ends of one that are tried for each precision.
+#: Number of value chains that are searched together, and of end values tried per precision.
 _CHAINS, _ENDS = 64, 50
-#: Most decimal places that are told apart; how many fewer than any number has a column that people
-#: wrote has on average.
+#: Largest number of decimal places that are distinguished. A column that people wrote has on
+#: average at least 0.7 places fewer than arbitrary numbers.
 _PLACES, _FEWER = 8, 0.7
 
 
 @dataclass(frozen=True, eq=False)
 class ClientBins:
-    """One column of one client: nothing of it is certain, as rounder values are believed first.
+    """Estimated bins of one column of one client.
+
+    Candidates with fewer decimal places are preferred, so that no entry is certain.
 
     Attributes
     ----------
     values : float64 array, shape (b,)
-        In the bins; empty if they are not known.
+        Value in each bin. Empty if the values are not known.
     edges : float64 array, shape (b + 1,)
-        Of the bins.
+        Borders of the bins.
     rows : float64 array, shape (b,)
-        In the bins.
+        Number of rows in each bin.
     """
 
     values: Doubles
@@ -45,66 +47,78 @@ def parted(
 ) -> Iterator[list[ClientBins]]:
     """Yield, for every column, the bins of every client.
 
-    Bags come in the clients' order, and what they add changes at cuts of their client alone. A
-    client's rows in a bin are dealt to the merged bins by widths: sums of numbers, each 1 or more.
+    The bags of the merged model are in the order of the clients, and the scores of a bag change
+    only at cuts of its client. The rows of a merged bin are distributed to the clients' bins by
+    width, such that every client bin contains at least one row.
 
-    `clients`: Whose models were merged.
-    `noisy`: Whether cuts are not midway between values, nor counts whole.
-    `known`: float32 array, shape (k, d). Rows of which some may be a client's.
+    Parameters
+    ----------
+    m : ShapeFunctions
+        The merged model.
+    clients : int
+        Number of clients whose models were merged.
+    noisy : bool
+        If True, cuts are not midway between values, and counts are not integers.
+    known : float32 array, shape (k, d)
+        Rows of which some may be rows of a client.
     """
     for f, bins in enumerate(m.bins):
         cuts, ends = m.cuts_of(f), (float(m.low[f]), float(m.high[f]))
         changes = np.diff(m.scores[:, bins][:, 1:-1], axis=1) != 0
-        there = changes.reshape(clients, -1, len(cuts)).any(axis=1)
-        nobodys = ~there.any(axis=0)
-        found = []
-        for own in there:
-            values, mine = np.zeros(0), cuts[own]
+        own_cuts = changes.reshape(clients, -1, len(cuts)).any(axis=1)
+        # a cut at which no score changes may belong to any client
+        unused = ~own_cuts.any(axis=0)
+        client_columns = []
+        for is_own in own_cuts:
+            values, client_cuts = np.zeros(0), cuts[is_own]
             if not noisy:
-                values, mine = _chain(cuts, own, nobodys, ends, known[:, f])
+                values, client_cuts = _chain(cuts, is_own, unused, ends, known[:, f])
             low, high = (values[0], values[-1]) if len(values) else ends
-            found.append((values, np.concatenate([[low], mine, [high]])))
+            client_columns.append((values, np.concatenate([[low], client_cuts, [high]])))
         rows = _rows(
             m.bin_weights[bins][1:-1],
             np.concatenate([ends[:1], cuts, ends[1:]]),
-            [edges for _, edges in found],
+            [edges for _, edges in client_columns],
             0.0 if noisy else 1.0,
         )
-        yield [ClientBins(*told, n) for told, n in zip(found, rows, strict=True)]
+        yield [ClientBins(*column, n) for column, n in zip(client_columns, rows, strict=True)]
 
 
-def _rows(weights: Doubles, merged: Doubles, own: Sequence[Doubles], least: float) -> list[Doubles]:
-    """Return the rows in each client's bins, so many at least."""
-    shares = np.concatenate([_overlap(merged, edges) for edges in own], axis=1)
-    even = _EVEN * np.eye(shares.shape[1])  # of all that add up the most even
+def _rows(
+    weights: Doubles, merged: Doubles, client_edges: Sequence[Doubles], least: float
+) -> list[Doubles]:
+    """Return the number of rows in each client's bins, at least `least` in each."""
+    shares = np.concatenate([_overlap(merged, edges) for edges in client_edges], axis=1)
+    even = _EVEN * np.eye(shares.shape[1])  # prefers the most even solution
+    # every bin of a client contains at least `least` rows, so that only the excess is solved for
     rest = np.append(weights - least * shares.sum(axis=1), np.zeros(len(even)))
     more, _ = nnls(np.concatenate([shares, even]), rest)
-    return np.split(more + least, np.cumsum([len(edges) - 1 for edges in own])[:-1])
+    return np.split(more + least, np.cumsum([len(edges) - 1 for edges in client_edges])[:-1])
 
 
-def _overlap(merged: Doubles, own: Doubles) -> Doubles:
-    """Return the share of every own bin that lies in each merged one, shape (m, b)."""
-    low = np.maximum(merged[:-1, None], own[None, :-1])
-    high = np.minimum(merged[1:, None], own[None, 1:])
-    return np.maximum(high - low, 0) / np.maximum(np.diff(own), np.finfo(float).tiny)
+def _overlap(merged: Doubles, client_edges: Doubles) -> Doubles:
+    """Return the share of every client bin that lies in each merged bin, shape (m, b)."""
+    low = np.maximum(merged[:-1, None], client_edges[None, :-1])
+    high = np.minimum(merged[1:, None], client_edges[None, 1:])
+    return np.maximum(high - low, 0) / np.maximum(np.diff(client_edges), np.finfo(float).tiny)
 
 
 def _chain(
     cuts: Doubles,
-    own: NDArray[np.bool_],
+    is_client: NDArray[np.bool_],
     nobodys: NDArray[np.bool_],
     ends: tuple[float, float],
-    known: NDArray[np.float32],
+    known_values: NDArray[np.float32],
 ) -> tuple[Doubles, Doubles]:
-    """Return values that cuts are midway between, and these cuts; no values if they are not known.
+    """Return values with the client's cuts midway between them, and these cuts.
 
-    From the range of a value follows that of the next one. Cuts that are nobody's, as no bag
-    changes there, may be the client's. Of all values within the range that is taken of which follow
-    known ones, or those of the fewest decimal places.
+    The range of a value gives the range of the next one. Cuts at which no bag changes may belong to
+    any client. Among the possible end values in the best range, known values or values with the
+    fewest decimal places are chosen. The values are empty if no candidate is plausible.
     """
     near = _DOUBLE * max(map(abs, ends))
     chains: list[tuple[float, float, tuple[int, ...]]] = [(ends[0], np.inf, ())]
-    for k in np.flatnonzero(own | nobodys).tolist():
+    for k in np.flatnonzero(is_client | nobodys).tolist():
         cut, grown = float(cuts[k]), []
         for low, high, taken in chains:
             if nobodys[k]:
@@ -112,21 +126,21 @@ def _chain(
             if low <= min(high, cut) + near:
                 grown.append((2 * cut - min(high, cut), 2 * cut - low, (*taken, k)))
         chains = sorted(grown, key=lambda chain: chain[0] - chain[1])[:_CHAINS]
-    best, found = np.inf, (np.zeros(0), cuts[own])
+    best, best_chain = np.inf, (np.zeros(0), cuts[is_client])
     for low, high, taken in chains:
         last = min(high, ends[1])
         tried = _within(low, last, _SINGLE * max(map(abs, ends)))
-        for value in tried + known[(known >= low) & (known <= last)].tolist():
+        for value in tried + known_values[(known_values >= low) & (known_values <= last)].tolist():
             values = _followed(float(np.float32(value)), cuts[list(taken)])
             x = values.astype(np.float32)
-            places = float(np.where(np.isin(x, known), 0, _places(x)).mean())
+            places = float(np.where(np.isin(x, known_values), 0, _places(x)).mean())
             if places < min(best, float(_places_of_any(x).mean()) - _FEWER):
-                best, found = places, (values, cuts[list(taken)])
-    return found
+                best, best_chain = places, (values, cuts[list(taken)])
+    return best_chain
 
 
 def _followed(last: float, cuts: Doubles) -> Doubles:
-    """Return the values that cuts are midway between, given the greatest one."""
+    """Return the values with the given cuts midway between them, from the largest value."""
     values = np.empty(len(cuts) + 1)
     values[-1] = last
     for k in range(len(cuts) - 1, -1, -1):
@@ -135,27 +149,27 @@ def _followed(last: float, cuts: Doubles) -> Doubles:
 
 
 def _within(low: float, high: float, near: float) -> list[float]:
-    """Return the middle of a range, and the numbers of few decimal places in it."""
+    """Return the middle of a range and the numbers with few decimal places in it."""
     if low > high + near:
         return []
-    found = [(low + high) / 2]
+    candidates = [(low + high) / 2]
     for unit in 10.0 ** np.arange(_PLACES):
         first, last = np.ceil((low - near) * unit), np.floor((high + near) * unit)
         if last - first > _ENDS:
             break
-        found += (np.arange(first, last + 1) / unit).tolist()
-    return found
+        candidates += (np.arange(first, last + 1) / unit).tolist()
+    return candidates
 
 
 def _places(x: NDArray[np.float32]) -> Doubles:
-    """Return the decimal places that numbers are written with."""
-    exact, found = x.astype(np.float64), np.full(len(x), float(_PLACES))
+    """Return the number of decimal places of each number."""
+    exact, decimals = x.astype(np.float64), np.full(len(x), float(_PLACES))
     for places in range(_PLACES - 1, -1, -1):
-        found[np.abs(np.round(exact, places) - exact) <= _SINGLE * np.abs(exact)] = places
-    return found
+        decimals[np.abs(np.round(exact, places) - exact) <= _SINGLE * np.abs(exact)] = places
+    return decimals
 
 
 def _places_of_any(x: NDArray[np.float32]) -> Doubles:
-    """Return the decimal places that tell numbers of this size from all others."""
+    """Return the number of decimal places that distinguish numbers of this size in float32."""
     size = np.maximum(np.abs(x.astype(np.float64)), 10.0**-_PLACES)
     return np.asarray(np.clip(np.ceil(-np.log10(2 * _SINGLE * size)), 0, _PLACES))

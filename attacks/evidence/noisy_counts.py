@@ -1,4 +1,4 @@
-"""Rows in the cells of a column, from noisy counts and from what was known before."""
+"""Combine noisy counts of a column's cells with prior knowledge."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,25 +10,26 @@ Longs = NDArray[np.int64]
 
 
 def likely_counts(noisy: Longs, own: Longs, n: int, variance: float) -> tuple[Longs, float]:
-    """Return how many of n rows are likely in every cell, and how far the counts told it, 0 to 1.
+    """Return the likely number of rows in every cell, and the reliability of the counts.
 
-    Before, shares of cells are as among own rows and one row more, spread over all cells. Then a
-    count has the variance ``n p (1-p) (1 + n/m)`` of drawing n rows of shares known by m rows, and
-    is believed as far as that is of both variances. Of the means those counts of at least 0 that
-    add up to n are nearest (Wang et al. 2020, Norm-Sub).
+    The prior shares of the cells are those of the local rows plus one row that is spread over all
+    cells. With m such rows, a count has the prior variance ``n p (1-p) (1 + n/m)``. The noisy count
+    is weighted by the share of this variance in the sum of prior variance and noise variance. The
+    result is projected to non-negative counts with sum n (Wang et al. 2020, Norm-Sub).
 
-    `noisy`: int64 array, shape (k,). The rows sought in every cell, and noise.
-    `own`: int64 array, shape (k,). Own rows in every cell; none of them is among those sought.
-    `n`: Rows sought whose value is not missing.
-    `variance`: Of the noise of a cell, in squared rows.
+    The noisy counts are those of the n victims' rows whose value is present, and the local counts
+    are not contained in them (int64, shape (k,) each). ``variance`` is that of the noise on one
+    count, in squared rows.
 
     Returns
     -------
-    int64 array, shape (k,)
-    float
-        Mean over rows of the share of a cell's variance that is not noise.
+    counts : int64 array, shape (k,)
+        Counts with sum n.
+    reliability : float
+        Mean weight of the noisy counts over rows, 0 to 1.
     """
     m = int(own.sum()) + 1
+    # one additional row, spread over all cells, excludes zero probabilities
     p = (own + 1 / len(own)) / m
     spread = n * p * (1 - p) * (1 + n / m)
     believed = spread / np.maximum(spread + variance, np.finfo(np.float64).tiny)
@@ -37,7 +38,7 @@ def likely_counts(noisy: Longs, own: Longs, n: int, variance: float) -> tuple[Lo
 
 
 def _nearest_of_sum(x: Floats, n: int) -> Floats:
-    """Return the nearest point to x of those without negative numbers whose sum is n."""
+    """Project x onto the non-negative vectors with sum n."""
     down = np.sort(x)[::-1]
     excess = (np.cumsum(down) - n) / np.arange(1, len(x) + 1)
     return np.maximum(x - excess[np.flatnonzero(down - excess > 0)[-1]], 0.0)

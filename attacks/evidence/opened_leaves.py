@@ -1,8 +1,9 @@
-"""Leaf sums that principals opened of trees whose splits ignore data, and the noise left in them.
+"""Leaf sums that the adversary's parties opened, for trees whose splits ignore the data.
 
-Where the server adds the noise, it opens exact sums: of every client, or of all together. Where
-clients add shares, only their sum is opened; whoever knows some of the shares, because it sent
-them, takes these and its rows' part off, and the noise left is that of the other shares.
+If the server adds the noise, it opens exact sums of every client or of all clients together. If the
+clients add shares of the noise, only the sum is opened. An adversary that knows some of the shares,
+because its parties sent them, subtracts these and the contribution of its rows. The remaining noise
+is that of the other shares.
 """
 
 from collections import defaultdict
@@ -26,12 +27,16 @@ OTHERS = "others"
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """Sums over the leaves of every tree, from one source.
+    """Leaf sums of every tree, from one source.
 
-    `sums`: tuple of float64 array, shape (J, 2). Of gradients and hessians, in the order of
-    `Tree.leaves`.
-    `noise`: Share of the declared noise variance that is left in them: 0, they are exact.
-    `own_inside`: Whether the principals' rows are in them.
+    Attributes
+    ----------
+    sums : tuple of float64 array, shape (J, 2)
+        Gradients and hessians, in the order of `Tree.leaves`.
+    noise : float
+        Remaining share of the declared noise variance. 0 means that the sums are exact.
+    own_inside : bool
+        Whether the sums contain the adversary's rows.
     """
 
     sums: tuple[Floats, ...]
@@ -44,14 +49,15 @@ class Opened:
 
 
 def releases_leaves(view: View) -> bool:
-    """Tell whether the protocol releases sums of leaves alone, with declared Gaussian noise."""
+    """Return whether the protocol releases only leaf sums, with declared Gaussian noise."""
     return "hessian_share" in view.parameters
 
 
 def opened_leaves(view: View) -> dict[str, Opened]:
-    """Return what was opened beyond the release, by source: clients, `EVERYONE`, or `OTHERS`.
+    """Return leaf sums that were opened beyond the release, by source.
 
-    Empty where the principals know no more than what everybody was told.
+    A source is the name of a client, `EVERYONE` or `OTHERS`. The result is empty if the adversary's
+    parties know only the public release.
     """
     if not releases_leaves(view):
         return {}
@@ -64,15 +70,17 @@ def opened_leaves(view: View) -> dict[str, Opened]:
         parts[EVERYONE if item.opened else item.sender][m.tree] = from_fixed(m.sums, bits)
     if view.changes(LeafSums, "sums", "client"):
         return _less_own(view, parts)
-    if EVERYONE in parts:  # the principals' own replies are in it as well
+    if EVERYONE in parts:  # it contains the replies of the adversary's parties as well
         return {EVERYONE: Opened(_in_order(parts[EVERYONE]), 0.0, True)}
     if set(parts) <= set(view.principals):
         return {}
-    return {who: Opened(_in_order(p), 0.0, who in view.principals) for who, p in parts.items()}
+    return {
+        source: Opened(_in_order(p), 0.0, source in view.principals) for source, p in parts.items()
+    }
 
 
 def together(opened: dict[str, Opened]) -> Opened:
-    """Return the sums of all sources in one."""
+    """Add the sums of all sources."""
     each = [o.sums for o in opened.values()]
     sums = tuple(np.sum(part, axis=0) for part in zip(*each, strict=True))
     return Opened(
@@ -81,19 +89,22 @@ def together(opened: dict[str, Opened]) -> Opened:
 
 
 def _less_own(view: View, parts: dict[str, dict[int, Floats]]) -> dict[str, Opened]:
-    """Return everybody's noisy sums, less what principals sent where that is open."""
-    told = {
+    """Return the noisy sums of all clients less the messages of the adversary's parties."""
+    released = {
         m.tree: np.stack([m.g, m.h], axis=1)
         for _, m in view.messages(LeafValues)
         if m.g is not None and m.h is not None
     }
-    total = parts.pop(EVERYONE, told)
-    own = [p for who, p in parts.items() if who in view.principals and set(p) == set(total)]
+    total = parts.pop(EVERYONE, released)
+    local_parts = [
+        p for source, p in parts.items() if source in view.principals and set(p) == set(total)
+    ]
     clients = sum(role == "client" for role in view.roles.values())
-    if not total or not own:
-        return {EVERYONE: Opened(_in_order(total), 1.0, True)} if total is not told else {}
-    rest = {t: sums - np.sum([p[t] for p in own], axis=0) for t, sums in total.items()}
-    return {OTHERS: Opened(_in_order(rest), 1 - len(own) / clients, False)}
+    if not total or not local_parts:
+        return {EVERYONE: Opened(_in_order(total), 1.0, True)} if total is not released else {}
+    # the subtracted messages contain the noise of these parties, so that their share of it vanishes
+    rest = {t: sums - np.sum([p[t] for p in local_parts], axis=0) for t, sums in total.items()}
+    return {OTHERS: Opened(_in_order(rest), 1 - len(local_parts) / clients, False)}
 
 
 def _in_order(by_tree: dict[int, Floats]) -> tuple[Floats, ...]:
@@ -109,12 +120,19 @@ def _with_sums(tree: Tree, sums: Floats) -> Tree:
 
 
 def leaf_noise(view: View, trees: tuple[Tree, ...], left: float) -> tuple[NodeNoise, ...] | None:
-    """Return the noise of sums of leaves, a node's being those of its leaves; None: exact.
+    """Return the noise on node sums computed from leaf sums. None means exact.
 
-    On a grid as fine as that of the fixed point, a discrete Gaussian has the moments of the
-    continuous one to a double's precision (Canonne, Kamath and Steinke 2020, fact 18).
+    On a grid as fine as that of the fixed-point numbers, a discrete Gaussian has the moments of the
+    continuous one to double precision (Canonne, Kamath and Steinke 2020, fact 18).
 
-    `left`: Share of the noise variance that is in them.
+    Parameters
+    ----------
+    view : View
+        The adversary's view.
+    trees : tuple of Tree
+        The trees.
+    left : float
+        Share of the noise variance that the sums contain.
     """
     laws = (view.channel(LeafValues, "g", "server"), view.channel(LeafValues, "h", "server"))
     if not left or laws == (None, None):

@@ -1,7 +1,7 @@
-"""What own rows brought to the leaves of every tree, from the histograms the principals sent.
+"""Contribution of the adversary's rows to each leaf, from the histograms its parties sent.
 
-Where rounds are grown on some of the rows, this says more than the rows themselves: an adversary
-knows its own randomness, if only by what it sent.
+If rounds are subsampled, the messages reveal more than the local rows: they show which rows took
+part.
 """
 
 from collections import defaultdict
@@ -22,23 +22,39 @@ Sums = NDArray[np.int64]
 
 
 def own_histograms(view: View) -> dict[tuple[int, bytes], Histogram]:
-    """Return what the principals sent, summed, by tree and nodes; without what is sealed."""
-    found: dict[tuple[int, bytes], Histogram] = {}
+    """Return the sum of the histograms that the adversary's parties sent, by tree and nodes.
+
+    Opened sums of several clients are not included.
+    """
+    histograms: dict[tuple[int, bytes], Histogram] = {}
     for item, m in view.messages(Histogram):
         if item.sender in view.principals and not item.opened:
             key = m.tree, m.nodes.tobytes()
-            before = found.get(key)
+            before = histograms.get(key)
             sums, totals = m.sums, m.totals
             if before is not None:
                 sums, totals = before.sums + sums, before.totals + totals
-            found[key] = Histogram(m.tree, m.nodes, sums, totals, *m.bits)
-    return found
+            histograms[key] = Histogram(m.tree, m.nodes, sums, totals, *m.bits)
+    return histograms
 
 
 def own_sums(view: View, trees: Sequence[Tree], cuts: Cuts) -> tuple[Floats, ...] | None:
-    """Return the principals' sums of g and h per leaf of every tree, float64, shape (J, 2).
+    """Return the sums of g and h of the adversary's rows in each leaf of every tree.
 
-    None where what they sent does not tell.
+    Parameters
+    ----------
+    view : View
+        The adversary's view.
+    trees : sequence of Tree
+        The trees.
+    cuts : Cuts
+        Bins of the histograms.
+
+    Returns
+    -------
+    tuple of float64 array, shape (J, 2), or None
+        Zeros if the adversary has no rows. None if the messages do not determine the sums of a
+        tree.
     """
     if view.rows is None or not len(view.rows):
         return tuple(np.zeros((len(t.leaves), 2)) for t in trees)
@@ -52,11 +68,12 @@ def own_sums(view: View, trees: Sequence[Tree], cuts: Cuts) -> tuple[Floats, ...
 
 
 def _leaf_sums(tree: Tree, levels: Sequence[Histogram], cuts: Cuts) -> Floats | None:
-    """Follow the sums of a source from the root to the leaves."""
+    """Propagate the sums of the sent histograms from the root to the leaves."""
     if not levels or len(levels[0].totals) != 1:
         return None
     of: dict[int, Sums] = {}
     total: dict[int, Sums] = {0: levels[0].totals[0]}
+    # a child that was not sent is the difference of its parent and its sibling
     sibling, parent = {}, {}
     for node in np.flatnonzero(tree.feature >= 0).tolist():
         left, right = int(tree.left[node]), int(tree.right[node])
@@ -81,10 +98,20 @@ def _leaf_sums(tree: Tree, levels: Sequence[Histogram], cuts: Cuts) -> Floats | 
 
 
 def bins_left(tree: Any, node: int, cuts: Cuts) -> NDArray[np.bool_]:
-    """Return which bins of its feature a split sends left, bool, shape (bins,)."""
-    own = cuts.of(int(tree.feature[node]))
+    """Return which bins of its feature a split sends left, as bools of shape (bins,).
+
+    Parameters
+    ----------
+    tree : Tree
+        The tree, or any object with its attributes.
+    node : int
+        An inner node.
+    cuts : Cuts
+        Bins of the features.
+    """
+    edges = cuts.of(int(tree.feature[node]))
     if not np.isnan(tree.threshold[node]):
         # a bin lies left of the split iff its upper edge does
-        return own <= tree.threshold[node]  # type: ignore[no-any-return]
-    right = tree.categories[node, : len(own)]
-    return ~np.pad(right, (0, len(own) - len(right)))  # type: ignore[no-any-return]
+        return edges <= tree.threshold[node]  # type: ignore[no-any-return]
+    right = tree.categories[node, : len(edges)]
+    return ~np.pad(right, (0, len(edges) - len(right)))  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""What the adversary believes of a row before seeing statistics: own rows, or ranges alone."""
+"""Prior distribution of a row, from the local rows or from value ranges."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,32 +18,52 @@ from fedtrees.trees.grid import LARGEST
 Floats = NDArray[np.float64]
 Ranges = Literal["schema", "own"]
 
-UNIFORM_SHARE = 0.1  # own marginals are smoothed by this share of a uniform on the range
-VIOLATION_COST = 1.5  # an own row's weight falls by exp(-1.5) per feature outside the box
-MARGINAL_WEIGHT = 3.0  # pseudo-rows of the marginal prior beside own rows
+UNIFORM_SHARE = 0.1  # weight of the uniform distribution on the range in the marginals
+VIOLATION_COST = 1.5  # a local row's weight falls by exp(-1.5) per feature outside the box
+MARGINAL_WEIGHT = 3.0  # weight of the marginal prior, in rows
 CELL_FLOOR = 1e-6  # no cell is impossible
-SENTINEL_MARGIN = 1e-5  # what XGBoost adds beyond twice the extremes
+SENTINEL_MARGIN = 1e-5  # XGBoost's margin beyond twice the extremes
 
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """Own rows on the grid, per-class cell masses, and value ranges."""
+    """Local rows on the grid, cell masses of each class, and value ranges.
 
-    # float64 (C, d, w): ``cumulative[c, f, hi] - cumulative[c, f, lo]`` is the mass of cells
-    # lo..hi-1 for class c
+    Attributes
+    ----------
+    cumulative : float64 array, shape (C, d, w)
+        ``cumulative[c, f, hi] - cumulative[c, f, lo]`` is the mass of cells lo..hi-1 for class c.
+    missing : float64 array, shape (C, d)
+        Odds of a missing value: its mass relative to the cells, which add up to about 1. It is 0 if
+        no row of the prior misses the value.
+    low, high : float64 array, shape (d,)
+        Range of each feature.
+    own : Table
+        Rows that the prior is estimated from: local rows or likely rows. Empty if no rows may be
+        used.
+    own_cells : int32 array, shape (n_own, d)
+        Cells of these rows, -1 if the value is missing.
+    told : bool
+        Whether these rows are likely rows with the victims' marginals (`Evidence.likely`).
+    recipe : Recipe
+        Way of guessing that is best among the rows of the prior.
+    pool : tuple (Table, int32 array), or None
+        Rows that boxes are filled from, and their cells. None means the rows of the prior.
+    """
+
+    # float64 (C, d, w)
     cumulative: Floats
-    # float64 (C, d): mass of a missing value beside those of the cells (which add up to about 1):
-    # the odds of one, 0 where none of the own rows' values is missing
+    # float64 (C, d)
     missing: Floats
-    # float64 (d,): range of each feature
+    # float64 (d,) each
     low: Floats
     high: Floats
-    own: Table  # Own rows used as knowledge (none where they must not be used), or likely ones
-    own_cells: NDArray[np.int32]  # int32 (n_own, d): their cells, -1 where missing
-    told: bool = False  # Whether these have the victims' own values, as sketches told them
-    # What own rows among themselves tell of guessing rows like them
+    own: Table
+    own_cells: NDArray[np.int32]
+    told: bool = False
+    # By cross-validation among the rows of the prior.
     recipe: Recipe = Recipe(0.0, "bootstrap+consensus")
-    # Rows that boxes are filled from, and their cells; None: own ones
+    # None means the rows of the prior.
     pool: tuple[Table, NDArray[np.int32]] | None = None
 
     @property
@@ -53,42 +73,60 @@ class Prior:
 
     @cached_property
     def values(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Own values in order, and where in them those of a feature are, int64 (d, C + 2).
+        """Sorted values of the prior's rows, and the position of each feature and class in them.
 
-        Those of all rows are ``values[begin[f, 0]:begin[f, 1]]``, and then come those of each
-        class; of a class without any, all once more.
+        The second array is int64 of shape (d, C + 2). The values of feature f are ``values[begin[f,
+        0]:begin[f, 1]]``. The values of each class follow. A class without values gets those of all
+        rows.
         """
-        parts, own_rows = [], self.own
-        for column in own_rows.X.T:
+        parts, rows = [], self.own
+        for column in rows.X.T:
             present = ~np.isnan(column)
             every = np.sort(column[present])
-            of_class = [np.sort(column[present & (own_rows.y == c)]) for c in range(self.classes)]
+            of_class = [np.sort(column[present & (rows.y == c)]) for c in range(self.classes)]
             parts += [every, *(each if len(each) else every for each in of_class)]
         ends = np.cumsum([0, *map(len, parts)])
-        index = np.arange(own_rows.X.shape[1])[:, None] * (self.classes + 1)
+        index = np.arange(rows.X.shape[1])[:, None] * (self.classes + 1)
         begin = ends[index + np.arange(self.classes + 2)]
         return np.concatenate(parts).astype(np.float32), begin
 
     @cached_property
     def whole(self) -> NDArray[np.bool_]:
-        """Features of which all own values are whole numbers, bool (d,)."""
+        """Features of which all values are integers, bool, shape (d,)."""
         odd = np.where(np.isnan(self.own.X), 0, self.own.X % 1 != 0).any(axis=0)
         return ~odd & ~np.isnan(self.own.X).all(axis=0)
 
     def tolerance(self, schema: Schema) -> Floats:
-        """Return the difference up to which two values count as one, float64, shape (d,)."""
+        """Return the largest difference of two values that count as equal, float64, shape (d,)."""
         return estimated_width(self.own, schema, self.low, self.high)[:-1]
 
 
 def value_ranges(
     schema: Schema, own: Table, grid: Grid, cuts: Cuts | None, ranges: Ranges
 ) -> tuple[Floats, Floats]:
-    """Return a range per feature from cut points, the schema, own rows and thresholds.
+    """Return a range per feature from cut points, the schema, local rows and thresholds.
 
-    Never from other clients' rows: the authors' code fills open sides with the true pooled range.
-    Of cut points made from the clients' rows, whoever holds them can read most of it off
-    (`pooled_range`); what they do not tell is declared (with ``ranges="schema"``), or ends at the
-    outermost value known.
+    The rows of other clients are never used. The authors' code fills open sides with the true
+    pooled range. Cut points that were computed from the clients' rows reveal most of this range
+    (`pooled_range`).
+
+    Parameters
+    ----------
+    schema : Schema
+        Declared ranges and categories.
+    own : Table
+        Local rows.
+    grid : Grid
+        Thresholds of the trees.
+    cuts : Cuts or None
+        Cut points, if the adversary knows them and they reveal ranges.
+    ranges : {"schema", "own"}
+        If "schema", a declared range replaces an end that cut points do not reveal. Otherwise it is
+        the outermost known value.
+
+    Returns
+    -------
+    low, high : float64 array, shape (d,) each
     """
     d = len(schema.features)
     low, high = np.zeros(d), np.ones(d)
@@ -104,6 +142,7 @@ def value_ranges(
         declared = (feature.low, feature.high) if ranges == "schema" else (None, None)
         ends = [t if t is not None else v for t, v in zip(limits, declared, strict=True)]
         endpoints = np.concatenate([*seen, [v for v in ends if v is not None]]).astype(np.float64)
+        # cut points of unbounded bins carry no information about the range
         endpoints = endpoints[np.abs(endpoints) < LARGEST]
         if endpoints.size:
             low[f], high[f] = endpoints.min(), endpoints.max()
@@ -115,17 +154,18 @@ def value_ranges(
 
 
 def pooled_range(cuts: Cuts, f: int) -> tuple[float | None, float | None]:
-    """Return the smallest and largest value of a feature over all clients, None where not told.
+    """Return the smallest and the largest value of a feature over all clients.
 
-    The outermost cut and the threshold below all values are made from them (`upper_sentinel`,
-    `lower_sentinel`): twice a largest value above 0, and twice a smallest one below it. On the
-    other side of 0 both are the same whatever the value; where both are, all values are 0. Cut
-    points on a grid without end tell neither.
+    The outermost cut and the threshold below all values are computed from them (`upper_sentinel`,
+    `lower_sentinel`): twice a positive largest value, and twice a negative smallest value. If an
+    extreme is on the other side of 0, its sentinel is constant and the result is None. If both
+    sentinels are constant, all values are 0. Unbounded grids reveal neither extreme.
     """
     top = float(cuts.of(f)[-1]) - SENTINEL_MARGIN
     bottom = float(cuts.minimum[f]) + SENTINEL_MARGIN
     if top > LARGEST:
         return None, None
+    # sentinels are float32, so that values within this distance of 0 count as 0
     rounding = 1e-6 * max(abs(top), abs(bottom), 1.0)
     if -rounding <= bottom and top <= rounding:
         low, high = 0.0, 0.0
@@ -136,7 +176,15 @@ def pooled_range(cuts: Cuts, f: int) -> tuple[float | None, float | None]:
 
 
 def ranges_within(rows: Table, low: Floats, high: Floats) -> tuple[Floats, Floats]:
-    """Return the range of these rows' columns, the given one where all values are missing."""
+    """Return the range of these rows' columns, or the given range if all values are missing.
+
+    Parameters
+    ----------
+    rows : Table
+        Rows whose range is returned.
+    low, high : float64 array, shape (d,)
+        Used for columns without values.
+    """
     some = ~np.isnan(rows.X).all(axis=0)
     X, low, high = rows.X[:, some].astype(np.float64), low.copy(), high.copy()
     low[some], high[some] = np.nanmin(X, axis=0), np.nanmax(X, axis=0)
@@ -146,10 +194,11 @@ def ranges_within(rows: Table, low: Floats, high: Floats) -> tuple[Floats, Float
 def make_prior(
     schema: Schema, own: Table, grid: Grid, low: Floats, high: Floats, told: bool = False
 ) -> Prior:
-    """Put own rows on the grid and compute the cell masses of each class.
+    """Place rows on the grid and compute the cell masses of each class.
 
-    Where rows have the victims' own values (``told``), a class is smoothed by all rows, not by a
-    uniform.
+    Each class is smoothed by a uniform distribution on the range of each feature (``low``,
+    ``high``). If the rows are likely rows with the victims' marginals, it is smoothed by all of
+    these rows instead.
     """
     width = grid.width
     classes = max(len(schema.classes), 2)
@@ -178,8 +227,8 @@ def make_prior(
 def _missing_odds(cells: NDArray[np.int32], y: NDArray[np.int64], classes: int) -> Floats:
     """Return the odds of a missing value per class and feature, float64, shape (C, d).
 
-    The share among own rows of the class, smoothed by that among all of them; one row more has
-    its value, so that no feature is missing for sure.
+    They are the share among rows of the class, smoothed by the share among all rows. One additional
+    row whose value is present prevents that a feature is missing with certainty.
     """
     overall = (cells < 0).sum(axis=0) / (len(cells) + 1)
     share = np.tile(overall, (classes, 1))
@@ -192,7 +241,7 @@ def _missing_odds(cells: NDArray[np.int32], y: NDArray[np.int64], classes: int) 
 def _uniform_cells(
     edges: NDArray[np.float32], low: float, high: float, categorical: bool
 ) -> Floats:
-    """Return the mass of each cell under the uniform on the range (codes, if categorical)."""
+    """Return the mass of each cell under the uniform distribution on the range (or the codes)."""
     if categorical or not high > low:
         codes = np.arange(np.floor(low), np.floor(high) + 1) if categorical else np.array([low])
         cell = np.searchsorted(edges, codes, side="right")
@@ -203,13 +252,22 @@ def _uniform_cells(
 
 @dataclass(frozen=True, eq=False)
 class Reach:
-    """Reachable leaves of rows, in compressed rows."""
+    """Reachable leaves of rows, in compressed sparse rows.
 
-    offsets: NDArray[np.int64]  # int64 (n + 1,)
-    # int32 (nnz,): leaf positions ``offsets[i]:offsets[i + 1]`` that row ``i`` can reach
+    Attributes
+    ----------
+    offsets : int64 array, shape (n + 1,)
+        Row ``i`` can reach the leaves ``leaf[offsets[i]:offsets[i + 1]]``.
+    leaf : int32 array, shape (nnz,)
+        Positions of leaves.
+    log_prior : float64 array, shape (nnz,)
+        Log probability of the leaf given box and label (nats), up to a constant per row.
+    """
+
+    offsets: NDArray[np.int64]
+    # int32 (nnz,)
     leaf: NDArray[np.int32]
-    # float64 (nnz,): log probability (nats) of the leaf given box and label, up to a constant per
-    # row
+    # float64 (nnz,)
     log_prior: Floats
 
 
@@ -221,11 +279,23 @@ def reach(
     own_leaf: NDArray[np.int32] | None = None,
     codes: NDArray[np.uint64] | None = None,
 ) -> Reach:
-    """Return the reachable leaves of boxes (lo, hi, label) under the marginal prior.
+    """Return the reachable leaves of boxes under the marginal prior.
 
-    Values may be missing where ``missing``, of the boxes' shape, says so (None: nowhere), and have
-    the codes that ``codes``, of that shape, has (None: any). Own rows weigh the leaves that a box
-    reaches where ``own_leaf``, the position of their leaves, is given.
+    Parameters
+    ----------
+    leaves : LeafConstraints
+        Leaves of one tree.
+    boxes : tuple (lo, hi, y)
+        Cells and labels of n rows.
+    prior : Prior
+        Cell masses.
+    missing : bool array, shape (n, d), optional
+        Where values may be missing. None means nowhere.
+    own_leaf : int32 array, optional
+        Leaf positions of the prior's rows. If given, these rows change the weights
+        (`add_own_rows`).
+    codes : uint64 array, shape (n, d), optional
+        Sets of possible codes. None means any.
     """
     lo, hi, y = boxes
     may = np.zeros(lo.shape, dtype=bool) if missing is None else missing
@@ -253,11 +323,27 @@ def add_own_rows(
     missing: NDArray[np.bool_] | None = None,
     codes: NDArray[np.uint64] | None = None,
 ) -> None:
-    """Mix own rows of the same label into the marginal prior, in place.
+    """Mix the prior's rows of the same label into the marginal prior, in place.
 
-    Own row r counts exp(-1.5 * features outside the box) in its own leaf; the marginal prior
-    counts as three pseudo-rows. A missing value is outside where ``missing``, bool (n, d), is
-    False (None: nowhere), and a code where ``codes``, uint64 (n, d), has it not (None: nowhere).
+    A row counts exp(-1.5 * number of features outside the box) in its leaf. The marginal prior
+    counts as three rows.
+
+    Parameters
+    ----------
+    options : Reach
+        Reachable leaves. `Reach.log_prior` is changed.
+    boxes : tuple (lo, hi, y)
+        Cells and labels of n rows.
+    prior : Prior
+        Supplies the rows and their cells.
+    own_leaf : int32 array
+        Leaf positions of the prior's rows.
+    n_leaves : int
+        Number of leaves.
+    missing : bool array, shape (n, d), optional
+        A missing value is outside the box where this is False. None means that it is never outside.
+    codes : uint64 array, shape (n, d), optional
+        A code that is not in the set is outside the box. None means that all codes are inside.
     """
     sets = _any(boxes[0].shape) if codes is None else codes
     anywhere = np.ones(boxes[0].shape, dtype=np.bool_) if missing is None else missing
@@ -267,7 +353,7 @@ def add_own_rows(
 
 @inner_kernel
 def mass_of(cumulative, c, f, lo, hi, codes):  # type: ignore[no-untyped-def]
-    """Return the mass of cells ``lo <= cell < hi`` of feature f for class c that a set has."""
+    """Return the mass of the cells ``lo <= cell < hi`` of feature f for class c in a set."""
     if codes == ANY:
         return cumulative[c, f, hi] - cumulative[c, f, lo] if lo < hi else 0.0
     total = 0.0
@@ -326,7 +412,7 @@ def _add_own_rows(  # type: ignore[no-untyped-def]
     d, m = lo.shape[1], own_y.shape[0]
     weight = np.exp(-VIOLATION_COST * np.arange(d + 1))
     mass = np.zeros(n_leaves)
-    # of every label the rows stand together, feature by feature, so that many are compared at once
+    # the rows of each label are contiguous, feature by feature, so that many are compared at once
     begin, label = np.zeros(m + 1, dtype=np.int64), np.empty(m, dtype=np.int64)
     rows, taken, labels = np.empty(m, dtype=np.int64), np.zeros(m, dtype=np.bool_), 0
     placed = 0

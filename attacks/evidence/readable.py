@@ -1,4 +1,4 @@
-"""Whether a view shows boosted trees whose leaves can be read."""
+"""Decide whether a view contains boosted trees whose leaves an attack can use."""
 
 from fedtrees.attacks.evidence.clients.released import released_trees
 from fedtrees.attacks.evidence.grid import MOST_CODES
@@ -25,9 +25,10 @@ TREES: tuple[type[Message], ...] = (
 
 
 def shows(view: View, *kinds: type[Message]) -> bool:
-    """Tell whether somebody else's message of one of these types can be read in the view.
+    """Return whether the view contains a readable message of these types from another party.
 
-    A sum that a principal opened is other people's too.
+    A sum that one of the adversary's parties opened counts, because it contains other parties'
+    data.
     """
     return any(
         s.opened or s.sender not in view.principals for k in kinds for s, _ in view.messages(k)
@@ -35,9 +36,9 @@ def shows(view: View, *kinds: type[Message]) -> bool:
 
 
 def no_trees(view: View, *, numbers: bool = False) -> Reason | None:
-    """Return why the principals see no boosted trees, None if they do.
+    """Return the reason why the adversary sees no usable boosted trees, or None.
 
-    ``numbers``: trees of squared error will do, too.
+    If `numbers`, trees of squared error are usable as well.
     """
     splits = "num_leaves" in view.parameters and shows(view, FoundSplits)
     if not (splits or shows(view, *TREES)):
@@ -46,13 +47,14 @@ def no_trees(view: View, *, numbers: bool = False) -> Reason | None:
         return Reason("trees-of-several")
     if classes_of_leaves(view) is None and not (numbers and squared_error(view)):
         return Reason("other-leaves")
+    # sets of codes are stored in one 64-bit word
     if any(len(f.categories) > MOST_CODES for f in split_by_sets(view)):
         return Reason("many-categories", most=MOST_CODES)
     return None
 
 
 def squared_error(view: View) -> bool:
-    """Tell whether leaves are Newton steps of squared error."""
+    """Return whether leaf values are Newton steps of squared error."""
     try:
         objective = objective_of(view.parameters.get("objective"), view.schema.classes)
     except UsageError:
@@ -68,7 +70,7 @@ def split_by_sets(view: View) -> list[Feature]:
 
 
 def some_rows(view: View) -> Reason | None:
-    """Return why not all rows are in every tree, and who reads such trees; None if they are."""
+    """Return the reason why not every tree contains all rows, or None if it does."""
     if view.parameters.get("subsample", 1) != 1:
         return Reason("sampled-rows")
     if view.parameters.get("early_stopping_rounds"):
@@ -77,7 +79,7 @@ def some_rows(view: View) -> Reason | None:
 
 
 def classes_of_leaves(view: View) -> int | None:
-    """Return of how many classes leaves are Newton steps of log loss; None if they are not."""
+    """Return the number of classes if leaf values are Newton steps of log loss, else None."""
     try:
         objective = objective_of(view.parameters.get("objective"), view.schema.classes)
     except UsageError:

@@ -32,19 +32,19 @@ from fedtrees.trees.partition import Decisions
 Sums = NDArray[np.int64]
 Parts = Mapping[str, Histogram | GlobalHistogram]
 
-EVERYONE = "everyone"  # the source of sums over all clients
-OTHERS = "others"  # the same without what the principals sent
+EVERYONE = "everyone"  # source name of sums over all clients
+OTHERS = "others"  # source name of sums without the adversary's messages
 
 
 def cuts_of(view: View) -> Cuts | None:
-    """Return the cut points that were told, None if none were."""
+    """Return the announced cut points, None if there are none."""
     for _, m in view.messages(CutPoints):
         return Cuts(m.values, m.offsets, m.minimum, m.categorical)
     return None
 
 
 def cuts_are_of_rows(view: View) -> bool:
-    """Tell whether cut points are quantiles of the rows' own values, which nothing changed."""
+    """Return whether cut points are quantiles of the rows' values that no defense changed."""
     plan = view.defense.cut_plan
     method = view.parameters.get("cuts") if plan is None else plan.method
     altered = any(issubclass(FeatureSketch, p.guards) for p in view.defense.parts)
@@ -52,12 +52,12 @@ def cuts_are_of_rows(view: View) -> bool:
 
 
 def grown_alone(view: View) -> bool:
-    """Tell whether clients grow trees on their own rows alone and share them."""
+    """Return whether each client grows trees on its local rows only and shares the trees."""
     return "intercept" in view.parameters
 
 
 def params_of(view: View) -> TreeParams:
-    """Return the public parameters of the trees; LightGBM's as XGBoost's, as far as it has them."""
+    """Return the public tree parameters. LightGBM's are converted to XGBoost's where possible."""
     names, p = TreeParams.__dataclass_fields__, view.parameters
     arguments = {k: v for k, v in p.items() if k in names}
     if "num_leaves" in p:
@@ -71,12 +71,12 @@ def params_of(view: View) -> TreeParams:
 
 
 def serves(view: View) -> bool:
-    """Tell whether the server is among the principals."""
+    """Return whether the adversary controls the server."""
     return "server" in {view.roles[p] for p in view.principals}
 
 
 def clients_in(view: View, source: str = EVERYONE) -> int:
-    """Return of how many clients the sums of a source are: a client, `OTHERS` or `EVERYONE`."""
+    """Return the number of clients in the sums of a source: a client, `OTHERS` or `EVERYONE`."""
     clients = {name for name, role in view.roles.items() if role == "client"}
     if source == OTHERS:
         clients -= set(view.principals)
@@ -84,36 +84,58 @@ def clients_in(view: View, source: str = EVERYONE) -> int:
 
 
 def sent_back(view: View, field: str = "sums") -> list[Change]:
-    """Return what the server does to sums that it sends back; it has received them itself."""
+    """Return the changes that the server makes to the sums it sends back.
+
+    The result is empty if the adversary controls the server, because it receives the sums before.
+    """
     return [] if serves(view) else view.changes(GlobalHistogram, field, "server")
 
 
 def hides(changes: Iterable[Change]) -> bool:
-    """Tell whether some bins are sent as if they were empty."""
+    """Return whether a mechanism sends some bins as if they were empty."""
     return any(isinstance(change, Channel) and change.hides for change in changes)
 
 
 @dataclass(frozen=True, eq=False)
 class TreeLevel:
-    """Histograms of one level of one tree."""
+    """Histograms of one level of one tree.
 
-    # int64 (m, total_bins, 2): of the nodes that were asked for, by source: a client, or `EVERYONE`
+    Attributes
+    ----------
+    sums : mapping of str to int64 array, shape (m, total_bins, 2)
+        Histograms of the requested nodes by source: a client, `OTHERS` or `EVERYONE`.
+    hidden : mapping of str to bool array, shape (m, total_bins)
+        Bins that may contain more rows than the sums show.
+    totals : mapping of str to int64 array, shape (1, 2) or (0, 2)
+        Sums over the root, by source.
+    shared, shared_totals : int64 array
+        Sums over all sources, from which the splits were chosen.
+    allowed : bool array, shape (k, total_bins), or None
+        Splits that were allowed at the open nodes.
+    bits : Bits
+        Binary places of gradients and hessians.
+    off : int64 array, shape (m,)
+        Largest error of sums that were computed with floats, in fixed-point units.
+    """
+
+    # int64 (m, total_bins, 2)
     sums: Mapping[str, Sums]
-    # bool (m, total_bins): bins that may hold rows beside those in the sums
+    # bool (m, total_bins)
     hidden: Mapping[str, NDArray[np.bool_]]
-    # int64 (1, 2) or (0, 2): of the root, by source
+    # int64 (1, 2) or (0, 2)
     totals: Mapping[str, Sums]
-    # int64 array: the same over all sources: splits were chosen from them
+    # int64
     shared: Sums
     shared_totals: Sums
-    # bool (k, total_bins): splits that might be chosen at the nodes that waited
+    # bool (k, total_bins)
     allowed: NDArray[np.bool_] | None
-    bits: Bits  # Binary places of gradients and hessians
-    # int64 (m,): how far sums may be off that were made of floats, in units
+    bits: Bits
+    # int64 (m,)
     off: Sums
 
     def summed(self, principals: Container[str]) -> TreeLevel:
-        """Return the same with one source: `OTHERS`, where clients are told apart."""
+        """Return the level with the single source `OTHERS` if it has sums of single clients."""
+        # the sums are already those of several clients
         if not self.sums.keys() - {EVERYONE, OTHERS}:
             return self
         sums, totals = (
@@ -124,10 +146,10 @@ class TreeLevel:
 
 
 def levels_of(view: View) -> dict[int, list[TreeLevel]]:
-    """Return the levels of every tree, in order: by client where each is seen, else summed.
+    """Return the levels of every tree in order, by client where the view shows them.
 
-    Of a sum what the principals sent is taken off, with its noise and its rows, whichever were in
-    the tree: sums are then of `OTHERS`. Of `EVERYONE` they are where they may lack what was sent.
+    The messages of the adversary's parties, with their noise, are subtracted from sums, whose
+    source is then `OTHERS`. The source `EVERYONE` means that nothing was subtracted.
     """
     global_histograms = {(m.tree, m.nodes.tobytes()): m for _, m in view.messages(GlobalHistogram)}
     take = _Taken.of(view)
@@ -144,12 +166,12 @@ def levels_of(view: View) -> dict[int, list[TreeLevel]]:
 
 @dataclass(frozen=True, eq=False)
 class _Taken:
-    """What the principals sent, and what is known of bins that are sent as 0."""
+    """Messages of the adversary's parties, and the ways in which bins are sent as 0."""
 
     own: Mapping[tuple[int, bytes], Histogram]
-    others: int  # clients that are no principals
-    sent: bool  # whether clients send some bins as 0
-    late: bool  # whether the server sends some back as 0
+    others: int  # number of clients that the adversary does not control
+    sent: bool  # clients send some bins as 0
+    late: bool  # the server sends some bins back as 0
 
     @staticmethod
     def of(view: View) -> _Taken:
@@ -158,7 +180,7 @@ class _Taken:
         return _Taken(own_sums, clients_in(view, OTHERS), sent, hides(sent_back(view)))
 
     def level(self, parts: Parts, global_histogram: GlobalHistogram | None) -> TreeLevel:
-        """Return a level of what was sent for the same nodes, by source."""
+        """Return a level from the messages for the same nodes, by source."""
         sums, totals = ({o: getattr(m, of) for o, m in parts.items()} for of in ("sums", "totals"))
         one = next(iter(parts.values()))
         if global_histogram is not None:
@@ -174,7 +196,7 @@ class _Taken:
             sums = {OTHERS: one.sums - np.where(masked[..., None], 0, own_histogram.sums)}
             totals, few = {OTHERS: one.totals - own_histogram.totals}, self.others == 1
         ((source, part),) = sums.items()
-        if self.sent:  # of several clients any may have left something out
+        if self.sent:  # any of several clients may have left rows out
             masked |= _nothing(part) if few else True
         hidden = {source: masked} if self.sent or self.late else {}
         return TreeLevel(sums, hidden, totals, *shared, one.bits, _off(one))
@@ -193,11 +215,11 @@ def _nothing(sums: Sums) -> NDArray[np.bool_]:
 
 
 def _sent(view: View) -> dict[tuple[int, bytes], dict[str, Histogram]]:
-    """Return what the server received, by tree and nodes, then by source."""
+    """Return the histograms that the server received, by tree and nodes, then by source."""
     groups: dict[tuple[int, bytes], dict[str, Histogram]] = defaultdict(dict)
     for item, m in view.messages(Histogram):
         groups[m.tree, m.nodes.tobytes()][EVERYONE if item.opened else item.sender] = m
-    # a secure sum holds the principals' own replies as well
+    # a secure sum contains the replies of the adversary's parties as well
     return {
         key: {EVERYONE: parts[EVERYONE]} if EVERYONE in parts else parts
         for key, parts in groups.items()
@@ -211,20 +233,40 @@ def sum_of(parts: Mapping[str, Sums]) -> Sums:
 
 @dataclass(frozen=True, eq=False)
 class ReplayedTree:
-    """A tree that was rebuilt from its levels, with the histograms of its nodes."""
+    """A tree that was rebuilt from its levels, with the histograms of its nodes.
+
+    Attributes
+    ----------
+    tree : Tree
+        Splits and leaf values.
+    nodes : int32 array, shape (k,)
+        Nodes with histograms, in the order in which they were opened.
+    sums : mapping of str to int64 array, shape (k, total_bins, 2)
+        Histograms of these nodes by source.
+    totals : mapping of str to int64 array, shape (n_nodes, 2)
+        Sums over all rows of every node of the tree, by source.
+    hidden : mapping of str to bool array, shape (k, total_bins)
+        Bins that may contain more rows than the sums show, by source.
+    made : int64 array, shape (k,)
+        Number of sent histograms from which each histogram was computed.
+    off : int64 array, shape (k,)
+        Largest error of sums that were computed with floats, in fixed-point units.
+    bits : Bits
+        Binary places of gradients and hessians.
+    """
 
     tree: Tree
-    # int32 (k,): nodes with histograms, in the order in which they waited for a split
+    # int32 (k,)
     nodes: NDArray[np.int32]
-    # int64 (k, total_bins, 2): their histograms, by source
+    # int64 (k, total_bins, 2)
     sums: Mapping[str, Sums]
-    # int64 (n_nodes, 2): sums over all rows of every node of the tree, by source
+    # int64 (n_nodes, 2)
     totals: Mapping[str, Sums]
-    # bool (k, total_bins): bins that may hold rows beside those in the sums, by source
+    # bool (k, total_bins)
     hidden: Mapping[str, NDArray[np.bool_]]
-    # int64 (k,): of how many histograms that were sent each is made
+    # int64 (k,)
     made: NDArray[np.int64]
-    # int64 (k,): how far they may be off that were made of floats
+    # int64 (k,)
     off: NDArray[np.int64]
     bits: Bits
 
@@ -275,9 +317,9 @@ def _replay_tree(
 ) -> ReplayedTree:
     """Grow a tree from the root down as its server did, and follow the sums of every source.
 
-    `complete`: bool array, shape (d,). Features in which no row lacks a value.
-    `released`: The leaf values that the server sent. None where clients compute the values from
-    the sums themselves, as in `nvflare-hist`.
+    `complete`, bool of shape (d,), marks features without missing values. `released` contains the
+    leaf values that the server sent. It is None if clients compute the values from the sums, as in
+    `nvflare-hist`.
     """
     root, bits = levels[0].shared_totals[0], levels[0].bits
     grower = TreeGrower(cuts, params, root, bits=bits, complete=complete, unbounded=numeric_targets)
@@ -308,10 +350,10 @@ def _replay_tree(
 def _values_of_leaves(
     released: LeafValues | None, leaves: NDArray[np.int32]
 ) -> NDArray[np.float32] | None:
-    """Return the released values in the order of `leaves`; None: compute them from the sums.
+    """Return the released values in the order of `leaves`. None means: compute them.
 
-    None where no values were sent, or where they belong to other leaves. The latter happens when
-    a malicious server sends leaf values that do not fit the histograms it received.
+    The result is None if no values were sent, or if they belong to other leaves. The latter happens
+    when a malicious server sends leaf values that do not fit the histograms it received.
     """
     if released is None or not np.array_equal(np.sort(released.nodes), np.sort(leaves)):
         return None
@@ -322,11 +364,16 @@ def _values_of_leaves(
 class _Source:
     """One source's histograms of a tree that grows.
 
-    `levels`: list of int64 array, shape (k, total_bins, 2). Histograms of all nodes of every level.
-    `hidden`: list of bool array, shape (k, total_bins). As of `ReplayedTree`, of every
-    level; empty where no bin is left out.
-    `made, off`: list of int64 array, shape (k,). As of `ReplayedTree`, of every level.
-    `total`: dict of int to int64 array, shape (2,). Sums over the rows of every node.
+    Attributes
+    ----------
+    levels : list of int64 array, shape (k, total_bins, 2)
+        Histograms of all nodes of every level.
+    hidden : list of bool array, shape (k, total_bins)
+        As in `ReplayedTree`, per level. Empty if no bin is left out.
+    made, off : list of int64 array, shape (k,)
+        As in `ReplayedTree`, per level.
+    total : dict of int to int64 array, shape (2,)
+        Sums over the rows of every node.
     """
 
     def __init__(self, cuts: Cuts, totals: Sums) -> None:
@@ -334,7 +381,7 @@ class _Source:
         self.hidden, self.made = list[NDArray[np.bool_]](), list[NDArray[np.int64]]()
         self.off = list[NDArray[np.int64]]()
         self.total: dict[int, Sums] = {0: totals[0]}
-        self._of: dict[int, tuple[int, int]] = {}  # the level of every node so far, and where there
+        self._of: dict[int, tuple[int, int]] = {}  # level and position of every node
         self._parent: dict[int, int] = {}
 
     def complete(
@@ -345,7 +392,21 @@ class _Source:
         off: NDArray[np.int64],
         hidden: NDArray[np.bool_] | None,
     ) -> None:
-        """Take the histograms of the nodes built, and tell those of their siblings."""
+        """Add the histograms of the built nodes, and compute those of their siblings.
+
+        Parameters
+        ----------
+        open_nodes : int32 array, shape (k,)
+            Nodes of the level.
+        built : int32 array, shape (m,)
+            Nodes whose histograms were sent.
+        sums : int64 array, shape (m, total_bins, 2)
+            Their histograms.
+        off : int64 array, shape (m,)
+            Their largest errors.
+        hidden : bool array, shape (m, total_bins), or None
+            Bins that may contain more rows.
+        """
         n_summands = np.ones(len(open_nodes), dtype=np.int64)
         if len(built) < len(open_nodes):
             above = [self._of[self._parent[n]] for n in open_nodes[::2].tolist()]
@@ -367,7 +428,7 @@ class _Source:
         self._of.update(where)
 
     def split(self, chosen: Decisions) -> None:
-        """Share out the totals of split nodes among their children."""
+        """Distribute the totals of split nodes to their children."""
         for k, node in enumerate(chosen.nodes.tolist()):
             left, f = int(chosen.left[k]), chosen.feature[k]
             level, place = self._of[node]

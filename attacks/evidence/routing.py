@@ -1,4 +1,4 @@
-"""Own rows through trees, and the gradients rows bring, in the arithmetic of the training."""
+"""Route rows through trees and compute their gradients in the arithmetic of the training."""
 
 from typing import Any
 
@@ -15,9 +15,23 @@ def gradients(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return first and second derivatives of the log loss (Di Gennaro et al. 2025, Eqs. 3, 18).
 
-    Computed in float32, as training libraries do, and returned as float64, shape (n,). Margins are
-    log-odds of class 1, (n,); or one per class, (n, K), of which ``output`` is differentiated by:
-    XGBoost's h is then twice the p(1-p) of the paper.
+    They are computed in float32, as training libraries do, and returned as float64.
+
+    Parameters
+    ----------
+    margin : float32 array, shape (n,) or (n, K)
+        Log-odds of class 1, or one margin per class.
+    y : array, shape (n,)
+        Classes.
+    constant_hessian : bool, default False
+        If True, the second derivative is replaced by 1.
+    output : int, default 0
+        Class whose margin is differentiated. With several classes, XGBoost's h is twice the p(1-p)
+        of the paper.
+
+    Returns
+    -------
+    g, h : float64 array, shape (n,) each
     """
     if margin.ndim == 1:
         gh = logistic_gradients(margin, y).astype(np.float64)
@@ -34,7 +48,21 @@ def gradients_of(
     target: NDArray[Any],
     output: int = 0,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the same of rows with such classes; or with such ``target``, where it is a number."""
+    """Return the derivatives of the loss of the evidence, for classes or numeric targets.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        Determines the loss.
+    margin : float32 array, shape (n,) or (n, K)
+        Predictions before the tree.
+    y : array, shape (n,)
+        Classes, read if targets are not numeric.
+    target : array, shape (n,)
+        Numeric targets.
+    output : int, default 0
+        Class whose margin is differentiated.
+    """
     if evidence.targets is None:
         return gradients(margin, y, evidence.constant_hessian, output)
     g = (margin - target.astype(np.float32)).astype(np.float64)
@@ -42,12 +70,22 @@ def gradients_of(
 
 
 def of_output(margin: NDArray[Any], output: int) -> NDArray[Any]:
-    """Return one output's part of margins of shape (n,) or (n, K), as a view."""
+    """Return one output's part of margins of shape (n,) or (n, K), as a NumPy view."""
     return margin if margin.ndim == 1 else margin[:, output]
 
 
 def add_values(margin: NDArray[Any], output: int, value: NDArray[Any]) -> None:
-    """Add a tree's values to the margins of its output, in place."""
+    """Add a tree's leaf values to the margins of its output, in place.
+
+    Parameters
+    ----------
+    margin : array, shape (n,) or (n, K)
+        Margins to change.
+    output : int
+        Class that the tree belongs to.
+    value : array, shape (n,)
+        Leaf values of the rows.
+    """
     part = of_output(margin, output)
     part += value
 
@@ -55,7 +93,23 @@ def add_values(margin: NDArray[Any], output: int, value: NDArray[Any]) -> None:
 def at_tree(
     evidence: Evidence, X: NDArray[np.float32], t: int
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Return the leaves of rows X in tree ``t``, int32 (n,), and their margins before it."""
+    """Return the leaves of rows in tree ``t`` and their margins before this tree.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        The trees.
+    X : float32 array, shape (n, d)
+        Feature values.
+    t : int
+        The tree.
+
+    Returns
+    -------
+    leaf : int32 array, shape (n,)
+        Node numbers.
+    margin : float32 array, shape (n,) or (n, K)
+    """
     nodes, margin = Routes.of(evidence.trees[: t + 1]).apply(X), evidence.start(len(X))
     for k in range(t):
         add_values(margin, k % evidence.outputs, evidence.trees[k].value[nodes[:, k]])

@@ -1,4 +1,4 @@
-"""How many rows others hold."""
+"""Estimate the number of rows of the victims."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,14 +9,14 @@ from fedtrees.core.view import View
 
 
 def not_held_out(view: View, own: int) -> int:
-    """Return how many rows of the victims are counted, about."""
+    """Return the estimated number of victims' rows that are not held out for validation."""
     return round((view.n_rows - own) * (1 - float(view.parameters["validation_fraction"])))
 
 
 def victims_rows(view: View) -> int:
-    """Return how many rows the victims have together, as declared, less those in no sketch.
+    """Return the number of rows of all victims together, as declared.
 
-    0 where that is not known: rows may be held out.
+    The result is 0, meaning unknown, with early stopping, because rows are then held out.
     """
     if view.parameters.get("early_stopping_rounds"):
         return 0
@@ -24,12 +24,14 @@ def victims_rows(view: View) -> int:
 
 
 def owners_rows(columns: Mapping[str, Sequence[Column]], together: int = 0) -> dict[str, int]:
-    """Return how many rows each owner may have: as its fullest column, and a share of the rest.
+    """Return an estimate of the number of rows of each owner.
 
-    ``together`` is how many they have in all, if known; each owner's share of the rest is as its
-    share of what is told.
+    It is the number of values of its fullest column, plus a share of the remaining rows in the same
+    proportion. ``together`` is the known number of rows of all owners, 0 if it is unknown.
     """
-    told = np.array([fullest(parts) for parts in columns.values()], dtype=np.int64)
-    rest = max(together - int(told.sum()), 0) if told.sum() else 0
-    more = np.diff(np.rint(rest * np.cumsum(told) / max(told.sum(), 1)), prepend=0.0)
-    return dict(zip(columns, (told + more.astype(np.int64)).tolist(), strict=True))
+    counted_rows = np.array([fullest(parts) for parts in columns.values()], dtype=np.int64)
+    rest = max(together - int(counted_rows.sum()), 0) if counted_rows.sum() else 0
+    more = np.diff(
+        np.rint(rest * np.cumsum(counted_rows) / max(counted_rows.sum(), 1)), prepend=0.0
+    )
+    return dict(zip(columns, (counted_rows + more.astype(np.int64)).tolist(), strict=True))

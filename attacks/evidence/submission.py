@@ -1,4 +1,4 @@
-"""The last step of a reconstruction: what its samples and draws of own rows agree on."""
+"""Last step of a reconstruction: the consensus of its samples and of draws from local rows."""
 
 from __future__ import annotations
 
@@ -17,30 +17,34 @@ from fedtrees.guessing.blind import WIDE_BLOCK, Draws
 from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.guessing.recipes import Recipe, agreement, best_recipe
 
-#: Votes that a guess is made of, and samples of each kind, not among them, that judge it.
+#: Number of votes for a guess, and number of additional samples of each kind that evaluate it.
 VOTES, JUDGES = 16, 4
-#: Own rows from which they are heard in full: of 10 to 20 (Pima) samples alone are up to 6 points
-#: of RA ahead, of 40 a half.
+#: Number of local rows from which their draws have full weight. With 10 to 20 rows (Pima), samples
+#: without draws are up to 6 points of reconstruction accuracy better, with 40 half a point.
 HEARD_BY = 50
-#: Sums per cell from which evidence tells all: at .31 and more (Pima, 5 clients, 20 trees of depth
-#: 6) samples are right of what they say, at .15 and less half is chance.
+#: Number of sums per cell from which the evidence determines rows fully. From .31 (Pima, 5 clients,
+#: 20 trees of depth 6) samples are as accurate as they claim. Up to .15, half of it is chance.
 TOLD_BY = 0.4
-# What a guess that starts from found rows must promise where evidence tells nothing of a row.
+# Gain that a guess from reconstructed rows must promise if the evidence reveals nothing of a row.
 _CLEAR = 0.01
-# Rows of a sample that are looked at.
+# Number of rows of a sample that are compared.
 _MOST_ROWS = 300
-# Shares of classes are told in so many parts.
+# Resolution of class shares.
 _SHARES = 1_000_000
-# Rows expected in a leaf below which Pearson's test is not to be trusted.
+# Smallest expected number of rows in a leaf for Pearson's test.
 _FEWEST_EXPECTED = 5
 
 
 @dataclass(frozen=True)
 class Weight:
-    """How far samples of a reconstruction are to be believed.
+    """Reliability of the samples of a reconstruction.
 
-    `trust`: Share of what they rest on that is not noise, 0 to 1.
-    `told`: How much of a row the evidence tells, 0 (next to nothing) to 1.
+    Attributes
+    ----------
+    trust : float
+        Share of their evidence that is not noise, 0 to 1.
+    told : float
+        How far the evidence determines a row, 0 (hardly at all) to 1.
     """
 
     trust: float
@@ -48,22 +52,33 @@ class Weight:
 
     @staticmethod
     def of(evidence: Evidence, basis: Basis, rows: int, share: float = 1.0) -> Weight:
-        """Return that of samples that follow rows by the sums of leaves, ``share`` of all rows.
+        """Return the weight of samples whose rows follow from leaf sums.
 
-        Trust is, on average over leaves, V / (V + noise), where V is the variance of a leaf's
-        gradient sum for who knows own rows alone: that of drawing the rows, and that of not knowing
-        the leaf's share but from own ones (a reliability: Spearman 1904). Told is how many sums
-        there are for a cell, in parts of `TOLD_BY`.
+        Trust is the average over leaves of V / (V + noise), a reliability (Spearman 1904). V is the
+        prior variance of a leaf's gradient sum: that of drawing the rows, plus that of estimating
+        the leaf's share from local rows. The other field is the number of sums per cell divided by
+        `TOLD_BY`, at most 1.
+
+        Parameters
+        ----------
+        evidence : Evidence
+            Determines the variance of a row's gradient.
+        basis : Basis
+            Leaf sums and grid.
+        rows : int
+            Number of reconstructed rows.
+        share : float, default 1.0
+            Share of all rows that is reconstructed.
         """
         parts, sums = [np.ones(0)], 0
         for t, leaf in enumerate(basis.sums):
-            own_count = np.bincount(leaf.own_leaf, minlength=len(leaf.var_g)) + 1.0
+            prior_count = np.bincount(leaf.own_leaf, minlength=len(leaf.var_g)) + 1.0
             spread = (
                 evidence.row_variance
                 * rows
-                * own_count
-                / own_count.sum()
-                * (1 + rows / own_count.sum())
+                * prior_count
+                / prior_count.sum()
+                * (1 + rows / prior_count.sum())
             )
             noise = np.where(leaf.var_g > NOISE_FLOOR, leaf.var_g, 0.0)
             parts.append(spread / (spread + noise) if rows else np.ones(1))
@@ -75,17 +90,24 @@ class Weight:
 
 
 def told_by(sums: float, cells: int) -> float:
-    """Return how much so many sums tell of a row, 0 to 1, where so many cells are sought."""
+    """Return how far the given number of sums determines a row, 0 to 1, for a number of cells."""
     return min(1.0, sums / max(cells, 1) / TOLD_BY)
 
 
 @dataclass(frozen=True, eq=False)
 class Blind:
-    """What a blind guess is made of.
+    """Input of a blind guess.
 
-    `own`: The adversary's own rows; likely ones; draws from declared ranges.
-    `recipe`: As own rows make best (`fedtrees.guessing.recipes.best_recipe`).
-    `heard`: How far their draws are likely rows of the victims, 0 to 1.
+    Attributes
+    ----------
+    own : Table
+        Local rows, likely rows, or draws from declared ranges.
+    schema : Schema
+        Names, ranges and categories of the columns.
+    recipe : Recipe
+        Recipe that suits these rows best (`fedtrees.guessing.recipes.best_recipe`).
+    heard : float
+        Weight of draws from these rows, 0 to 1.
     """
 
     own: Table
@@ -95,7 +117,7 @@ class Blind:
 
     @staticmethod
     def of_rows(own: Table, schema: Schema, rng: np.random.Generator) -> Blind:
-        """Return that of own rows; of none, of draws from declared ranges."""
+        """Return the input for local rows, or for draws from declared ranges if there are none."""
         rows = own if len(own) else rows_in_ranges(schema)
         recipe = best_recipe(rows, schema, rng) if len(rows) else Recipe(0.0, "")
         return Blind(rows, schema, recipe, min(1.0, len(rows) / HEARD_BY))
@@ -104,11 +126,26 @@ class Blind:
     def of(
         basis: Basis, schema: Schema, share: float, rng: np.random.Generator, *, strange: bool
     ) -> Blind:
-        """Return that of a prior of own rows, which are not heard where they are ``strange``.
+        """Return the input for a prior.
 
-        Where sketches told the prior likely rows, it is of these, unless there are no own rows that
-        tell which values go together, or a ``share`` of the rows below 1 is reconstructed: the more
-        rows, the less columns tell of that.
+        If the prior's rows come from sketches (`Prior.told`), they are used if the adversary has
+        local rows and reconstructs all rows. If only a share of the rows is reconstructed, the
+        local rows are used, because with many rows the columns hardly determine which values belong
+        together. A prior that does not come from sketches is always used.
+
+        Parameters
+        ----------
+        basis : Basis
+            Prior and local rows.
+        schema : Schema
+            Names, ranges and categories of the columns.
+        share : float
+            Share of the rows that is reconstructed.
+        rng : numpy.random.Generator
+            Randomness of the choice of the recipe.
+        strange : bool
+            Whether the victims' rows are distributed differently (`own_rows_differ`). The draws
+            then have no weight, as for an adversary without local rows.
         """
         prior, n_own = basis.prior, len(basis.own)
         if prior.told and n_own and share < 1:
@@ -127,28 +164,39 @@ def submitted(
     rng: np.random.Generator,
     rows: int | None = None,
 ) -> tuple[Table, dict[str, float]]:
-    """Return the table that samples of a reconstruction and draws of own rows agree on most.
+    """Return the table on which samples of a reconstruction and draws from local rows agree most.
 
-    Either kind flatters itself: samples are of boxes that were guessed, draws of rows that are not
-    the victims'. So both vote, slot by slot (`matched_consensus`), the samples as far as they are
-    to be believed, never fewer than half where there is no noise. The slots are the rows that were
-    found, or those of the blind guess, with the classes that were found: where a row is hardly
-    told, others' rows are as near and go together. Those are taken that samples and draws that
-    voted for neither agree with more.
+    Both kinds overestimate themselves: samples fill boxes that were guessed, and draws are not rows
+    of the victims. Both therefore vote, slot by slot (`matched_consensus`). The samples have votes
+    in proportion to their reliability, and at least half of the votes without noise. The slots are
+    either the reconstructed rows or the rows of the blind guess with the reconstructed class
+    shares. If a row is hardly determined, rows of the blind guess are as close and have consistent
+    values. Samples and draws that did not vote decide between both.
 
-    `found`: The reconstruction.
-    `worlds`: Samples that it is the consensus of, row by row.
-    `rows`: How many rows there are, if declared: of more that were found, some are left out; of
-    fewer, the rest is guessed blindly.
+    Parameters
+    ----------
+    found : Table
+        The reconstruction.
+    worlds : sequence of Table
+        Samples that it is the consensus of, row by row.
+    blind : Blind
+        Input of the blind guess.
+    weight : Weight
+        Reliability of the samples.
+    rng : numpy.random.Generator
+        Randomness of the draws.
+    rows : int, optional
+        Declared number of rows. If more were reconstructed, a random part is used. If fewer were,
+        the remaining rows are those of the blind guess.
 
     Returns
     -------
-    Table
-        Without rows to draw from, and where ``found`` is one sample alone: ``found``.
-    dict of str to float
-        ``submits_blind``, 1 where the slots are those of the blind guess; and where there was a
-        choice ``expected_gain``, in share of cells, of those that were found, and ``votes``, the
-        share of the samples.
+    table : Table
+        ``found`` if there are no rows to draw from or fewer than two samples.
+    notes : dict of str to float
+        ``submits_blind`` is 1 if the slots are those of the blind guess. If there was a choice,
+        ``expected_gain`` is the expected gain of the reconstructed slots, as a share of cells, and
+        ``votes`` is the share of votes that samples have.
     """
     rows = rows if rows is not None and rows > 0 else len(found)
     found, worlds = _at_most(found, worlds, rows, rng)
@@ -159,13 +207,15 @@ def submitted(
     blind_draws = Draws(blind.own, blind.schema, rows, rng, classes, at_once=True)
     guess, kind = blind_draws.guess(blind.recipe.guess), blind.recipe.apart or blind.recipe.kind
     draws = [drawn.take(np.arange(n)) for drawn in blind_draws.of(kind)]
+    # draws count where they are reliable and the evidence is weak
     doubt = blind.heard * (1 - weight.told)
     votes = round(VOTES * weight.trust * (1 - doubt / 2))
     if not votes:
         return guess, {"submits_blind": 1.0, "votes": 0.0}
+    # samples that vote for a guess would rate it too highly, so that other samples judge it
     judging = _spread(np.arange(len(worlds)), min(JUDGES, len(worlds) // 2))
     voting = _spread(np.setdiff1d(np.arange(len(worlds)), judging), votes)
-    order = rng.permutation(n)  # blocks of many rows are then draws of all
+    order = rng.permutation(n)  # each block is then a random part of all rows
     voters = [worlds[k].take(order) for k in voting] + draws[JUDGES:][: VOTES - votes]
     blindly, by_rows = (
         matched_consensus(voters, blind_draws.width, rounds=1, block=WIDE_BLOCK, start=start)
@@ -175,21 +225,21 @@ def submitted(
     judges = [worlds[k] for k in judging], draws[:JUDGES]
     gains = [_gain(by_rows, blindly, some, blind_draws.width, rng) for some in judges]
     gain = float(np.dot((part, 1 - part), gains))
-    lost = gain < _CLEAR * doubt
-    chosen = (blindly if lost else by_rows).take(np.argsort(order))
-    notes = {"submits_blind": float(lost), "expected_gain": gain, "votes": votes / VOTES}
+    blind_is_better = gain < _CLEAR * doubt
+    chosen = (blindly if blind_is_better else by_rows).take(np.argsort(order))
+    notes = {"submits_blind": float(blind_is_better), "expected_gain": gain, "votes": votes / VOTES}
     return Table.concat([chosen, guess.take(np.arange(n, rows))]), notes
 
 
 def _spread(of: NDArray[np.intp], n: int) -> NDArray[np.intp]:
-    """Return n of them, far apart: samples of one chain are alike."""
+    """Return n of the indices, evenly spaced, as neighbouring samples of a chain are similar."""
     return of[np.linspace(0, len(of) - 1, n).astype(int)]
 
 
 def _at_most(
     records: Table, worlds: Sequence[Table], rows: int, rng: np.random.Generator
 ) -> tuple[Table, Sequence[Table]]:
-    """Return so many of the rows at random, in their order, where there are more."""
+    """Return a random part of the rows, in their order, if there are more than `rows`."""
     if len(records) <= rows:
         return records, worlds
     chosen = np.sort(rng.permutation(len(records))[:rows])
@@ -199,7 +249,7 @@ def _at_most(
 
 
 def _classes(records: Table, blind: Blind, trust: float) -> NDArray[np.int64]:
-    """Return how many rows of each class to guess: as found, as far as that is to be trusted."""
+    """Return the class shares of the blind guess: those found, shrunk to the prior's by trust."""
     K = max(len(blind.schema.classes), 2)
     share = [np.bincount(t.y, minlength=K) / len(t) for t in (records, blind.own)]
     return share_out(trust * share[0] + (1 - trust) * share[1], _SHARES)
@@ -212,7 +262,7 @@ def _gain(
     width: NDArray[np.float64],
     rng: np.random.Generator,
 ) -> float:
-    """Return by how much one guess scores above the other on average over worlds."""
+    """Return the mean difference between the scores of two guesses over several tables."""
     parts = []
     for world in worlds:
         some = [t.take(rng.permutation(len(t))[:_MOST_ROWS]) for t in (one, other, world)]
@@ -221,25 +271,29 @@ def _gain(
 
 
 def own_rows_differ(victims: Sequence[NDArray[np.int64]], own: Sequence[NDArray[np.int64]]) -> bool:
-    """Tell whether the rows of the prior are no draw of the victims': then no blind guess is worth
-    much.
+    """Return whether the victims' rows have another distribution than the rows of the prior.
 
-    Pearson's test of equal shares, at one in a hundred over all trees. Leaves where few rows are
-    expected count as one (Cochran 1954): with many small leaves chance looks like a difference.
+    If so, no blind guess is reliable. Pearson's test of equal shares is used at the level 0.01
+    divided by the number of trees. Leaves with a small expected count are merged (Cochran 1954),
+    because with many small leaves chance looks like a difference.
 
-    `victims, own`: sequence of int64 array, shape (J, K). The victims' rows, and those of the prior
-    (own ones, else the population's), of each class in each leaf of every tree of the first round.
+    Parameters
+    ----------
+    victims, own : sequence of int64 array, shape (J, K)
+        Number of the victims' rows and of the prior's rows of each class in each leaf, for every
+        tree of the first round.
     """
     for pair in zip(victims, own, strict=False):
         both = np.stack([each.ravel() for each in pair])
+        # expected counts are smallest in the smaller of both groups
         smaller = both.sum(axis=1).min() / max(both.sum(), 1)
-        few = both.sum(axis=0) * smaller < _FEWEST_EXPECTED
-        both = np.column_stack([both[:, ~few], both[:, few].sum(axis=1)])
+        sparse = both.sum(axis=0) * smaller < _FEWEST_EXPECTED
+        both = np.column_stack([both[:, ~sparse], both[:, sparse].sum(axis=1)])
         both = both[:, both.sum(axis=0) > 0]
         if both.shape[1] < 2 or not both.sum(axis=1).all():
             continue
         expected = np.outer(both.sum(axis=1), both.sum(axis=0)) / both.sum()
-        off = float(((both - expected) ** 2 / expected).sum())
-        if chdtrc(both.shape[1] - 1, off) < 0.01 / len(victims):  # Pearson's test
+        statistic = float(((both - expected) ** 2 / expected).sum())
+        if chdtrc(both.shape[1] - 1, statistic) < 0.01 / len(victims):  # Pearson's test
             return True
     return False

@@ -1,4 +1,4 @@
-"""Victims' sums per leaf: what was broadcast, less what own rows brought."""
+"""Leaf sums of the victims' rows: the broadcast sums less the contribution of the local rows."""
 
 from dataclasses import dataclass, replace
 
@@ -19,16 +19,21 @@ Floats = NDArray[np.float64]
 class LeafSums:
     """Sums over the leaves of one tree, in ascending node order.
 
-    `g, h`: float64 array, shape (J,), or None. Victims' sums of gradients and hessians; None where
-    only leaf values are visible.
-    `var_g, var_h`: float64 array, shape (J,). Variance of the noise on them, 0 where exact.
-    `own_g, own_h`: float64 array, shape (J,). Own rows' part.
-    `own_n0, own_n1`: int64 array, shape (J,). Own rows of other classes than the tree's, and of
-    that class.
-    `prior_n0, prior_n1`: int64 array, shape (J,). The same of the rows from which leaf shares and
-    class rates are estimated: own rows, else rows of the population. Default: own rows.
-    `own_leaf`: int32 array, shape (n_own,). Position (not node number) of the leaf of each row of
-    the prior: own ones, or likely ones.
+    Attributes
+    ----------
+    g, h : float64 array, shape (J,), or None
+        Victims' sums of gradients and hessians. None if only leaf values are visible.
+    var_g, var_h : float64 array, shape (J,)
+        Variance of the noise on these sums, 0 if they are exact.
+    own_g, own_h : float64 array, shape (J,)
+        Contribution of the adversary's rows that was subtracted.
+    own_n0, own_n1 : int64 array, shape (J,)
+        Number of the adversary's rows of other classes than the tree's, and of that class.
+    own_leaf : int32 array, shape (n_own,)
+        Position (not node number) of the leaf of each row of the prior.
+    prior_n0, prior_n1 : int64 array, shape (J,), or None
+        Number of rows from which leaf shares and class rates are estimated: local rows, else rows
+        of the population. None means that they are the local rows.
     """
 
     g: Floats | None
@@ -45,7 +50,7 @@ class LeafSums:
 
     @property
     def prior_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The rows of the prior in each leaf, not of the tree's class and of it, (J,) each."""
+        """The prior's rows in each leaf outside and inside the tree's class, shape (J,) each."""
         if self.prior_n0 is None or self.prior_n1 is None:
             return self.own_n0, self.own_n1
         return self.prior_n0, self.prior_n1
@@ -54,11 +59,23 @@ class LeafSums:
 def victim_sums(
     evidence: Evidence, own: Table, n_trees: int, subtract: bool = True
 ) -> list[LeafSums]:
-    """Return per tree the sums the victims' rows brought.
+    """Return the sums of the victims' rows for each tree.
 
-    Own rows run with their own float32 margin, as they did in training. With ``subtract=False``
-    the sums are those of all rows, which is what Di Gennaro et al. (2025) reconstruct.
+    The local rows are routed with their float32 margins, as in training. With ``subtract=False``
+    the sums are those of all rows, which Di Gennaro et al. (2025) reconstruct.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        Trees and sums.
+    own : Table
+        Local rows.
+    n_trees : int
+        Number of trees.
+    subtract : bool, default True
+        Whether to subtract the contribution of the local rows.
     """
+    # float32 margins reproduce the gradients of the training exactly
     margin = evidence.start(len(own))
     out = []
     nodes = Routes.of(evidence.trees[:n_trees]).apply(own.X)
@@ -81,12 +98,22 @@ def victim_sums(
 
 
 def _per_leaf(tree: Tree, node: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Return how many rows are in each leaf of a tree, int64 (J,), given their nodes."""
+    """Return the number of rows in each leaf of a tree, given the leaf nodes of the rows."""
     return np.bincount(node, minlength=len(tree))[tree.leaves]
 
 
 def with_leaves_of(rows: Table, evidence: Evidence, sums: list[LeafSums]) -> list[LeafSums]:
-    """Return the same sums for a prior of these rows."""
+    """Return the sums with ``own_leaf`` for other prior rows.
+
+    Parameters
+    ----------
+    rows : Table
+        Rows of the prior.
+    evidence : Evidence
+        The trees.
+    sums : list of LeafSums
+        Sums of the first trees.
+    """
     trees = evidence.trees[: len(sums)]
     nodes = Routes.of(trees).apply(rows.X).T
     return [
@@ -107,28 +134,28 @@ def _one_tree(
     leaves, n = tree.leaves, len(tree)
     own_g, own_h = (np.bincount(node, part, n)[leaves].astype(np.float64) for part in own_gh)
     own_n0, own_n1 = (np.bincount(node[of], minlength=n)[leaves] for of in (~positive, positive))
-    doubt = np.zeros((2, len(leaves)))
+    variance = np.zeros((2, len(leaves)))
     if not subtract:
         own_g, own_h = np.zeros_like(own_g), np.zeros_like(own_h)
     elif evidence.own_sums is not None:
-        told = evidence.own_sums[t].T
-        if evidence.suppressed:  # rows of small bins count in wrong leaves: others' as own ones
-            others = (evidence.n_rows or 0) / max(len(node), 1) - 1
-            doubt = (max(others, 0.0) * (told - np.stack([own_g, own_h]))) ** 2
-        own_g, own_h = told
-    elif evidence.share < 1:  # each of them is in by a coin that was not told
+        sent_sums = evidence.own_sums[t].T
+        if evidence.suppressed:  # rows of small bins count in wrong leaves, also those of victims
+            rows_ratio = (evidence.n_rows or 0) / max(len(node), 1) - 1
+            variance = (max(rows_ratio, 0.0) * (sent_sums - np.stack([own_g, own_h]))) ** 2
+        own_g, own_h = sent_sums
+    elif evidence.share < 1:  # each row takes part with this probability
         spread = evidence.share * (1 - evidence.share)
-        doubt = np.stack([spread * np.bincount(node, part**2, n)[leaves] for part in own_gh])
+        variance = np.stack([spread * np.bincount(node, part**2, n)[leaves] for part in own_gh])
         own_g, own_h = evidence.share * own_g, evidence.share * own_h
     seen = leaf_sums(evidence, t)
     noise = None if evidence.noise is None else evidence.noise[t]
-    if not evidence.own_inside and evidence.reg_alpha:  # made of values, which say no more of 0
-        doubt[0] += np.where(tree.value[leaves] == 0, evidence.reg_alpha**2 / 3, 0.0)
+    if not evidence.own_inside and evidence.reg_alpha:  # a value of 0 leaves G open
+        variance[0] += np.where(tree.value[leaves] == 0, evidence.reg_alpha**2 / 3, 0.0)
     return LeafSums(
         g=None if seen is None else seen[0] - own_g,
         h=None if seen is None else seen[1] - own_h,
-        var_g=doubt[0] + (0.0 if noise is None else np.maximum(noise.g[leaves], 0.0)),
-        var_h=doubt[1] + (0.0 if noise is None else np.maximum(noise.h[leaves], 0.0)),
+        var_g=variance[0] + (0.0 if noise is None else np.maximum(noise.g[leaves], 0.0)),
+        var_h=variance[1] + (0.0 if noise is None else np.maximum(noise.h[leaves], 0.0)),
         own_g=own_g,
         own_h=own_h,
         own_n0=own_n0,
@@ -138,10 +165,11 @@ def _one_tree(
 
 
 def leaf_sums(evidence: Evidence, t: int) -> tuple[Floats, Floats] | None:
-    """Return broadcast sums (G, H) per leaf, float64, shape (J,) each; None if not visible.
+    """Return the broadcast sums (G, H) of each leaf, float64, shape (J,) each.
 
-    Taken from the nodes; where only hessians are visible, G follows from the leaf value
-    (Di Gennaro et al. 2025, Eq. 7); where only histograms are, from the parent's bins.
+    They are taken from the nodes. If only hessians are visible, G follows from the leaf value (Di
+    Gennaro et al. 2025, Eq. 7). If only histograms are visible, both are computed from the parent's
+    bins. The result is None if none of these determines the sums.
     """
     if evidence.level == "values":
         return None
@@ -174,6 +202,7 @@ def _sums_from_histograms(evidence: Evidence, t: int, tree: Tree) -> Floats | No
         if tree.default_left[node]:
             left = left + hist.totals[k] - hist.sums[k, a:b].sum(axis=0)
         for child, part in ((tree.left[node], left), (tree.right[node], hist.totals[k] - left)):
+            # totals that were sent take precedence over derived ones
             if np.isnan(sums[child, 0]):
                 sums[child] = part
     return None if np.isnan(sums[tree.leaves]).any() else sums

@@ -1,4 +1,4 @@
-"""What is known of numeric targets before rows are sought: their mean, spread, and cells."""
+"""Prior knowledge about numeric targets: their mean, standard deviation, and cells."""
 
 from dataclasses import dataclass, replace
 
@@ -19,32 +19,32 @@ from fedtrees.messages.boosting import LabelSums
 
 Floats = NDArray[np.float64]
 
-#: Cells that targets are told apart by: a middle one of 12 is about 0.25 standard deviations wide,
-#: which a guess within 0.319 of them has right.
+#: Number of cells of the targets. A middle one of 12 is about 0.25 standard deviations wide, and
+#: the metric accepts an error of 0.319 standard deviations.
 CELLS = 12
-#: Targets that stand for those of rows of whom no targets are known.
+#: Number of normal quantiles that represent the targets if none are known.
 DRAWN = 240
-#: Variance of targets over what the leaves of the first tree tell apart, where nothing else tells.
+#: Assumed ratio of the variance of targets to the variance between the leaves of the first tree.
 UNEXPLAINED = 2.0
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean and standard deviation of targets, None where not told."""
+    """Mean and standard deviation of targets, None if they are unknown."""
 
     mean: float | None = None
     deviation: float | None = None
 
     @property
     def range(self) -> tuple[float, float] | None:
-        """Where nearly all targets are."""
+        """Mean plus and minus two standard deviations. None if one of the moments is unknown."""
         if self.mean is None or self.deviation is None:
             return None
         return self.mean - 2 * self.deviation, self.mean + 2 * self.deviation
 
 
 def told_moments(view: View) -> Moments:
-    """Return what the sums of targets that start boosting tell of others' rows."""
+    """Return the moments of the victims' targets from sums that clients send at the start."""
     sums = [
         m.sums
         for item, m in view.messages(LabelSums)
@@ -60,13 +60,22 @@ def told_moments(view: View) -> Moments:
 def with_targets(
     evidence: Evidence, own: Table, schema: Schema, told: Moments, inside: int | None = None
 ) -> tuple[Evidence, Table, Schema]:
-    """Return evidence with cells of the victims' targets, and own rows with theirs as a column.
+    """Return evidence with cells of the victims' targets, and rows with the target as a column.
 
-    The rows of `Evidence.population` in the returned evidence have that column, too.
+    The rows of `Evidence.population` in the returned evidence have this column, too.
 
-    `schema`: Returned, too, with that column.
-    `told`: What else is known of the victims' targets.
-    `inside`: How many of the rows are none of the victims'; default: all own ones.
+    Parameters
+    ----------
+    evidence : Evidence
+        Trees for numeric targets.
+    own : Table
+        Local rows.
+    schema : Schema
+        It is returned with the additional column.
+    told : Moments
+        Known moments of the victims' targets.
+    inside : int, optional
+        Number of training rows that are not rows of the victims. None means all local rows.
     """
     moments = moments_of(evidence, own, told)
     n = _victims_in(evidence, len(own) if inside is None else inside)
@@ -77,7 +86,10 @@ def with_targets(
 
 
 def narrowed(guess: Guess) -> Guess:
-    """Return a guess of rows whose last column is the target, as one of rows that have targets."""
+    """Move the last column of reconstructed rows back to the targets.
+
+    Leaf counts are summed over classes.
+    """
 
     def one(claim: Claim) -> Claim:
         if isinstance(claim, LeafCounts):
@@ -88,16 +100,21 @@ def narrowed(guess: Guess) -> Guess:
 
 
 def moments_of(evidence: Evidence, rows: Table, told: Moments) -> Moments:
-    """Return the most that is known of the victims' targets.
+    """Return the best available moments of the victims' targets.
 
-    `evidence`: Its leaf sums are of own rows, too, if ``own_inside``.
-    `rows`: Own rows. Without any, the deviation is that of the rows of the population.
-    `told`: Of the victims, from elsewhere.
+    Parameters
+    ----------
+    evidence : Evidence
+        Its leaf sums include the local rows if ``own_inside``.
+    rows : Table
+        Local rows. Without any, the deviation is that of the rows of the population.
+    told : Moments
+        Moments known from other messages. They take precedence.
     """
-    own, first = rows.y.astype(np.float64), evidence.first_own
+    local_targets, first = rows.y.astype(np.float64), evidence.first_own
     likely = evidence.prior_rows(rows)
     base = float(np.ravel(evidence.base_margin)[0])
-    if first and len(likely):  # by what others' trees add to rows of the prior
+    if first and len(likely):  # mean prediction of the foreign trees for rows of the prior
         base = float(at_tree(evidence, likely.X, first)[1].mean())
     mean, deviation, exact = told.mean, told.deviation, evidence.noise is None
     if deviation is None and len(likely) > 1:
@@ -108,12 +125,12 @@ def moments_of(evidence: Evidence, rows: Table, told: Moments) -> Moments:
         if sums is not None and exact and sums[1].sum() >= 1:
             mean = base - float(sums[0].sum() / sums[1].sum())
         n = evidence.n_rows or 0
-        if evidence.own_inside and len(own) and n > len(own):
-            mean = (n * mean - float(own.sum())) / (n - len(own))
+        if evidence.own_inside and len(local_targets) and n > len(local_targets):
+            mean = (n * mean - float(local_targets.sum())) / (n - len(local_targets))
     if deviation is None and sums is not None:
         g, h = sums
-        some = h > 0
-        between = float((g[some] ** 2 / h[some]).sum() / max(h[some].sum(), 1))
+        nonempty = h > 0
+        between = float((g[nonempty] ** 2 / h[nonempty]).sum() / max(h[nonempty].sum(), 1))
         deviation = np.sqrt(UNEXPLAINED * between)
     elif deviation is None and evidence.trees:
         tree = evidence.trees[first]
@@ -123,42 +140,43 @@ def moments_of(evidence: Evidence, rows: Table, told: Moments) -> Moments:
 
 
 def targets_of(moments: Moments, own: Floats, n: int) -> Targets:
-    """Return cells of n victims' targets: own rows' distribution, tilted to the mean, or a normal.
+    """Return cells of the targets of n victims' rows with the given moments.
 
-    `moments`: Of the victims, both known.
-    `own`: float64 array, shape (r,).
+    Their distribution is that of the prior's targets, tilted to the victims' mean. With fewer than
+    two prior targets it is a normal distribution.
     """
     assert moments.mean is not None
     assert moments.deviation is not None
-    known = own
+    support = own
     if len(own) < 2:
-        known = moments.mean + moments.deviation * ndtri((np.arange(DRAWN) + 0.5) / DRAWN)
-    known = np.sort(known.astype(np.float32))
-    cuts = np.quantile(known, np.arange(1, CELLS) / CELLS, method="nearest")
-    edges = np.unique(cuts[cuts > known[0]]).astype(np.float32)
-    cell = np.searchsorted(edges, known, side="right")
+        support = moments.mean + moments.deviation * ndtri((np.arange(DRAWN) + 0.5) / DRAWN)
+    support = np.sort(support.astype(np.float32))
+    cuts = np.quantile(support, np.arange(1, CELLS) / CELLS, method="nearest")
+    edges = np.unique(cuts[cuts > support[0]]).astype(np.float32)
+    cell = np.searchsorted(edges, support, side="right")
     count = np.bincount(cell, minlength=len(edges) + 1).astype(np.float64)
-    values = np.bincount(cell, known, len(edges) + 1) / np.maximum(count, 1)
+    values = np.bincount(cell, support, len(edges) + 1) / np.maximum(count, 1)
     return Targets(edges, values, share_out(_tilted(count, values, moments.mean), n))
 
 
 def _tilted(share: Floats, values: Floats, mean: float) -> Floats:
-    """Return the shares nearest to these (in relative entropy) whose mean is given."""
+    """Return the distribution closest in relative entropy to the shares that has the given mean."""
     spread = float(np.ptp(values))
     if not spread:
         return share
     at = (values - values.min()) / spread
-    wanted = float(np.clip((mean - values.min()) / spread, 0.02, 0.98))
+    scaled_mean = float(np.clip((mean - values.min()) / spread, 0.02, 0.98))
+    # bisection of the exponential tilt, whose mean is monotone
     low, high = -50.0, 50.0
     for _ in range(60):
         middle = (low + high) / 2
         weight = share * np.exp(middle * (at - 0.5))
-        low, high = (middle, high) if weight @ at < wanted * weight.sum() else (low, middle)
+        low, high = (middle, high) if weight @ at < scaled_mean * weight.sum() else (low, middle)
     return share * np.exp(low * (at - 0.5))
 
 
-def _victims_in(evidence: Evidence, own: int) -> int:
-    """Return how many victims' rows there are: as declared, or as hessians of 1 have it."""
+def _victims_in(evidence: Evidence, n_local: int) -> int:
+    """Return the number of victims' rows: declared, or the sum of hessians, which are 1."""
     rows = evidence.n_rows
     if evidence.sizes is not None:
         return sum(evidence.sizes)
@@ -167,7 +185,7 @@ def _victims_in(evidence: Evidence, own: int) -> int:
         if sums is None:
             return evidence.most_rows or 0
         rows = round(float(sums[1].sum()) / evidence.share)
-    return max(rows - (own if evidence.own_inside else 0), 0)
+    return max(rows - (n_local if evidence.own_inside else 0), 0)
 
 
 def place_targets(
@@ -176,10 +194,20 @@ def place_targets(
     sums: LeafSums | None = None,
     n: NDArray[np.int64] | None = None,
 ) -> None:
-    """Give every row a likely cell of its target, in place.
+    """Assign a likely target cell to every row, in place.
 
-    ``n``, int64 (J,), are the rows in each leaf of the first tree, one leaf after the other: their
-    targets are such that the leaf's ``sums`` have their mean. Those of other rows are as all are.
+    Parameters
+    ----------
+    boxes : Boxes
+        Rows whose last feature is the target.
+    evidence : Evidence
+        Cells of the targets.
+    sums : LeafSums, optional
+        Sums of the first tree. The targets of the rows of a leaf get the mean that follows from
+        them.
+    n : int64 array, shape (J,), optional
+        Number of rows in each leaf of the first tree. Rows are ordered by leaf. The targets of all
+        remaining rows have the overall distribution.
     """
     targets = evidence.targets
     assert targets is not None

@@ -1,4 +1,4 @@
-"""Random forests as they are told to whoever helps to grow them."""
+"""Random forests as their server announces them to the clients that help to grow them."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
 
 
 def told_forest(view: View) -> RandomForest | None:
-    """Return the forest that clients are told as they help to grow it, None if there is none."""
+    """Return the forest that clients receive while they help to grow it, None if there is none."""
     pooled = [m for _, m in view.messages(PooledForest) if len(m.sizes)]
     if pooled:
         return RandomForest.from_arrays(vars(pooled[-1]))
@@ -21,7 +21,7 @@ def told_forest(view: View) -> RandomForest | None:
 
 
 def grown_trees(view: View) -> tuple[ClassTree, ...]:
-    """Return the trees that splits and leaves tell whoever helps to grow them."""
+    """Return the trees that follow from the broadcast splits and leaf classes."""
     splits: dict[int, list[NodeSplits]] = defaultdict(list)
     for _, m in view.messages(NodeSplits):
         splits[m.tree].append(m)
@@ -29,14 +29,14 @@ def grown_trees(view: View) -> tuple[ClassTree, ...]:
     return tuple(_tree(splits[t], leaves[t]) for t in sorted(leaves))
 
 
-def _tree(splits: Sequence[NodeSplits], told: LeafClasses) -> ClassTree:
+def _tree(splits: Sequence[NodeSplits], leaf_classes: LeafClasses) -> ClassTree:
     n = 1 + 2 * sum(len(m.nodes) for m in splits)
     feature, left, right = (np.full(n, -1, dtype=np.int32) for _ in range(3))
     threshold, default = np.zeros(n, dtype=np.float32), np.zeros(n, dtype=np.bool_)
     for m in splits:
         feature[m.nodes], threshold[m.nodes] = m.feature, m.threshold
         left[m.nodes], right[m.nodes], default[m.nodes] = m.left, m.left + 1, m.default_left
-    blank = np.full((n, told.probability.shape[1]), np.nan)
+    blank = np.full((n, leaf_classes.probability.shape[1]), np.nan)
     return ClassTree(feature, threshold, left, right, default, blank).released(
-        told.probability, told.counts
+        leaf_classes.probability, leaf_classes.counts
     )

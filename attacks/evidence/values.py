@@ -1,10 +1,10 @@
-"""First-tree counts when only leaf values are visible (split-only broadcast).
+"""First-tree counts if only leaf values are visible (split-only broadcast).
 
-Beyond the paper: Di Gennaro et al. (2025), Sec. 7, propose to send leaf values without G and H
-and expect the leak to close. A value v = -eta G / (H + lambda) still ties the two integers of a
-leaf together: N1 = N p + (v/eta)(N p(1-p) + lambda) must be an integer, so every N leaves at most
-one N1 (few N leave any). The leaves must add up to the declared number of rows, which a dynamic
-programme over the candidate lists enforces exactly.
+This goes beyond Di Gennaro et al. (2025), Sec. 7, who propose to send leaf values without G and H
+and expect this to close the leak. A value v = -eta G / (H + lambda) still connects the two integers
+of a leaf: N1 = N p + (v/eta)(N p(1-p) + lambda) must be an integer, so that every N is compatible
+with at most one N1, and few N with any. The leaves must add up to the declared number of rows,
+which a dynamic programme over the candidate lists enforces exactly.
 """
 
 from collections.abc import Sequence
@@ -34,13 +34,21 @@ Ints = NDArray[np.int64]
 VALUE_ULPS = 4.0  # float32 error of a leaf value: sums, division and product by eta
 GRADIENT_ERROR = 3.5e-8  # rows' g is float32(p) - 1, not p - 1: error on N1 per row
 MAX_STEPS = 400_000_000  # work bound of the dynamic programme (about two seconds)
-MEAN_ERROR = 1e-7  # of a label mean in float32, per row
-UNKNOWN_N_FACTOR = 10  # with N unknown, totals up to this many times the own rows are searched
+MEAN_ERROR = 1e-7  # error of a float32 label mean, per row
+UNKNOWN_N_FACTOR = 10  # with N unknown, totals up to this multiple of the local rows are searched
 
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Pairs a leaf may hold, all clients together: int64 ``n``, ``n1``; float64 log prior."""
+    """Possible numbers of rows and positives of a leaf, all clients together, and their log prior.
+
+    Attributes
+    ----------
+    n, n1 : int64 array, shape (k,)
+        Rows, and rows of the tree's class.
+    score : float64 array, shape (k,)
+        Log prior probability up to a constant (nats).
+    """
 
     n: Ints
     n1: Ints
@@ -48,7 +56,21 @@ class Candidates:
 
 
 def first_counts(evidence: Evidence, sums: LeafSums, n_own: int, whole: bool, t: int = 0) -> Counts:
-    """Return the counts of tree ``t`` of the first round by the best means there are."""
+    """Return the counts of a tree of the first round from its sums, or else from its leaf values.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        The trees.
+    sums : LeafSums
+        Sums of this tree.
+    n_own : int
+        Number of local rows.
+    whole : bool
+        If True, all training rows are counted. Otherwise the adversary's rows are left out.
+    t : int, default 0
+        The tree.
+    """
     ph = first_gradient(evidence, t)
     if sums.g is not None:
         n_victims = victims_of(evidence, n_own, whole)
@@ -62,7 +84,17 @@ def first_counts(evidence: Evidence, sums: LeafSums, n_own: int, whole: bool, t:
 
 
 def victims_of(evidence: Evidence, n_own: int, whole: bool) -> int | None:
-    """Return the declared number of rows sought, in a round or not; None where none was."""
+    """Return the declared number of rows to reconstruct. None if no number was declared.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        Declared number of rows.
+    n_own : int
+        Number of local rows.
+    whole : bool
+        If True, the local rows are counted as well.
+    """
     if evidence.n_rows is None:
         return None
     return max(evidence.n_rows - (n_own if evidence.own_inside and not whole else 0), 0)
@@ -71,11 +103,28 @@ def victims_of(evidence: Evidence, n_own: int, whole: bool) -> int | None:
 def left_out(
     evidence: Evidence, counts: Sequence[Counts], sums: LeafSums, n_own: int, whole: bool
 ) -> tuple[Ints, Ints]:
-    """Return how many rows of each class are in no leaf of the first round, int64 (K,) each.
+    """Return the number of rows of each class that are in no leaf of the first round.
 
-    First all of them, as many as the declared number leaves; then those among them that are held
-    out of every round. Where boosting starts at the label mean, that tells their labels; else they
-    have those of the others.
+    If boosting starts at the label mean, this mean determines their labels. Otherwise they have the
+    class shares of the counted rows.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        Declared number of rows and sampling rates.
+    counts : sequence of Counts
+        Counts of the trees of the first round.
+    sums : LeafSums
+        Sums of the first tree.
+    n_own : int
+        Number of local rows.
+    whole : bool
+        If True, the local rows are counted as well.
+
+    Returns
+    -------
+    out, never : int64 array, shape (K,) each
+        All rows outside the first round, and those of them that are held out of every round.
     """
     if len(counts) == 1:
         inside = np.array([counts[0].n0.sum(), counts[0].n1.sum()])
@@ -91,6 +140,7 @@ def left_out(
         positives = np.clip(p * (evidence.n_rows or n) - own1 - inside[1], 0, rest)
         rate = np.array([rest - positives, positives])
     sizes = share_out(rate, rest)
+    # share of the rows outside the first round that are outside every round
     never = evidence.held_out / max(1 - evidence.share, 1e-12)
     return sizes, np.rint(never * sizes).astype(np.int64)
 
@@ -98,10 +148,21 @@ def left_out(
 def counts_from_values(
     evidence: Evidence, sums: LeafSums, ph: tuple[float, float], t: int = 0
 ) -> Counts:
-    """Return the most probable counts of tree ``t`` of the first round given its leaf values.
+    """Return the most probable counts of a first-round tree given its leaf values.
 
-    The prior is Dirichlet-multinomial over (leaf, class) cells given the prior's rows: conditional
+    The prior is Dirichlet-multinomial over (leaf, class) cells given the prior's rows. Conditional
     on the total, it is a product of negative binomials per cell.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        Trees and training parameters.
+    sums : LeafSums
+        Local rows and prior rows in the leaves.
+    ph : tuple of float
+        Probability and hessian of every row.
+    t : int, default 0
+        The tree.
     """
     leaves = _Leaves(evidence, evidence.trees[t], sums, *ph)
     n_max = leaves.most_rows
@@ -120,10 +181,24 @@ def counts_from_values(
 def size_scores(
     evidence: Evidence, sums: LeafSums, ph: tuple[float, float], t: int = 0
 ) -> Floats | None:
-    """Return the log weight of every number of rows, that of the best counts of so many.
+    """Return the log probability of every total number of rows under its best counts.
 
-    Float64, shape (most rows + 1,); None where no whole numbers have such leaf values, or the
-    values are noisy, or of numeric targets.
+    Parameters
+    ----------
+    evidence : Evidence
+        Trees and training parameters.
+    sums : LeafSums
+        Local rows and prior rows in the leaves.
+    ph : tuple of float
+        Probability and hessian of every row.
+    t : int, default 0
+        The tree.
+
+    Returns
+    -------
+    float64 array, shape (most rows + 1,), or None
+        None if no integers give the leaf values, if the values are noisy, or if targets are
+        numeric.
     """
     leaves = _Leaves(evidence, evidence.trees[t], sums, *ph)
     if _noisy(sums) or evidence.targets is not None:
@@ -137,7 +212,7 @@ def size_scores(
 
 @dataclass(frozen=True, eq=False)
 class _Leaves:
-    """The leaves of one tree: what was seen, own rows, and p and h of every row."""
+    """The leaves of one tree with local rows, and p and h of every row."""
 
     evidence: Evidence
     tree: Tree
@@ -147,28 +222,28 @@ class _Leaves:
 
     @property
     def inside(self) -> tuple[Ints, Ints]:
-        """Own rows of either class that the tree was grown on, int64, shape (J,) each."""
-        there = int(self.evidence.own_inside)
-        if there and self.evidence.share < 1:  # by their sums, which are exact if they were told
+        """Local rows of either class that the tree was grown on, int64, shape (J,) each."""
+        is_inside = int(self.evidence.own_inside)
+        if is_inside and self.evidence.share < 1:  # from their sums, which are exact if sent
             n = np.rint(self.sums.own_h / self.h)
             n1 = np.clip(np.rint(n * self.p - self.sums.own_g), 0, n)
             return (n - n1).astype(np.int64), n1.astype(np.int64)
-        return there * self.sums.own_n0, there * self.sums.own_n1
+        return is_inside * self.sums.own_n0, is_inside * self.sums.own_n1
 
     @property
     def n_own(self) -> int:
-        """Own rows."""
+        """Number of local rows."""
         return int((self.sums.own_n0 + self.sums.own_n1).sum())
 
     @property
     def most_rows(self) -> int:
-        """The number of rows where it is known, else the most there may be."""
-        evidence, own = self.evidence, self.n_own
+        """The number of rows if it is known, else an upper bound."""
+        evidence, n_local = self.evidence, self.n_own
         if evidence.n_rows is not None:
-            return max(int(evidence.n_rows), own if evidence.own_inside else 0)
+            return max(int(evidence.n_rows), n_local if evidence.own_inside else 0)
         if evidence.most_rows is not None:
             return evidence.most_rows
-        return UNKNOWN_N_FACTOR * max(own, 100)
+        return UNKNOWN_N_FACTOR * max(n_local, 100)
 
 
 def positives_of_value(
@@ -179,14 +254,27 @@ def positives_of_value(
     off: float = 0.0,
     alpha: float = 0.0,
 ) -> tuple[Floats, Floats]:
-    """Return the N1 that a leaf value implies for each N, and its error, float64, (k,) each.
+    """Return the N1 that a leaf value implies for each N, and its error.
 
-    `value`: float32. Of the leaf, learning rate included.
-    `n`: int64 array, shape (k,). Rows the leaf may hold.
-    `ph`: Probability and hessian of every row before the tree.
-    `settings`: eta and lambda.
-    `off`: Error of the value beyond float32 (half a step where it was rounded).
-    `alpha`: L1 penalty: a value of 0 says that G is no larger than that.
+    Parameters
+    ----------
+    value : float32
+        Leaf value, learning rate included.
+    n : int64 array, shape (k,)
+        Possible numbers of rows of the leaf.
+    ph : tuple of float
+        Probability and hessian of every row before the tree.
+    settings : tuple of float
+        eta and lambda.
+    off : float, default 0.0
+        Error of the value beyond float32, for example half a step if it was rounded.
+    alpha : float, default 0.0
+        L1 penalty. A value of 0 then only bounds G.
+
+    Returns
+    -------
+    exact, error : float64 array, shape (k,) each
+        Real-valued solution for N1, and its largest error.
     """
     p, h = ph
     eta, reg_lambda = settings
@@ -199,8 +287,9 @@ def positives_of_value(
 
 
 def _all_candidates(leaves: _Leaves, n_max: int) -> list[Candidates]:
-    """List what every leaf may hold, thinned where all together are too many."""
+    """List the candidates of every leaf, thinned if there are too many for the search."""
     lists = [_candidates(leaves, j, n_max) for j in range(len(leaves.sums.own_n0))]
+    # the dynamic programme takes one step per candidate and total
     if sum(len(c.n) for c in lists) * (n_max + 1) > MAX_STEPS:
         keep = max(int(MAX_STEPS / ((n_max + 1) * len(lists))), 1)
         lists = [_keep_best(c, keep) for c in lists]
@@ -223,8 +312,8 @@ def _candidates(leaves: _Leaves, j: int, n_max: int) -> Candidates:
     exact, tolerance = positives_of_value(
         value, n, (p, h), (evidence.learning_rate, evidence.reg_lambda), off, evidence.reg_alpha
     )
-    # of several integers inside the tolerance, the prior's favourite would need a search per N;
-    # the nearest one is the likeliest where the tolerance is below half a row
+    # with several integers inside the tolerance, finding the most probable one would need a search
+    # per N; below half a row the nearest one is the only one
     n1 = np.rint(exact).astype(np.int64)
     lower, upper = own1, n - own0
     inside = (np.abs(exact - n1) <= tolerance) & (n1 >= lower) & (n1 <= upper)
@@ -260,7 +349,7 @@ def _totals(leaves: _Leaves, n_leaves: int, n_max: int) -> Floats:
 
 
 def _binomial(x: Floats, n: int, share: float) -> Floats:
-    """Return the log probability that x of n rows are in a round, -inf where that cannot be."""
+    """Return the log probability that x of n rows are in a round, -inf if impossible."""
     inside = np.clip(x, 0, n)
     choose = gammaln(n + 1) - gammaln(inside + 1) - gammaln(n - inside + 1)
     out = choose + inside * np.log(share) + (n - inside) * np.log1p(-share)
@@ -268,7 +357,7 @@ def _binomial(x: Floats, n: int, share: float) -> Floats:
 
 
 def _log_prior(extra: Ints, rows: int) -> Floats:
-    """Return the log weight of ``extra`` victims in a cell with ``rows`` rows of the prior."""
+    """Return the log weight of ``extra`` victims' rows in a cell with ``rows`` prior rows."""
     r = rows + DIRICHLET_PRIOR
     return np.asarray(gammaln(extra + r) - gammaln(r) - gammaln(extra + 1.0), dtype=np.float64)
 
@@ -276,13 +365,13 @@ def _log_prior(extra: Ints, rows: int) -> Floats:
 def _keep_best(c: Candidates, keep: int) -> Candidates:
     if c.n.shape[0] <= keep:
         return c
-    # without the total's tilt the score always favours small N; thin evenly instead
+    # without the constraint on the total, the score favours small N, so that thinning is even
     rows = np.unique(np.linspace(0, c.n.shape[0] - 1, keep).astype(np.int64))
     return Candidates(c.n[rows], c.n1[rows], c.score[rows])
 
 
 def _solve(lists: list[Candidates], weight: Floats) -> Ints | None:
-    """Choose one candidate per leaf, most probable over totals of this log weight."""
+    """Choose one candidate per leaf that maximises score plus log weight of the total."""
     if any(c.n.shape[0] == 0 for c in lists):
         return None
     best, back = _best_totals(lists, len(weight) - 1)
@@ -292,12 +381,13 @@ def _solve(lists: list[Candidates], weight: Floats) -> Ints | None:
     chosen = np.zeros(len(lists), dtype=np.int64)
     for j in range(len(lists) - 1, -1, -1):
         chosen[j] = back[j, total]
+        # follow the choices back from the last leaf to the first
         total -= int(lists[j].n[chosen[j]])
     return chosen
 
 
 def _best_totals(lists: list[Candidates], n_max: int) -> tuple[Floats, NDArray[np.int32]]:
-    """Return the log weight of the best choice for every total, and what it takes of each leaf."""
+    """Return the best log weight for every total, and the chosen candidate of each leaf."""
     offsets = np.concatenate([[0], np.cumsum([c.n.shape[0] for c in lists])]).astype(np.int64)
     n, score = (np.concatenate([getattr(c, part) for c in lists]) for part in ("n", "score"))
     best, back = _forward(offsets, n, score, n_max)
@@ -327,16 +417,19 @@ def _forward(offsets, n, score, n_max):  # type: ignore[no-untyped-def]
 
 
 def _closest(leaves: _Leaves, n_max: int) -> Counts:
-    """Fall back to the prior's shares for N and the nearest N1 if no exact combination exists."""
+    """Return approximate counts if no exact combination exists.
+
+    N follows the prior's shares, and N1 is the nearest integer given N.
+    """
     evidence, tree, sums = leaves.evidence, leaves.tree, leaves.sums
     inside = leaves.inside
-    there = inside[0] + inside[1]
+    local_rows = inside[0] + inside[1]
     if evidence.share < 1 and evidence.n_rows is not None:
-        n_max = int(there.sum()) + round(evidence.share * max(n_max - leaves.n_own, 0))
-    n = share_out(np.add(*sums.prior_counts) + DIRICHLET_PRIOR, n_max - int(there.sum()))
+        n_max = int(local_rows.sum()) + round(evidence.share * max(n_max - leaves.n_own, 0))
+    n = share_out(np.add(*sums.prior_counts) + DIRICHLET_PRIOR, n_max - int(local_rows.sum()))
     u = tree.value[tree.leaves].astype(np.float64) / evidence.learning_rate
-    weight = (n + there) * leaves.h + evidence.reg_lambda
-    exact = (n + there) * leaves.p + u * weight + evidence.reg_alpha * np.sign(u) - inside[1]
+    weight = (n + local_rows) * leaves.h + evidence.reg_lambda
+    exact = (n + local_rows) * leaves.p + u * weight + evidence.reg_alpha * np.sign(u) - inside[1]
     if _noisy(sums):
         likely = replace(sums, var_g=sums.var_g + u * u * sums.var_h)
         exact = shrink_positives(exact, n, likely)
@@ -345,5 +438,5 @@ def _closest(leaves: _Leaves, n_max: int) -> Counts:
 
 
 def _noisy(sums: LeafSums) -> bool:
-    """Tell whether leaves are values of noisy sums, hence of no whole rows."""
+    """Return whether leaf values come from noisy sums, so that no integers fit them."""
     return max(sums.var_g.max(initial=0.0), sums.var_h.max(initial=0.0)) > NOISE_FLOOR

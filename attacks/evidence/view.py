@@ -1,4 +1,4 @@
-"""Turn a view of messages into evidence: the most that this adversary saw."""
+"""Convert a view of messages into evidence with all details that this adversary saw."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -52,12 +52,19 @@ LEVELS: tuple[Level, ...] = ("values", "statistics", "histograms")
 
 
 def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
-    """Read the trees of a run from the messages in a view.
+    """Return the trees of a run with all visible statistics, read from the messages in a view.
 
-    `most`: {"histograms", "statistics", "values"}. Use no more than this, for comparing what each
-    level of detail is worth.
+    Parameters
+    ----------
+    view : View
+        The adversary's view.
+    most : {"histograms", "statistics", "values"}
+        Most detailed level to use. It serves to compare the value of each level of detail.
 
-    Returns: None where the view holds no trained tree, or those of single clients.
+    Returns
+    -------
+    Evidence or None
+        None if the view contains no trained tree, or trees of single clients.
     """
     if grown_alone(view):
         return None
@@ -65,7 +72,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     params = params_of(view)
     histograms: tuple[NodeHistograms, ...] | None = None
     source, level = EVERYONE, most
-    if cuts is None or start is None:  # whoever has the model alone
+    if cuts is None or start is None:  # the view contains only the model
         trees, start, level = _released(view)
     elif replayed := list(replay_trees(view, by_client=False)):
         (source,) = replayed[0].sums
@@ -75,7 +82,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     else:
         trees = _assemble(view)
         level = "statistics" if trees and trees[0].g is not None else "values"
-    sent_with_splits = histograms is None  # sums are those beside splits and leaf values
+    sent_with_splits = histograms is None  # sums were sent with splits and leaf values
     if not trees or len(start) != (1 if classes in (0, 2) else classes):
         return None
     if LEVELS.index(most) < LEVELS.index(level):
@@ -85,10 +92,11 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     held_out = p["validation_fraction"] if p.get("early_stopping_rounds") else 0.0
     some = params.subsample < 1 or held_out > 0 or suppressed
     shown = trees if level != "values" else tuple(_bare(t) for t in trees)
-    # own rows' part as it was sent, and with it own noise, can be taken off
+    # the contribution of the local rows can be subtracted with the noise that was added to it
     own_leaf_sums = own_sums(view, shown, cuts) if some or law is not None else None
     has_own_rows = own_leaf_sums is not None and view.rows is not None and len(view.rows) > 0
     parties = clients_in(view, OTHERS if has_own_rows else EVERYONE), clients_in(view, source)
+    # a view with only the model has no cut points, and its thresholds are the best substitute
     noisy_cuts = cuts or _cuts_used(trees, len(view.schema.features))
     evidence = Evidence(
         trees=shown,
@@ -120,9 +128,16 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
 
 
 def with_opened(view: View, evidence: Evidence, opened: Opened) -> Evidence:
-    """Return the evidence with sums that were opened in place of those that were released.
+    """Replace the released sums of the evidence by opened sums.
 
-    `evidence`: Of the released trees, all of them.
+    Parameters
+    ----------
+    view : View
+        The adversary's view.
+    evidence : Evidence
+        All released trees.
+    opened : Opened
+        Sums that the adversary's parties opened.
     """
     n_rows = view.n_rows
     if not opened.own_inside and view.rows is not None:
@@ -144,7 +159,17 @@ def _start(view: View) -> NDArray[np.float32] | None:
 
 
 def histograms_of(view: View, replayed: ReplayedTree, source: str) -> NodeHistograms:
-    """Return the histograms of one source in a replayed tree, converted from fixed point."""
+    """Return the histograms of one source in a replayed tree, converted from fixed point.
+
+    Parameters
+    ----------
+    view : View
+        The adversary's view.
+    replayed : ReplayedTree
+        The tree.
+    source : str
+        Key of the histograms in ``replayed.sums``.
+    """
     fixed = replayed.sums[source], replayed.totals[source][replayed.nodes]
     sums, totals = (from_fixed(part, replayed.bits) for part in fixed)
     law = law_of_sums(view, clients_in(view, source), hiding=False)
@@ -172,7 +197,10 @@ def _assemble(view: View) -> tuple[Tree, ...]:
 
 
 def _released(view: View) -> tuple[tuple[Tree, ...], NDArray[np.float32], Level]:
-    """Return trees and start of the model that everybody has, and how much it tells, or no tree."""
+    """Return trees, base margin and level of the model that all parties have.
+
+    There are no trees if the view contains no model.
+    """
     models = (message.model() for _, message in view.messages(BoostedModel))
     forest = next(models, None) or machines_model(view)
     if forest is None:
@@ -182,7 +210,7 @@ def _released(view: View) -> tuple[tuple[Tree, ...], NDArray[np.float32], Level]
 
 
 def _cuts_used(trees: Sequence[Tree], features: int) -> Cuts:
-    """Return the thresholds of a model as cut points: there are at least these."""
+    """Return the thresholds of a model as cut points. The true cut points include these."""
     feature = np.concatenate([t.feature for t in trees] or [np.zeros(0, dtype=np.int32)])
     threshold = np.concatenate([t.threshold for t in trees] or [np.zeros(0, dtype=np.float32)])
     is_number = np.isfinite(threshold)  # a split by categories, or of missing values, has none
@@ -203,12 +231,22 @@ def noise_of(
     told: bool = False,
     rows: tuple[Tree, ...] | None = None,
 ) -> tuple[NodeNoise, ...] | None:
-    """Return what is known of the noise on every tree's sums, None where they are exact.
+    """Return the known noise on the sums of every tree, None if they are exact.
 
-    `trees`: With everybody's sums, which decide what was asked for.
-    `parties`: Of how many clients the noise is in the sums of nodes, and in bins.
-    `told`: Whether sums are those that were sent beside splits and leaf values.
-    `rows`: The trees with the sums that the noise is on, if these are others.
+    Parameters
+    ----------
+    view : View
+        The adversary's view.
+    trees : tuple of Tree
+        Trees with the sums of all clients, which decide which nodes were built.
+    cuts : Cuts
+        Bins of the histograms.
+    parties : tuple of int
+        Number of clients whose noise is in the sums of nodes, and in those of bins.
+    told : bool, default False
+        Whether the sums were sent with splits and leaf values.
+    rows : tuple of Tree, optional
+        The trees with the sums that contain the noise, if these are different.
     """
     if releases_leaves(view):
         return leaf_noise(view, trees, 1.0)
@@ -235,7 +273,7 @@ def _expected_rows(view: View, trees: tuple[Tree, ...]) -> list[NDArray[np.float
     """Return the expected number of rows in every node, one array per tree.
 
     The rows of the prior (`View.prior_rows`) are routed through each tree, and their share of a
-    node is taken for the share of all rows.
+    node estimates the share of all rows.
     """
     X = (view.prior_rows or Table.empty(view.schema)).X
     out = []
@@ -250,10 +288,16 @@ def _expected_rows(view: View, trees: tuple[Tree, ...]) -> list[NDArray[np.float
 
 
 def node_noise(tree: Tree, cuts: Cuts, cell: tuple[float, float]) -> NodeNoise:
-    """Follow the variance of the noise through splits and sibling subtraction.
+    """Propagate the variance of the noise through splits and sibling subtraction.
 
-    ``cell`` is that of gradients and of hessians in a freshly built bin, over all clients;
-    ``tree.h`` decides which sibling was built.
+    Parameters
+    ----------
+    tree : Tree
+        ``tree.h`` decides which sibling was built.
+    cuts : Cuts
+        Bins of the histograms.
+    cell : tuple of float
+        Variance of gradient and hessian in a newly built bin, over all clients.
     """
     node = np.zeros((len(tree), 2))
     cells = np.broadcast_to(cell, node.shape).copy()
@@ -262,6 +306,7 @@ def node_noise(tree: Tree, cuts: Cuts, cell: tuple[float, float]) -> NodeNoise:
     for i in np.flatnonzero(tree.feature >= 0):
         left, right = int(tree.left[i]), int(tree.right[i])
         node[left] = bin_of[i] * cells[i]
+        # the right child is the difference of parent and left child, so that variances add up
         node[right] = node[i] + node[left]
         if tree.h is not None:
             pair = np.array([left, right], dtype=np.int32)
@@ -273,7 +318,7 @@ def node_noise(tree: Tree, cuts: Cuts, cell: tuple[float, float]) -> NodeNoise:
 
 
 def _bins_left(tree: Tree, cuts: Cuts) -> NDArray[np.int64]:
-    """Return how many histogram cells make up each inner node's left child, int64, (n_nodes,)."""
+    """Return the number of histogram cells in each inner node's left child, int64, (n_nodes,)."""
     count = np.zeros(len(tree), dtype=np.int64)
     for i in np.flatnonzero(tree.feature >= 0):
         count[i] = bins_left(tree, int(i), cuts).sum()

@@ -1,1 +1,1 @@
-"""Rows from released forests of random splits and noisy class counts (DRAFT-DP and beyond)."""
+"""Reconstruct rows from released forests of random splits and noisy class counts (DRAFT-DP)."""

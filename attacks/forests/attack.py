@@ -1,4 +1,4 @@
-"""`draft-dp`: rows from the noisy counts of a forest of random tests."""
+"""`draft-dp`: reconstruct rows from the noisy counts of a forest of random tests."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -34,24 +34,25 @@ MODES = get_args(Mode)
 class DraftDP(Attack):
     """Reconstruct all rows from a forest with noisy class counts (after Gorgé et al. 2025).
 
-    They ask a constraint solver for the table under which the counts are most likely. That table
-    fits the noise. This attack samples tables by how likely they are, with a prior that is learned
-    along, and returns the one that is closest to all samples (docs/studies/draft-dp.md).
-    Attributes that the threat tells (``attributes=``) stay as they are.
+    The published attack uses a constraint solver to find the table under which the counts are most
+    likely. This table overfits the noise. We sample tables from the posterior instead, with a prior
+    that is learned at the same time, and return the table that is closest to all samples
+    (docs/studies/draft-dp.md). Attributes that the threat model makes known (``attributes=``) are
+    kept.
 
     Attributes
     ----------
     mode : {"posterior", "map", "cpsat-cells", "cpsat-rows", "informed"}
-        ``map``: the most likely table, annealed. ``cpsat-cells``: the same, proven, where few rows
-        are possible. ``cpsat-rows``: the published program, for comparison. ``informed``: the one
-        row that the principals do not hold, of all possible ones.
+        ``map``: the most likely table, by annealing. ``cpsat-cells``: the same with a proof, if few
+        rows are possible. ``cpsat-rows``: the published program, for comparison. ``informed``: the
+        one row that the adversary does not know, by enumeration.
     rows : {"declared", "estimated"}
-        Whether the number of rows is taken as declared, or from the counts.
+        Whether the declared number of rows is used, or an estimate from the counts.
     work : float
-        Moves, as a multiple of the usual (8 million for 100 rows: 2 CPU seconds). Of many rows each
-        gets fewer than of 100; the note ``stopped_early`` says so.
+        Number of moves, as a multiple of the default (8 million for 100 rows: 2 CPU seconds). With
+        many rows, each row gets fewer moves, and the note ``stopped_early`` is set.
     limit : float
-        Seconds for a solver.
+        Time limit of a solver in seconds.
     """
 
     claims = (Records,)
@@ -68,7 +69,7 @@ class DraftDP(Attack):
         check_positive("limit", self.limit)
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return why the principals see no such counts, None if they do."""
+        """Return the reason if there are no usable counts or the mode does not fit, else None."""
         reason = unreadable(view)
         labels = reason is None and sources_of(view)[0].noise.kind == "labels"
         if labels and self.mode.startswith("cpsat"):
@@ -78,26 +79,26 @@ class DraftDP(Attack):
         if labels and self.rows == "estimated":
             return Reason("rows-not-told", use="rows=declared")
         if reason is None and self.mode == "informed":
-            held = 0 if view.rows is None else len(view.rows)
-            if view.n_rows - held != 1:
-                return Reason("several-missing", missing=view.n_rows - held)
+            n_local = 0 if view.rows is None else len(view.rows)
+            if view.n_rows - n_local != 1:
+                return Reason("several-missing", missing=view.n_rows - n_local)
         return reason
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
-        """Guess the rows of the victims."""
+        """Reconstruct the rows of the victims."""
         tables, owners, expected, due = [], list[str](), 0.0, 0.0
         sources = [] if unreadable(view) else sources_of(view)
         questions = [(source, source.question(view, self.rows)) for source in sources]
         rows = sum(question.n for _, question in questions)
-        early, told = False, told_columns(view)
+        early, given_columns = False, told_columns(view)
         for source, question in questions:
             work = self.work * (share_of_work(question, rows) if len(questions) > 1 else 1.0)
             value, spread = self._answer(question, rng, work)
             early |= self.mode == "posterior" and cut_short(question, work)
             variables = question.forest.variables
             X = variables.decode(value[:, :-1])
-            if told is not None:
-                X[:, told[0]] = told[1]
+            if given_columns is not None:
+                X[:, given_columns[0]] = given_columns[1]
             tables.append(Table(X, value[:, -1].astype(np.int64)))
             owners += [source.owner or ""] * len(value)
             expected += spread * len(value)
@@ -115,19 +116,19 @@ class DraftDP(Attack):
     def _answer(
         self, question: Question, rng: np.random.Generator, work: float
     ) -> tuple[NDArray[np.int16], float]:
-        """Return rows and the error that is expected of them, 0 where that is not known."""
+        """Return rows and their expected error, which is 0 if it is unknown."""
         if self.mode == "posterior":
-            found = posterior(question, rng, work)
-            return found.value, found.spread
+            answer = posterior(question, rng, work)
+            return answer.value, answer.spread
         if self.mode == "informed":
-            own = (
+            local_rows = (
                 np.zeros((0, len(question.sizes)), np.int16)
                 if question.own is None
                 else question.own
             )
-            told = {g: int(level[0]) for g, level in (question.known or {}).items()}
+            given_levels = {g: int(level[0]) for g, level in (question.known or {}).items()}
             every = Enumeration.of(question.forest)
-            row, _ = every.missing_row(question.noise, own, told=told)
+            row, _ = every.missing_row(question.noise, local_rows, told=given_levels)
             return row[None, :], 0.0
         if self.mode == "map":
             return annealed(question, rng, work).value, 0.0

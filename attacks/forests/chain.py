@@ -1,4 +1,4 @@
-"""A Markov chain over whole tables: rows move, residuals of leaves follow.
+"""A Markov chain over complete tables: rows move, and the residuals of leaves follow.
 
 A state's probability is proportional to
 
@@ -24,31 +24,53 @@ from fedtrees.attacks.forests.structure import NoisyForest
 from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.core.errors import DataError
 
-#: Latent classes, and the masses of their Dirichlet priors: over classes in all, per level.
+#: Number of latent classes, and masses of the Dirichlet priors: over all classes, per level.
 CLASSES, ALPHA, MASS = 10, 1.0, 0.5
-# Shares of the moves, cumulative: a latent class, one variable of a row, two of a row; the rest
-# exchanges variables of two rows.
+# Cumulative shares of the moves: a latent class, one variable of a row, two variables of a row.
+# The remaining moves exchange variables of two rows.
 LATENT, ONE, TWO = 0.25, 0.65, 0.80
 _NATS = 1.0 / NAT
-# What no energy rises by, and nats by which rounding cannot turn a decision.
+# Impossible rise of the energy, and margin in nats within which rounding cannot change a decision.
 _NEVER, _MARGIN = 1 << 62, 1e-6
 _BEYOND = float(_NEVER >> 1)
-# A power of ten that products of as many counts as there are variables stay below.
+# Exponent of the power of ten that bounds the product of one count per variable.
 _LARGEST = 300
 
 
 class World(NamedTuple):
-    """What does not change: trees, costs, sizes of variables. Kernels take it as it is."""
+    """Constants of a chain: trees, costs, sizes of variables. Kernels receive it unchanged.
+
+    Attributes
+    ----------
+    variable : int32 array, shape (T, 2^d)
+        Variable that each node tests.
+    right : int64 array, shape (T, 2^d)
+        Levels that go right, as bits.
+    tested : int8 array, shape (T, 2^d, G)
+        Depth of the first test of each variable on the path to a leaf.
+    cost : int64 array, shape (2 b + 1,)
+        Cost of each residual.
+    labels : Labels
+        Costs of released labels, which replace those of counts.
+    step : int
+        Largest change of a leaf's cost by one row.
+    sizes : int64 array, shape (G + 1,)
+        Levels of every variable, then number of classes.
+    free : int64 array, shape (f,)
+        Variables that may change, including the label.
+    weight : float64 array, shape (m + 1,)
+        Weight of a latent class by its number of rows, without its levels.
+    """
 
     variable: NDArray[np.int32]  # int32 (T, 2^d)
     right: NDArray[np.int64]  # int64 (T, 2^d)
     tested: NDArray[np.int8]  # int8 (T, 2^d, G)
     cost: NDArray[np.int64]  # int64 (2 b + 1,)
-    labels: Labels  # where these were released, costs are theirs
-    step: int  # most that a row more or less changes the cost of a leaf
-    sizes: NDArray[np.int64]  # int64 (G + 1,): levels of every variable, then classes
-    free: NDArray[np.int64]  # int64 (f,): variables that may move, the label among them
-    # float64 (m + 1,): what a latent class of so many rows weighs before its levels are asked
+    labels: Labels
+    step: int
+    sizes: NDArray[np.int64]  # int64 (G + 1,)
+    free: NDArray[np.int64]  # int64 (f,)
+    # float64 (m + 1,)
     weight: NDArray[np.float64]
 
     @staticmethod
@@ -59,10 +81,25 @@ class World(NamedTuple):
         known: NDArray[np.integer] | None = None,
         labels: Labels | None = None,
     ) -> World:
-        """Return the world of `m` rows and a forest; variables in ``known`` do not move.
+        """Return the constants for `m` rows and a forest.
 
-        Raises `DataError`: so many rows and variables that weights of latent classes do not fit a
-        float.
+        Parameters
+        ----------
+        forest : NoisyForest
+            Trees and counts.
+        cost : int64 array, shape (2 b + 1,)
+            Cost of each residual.
+        m : int
+            Number of rows.
+        known : int array, optional
+            Variables that do not change.
+        labels : Labels, optional
+            Released labels. None means that counts were released.
+
+        Raises
+        ------
+        DataError
+            If the weights of latent classes of so many rows and variables do not fit a float.
         """
         sizes = np.append(forest.variables.sizes, forest.n_classes)
         if not weighable(len(sizes), m):
@@ -82,15 +119,33 @@ class World(NamedTuple):
 
 
 class State(NamedTuple):
-    """Rows and what follows from them; arrays change in place. Kernels take it as it is."""
+    """Rows and everything derived from them. Kernels change the arrays in place.
 
-    value: NDArray[np.int16]  # int16 (m, G + 1): levels and class; the first n rows may move
+    Attributes
+    ----------
+    value : int16 array, shape (m, G + 1)
+        Levels and class. The first n rows may change.
+    leaf : int32 array, shape (m, T)
+        Leaf of each row in each tree.
+    residual : int64 array, shape (T, 2^d, K)
+        Noisy counts less counts.
+    latent : int32 array, shape (m,)
+        Latent class of each row.
+    count : float64 array, shape (G + 1, most levels, classes)
+        Number of rows plus a0.
+    size : int32 array, shape (classes,)
+        Rows of each latent class.
+    energy : int64 array, shape (1,)
+        Sum of the costs of the residuals.
+    """
+
+    value: NDArray[np.int16]  # int16 (m, G + 1)
     leaf: NDArray[np.int32]  # int32 (m, T)
-    residual: NDArray[np.int64]  # int64 (T, 2^d, K): noisy counts less counts
+    residual: NDArray[np.int64]  # int64 (T, 2^d, K)
     latent: NDArray[np.int32]  # int32 (m,)
-    count: NDArray[np.float64]  # float64 (G + 1, most levels, classes): rows there, and a0 more
+    count: NDArray[np.float64]  # float64 (G + 1, most levels, classes)
     size: NDArray[np.int32]  # int32 (classes,)
-    energy: NDArray[np.int64]  # int64 (1,): sum of the costs of residuals
+    energy: NDArray[np.int64]  # int64 (1,)
 
     @staticmethod
     def of(
@@ -100,24 +155,42 @@ class State(NamedTuple):
         value: NDArray[np.integer],
         latent: NDArray[np.integer],
     ) -> State:
-        """Return the state of rows with their classes, shape (m, G + 1), in latent classes."""
+        """Return the state of given rows in given latent classes.
+
+        Parameters
+        ----------
+        forest : NoisyForest
+            Trees and counts.
+        world : World
+            Constants.
+        noisy : int64 array, shape (T, 2^d, K)
+            Noisy counts, clipped to the range of the cost table.
+        value : int array, shape (m, G + 1)
+            Levels and class of each row.
+        latent : int array, shape (m,)
+            Latent classes.
+        """
         value = np.array(value, dtype=np.int16, order="C")
         leaf = forest.route(value[:, :-1])
         counts = forest.counts(value[:, :-1], value[:, -1])
-        told = len(world.labels.label) > 0
-        residual = -counts if told else noisy - counts
+        has_labels = len(world.labels.label) > 0
+        residual = -counts if has_labels else noisy - counts
         count = np.full((len(world.sizes), int(world.sizes.max()), CLASSES), MASS)
         columns = np.arange(len(world.sizes))[None, :]
         np.add.at(count, (columns, value, np.asarray(latent)[:, None]), 1.0)
         size = np.bincount(latent, minlength=CLASSES).astype(np.int32)
-        costs = world.labels.costs(counts) if told else world.cost[residual + len(world.cost) // 2]
+        costs = (
+            world.labels.costs(counts)
+            if has_labels
+            else world.cost[residual + len(world.cost) // 2]
+        )
         energy = np.array([costs.sum()])
-        kept = np.array(latent, dtype=np.int32)
-        return State(value, leaf, residual, kept, count, size, energy)
+        latent_classes = np.array(latent, dtype=np.int32)
+        return State(value, leaf, residual, latent_classes, count, size, energy)
 
 
 class Scratch(NamedTuple):
-    """What a move fills anew."""
+    """Buffers that every move overwrites."""
 
     leaf: NDArray[np.int32]  # int32 (2, T): leaves after the move
     changed: NDArray[np.int64]  # int64 (G + 1,): variables that change
@@ -126,7 +199,7 @@ class Scratch(NamedTuple):
 
     @staticmethod
     def of(world: World) -> Scratch:
-        """Return one to be filled."""
+        """Return uninitialised buffers."""
         T, width = len(world.variable), len(world.sizes)
         return Scratch(
             np.empty((2, T), dtype=np.int32),
@@ -137,7 +210,7 @@ class Scratch(NamedTuple):
 
 
 def weighable(width: int, m: int) -> bool:
-    """Tell whether the weights of latent classes of `m` rows of so many variables fit a float."""
+    """Return whether weights of latent classes of `m` rows of `width` variables fit a float."""
     return width * math.log10(2.0 * m + 2.0) < _LARGEST
 
 
@@ -150,15 +223,27 @@ def advance(
     bits: NDArray[np.uint64],
     prior: bool = True,
 ) -> int:
-    """Make so many moves of the first `n` rows in place; return how many were accepted.
+    """Make moves of the first `n` rows in place, and return how many were accepted.
 
-    `n`: Rows that may move; latent classes are drawn for all.
-    `beta`: Costs count so many times: 1 is the posterior, 0 the prior.
-    `bits`: uint64 array, shape (1,). Randomness, changed in place.
-    `prior`: Without it all rows are equally likely.
+    Parameters
+    ----------
+    world : World
+        Constants.
+    state : State
+        Changed in place.
+    n : int
+        Number of rows that may change. Latent classes are drawn for all rows.
+    beta : float
+        Inverse temperature of the costs: 1 is the posterior, 0 the prior.
+    moves : int
+        Number of moves.
+    bits : uint64 array, shape (1,)
+        State of the random numbers, changed in place.
+    prior : bool, default True
+        If False, all rows are equally likely.
     """
-    made: int = _advance(world, state, Scratch.of(world), n, beta, moves, bits, prior)
-    return made
+    n_accepted: int = _advance(world, state, Scratch.of(world), n, beta, moves, bits, prior)
+    return n_accepted
 
 
 @inner_kernel
@@ -190,11 +275,11 @@ def _advance(world, state, scratch, n, beta, moves, bits, prior):  # type: ignor
             continue
         factor = _prior_ratio(state, scratch, a, b, rows, changed) if prior else 1.0
         u = _uniform(bits)
-        most = _BEYOND
+        largest_rise = _BEYOND
         if u > 0.0 and beta > 0.0:
-            most = min(most, (math.log(factor / u) + _MARGIN) / (beta * _NATS))
-        rise = _rise(world, state, scratch, a, b, rows, changed, most)
-        if rise <= most and u < factor * math.exp(-beta * _NATS * rise):
+            largest_rise = min(largest_rise, (math.log(factor / u) + _MARGIN) / (beta * _NATS))
+        rise = _rise(world, state, scratch, a, b, rows, changed, largest_rise)
+        if rise <= largest_rise and u < factor * math.exp(-beta * _NATS * rise):
             accepted += 1
             state.energy[0] += rise
             _accept(state, scratch, a, b, rows, changed)
@@ -209,7 +294,7 @@ def _advance(world, state, scratch, n, beta, moves, bits, prior):  # type: ignor
 
 @inner_kernel
 def _propose(world, state, scratch, a, b, kind, bits):  # type: ignore[no-untyped-def]
-    """Write new values into the rows, keep the old ones; return how many variables change."""
+    """Write new values into the rows, store the old ones, and return the number of changes."""
     free, value = world.free, state.value
     changed = 0
     g = free[_below(bits, free.shape[0])]
@@ -236,7 +321,7 @@ def _propose(world, state, scratch, a, b, kind, bits):  # type: ignore[no-untype
 
 @inner_kernel
 def _prior_ratio(state, scratch, a, b, rows, changed):  # type: ignore[no-untyped-def]
-    """Return the prior of the rows as they are over that of the rows before."""
+    """Return the prior of the present rows divided by that of the rows before."""
     za, zb = state.latent[a], state.latent[b]
     ratio = 1.0
     if rows == 2 and za == zb:
@@ -252,22 +337,22 @@ def _prior_ratio(state, scratch, a, b, rows, changed):  # type: ignore[no-untype
 
 
 @inner_kernel
-def _rise(world, state, scratch, a, b, rows, changed, most):  # type: ignore[no-untyped-def]
-    """Route the rows as they are, write their leaves, and return how much energy rises.
+def _rise(world, state, scratch, a, b, rows, changed, largest_rise):  # type: ignore[no-untyped-def]
+    """Route the present rows, write their leaves, and return the rise of the energy.
 
-    Where trees that are left cannot bring it down to `most` again, something above that.
+    If the remaining trees cannot reduce the rise to `most`, the result is some larger number.
     """
     T, leaves, half = world.variable.shape[0], world.variable.shape[1], world.cost.shape[0] // 2
     label, residual = world.sizes.shape[0] - 1, state.residual
     released, pair = world.labels.label, world.labels.pair
-    told, two = released.shape[0] > 0, pair.shape[0] > 0
+    has_labels, two = released.shape[0] > 0, pair.shape[0] > 0
     depth, width = 0, leaves
     while width > 1:
         depth += 1
         width >>= 1
     rise, gain = 0, 2 * rows * world.step
     for t in range(T):
-        if rise - (T - t) * gain > most:
+        if rise - (T - t) * gain > largest_rise:
             return _NEVER
         for s in range(rows):
             i = a if s == 0 else b
@@ -285,7 +370,7 @@ def _rise(world, state, scratch, a, b, rows, changed, most):  # type: ignore[no-
                 node = 2 * node + passed
             scratch.leaf[s, t] = node - leaves
         for s in range(rows):
-            # both rows may go through one leaf: what the first does is seen by the second
+            # both rows may be in one leaf, so that the second has to see the change of the first
             i = a if s == 0 else b
             old, new = state.leaf[i, t], scratch.leaf[s, t]
             was, now = scratch.before[s, label], state.value[i, label]
@@ -298,7 +383,7 @@ def _rise(world, state, scratch, a, b, rows, changed, most):  # type: ignore[no-
                     residual[t, new, now] -= 1
                     rise += label_cost_of_two(pair, released, residual, t, new)
                     continue
-                if told:
+                if has_labels:
                     rise -= label_cost(world.labels, residual, t, old)
                     residual[t, old, was] += 1
                     rise += label_cost(world.labels, residual, t, old)
@@ -324,7 +409,7 @@ def _rise(world, state, scratch, a, b, rows, changed, most):  # type: ignore[no-
 
 @inner_kernel
 def _accept(state, scratch, a, b, rows, changed):  # type: ignore[no-untyped-def]
-    """Bring leaves, residuals and counts of latent classes up to date with the rows."""
+    """Update leaves, residuals and counts of latent classes to the new rows."""
     label, residual = state.value.shape[1] - 1, state.residual
     for s in range(rows):
         i = a if s == 0 else b

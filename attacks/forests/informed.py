@@ -1,4 +1,4 @@
-"""One unknown row: every row it could be, one by one, given all others."""
+"""Infer one unknown row given all other rows, by enumerating every possible row."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from fedtrees.attacks.forests.noise import NAT, Noise
 from fedtrees.attacks.forests.structure import NoisyForest
 from fedtrees.core.errors import DataError
 
-#: Rows that the product of marginals counts for, beside the known rows themselves.
+#: Weight of the product of marginals in the prior, in rows.
 PSEUDO = 20.0
-#: Most rows, classes aside, that are looked at one by one.
+#: Largest number of possible rows, without classes.
 MOST_ROWS = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class Enumeration:
-    """All rows that the variables allow, and the leaf of each in each tree."""
+    """All U rows that the variables allow, and the leaf of each in each of T trees."""
 
     forest: NoisyForest
     value: NDArray[np.int16]  # shape (U, G)
@@ -32,7 +32,10 @@ class Enumeration:
     def of(forest: NoisyForest) -> Enumeration:
         """Enumerate the rows of a forest's variables.
 
-        Raises `DataError`: more than `MOST_ROWS`.
+        Raises
+        ------
+        DataError
+            If there are more than `MOST_ROWS`.
         """
         variables = forest.variables
         if variables.rows_possible > MOST_ROWS:
@@ -50,25 +53,29 @@ class Enumeration:
         counts: NDArray[np.int64] | None = None,
         told: Mapping[int, int] | None = None,
     ) -> tuple[NDArray[np.int16], NDArray[np.float64]]:
-        """Return the row that is missing beside the known ones.
+        """Return the row that is missing among the known ones.
 
-        `known`: int array, shape (k, G + 1). Levels and class of all other rows.
-        `counts`: int64 array, shape (T, 2^d, K). Their counts in the leaves, where they are at hand
-        already.
-        `told`: Levels of variables that are known of the missing row.
+        Parameters
+        ----------
+        noise : Noise
+            Noise on the counts.
+        known : int array, shape (k, G + 1)
+            Levels and class of all other rows.
+        counts : int64 array, shape (T, 2^d, K), optional
+            Counts of these rows in the leaves, if they were already computed.
+        told : mapping of int to int, optional
+            Known levels of variables of the missing row.
 
         Returns
         -------
-        int16 array, shape (G + 1,)
-            The valid row that differs least, in expectation, from what the missing one may be: no
-            one-hot group stays empty because no level of it is likely by itself.
-        float64 array, shape (U, K)
-            Probability of every row and class.
+        row : int16 array, shape (G + 1,)
+            The valid row with the smallest expected difference from the missing row. Therefore no
+            one-hot group is empty because none of its levels is likely.
+        probability : float64 array, shape (U, K)
+            Posterior of every row and class.
 
-        Notes
-        -----
-        The prior is the known rows' own, and `PSEUDO` rows of the product of their marginals
-        given the class.
+        Notes ----- The prior is the empirical distribution of the known rows, mixed with the
+        product of their marginals given the class, which has the weight of `PSEUDO` rows.
         """
         forest = self.forest
         counts = forest.counts(known[:, :-1], known[:, -1]) if counts is None else counts
@@ -82,18 +89,18 @@ class Enumeration:
         probability /= probability.sum()
         return self._nearest(probability), probability
 
-    def _prior(self, known: NDArray[np.integer]) -> NDArray[np.float64]:
+    def _prior(self, known_rows: NDArray[np.integer]) -> NDArray[np.float64]:
         """Return the prior weight of every row and class, float64, shape (U, K)."""
         sizes, K = self.forest.variables.sizes, self.forest.n_classes
         weight = np.empty((len(self.value), K))
         for c in range(K):
-            rows = known[known[:, -1] == c, :-1]
-            weight[:, c] = PSEUDO * (len(rows) + 1) / (len(known) + K)
+            rows = known_rows[known_rows[:, -1] == c, :-1]
+            weight[:, c] = PSEUDO * (len(rows) + 1) / (len(known_rows) + K)
             for g, r in enumerate(sizes.tolist()):
                 share = (np.bincount(rows[:, g], minlength=r) + 0.5) / (len(rows) + 0.5 * r)
                 weight[:, c] *= share[self.value[:, g]]
-        place = np.ravel_multi_index(tuple(known[:, :-1].T), tuple(sizes))
-        np.add.at(weight, (place, known[:, -1]), 1.0)
+        place = np.ravel_multi_index(tuple(known_rows[:, :-1].T), tuple(sizes))
+        np.add.at(weight, (place, known_rows[:, -1]), 1.0)
         return weight
 
     def _nearest(self, probability: NDArray[np.float64]) -> NDArray[np.int16]:
@@ -109,7 +116,7 @@ class Enumeration:
 def _gain(
     forest: NoisyForest, noise: Noise, counts: NDArray[np.int64], m: int
 ) -> NDArray[np.float64]:
-    """Return what one more row in a leaf brings, nats, float64, shape (T, leaves, K)."""
+    """Return the log likelihood gain of one more row in a leaf (nats), (T, leaves, K)."""
     if noise.kind == "labels":
         labels = Labels.of(noise, forest.noisy, m)
         before = labels.costs(counts)

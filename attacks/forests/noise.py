@@ -1,4 +1,4 @@
-"""How likely a noisy count is, given the true one."""
+"""Likelihood of a noisy count given the true count."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fedtrees.privacy.polya import log_probabilities
 Kind = Literal["geometric", "truncated-laplace", "gaussian", "exact", "labels"]
 KINDS = get_args(Kind)
 
-#: Costs are whole numbers of so many to the nat: sums do not depend on their order.
+#: Units of cost per nat. Costs are integers, so that sums do not depend on the order.
 NAT = 1 << 20
-#: What a unit of difference from an exact count costs, nats. Whoever samples begins with less.
+#: Cost in nats of a unit difference from an exact count. Sampling begins with a smaller one.
 EXACT = 12.0
-#: Beyond so many scales of the noise a residual costs what it does there, and one that is further
-#: off than any table could say is cut.
+#: Noisy counts are clipped at this many scales of the noise below 0 and above the number of rows,
+#: which bounds the size of the cost table.
 _REACH = 60.0
 
 
@@ -28,16 +28,24 @@ _REACH = 60.0
 class Noise:
     """Independent noise on each count.
 
-    Raises `UsageError`: unknown kind, or a scale that is not finite and above 0.
+    Attributes
+    ----------
+    kind : {"geometric", "truncated-laplace", "gaussian", "exact", "labels"}
+        Two-sided geometric noise with pmf proportional to ``exp(-|k| / scale)``; Laplace noise,
+        truncated toward zero as in the code of Gorgé et al.; (discrete) Gaussian noise; none; or no
+        counts, but each leaf's label, chosen by permute-and-flip
+        (`fedtrees.attacks.forests.labels`).
+    scale : float
+        Scale of the Laplace and geometric noise (rows; T / epsilon for a total epsilon), or
+        standard deviation of the Gaussian noise. Not read if counts are exact.
+    draws : float
+        Number of draws of geometric noise that were added. It exceeds 1 if clients share the noise
+        and one of them may be an insider.
 
-    `kind`: {"geometric", "truncated-laplace", "gaussian", "exact", "labels"}. Two-sided geometric
-    of pmf proportional to ``exp(-|k| / scale)``; Laplace noise of that scale, truncated toward
-    zero, as the code of Gorgé et al. adds it; (discrete) Gaussian noise; none; or no counts but
-    each leaf's label, chosen by permute-and-flip (`fedtrees.attacks.forests.labels`).
-    `draws`: Number of draws of geometric noise that were added up; above 1 where clients share the
-    noise and one of them may be an insider.
-    `scale`: Of the Laplace and geometric noise (rows; T / epsilon for an epsilon in all), or the
-    Gaussian's standard deviation. Not read where counts are exact.
+    Raises
+    ------
+    UsageError
+        For an unknown kind, or a scale that is not finite and positive.
     """
 
     kind: Kind
@@ -50,9 +58,23 @@ class Noise:
 
     @staticmethod
     def of(kind: Kind, epsilon: float, trees: int) -> Noise:
-        """Return Laplace or geometric noise of ``epsilon`` over all trees; exact if infinite.
+        """Return Laplace or geometric noise of ``epsilon`` for all trees together.
 
-        Raises `UsageError` if epsilon is not above 0.
+        An infinite epsilon gives exact counts or labels.
+
+        Parameters
+        ----------
+        kind : str
+            Kind of the noise.
+        epsilon : float
+            Total privacy parameter.
+        trees : int
+            Number of trees.
+
+        Raises
+        ------
+        UsageError
+            If epsilon is not positive.
         """
         if epsilon == math.inf:
             return Noise("labels", 1.0 / EXACT) if kind == "labels" else Noise("exact")
@@ -61,16 +83,16 @@ class Noise:
 
     @property
     def sharpness(self) -> float:
-        """Nats that the first unit of a residual costs."""
+        """Cost of the first unit of a residual, in nats."""
         return EXACT if self.kind == "exact" else 1.0 / self.scale
 
     def costs(self, residual: NDArray[np.integer]) -> NDArray[np.float64]:
-        """Return minus the log of the probability of each residual, less that of 0, in nats."""
+        """Return the negative log probability of each residual, relative to that of 0, in nats."""
         a = np.abs(residual).astype(np.float64)
         if self.kind == "gaussian":
             return 0.5 * (a / self.scale) ** 2
         if self.kind == "truncated-laplace":
-            # 0 has twice the probability that the geometric decline of the others would give it
+            # 0 has twice the probability that extrapolation of the geometric decline gives
             return a / self.scale + np.where(a > 0, math.log(2.0), 0.0)
         if self.kind == "geometric" and self.draws != 1:
             log_p = log_probabilities(self.scale, self.draws)
@@ -81,18 +103,22 @@ class Noise:
     def table(
         self, noisy: NDArray[np.integer], n: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return counts cut to what a table reaches, and the table.
+        """Return counts clipped to the range of a cost table, and the table.
 
-        `noisy`: int array
-        `n`: Rows.
+        Parameters
+        ----------
+        noisy : int array
+            Counts.
+        n : int
+            Number of rows.
 
         Returns
         -------
-        int64 array like `noisy`
-            Of labels, zeros.
-        int64 array, shape (2 b + 1,)
-            Cost of each residual (`NAT` to the nat), that of 0 in the middle; b is large enough for
-            any number of rows from -1 to n + 1 in a leaf.
+        clipped : int64 array like `noisy`
+            Zeros if labels were released.
+        table : int64 array, shape (2 b + 1,)
+            Cost of each residual in 1 / `NAT` nats, with that of 0 in the middle. b is large enough
+            for -1 to n + 1 rows in a leaf.
         """
         if self.kind == "labels":
             return np.zeros_like(noisy, dtype=np.int64), np.zeros(1, dtype=np.int64)

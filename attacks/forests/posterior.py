@@ -1,4 +1,4 @@
-"""What the counts say of all rows at once: samples of whole tables, and their consensus."""
+"""Sample complete tables from their posterior given the counts, and compute the consensus."""
 
 from __future__ import annotations
 
@@ -14,42 +14,60 @@ from fedtrees.attacks.forests.noise import NAT, Noise
 from fedtrees.attacks.forests.structure import NoisyForest
 from fedtrees.core.errors import DataError, check_positive
 
-#: Chains, moves of each per row before and while samples are taken, and samples in all.
+#: Number of chains, moves per row during burn-in and sampling, and total number of samples.
 CHAINS, BURN_IN, SAMPLING, SAMPLES = 4, 10_000, 10_000, 120
-#: Most moves of a chain before and while samples are taken, of up to `MANY` rows and of more. And
-#: of the chains of all questions together, where one is asked of each client.
+#: Largest number of moves of a chain in each of both phases, with up to `MANY` rows and with more,
+#: and that of all questions together, if there is one question per client.
 MOST_MOVES, FEW_MOVES, ALL_MOVES = 2_500_000, 500_000, 1_000_000
-#: Costs count so little, times their sharpness, when chains begin.
+#: Initial inverse temperature of the chains, before division by the sharpness.
 COOL = 0.2
-#: Steps in which chains get from there to the posterior.
+#: Number of cooling steps to the posterior.
 STEPS = 50
-#: Chains of more than `MANY` rows begin with a table of so many, each row of it repeated, that so
-#: many moves per row found for counts scaled down; and the factor of the costs there. From rows
-#: drawn uniformly they do not arrive (COMPAS, 2,882 rows, epsilon 0.1: error 0.142, against 0.040).
+#: With more than `MANY` rows, chains start from a table of `SMALL` rows, each repeated. It is found
+#: with `SMALL_MOVES` moves per row for scaled counts. `WARM` is the inverse temperature from there.
+#: Chains do not converge from uniformly drawn rows (COMPAS, 2,882 rows, epsilon 0.1: error 0.142
+#: instead of 0.040).
 SMALL, SMALL_MOVES, WARM = 150, 1000, 0.1
-#: Moves per row of an annealing, and the first and last factor of the costs.
+#: Annealing: moves per row, and first and last inverse temperature.
 ANNEALING, FIRST, LAST = 20_000, 0.125, 20.0
-#: Rows from which fewer samples are matched, in fewer rounds: matching grows with their square.
+#: With more rows, fewer samples are matched in fewer rounds, as the cost of matching is quadratic.
 MANY, FEW_ROUNDS = 500, 2
 
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """What is asked of a forest.
+    """A reconstruction problem: a forest and everything that is known about its rows.
 
-    Raises `DataError` if there is no row, or what is known does not fit.
+    Attributes
+    ----------
+    forest : NoisyForest
+        Tests and noisy counts.
+    noise : Noise
+        Noise on the counts.
+    n : int
+        Number of rows to reconstruct, at least 1.
+    own : int16 array, shape (k, G + 1), or None
+        Known rows, with their class, that the counts also contain.
+    known : dict of int to int16 array, shape (n,), or None
+        Known levels of variables for every row. G represents the class.
+    population : int16 array, shape (p, G + 1), or None
+        Rows of the same population, with their class, that are in no count. They only enter the
+        prior.
+
+    Raises
+    ------
+    DataError
+        If there is no row, or if the known data have the wrong shape.
     """
 
     forest: NoisyForest
     noise: Noise
-    n: int  # rows to reconstruct, 1 or more
-    # shape (k, G + 1): rows, with their class, that the counts hold besides and that are known
+    n: int
+    # shape (k, G + 1)
     own: NDArray[np.int16] | None = None
-    # mapping of int to int16 array, shape (n,), or None: levels of variables that are known of
-    # every row; G stands for the class
+    # variable to levels, each of shape (n,)
     known: dict[int, NDArray[np.int16]] | None = None
-    # shape (p, G + 1): rows of the same population, with their class, that are in no count. They
-    # take part in the prior alone.
+    # shape (p, G + 1)
     population: NDArray[np.int16] | None = None
 
     def __post_init__(self) -> None:
@@ -76,10 +94,10 @@ class Question:
         return np.append(self.forest.variables.sizes, self.forest.n_classes)
 
     def world(self) -> tuple[World, NDArray[np.int64]]:
-        """Return what a chain needs to know, and the counts that its table of costs reaches.
+        """Return the constants of a chain, and the counts clipped to its table of costs.
 
-        The rows of the population are rows of the chain that cannot move. Their counts are added to
-        the noisy ones, so that residuals do not depend on them.
+        The rows of the population are rows of the chain that cannot change. Their counts are added
+        to the noisy ones, so that residuals do not depend on them.
         """
         m = self.n + (0 if self.own is None else len(self.own))
         noisy, cost = self.noise.table(self.forest.noisy, m)
@@ -91,9 +109,9 @@ class Question:
         return World.of(self.forest, cost, m, known_variables, labels), noisy
 
     def small(self) -> Question:
-        """Return the question of the victims' counts scaled down to `SMALL` rows."""
+        """Return the question with the victims' counts scaled down to `SMALL` rows."""
         share, noisy = SMALL / self.n, self.forest.noisy
-        if self.noise.kind == "labels":  # they stay, and tell of fewer rows each
+        if self.noise.kind == "labels":  # unchanged, but each represents fewer rows
             return Question(self.forest, Noise("labels", self.noise.scale * share), SMALL)
         if self.own is not None:
             noisy = noisy - self.forest.counts(self.own[:, :-1], self.own[:, -1])
@@ -109,7 +127,19 @@ class Question:
         rng: np.random.Generator,
         begin: NDArray[np.int16] | None = None,
     ) -> State:
-        """Return a state of rows drawn uniformly or given, followed by those that do not move."""
+        """Return a state of uniformly drawn or given rows, followed by the rows that do not change.
+
+        Parameters
+        ----------
+        world : World
+            Constants of the chain.
+        noisy : int64 array, shape (T, 2^d, K)
+            Counts.
+        rng : numpy.random.Generator
+            Randomness of the rows.
+        begin : int16 array, shape (n, G + 1), optional
+            Initial rows.
+        """
         value = np.stack([rng.integers(0, r, self.n) for r in self.sizes], axis=1)
         value = value if begin is None else begin.copy()
         for g, levels in (self.known or {}).items():
@@ -122,24 +152,41 @@ class Question:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """Rows, and how sure they are."""
+    """Reconstructed rows and their uncertainty.
 
-    value: NDArray[np.int16]  # shape (n, G + 1): levels and class of each row
+    Attributes
+    ----------
+    value : int16 array, shape (n, G + 1)
+        Levels and class of each row.
+    probability : float64 array, shape (n, G + 1, most levels)
+        Posterior of each level.
+    spread : float
+        Error that the samples predict, see `Agreement`. It is 0 for a single table.
+    energy : float
+        Mean cost of the residuals of the samples, in nats.
+    """
+
+    value: NDArray[np.int16]  # shape (n, G + 1)
     probability: NDArray[np.float64]  # shape (n, G + 1, most levels)
-    spread: float  # error that the samples expect, as `Agreement` has it; 0 of a single table
-    energy: float  # mean cost of the residuals of the samples, nats
+    spread: float
+    energy: float
 
 
 def posterior(question: Question, rng: np.random.Generator, work: float = 1.0) -> Answer:
     """Sample tables given the counts, and return the one that is closest to all samples.
 
-    `work`: Moves, as a multiple of the usual; time is proportional to it.
+    Parameters
+    ----------
+    question : Question
+        The reconstruction problem.
+    rng : numpy.random.Generator
+        Randomness of the chains.
+    work : float, default 1.0
+        Number of moves, as a multiple of the default. Time is proportional to it.
 
-    Notes
-    -----
-    Chains start from random rows with costs that count little, and cool. Where the noise is small
-    each stays in a mode of its own. Replicas that exchange places (parallel tempering) find better
-    modes in the same time, but one at a time: the consensus of independent chains errs no more
+    Notes ----- Chains start from random rows at a high temperature, and cool. If the noise is
+    small, each chain remains in one mode. Replica exchange (parallel tempering) finds better modes
+    in the same time, but one at a time. The consensus of independent chains has no larger error
     (Adult, 100 rows, epsilon 20: 0.066 and 0.068 in two runs, against 0.072).
     """
     check_positive("work", work)
@@ -154,16 +201,23 @@ def posterior(question: Question, rng: np.random.Generator, work: float = 1.0) -
 
 
 def seconds(question: Question, work: float = 1.0) -> float:
-    """Return about how many CPU seconds `posterior` takes on one core of 2024."""
+    """Return the approximate CPU time of `posterior` in seconds, on one core of 2024."""
     trees, depth = len(question.forest.noisy), question.forest.depth
     move = 1e-7 + 3e-9 * trees * (1 + depth)
     return CHAINS * sum(_moves(per_row, question.n, work) for per_row in (BURN_IN, SAMPLING)) * move
 
 
 def annealed(question: Question, rng: np.random.Generator, work: float = 1.0) -> Answer:
-    """Return a table of about the least cost, whatever rows are likely: the published objective.
+    """Return a table of nearly minimal cost under a uniform prior: the published objective.
 
-    Parameters as of `posterior`.
+    Parameters
+    ----------
+    question : Question
+        The reconstruction problem.
+    rng : numpy.random.Generator
+        Randomness of the moves.
+    work : float, default 1.0
+        Number of moves, as a multiple of the default.
     """
     check_positive("work", work)
     world, noisy = question.world()
@@ -188,13 +242,16 @@ def _moves(per_row: int, n: int, work: float) -> int:
 
 
 def share_of_work(question: Question, rows: int) -> float:
-    """Return what share of its moves a question gets that is one of several, of so many rows."""
+    """Return the share of its usual moves that one of several questions gets.
+
+    ``rows`` is the number of rows of all questions together.
+    """
     usual = _moves(max(BURN_IN, SAMPLING), question.n, 1.0)
     return min(1.0, (MOST_MOVES if rows <= MANY else ALL_MOVES) * question.n / rows / usual)
 
 
 def cut_short(question: Question, work: float) -> bool:
-    """Tell whether rows get fewer moves than usual because they are many."""
+    """Return whether rows get fewer moves than usual because there are many."""
     return _moves(SAMPLING, question.n, work) < SAMPLING * question.n
 
 
@@ -226,7 +283,7 @@ def _cooling(question: Question) -> NDArray[np.float64]:
 
 
 def _small_table(question: Question, rng: np.random.Generator) -> NDArray[np.int16]:
-    """Return rows that a small table has, over and over, int16, shape (n, G + 1)."""
+    """Return the rows of a small table, repeated, int16, shape (n, G + 1)."""
     small = question.small()
     world, noisy = small.world()
     state, bits = small.start(world, noisy, rng), _bits(rng)

@@ -1,4 +1,4 @@
-"""Forests of random tests that a view holds, as questions about the victims' rows."""
+"""Read forests of random tests from a view and formulate the reconstruction problems."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -20,20 +20,33 @@ from fedtrees.privacy.noise import Laplace, TruncatedLaplace
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Tests, counts of their leaves, and what is known of both."""
+    """Tests, counts of their leaves, and the noise on the counts.
+
+    Attributes
+    ----------
+    tests : PrivateForest or RandomTests
+        Tests of the trees.
+    counts : int64 array, shape (T, 2^depth, K)
+        Counts of the leaves.
+    noise : Noise
+        Noise on the counts.
+    owner : str or None
+        Client whose rows are counted. None means all clients.
+    rows : int
+        Announced number of this client's rows, 0 if unknown.
+    """
 
     tests: PrivateForest | RandomTests
     counts: NDArray[np.int64]  # shape (T, 2^depth, K)
     noise: Noise
-    owner: str | None = None  # client whose counts these are; None: everybody's
-    rows: int = 0  # rows they were told to hold, 0 where that was not said
+    owner: str | None = None
+    rows: int = 0
 
     def question(self, view: View, rows: Literal["declared", "estimated"]) -> Question:
-        """Return what to ask: of one client's rows, or of all but the principals' own.
+        """Return the reconstruction problem for one client's rows, or for all victims' rows.
 
-        Where attributes of all those rows are told, so is their number. Rows of the population are
-        in the prior, unless leaves tell their labels alone, or latent classes of so many rows could
-        not be weighed.
+        If attributes of all these rows are known, so is their number. Rows of the population enter
+        the prior, unless only labels were released or the weights of latent classes would overflow.
         """
         feature, threshold = self.tests.feature, self.tests.threshold
         thresholds = [np.unique(threshold[feature == j]) for j in range(len(view.schema.features))]
@@ -63,7 +76,10 @@ class Source:
 
 
 def told_columns(view: View) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
-    """Return columns whose values the threat tells of all rows but own ones, and the values."""
+    """Return known columns of all victims' rows, and the values, or None.
+
+    They belong to the background knowledge of the threat model.
+    """
     if view.entries is None:
         return None
     columns, X = view.entries.of_all_rows
@@ -74,7 +90,7 @@ def told_columns(view: View) -> tuple[NDArray[np.int64], NDArray[np.float32]] | 
 def _levels(
     variables: Variables, columns: NDArray[np.int64], X: NDArray[np.float32]
 ) -> dict[int, NDArray[np.int16]]:
-    """Return the levels of variables all of whose columns are told."""
+    """Return the levels of variables whose columns are all known."""
     rows = variables.decode(np.zeros((len(X), len(variables)), dtype=np.int16))
     rows[:, columns] = X
     coded, known_columns = variables.encode(rows), {*columns.tolist()}
@@ -84,9 +100,10 @@ def _levels(
 
 
 def sources_of(view: View) -> list[Source]:
-    """Return what there is to read: clients' own counts, else their sum, else the release.
+    """Return the best available counts: of single clients, else their sum, else the release.
 
-    Of rows some of whose values are told nobody says whose they are: then it is the sum.
+    If some values of each row are known, the sum is used, because the owners of these rows are
+    unknown.
     """
     tests = next((m for _, m in view.messages(RandomTests)), None)
     messages = [(seen, m) for seen, m in view.messages(LeafClassCounts)]
@@ -110,7 +127,7 @@ def sources_of(view: View) -> list[Source]:
 
 
 def unreadable(view: View) -> Reason | None:
-    """Return why a view holds no counts of leaves that rows could be read from, None if it does."""
+    """Return the reason if a view has no counts from which rows can be inferred, else None."""
     sources = sources_of(view)
     if not sources:
         return Reason("no-random-tests")
@@ -128,7 +145,7 @@ def unreadable(view: View) -> Reason | None:
 
 
 def _noise(view: View) -> Noise | None:
-    """Return the noise on released counts; of labels alone, or exact counts, as `Noise` says."""
+    """Return the noise on released counts or labels, None if it is of an unknown kind."""
     changes, epsilon = view.changes(PrivateForest, "counts", "server"), view.parameters["epsilon"]
     if any(isinstance(c, Mechanism) for c in changes):
         return Noise.of("labels", float(epsilon), int(view.parameters["trees"]))

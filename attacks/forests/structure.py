@@ -1,4 +1,4 @@
-"""A forest as its attackers read it: tests of variables, leaves, and a noisy count per class."""
+"""A forest in the format of the attacks: tests of variables, and noisy class counts of leaves."""
 
 from __future__ import annotations
 
@@ -12,20 +12,32 @@ from fedtrees.attacks.forests.variables import Variables
 from fedtrees.core.compilation import kernel
 from fedtrees.core.errors import DataError
 
-#: Depth of a tree: a path of more would have a table of its leaves of gigabytes.
+#: Largest depth of a tree. Deeper trees would need tables of gigabytes.
 MOST_DEPTH = 14
 
 
 @dataclass(frozen=True, eq=False)
 class NoisyForest:
-    """Complete trees whose leaves tell, per class, how many rows they hold, with noise."""
+    """Complete trees with a noisy number of rows per class in each leaf.
+
+    Attributes
+    ----------
+    variables : Variables
+        Variables of the rows.
+    variable : int32 array, shape (T, 2^d)
+        Variable that each node tests. Node 1 is the root, and the children of node k are 2 k and 2
+        k + 1.
+    right : int64 array, shape (T, 2^d)
+        Levels that go right, as bits.
+    noisy : int64 array, shape (T, 2^d, K)
+        Counts of the leaves from left to right.
+    """
 
     variables: Variables
-    # shape (T, 2^d): variable that each node tests; node 1 is the root, those of node k are 2 k and
-    # 2 k + 1
+    # shape (T, 2^d)
     variable: NDArray[np.int32]
-    right: NDArray[np.int64]  # shape (T, 2^d): levels that go right, as bits
-    noisy: NDArray[np.int64]  # shape (T, 2^d, K): counts of leaves from left to right
+    right: NDArray[np.int64]  # shape (T, 2^d)
+    noisy: NDArray[np.int64]  # shape (T, 2^d, K)
 
     @staticmethod
     def of(
@@ -34,16 +46,23 @@ class NoisyForest:
         noisy: NDArray[np.integer],
         threshold: NDArray[np.floating] | None = None,
     ) -> NoisyForest:
-        """Read a forest from its arrays.
+        """Construct a forest from its arrays.
 
-        Raises `DataError` if the shapes do not fit, a column does not exist, or counts are not
-        whole numbers.
+        Parameters
+        ----------
+        variables : Variables
+            Variables of the rows.
+        feature : int array, shape (T, 2^d - 1)
+            Column that each node tests, in heap order from the root.
+        noisy : int array, shape (T, 2^d, K)
+            Noisy counts of the leaves from left to right.
+        threshold : float array, shape (T, 2^d - 1), optional
+            A row goes right if and only if its column is not below the threshold. Default 0.5.
 
-        `feature`: int array, shape (T, 2^d - 1). Column that each node tests, in heap order from
-        the root.
-        `noisy`: int array, shape (T, 2^d, K). Noisy counts of the leaves from left to right.
-        `threshold`: float array, shape (T, 2^d - 1). A row goes right iff its column is not below
-        it; 0.5 by default.
+        Raises
+        ------
+        DataError
+            If the shapes do not fit, a column does not exist, or counts are not integers.
         """
         feature, noisy = np.asarray(feature), np.asarray(noisy)
         if feature.ndim != 2 or noisy.ndim != 3 or len(feature) != len(noisy) or not len(feature):
@@ -69,8 +88,8 @@ class NoisyForest:
         if cuts.shape != feature.shape:
             raise DataError(f"thresholds of shape {cuts.shape} for tests of {feature.shape}")
         different = np.unique(np.stack([feature, cuts]).reshape(2, -1).T, axis=0)
-        known = {(int(j), float(c)): variables.right(int(j), float(c)) for j, c in different}
-        tests = [known[int(j), float(c)] for j, c in zip(feature.flat, cuts.flat, strict=True)]
+        test_of = {(int(j), float(c)): variables.right(int(j), float(c)) for j, c in different}
+        tests = [test_of[int(j), float(c)] for j, c in zip(feature.flat, cuts.flat, strict=True)]
         variable, right = np.zeros((T, leaves), np.int32), np.zeros((T, leaves), np.int64)
         variable[:, 1:] = np.array([g for g, _ in tests]).reshape(feature.shape)
         right[:, 1:] = np.array([bits for _, bits in tests]).reshape(feature.shape)
@@ -78,7 +97,7 @@ class NoisyForest:
 
     @property
     def depth(self) -> int:
-        """Tests on the way to a leaf."""
+        """Number of tests on the path to a leaf."""
         return self.noisy.shape[1].bit_length() - 1
 
     @property
@@ -105,14 +124,14 @@ class NoisyForest:
 
     @cached_property
     def live(self) -> NDArray[np.bool_]:
-        """Leaves that some row reaches, bool, shape (T, 2^d)."""
+        """Leaves that a row can reach, bool, shape (T, 2^d)."""
         return np.asarray((self.possible != 0).all(axis=2))
 
     @cached_property
     def tested(self) -> NDArray[np.int8]:
-        """Depth of the first test of each variable on the way to a leaf, -1 for none.
+        """Depth of the first test of each variable on the path to a leaf, -1 for none.
 
-        int8, shape (T, 2^d, G).
+        The array is int8 of shape (T, 2^d, G).
         """
         T, leaves, _ = self.noisy.shape
         first = np.full((T, leaves, len(self.variables)), -1, dtype=np.int8)
@@ -127,17 +146,17 @@ class NoisyForest:
         return _route(self.variable, self.right, np.ascontiguousarray(coded, dtype=np.int16))
 
     def counts(self, coded: NDArray[np.integer], label: NDArray[np.integer]) -> NDArray[np.int64]:
-        """Return how many rows of each class fall into each leaf, int64, shape (T, 2^d, K)."""
+        """Return the number of rows of each class in each leaf, int64, shape (T, 2^d, K)."""
         out = np.zeros(self.noisy.shape, dtype=np.int64)
         leaf = self.route(coded)
         np.add.at(out, (np.arange(len(out))[None, :], leaf, np.asarray(label)[:, None]), 1)
         return out
 
     def estimated_rows(self, least: int = 1) -> int:
-        """Return how many rows the counts speak of, at least `least`.
+        """Return the number of rows according to the counts, at least `least`.
 
-        The mean over trees of the sum of the counts of leaves that rows can reach; a tree weighs
-        one over the number of those, as the noise of its sum does.
+        It is a weighted mean over trees of the sum of the counts of reachable leaves. The weight is
+        inverse to their number, which is proportional to the variance of the sum.
         """
         sums = (self.noisy * self.live[:, :, None]).sum(axis=(1, 2))
         weight = 1.0 / self.live.sum(axis=1)

@@ -1,4 +1,4 @@
-"""What rows may look like: columns of numbers as variables with a few levels each."""
+"""Represent columns as categorical variables with a few levels each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Schema
 
-#: Levels of one variable: a test is a set of levels, kept as the bits of a word.
+#: Largest number of levels, because a test is stored as a set of levels in the bits of a word.
 MOST_LEVELS = 62
 
 
@@ -20,14 +20,21 @@ MOST_LEVELS = 62
 class Variables:
     """Columns of a table as categorical variables.
 
-    Raises `DataError` if a column belongs to no or to several variables, or a variable has not 1 to
-    `MOST_LEVELS` levels.
+    Attributes
+    ----------
+    columns : tuple of tuple of int
+        Columns of each variable: one, or those of a one-hot group. Every column has exactly one
+        variable.
+    levels : tuple of float32 array, shape (r, number of its columns)
+        Values of the columns at each level.
+    cuts : mapping of int to float array, shape (r - 1,)
+        For numeric variables, the smallest value of each level except the first.
 
-    `columns`: Columns of each variable: one, or those of a one-hot group. Every column has one.
-    `levels`: tuple of float32 array, shape (r, number of its columns). What the columns hold at
-    each level.
-    `cuts`: mapping of int to float array, shape (r - 1,). Of variables that are numbers: a level
-    begins at each.
+    Raises
+    ------
+    DataError
+        If a column belongs to no or several variables, or if a variable does not have 1 to
+        `MOST_LEVELS` levels.
     """
 
     columns: tuple[tuple[int, ...], ...]
@@ -54,24 +61,32 @@ class Variables:
     def binary(width: int, groups: Iterable[Sequence[int]] = (), none: bool = False) -> Variables:
         """Return the variables of columns of zeros and ones.
 
-        Raises `DataError`: groups that overlap, or name columns that do not exist.
+        Parameters
+        ----------
+        width : int
+            Number of columns.
+        groups : iterable of sequence of int, optional
+            One-hot groups, of whose columns exactly one is 1.
+        none : bool, default False
+            If True, at most one column of a group is 1.
 
-        `width`: Number of columns.
-        `groups`: One-hot groups: exactly one of their columns is 1.
-        `none`: At most one of them is.
+        Raises
+        ------
+        DataError
+            If groups overlap or contain columns that do not exist.
         """
-        made = [tuple(int(j) for j in group) for group in groups]
-        unknown = sorted({j for group in made for j in group if not 0 <= j < width})
+        group_columns = [tuple(int(j) for j in group) for group in groups]
+        unknown = sorted({j for group in group_columns for j in group if not 0 <= j < width})
         if unknown:
             raise DataError(f"groups name columns {unknown}; the table has 0 to {width - 1}")
-        grouped = {j for group in made for j in group}
-        columns = sorted([*made, *((j,) for j in range(width) if j not in grouped)])
+        grouped = {j for group in group_columns for j in group}
+        columns = sorted([*group_columns, *((j,) for j in range(width) if j not in grouped)])
         single = np.array([[0], [1]], dtype=np.float32)
         levels = []
         for of in columns:
             hot = np.eye(len(of), dtype=np.float32)
             hot = np.vstack([hot, np.zeros_like(hot[:1])]) if none else hot
-            levels.append(hot if of in made else single)
+            levels.append(hot if of in group_columns else single)
         return Variables(tuple(columns), tuple(levels))
 
     @staticmethod
@@ -82,18 +97,23 @@ class Variables:
     ) -> Variables:
         """Return the variables of declared columns.
 
-        `schema`: One-hot groups are one variable each, categories their codes.
-        `tests`: sequence of float array. Thresholds that each column is tested at, increasing: a
-        number is known up to them. It is guessed as the median of known rows between two, else in
-        the middle.
-        `own`: float array, shape (k, d). Rows that are known.
+        Parameters
+        ----------
+        schema : Schema
+            A one-hot group becomes one variable. The levels of a categorical column are its codes.
+        tests : sequence of float array
+            Ascending thresholds of each column, which determine a number up to an interval. Its
+            value in the interval is estimated by the median of the known rows, or else by the
+            middle.
+        own : float array, shape (k, d), optional
+            Known rows.
         """
         places = [tuple(map(schema.names.index, group.columns)) for group in schema.groups]
         grouped = {j for columns in places for j in columns}
-        made: list[tuple[tuple[int, ...], NDArray[np.float32]]] = []
+        variables: list[tuple[tuple[int, ...], NDArray[np.float32]]] = []
         for columns, group in zip(places, schema.groups, strict=True):
             hot = np.eye(len(columns), dtype=np.float32)
-            made.append((columns, np.vstack([hot, 0 * hot[:1]]) if group.empty else hot))
+            variables.append((columns, np.vstack([hot, 0 * hot[:1]]) if group.empty else hot))
         for j, feature in enumerate(schema.features):
             if j in grouped:
                 continue
@@ -102,14 +122,14 @@ class Variables:
             else:
                 values = _middles(np.asarray(tests[j], dtype=np.float64), feature.declared_range)
                 values = values if own is None else _medians(values, tests[j], own[:, j])
-            made.append(((j,), values[:, None]))
-        made.sort(key=lambda variable: variable[0])
+            variables.append(((j,), values[:, None]))
+        variables.sort(key=lambda variable: variable[0])
         numbers = {
             g: np.asarray(tests[columns[0]])
-            for g, (columns, _) in enumerate(made)
+            for g, (columns, _) in enumerate(variables)
             if columns[0] not in grouped and not schema.features[columns[0]].categories
         }
-        return Variables(tuple(c for c, _ in made), tuple(v for _, v in made), numbers)
+        return Variables(tuple(c for c, _ in variables), tuple(v for _, v in variables), numbers)
 
     @property
     def width(self) -> int:
@@ -126,7 +146,7 @@ class Variables:
 
     @cached_property
     def rows_possible(self) -> int:
-        """How many different rows there are, labels aside."""
+        """Number of different rows, without labels."""
         return int(np.prod([int(r) for r in self.sizes], dtype=object))
 
     def variable_of(self, column: int) -> int:
@@ -134,7 +154,11 @@ class Variables:
         return next(g for g, columns in enumerate(self.columns) if column in columns)
 
     def right(self, column: int, threshold: float) -> tuple[int, int]:
-        """Return a test ``x >= threshold``: its variable, and its levels as bits that pass."""
+        """Return the variable of the test ``x >= threshold``, and the passing levels as bits.
+
+        For example, a binary column tested at 0.5 has the passing level 1, which is bit pattern
+        0b10.
+        """
         g = self.variable_of(column)
         value = self.levels[g][:, self.columns[g].index(column)]
         return g, sum(1 << v for v in np.flatnonzero(value >= threshold).tolist())
@@ -149,7 +173,10 @@ class Variables:
     def encode(self, X: NDArray[np.floating]) -> NDArray[np.int16]:
         """Return rows as levels, int16, shape (n, G).
 
-        Raises `DataError` if a row holds what no level is.
+        Raises
+        ------
+        DataError
+            If a row has values that no level has.
         """
         if X.ndim != 2 or X.shape[1] != self.width:
             raise DataError(f"rows of shape {X.shape}; the variables have {self.width} columns")
@@ -174,7 +201,7 @@ class Variables:
 def _middles(
     tests: NDArray[np.float64], declared: tuple[float, float] | None
 ) -> NDArray[np.float32]:
-    """Return a number between every two thresholds, below the first and not below the last."""
+    """Return one number for each interval between thresholds, including the outer ones."""
     gap = float(np.median(np.diff(tests))) if len(tests) > 1 else 1.0
     outer = tests if len(tests) else np.zeros(1)
     low, high = declared or (outer[0] - gap, outer[-1] + gap)
@@ -183,11 +210,11 @@ def _middles(
 
 
 def _medians(
-    values: NDArray[np.float32], tests: NDArray[np.floating], own: NDArray[np.floating]
+    values: NDArray[np.float32], tests: NDArray[np.floating], known_values: NDArray[np.floating]
 ) -> NDArray[np.float32]:
-    """Return the median of own values of every level, the value given where there is none."""
-    own = own[np.isfinite(own)]
-    level = np.searchsorted(tests, own, side="right")
+    """Return the median of the known values of every level, or else the given value."""
+    known_values = known_values[np.isfinite(known_values)]
+    level = np.searchsorted(tests, known_values, side="right")
     for g in np.unique(level):
-        values[g] = np.percentile(own[level == g], 50, method="lower")
+        values[g] = np.percentile(known_values[level == g], 50, method="lower")
     return values

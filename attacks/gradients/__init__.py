@@ -1,1 +1,1 @@
-"""Rows of a batch read off the gradient of a network (Vero et al. 2023)."""
+"""Reconstruct the rows of a batch from the gradient of a neural network (Vero et al. 2023)."""

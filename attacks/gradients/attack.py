@@ -1,4 +1,4 @@
-"""`tableak`: the rows of batches off the gradients of a network."""
+"""`tableak`: reconstruct the rows of batches from the gradients of a network."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -27,42 +27,48 @@ from fedtrees.core.view import View
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import Layers
 
-#: A number without declared range is looked for within so many standard deviations.
+#: Search range of a number without declared range, in standard deviations.
 _WIDE = 20.0
-#: Numbers drawn by themselves are harder to find than rows, whose columns go together: by so much
-#: more likely rows have to fare better where there are numbers alone.
+#: Factor by which likely rows must be better than found rows, if all columns are numeric and there
+#: are no prior rows. The rehearsal then draws columns independently, and such rows are harder to
+#: find than real rows.
 _FLATTERED = 1.2
 
 
 @register.attack("tableak")
 @dataclass(frozen=True)
 class TabLeak(Attack):
-    """Rows of a batch from its gradient (Vero et al. 2023), by a better search than theirs.
+    """Reconstruct the rows of a batch from its gradient by an improved TabLeak (Vero et al. 2023).
 
-    What differs from the published algorithm (`tableak-published`): logits of categories are free,
-    Adam follows the gradient itself and not its sign, numbers are moved themselves and clipped, and
-    rows are held to the span that the first layer's gradient leaves them. Labels are counted off
-    the output bias. Beside noise, or of many rows, an adversary with own rows or rows of the
-    population draws batches of such rows that explain the gradient (`explained`). Fewer rows than
-    hidden units are roots of equations, those of local steps one step after the other (`hidden`);
-    what is left of an update is taken for one gradient on its way. Coordinates that were not sent
-    only bound the gradient. Beside noise without such rows, of several steps with some, and of few
-    coordinates, the attack first rehearses on likely rows, and submits such in place of found ones
-    if those fared better.
+    There are several differences from the published algorithm (`tableak-published`). Logits of
+    categories are unconstrained, Adam follows the gradient instead of its sign, and numbers are
+    changed directly and clipped. Rows are pulled into the span of the first layer's gradient.
+    Labels are counted from the output bias.
+
+    With noise or many rows, an adversary with local rows or rows of the population samples batches
+    of such rows that explain the gradient (`explained`). If a batch has fewer rows than hidden
+    units, its rows are roots of equations. With local steps, the rows of one step are solved for
+    after the other (`hidden`), and the remaining update is treated as one gradient at an
+    intermediate point. If only some coordinates were sent, the remaining ones only bound the
+    gradient.
+
+    In three cases the attack first rehearses on likely rows, and submits such rows instead of found
+    ones if they are better: noise without prior rows, several local steps with prior rows, and few
+    coordinates.
 
     Parameters
     ----------
     batches : int
-        How many gradients to invert, spread evenly over the run, the first one among them.
+        Number of gradients to invert, spread evenly over the run, including the first.
     restarts, steps : int
-        0: by the number of rows.
+        Effort of the search. 0 means that the number of rows determines it.
     most : int
-        Gradients of more rows are left alone.
+        Gradients of more rows are skipped.
     """
 
     claims = (BatchRows,)
 
-    by_algebra: ClassVar[bool] = True  # what is published is search alone
+    by_algebra: ClassVar[bool] = True  # the published attacks only search
 
     batches: int = 3
     restarts: int = 0
@@ -74,7 +80,7 @@ class TabLeak(Attack):
             check_whole(name, getattr(self, name), least)
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return that no gradient of a network was seen, or only of more rows than `most`."""
+        """Return the reason if no gradient of at most `most` rows was seen, else None."""
         if encoding_of(view) is None:
             return Reason("no-network")
         sizes = [s.rows for s in seen_gradients(view)]
@@ -90,6 +96,7 @@ class TabLeak(Attack):
         if encoding is None:
             return Guess.none(Reason("no-network"))
         seen = [s for s in seen_gradients(view) if s.rows <= self.most]
+        # spread evenly, because the network changes during training
         chosen = np.unique(np.linspace(0, len(seen) - 1, self.batches).round().astype(int))
         bounds, local = _bounds(view, encoding), local_steps_of(view)
         layers = layers_of(view, encoding)
@@ -99,10 +106,10 @@ class TabLeak(Attack):
             item, first = _followed(seen[at], layers, encoding, steps, rng)
             table, sure = first, np.ones(first.X.shape)
             if item.rows:
-                rest, told = self.rest(item, view, layers, encoding, bounds, rng)
+                rest, notes_of_batch = self.rest(item, view, layers, encoding, bounds, rng)
                 table, sure = Table.concat([table, rest[0]]), np.concatenate([sure, rest[1]])
-                notes["likely_rows"] += told.pop("likely_rows", 0.0)
-                notes |= {f"{name}_{k}": value for name, value in told.items()}
+                notes["likely_rows"] += notes_of_batch.pop("likely_rows", 0.0)
+                notes |= {f"{name}_{k}": value for name, value in notes_of_batch.items()}
             claims.append(BatchRows(item.owner, item.round, table, sure))
         return Guess.of(claims, notes, otherwise=self.inapplicable(view) or Reason("no-gradient"))
 
@@ -115,25 +122,41 @@ class TabLeak(Attack):
         bounds: tuple[NDArray[np.float32], NDArray[np.float32]],
         rng: np.random.Generator,
     ) -> tuple[tuple[Table, NDArray[np.float64]], dict[str, float]]:
-        """Return rows, how sure their cells are, and what there is to note."""
-        local, known, notes = local_steps_of(view), view.prior_rows, dict[str, float]()
-        known = known if known is not None and len(known) >= 2 else None
+        """Return the rows that algebra did not find, the confidence of their cells, and notes.
+
+        Parameters
+        ----------
+        item : SeenGradient
+            Gradient of the remaining rows.
+        view : View
+            The adversary's view.
+        layers : Layers
+            Sizes of the network.
+        encoding : Encoding
+            Conversion of rows to inputs.
+        bounds : pair of float32 array
+            Smallest and largest standardised value of every number.
+        rng : numpy.random.Generator
+            Randomness of the search.
+        """
+        local, prior_rows, notes = local_steps_of(view), view.prior_rows, dict[str, float]()
+        prior_rows = prior_rows if prior_rows is not None and len(prior_rows) >= 2 else None
         noise = drowning(layers, item.gradient, item.rows, encoding)
         few = self.by_algebra and item.shown is not None
-        # shares of columns alone flatter rows that are drawn by them
+        # independent draws of columns overestimate how good likely rows are
         doubted = noise and (local is None or encoding.groups)
-        if few or ((local is not None) if known is not None else doubted):
-            kept = int(item.shown.sum()) if few and item.shown is not None else 0
+        if few or ((local is not None) if prior_rows is not None else doubted):
+            n_sent = int(item.shown.sum()) if few and item.shown is not None else 0
             notes["rehearsed"], notes["likely"] = trial = rehearsed(
-                layers, item.start, noise, view, encoding, bounds, item.rows, local, rng, kept
+                layers, item.start, noise, view, encoding, bounds, item.rows, local, rng, n_sent
             )
-            handicap = 1.0 if encoding.groups or known is not None else _FLATTERED
+            handicap = 1.0 if encoding.groups or prior_rows is not None else _FLATTERED
             if trial[1] > handicap * trial[0]:
                 table = likely_rows(view, encoding, _as_many(view, item.rows), rng)
                 return (table, np.zeros(table.X.shape)), {**notes, "likely_rows": 1.0}
-        likely = known if local is None else None
-        found = self.inverted(item, layers, encoding, bounds, likely, rng)
-        notes["loss"], table, sure = found.loss, found.table, found.confidence
+        likely = prior_rows if local is None else None
+        inversion = self.inverted(item, layers, encoding, bounds, likely, rng)
+        notes["loss"], table, sure = inversion.loss, inversion.table, inversion.confidence
         if (more := _as_many(view, item.rows) - len(table)) > 0:
             table = Table.concat([table, likely_rows(view, encoding, more, rng)])
             sure = np.append(sure, np.zeros((more, sure.shape[1])), axis=0)
@@ -148,7 +171,23 @@ class TabLeak(Attack):
         likely: Table | None,
         rng: np.random.Generator,
     ) -> Inversion:
-        """Return the rows whose gradient is nearest to one that was seen."""
+        """Return the rows whose gradient is closest to the observed one.
+
+        Parameters
+        ----------
+        item : SeenGradient
+            The observed gradient.
+        layers : Layers
+            Sizes of the network.
+        encoding : Encoding
+            Conversion of rows to inputs.
+        bounds : pair of float32 array
+            Smallest and largest standardised value of every number.
+        likely : Table or None
+            Rows with the distribution of the batch.
+        rng : numpy.random.Generator
+            Randomness of the search.
+        """
         return invert(
             layers, item.weights, item.gradient, encoding, bounds, item.rows, rng,
             likely=likely, restarts=self.restarts, steps=self.steps, shown=item.shown,
@@ -162,25 +201,30 @@ def _followed(
     local: LocalSteps | None,
     rng: np.random.Generator,
 ) -> tuple[SeenGradient, Table]:
-    """Return rows that single local steps of a client tell, and about the mean gradient of others.
+    """Return the gradient of the remaining rows, and rows recovered from single local steps.
 
-    None of a sum over several clients, or where coordinates were not sent.
+    No rows are recovered from a sum over several clients or from incomplete coordinates.
     """
-    none = Table(np.zeros((0, len(encoding.coded)), np.float32), np.zeros(0, np.int64))
+    no_rows = Table(np.zeros((0, len(encoding.coded)), np.float32), np.zeros(0, np.int64))
     if local is None or len(item.owner) > 1 or item.shown is not None:
-        return item, none
+        return item, no_rows
     update = item.gradient * np.float32(-local.rate * local.count(item.rows))
-    found = rows_of_steps(layers, item.start, update, encoding, item.rows, local, rng)
-    if not len(found):
-        return item, none
-    told, left = batch_gradient(layers, item.weights, encoding.encode(found.X), found.y), item.rows
-    left -= len(found)
-    rest = (item.gradient * item.rows - told * len(found)) / np.float32(max(left, 1))
-    return replace(item, rows=left, gradient=rest), found
+    recovered = rows_of_steps(layers, item.start, update, encoding, item.rows, local, rng)
+    if not len(recovered):
+        return item, no_rows
+    gradient_of_recovered, left = (
+        batch_gradient(layers, item.weights, encoding.encode(recovered.X), recovered.y),
+        item.rows,
+    )
+    left -= len(recovered)
+    rest = (item.gradient * item.rows - gradient_of_recovered * len(recovered)) / np.float32(
+        max(left, 1)
+    )
+    return replace(item, rows=left, gradient=rest), recovered
 
 
 def _as_many(view: View, rows: int) -> int:
-    """Return how many rows a batch may have: where each is drawn by itself, four sigma more."""
+    """Return the largest plausible batch size: with Poisson sampling, four sigma more."""
     return rows + int(4 * np.sqrt(rows)) if view.defense.poisson_sampling else rows
 
 

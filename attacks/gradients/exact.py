@@ -1,4 +1,4 @@
-"""Rows of a batch to the last value, by algebra alone: what no search has to look for."""
+"""Recover rows of a batch exactly, by linear algebra without a search."""
 
 from typing import Any
 
@@ -13,11 +13,11 @@ from fedtrees.core.schema import Table
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import Layers
 
-#: At most so many partial rows per half, and candidates in all.
+#: Largest number of partial rows per half, and of candidates in total.
 _HALF, _MOST = 20_000, 40_000
-#: What a true row may miss a space by, a share of its length; others miss it by 0.01 or more.
+#: Largest relative distance of a true row from a space. False candidates are 0.01 or more off.
 _NEAR = 1e-3
-#: Numbers that the span leaves open: starts, steps from each, and equations that are looked at.
+#: For numbers that the span leaves open: starts, steps from each, and number of equations.
 _STARTS, _STEPS, _EQUATIONS = 6, 6, 16
 
 
@@ -30,40 +30,53 @@ def exact_rows(
     noise: float,
     rng: np.random.Generator,
 ) -> Table:
-    """Return rows that are surely in the batch, with labels; none where nothing is sure.
+    """Return rows that are certainly in the batch, with labels. Empty if none is certain.
 
-    The gradient of a layer is a sum of outer products: its row space holds the layer's inputs, its
-    column space the derivatives of its units. Categories whose sum lies in the first row space are
-    found by meeting in the middle (Horowitz and Sahni 1974), and numbers that it leaves open by
-    Gauss-Newton steps into the second layer's. A row is sure if it lies in the second layer's row
-    space, or if its derivative lies in the first one's column space.
+    The gradient of a layer is a sum of outer products. Its row space contains the layer's inputs,
+    and its column space the derivatives of its units. Categories for which a row can be in the
+    first row space are found by meeting in the middle (Horowitz and Sahni 1974). Numbers that it
+    leaves open are found by Gauss-Newton steps into the second layer's row space. A row is certain
+    if its activations are in the second layer's row space, or if its derivative is in the first
+    layer's column space.
 
-    `weights, gradient`: float32 array, shape (parameters,)
-    `noise`: Standard deviation of the gradient's rounding, per coordinate.
+    Parameters
+    ----------
+    layers : Layers
+        Sizes of the network.
+    weights, gradient : float32 array, shape (parameters,)
+        The network and the mean gradient of the batch.
+    encoding : Encoding
+        Conversion of rows to inputs.
+    rows : int
+        Number of rows of the batch.
+    noise : float
+        Standard deviation of the gradient's rounding, per coordinate.
+    rng : numpy.random.Generator
+        Starts of the Gauss-Newton steps.
     """
     network, target = layers.split(weights), layers.split(gradient)
-    columns, size, kept, free = spaces(target[0], noise)
-    none = Table(np.zeros((0, len(encoding.coded)), np.float32), np.zeros(0, np.int64))
-    if not len(kept) or len(kept) + 3 > min(target[0][0].shape):
-        return none
-    codes = _codes(kept, free, encoding)
+    columns, size, row_space, free = spaces(target[0], noise)
+    no_rows = Table(np.zeros((0, len(encoding.coded)), np.float32), np.zeros(0, np.int64))
+    if not len(row_space) or len(row_space) + 3 > min(target[0][0].shape):
+        return no_rows
+    codes = _codes(row_space, free, encoding)
     if codes is None or not len(codes):
-        return none
+        return no_rows
     X, open_ = _numbers(codes, free, encoding)
     *_, deeper, other = spaces(target[1], noise)
     sure = np.zeros(len(X), dtype=bool)
     if len(deeper) + open_.shape[1] + 3 <= min(target[1][0].shape):
-        X, off = _settled(X, open_, encoding, network[0], other, rng)
-        sure = off < _NEAR
+        X, distance = _settled(X, open_, encoding, network[0], other, rng)
+        sure = distance < _NEAR
     classes = network[-1][0].shape[0]
     if not open_.shape[1]:
-        # a class changes how long the derivative of two classes is, and no direction
+        # with two classes, the class changes the length of the derivative, but not its direction
         D = _derivatives(layers, weights, X, np.zeros(len(X), np.int64))
-        off = np.linalg.norm(D - (D @ columns) @ columns.T, axis=1)
-        sure |= off < _NEAR * np.linalg.norm(D, axis=1)
+        distance = np.linalg.norm(D - (D @ columns) @ columns.T, axis=1)
+        sure |= distance < _NEAR * np.linalg.norm(D, axis=1)
     X, codes = X[sure], codes[sure]
     if not 0 < len(X) <= 2 * rows:
-        return none
+        return no_rows
     G = [batch_gradient(layers, weights, x[None].astype(np.float32), np.array([y]))
          for x in X for y in range(classes)]  # fmt: skip
     q, upper = np.linalg.qr(np.array(G, dtype=np.float64).T)
@@ -71,10 +84,10 @@ def exact_rows(
     missed = np.linalg.norm(gradient - np.array(G).T @ share) / np.linalg.norm(gradient)
     times = np.rint(share.reshape(len(X), classes) * rows).astype(np.int64)
     if missed > _NEAR or times.sum() != rows:
-        # some rows are missing: of the others, those that take one dimension away with them
+        # if rows are missing, accept those whose removal reduces the rank by one
         part = np.stack([
             np.einsum("nr,nr->n", _derivatives(layers, weights, X, np.full(len(X), y)) @ columns
-                      / (rows * size), np.column_stack([X, np.ones(len(X))]) @ kept.T)
+                      / (rows * size), np.column_stack([X, np.ones(len(X))]) @ row_space.T)
             for y in range(classes)
         ], axis=1)  # fmt: skip
         times = (np.abs(part - 1) < 0.01).astype(np.int64)
@@ -82,14 +95,16 @@ def exact_rows(
     row, label = np.nonzero(times)
     again = np.repeat(np.arange(len(row)), times[row, label])
     row, label = row[again], label[again]
-    found = encoding.decode(codes[row], X[row][:, encoding.continuous])
-    missing = np.zeros(found.shape, dtype=bool)
+    decoded = encoding.decode(codes[row], X[row][:, encoding.continuous])
+    missing = np.zeros(decoded.shape, dtype=bool)
     missing[:, encoding.coded] = codes[row] < 0
-    return Table(np.where(missing, np.float32(np.nan), found), label)
+    return Table(np.where(missing, np.float32(np.nan), decoded), label)
 
 
-def _codes(kept: NDArray[Any], free: NDArray[Any], encoding: Encoding) -> NDArray[np.int64] | None:
-    """Return categories that some numbers put into the span, -1: missing; None: too many."""
+def _codes(
+    row_space: NDArray[Any], free: NDArray[Any], encoding: Encoding
+) -> NDArray[np.int64] | None:
+    """Return categories that some numbers complete to the span, -1 if missing. None if too many."""
     if not encoding.groups:
         return np.zeros((1, 0), np.int64)
     mean, std = encoding.mean.astype(np.float64), encoding.std.astype(np.float64)
@@ -102,11 +117,12 @@ def _codes(kept: NDArray[Any], free: NDArray[Any], encoding: Encoding) -> NDArra
     base = rest[:, -1] - rest[:, coded] @ (mean / std)[coded]
     parts = []
     for g in encoding.groups:
-        # a category no row has is a direction without rows, and so is a sum of shares that is 1
-        tests = np.zeros((len(g) + 1, kept.shape[1]))
+        # a category that no row has is a direction without rows, like the constraint that shares
+        # sum to 1
+        tests = np.zeros((len(g) + 1, row_space.shape[1]))
         tests[np.arange(len(g)), g], tests[:-1, -1] = std[g], mean[g]
         tests[-1, g], tests[-1, -1] = std[g], mean[g].sum() - 1
-        far = np.linalg.norm(tests @ kept.T, axis=1) > _NEAR * np.linalg.norm(tests, axis=1)
+        far = np.linalg.norm(tests @ row_space.T, axis=1) > _NEAR * np.linalg.norm(tests, axis=1)
         code = np.append(np.arange(len(g)), -1)[far]
         steps = np.append((rest[:, g] / std[g]).T, np.zeros((1, len(rest))), axis=0)[far]
         parts.append((steps, code))
@@ -140,7 +156,7 @@ def _codes(kept: NDArray[Any], free: NDArray[Any], encoding: Encoding) -> NDArra
 def _sums(
     parts: list[tuple[NDArray[Any], NDArray[Any]]], axes: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return all sums of one step per feature, and which codes they are of."""
+    """Return all sums of one step per feature, with the codes of the steps."""
     total, codes = np.zeros((1, len(axes))), np.zeros((1, 0), dtype=np.int64)
     for steps, code in parts:
         step = steps @ axes.T
@@ -152,7 +168,7 @@ def _sums(
 def _numbers(
     codes: NDArray[np.int64], free: NDArray[Any], encoding: Encoding
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return inputs (n, D), their numbers as small as may be, and the directions left open."""
+    """Return inputs (n, D) with numbers of smallest norm, and the directions left open."""
     mean, std = encoding.mean.astype(np.float64), encoding.std.astype(np.float64)
     X = np.tile(np.where(encoding.category < 0, 0, -mean / std), (len(codes), 1))
     for k, g in enumerate(encoding.groups):
@@ -174,9 +190,9 @@ def _settled(
     free: NDArray[Any],
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return inputs whose open numbers put the first layer's outputs nearest to the second's span.
+    """Return inputs whose open numbers bring the first layer's outputs closest to a space.
 
-    And how far they are off, a share of the outputs' length.
+    The space is the row space of the second layer. The relative distances are returned as well.
     """
     n, m = len(X), open_.shape[1]
     weight, bias = (np.asarray(p, dtype=np.float64) for p in first)
@@ -184,7 +200,7 @@ def _settled(
     along = (weight[:, encoding.continuous] @ open_).T
     few = rng.standard_normal((_EQUATIONS, len(free))) @ free / np.sqrt(_EQUATIONS)
     turned = (few[:, None, :-1] * along[None]).reshape(-1, few.shape[1] - 1).T
-    best, moved = np.full(n, np.inf), np.zeros((n, m))
+    best, best_numbers = np.full(n, np.inf), np.zeros((n, m))
     for start in range(_STARTS if m else 1):
         z = rng.standard_normal((n, m)) * min(start, 1)
         for _ in range(_STEPS if m else 0):
@@ -198,9 +214,9 @@ def _settled(
         off = np.linalg.norm(out @ few[:, :-1].T + few[:, -1], axis=1)
         off /= np.sqrt((out**2).sum(axis=1) + 1)
         better = off < best
-        best[better], moved[better] = off[better], z[better]
+        best[better], best_numbers[better] = off[better], z[better]
     X = X.copy()
-    X[:, encoding.continuous] += moved @ open_.T
+    X[:, encoding.continuous] += best_numbers @ open_.T
     return X, best
 
 
@@ -208,6 +224,6 @@ def _derivatives(
     layers: Layers, weights: NDArray[np.float32], X: NDArray[np.float64], y: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Return the derivatives of rows' losses by the first layer's units, shape (n, units)."""
-    found = [batch_gradient(layers, weights, x[None].astype(np.float32), y[k : k + 1])
+    gradients = [batch_gradient(layers, weights, x[None].astype(np.float32), y[k : k + 1])
              for k, x in enumerate(X)]  # fmt: skip
-    return np.array([layers.split(g)[0][1] for g in found], dtype=np.float64)
+    return np.array([layers.split(g)[0][1] for g in gradients], dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Rows of a batch off the second layer, where it has fewer rows than units but not than inputs."""
+"""Recover rows from the second layer, for batches with fewer rows than hidden units."""
 
 from typing import Any
 
@@ -13,16 +13,16 @@ from fedtrees.neural.perceptron import Layers
 
 Floats = NDArray[np.float64]
 
-#: Starts, steps from each, and how much the first one is damped; the others half as much each.
+#: Number of starts, steps from each, and damping of the first step, which halves with each step.
 _STARTS, _STEPS, _DAMPED = 600, 15, 0.01
-#: Standardised values are looked for within so many standard deviations.
+#: Search range of standardised values, in standard deviations.
 _WIDE = 20.0
-#: What a root may miss the space by, a share of its length; how far roots are apart, in standard
-#: deviations; what a row may miss taking one dimension away by; and of a category's share.
+#: Largest relative distance of a root from the space; smallest distance between roots, in standard
+#: deviations; tolerance of the rank-reduction test; tolerance of a category's share.
 _NEAR, _APART, _ONE, _WHOLE = 3e-4, 0.2, 0.01, 0.02
-#: Times that starts are drawn anew where none led to a row.
+#: Number of attempts with new starts if no row was found.
 _TRIES = 8
-#: Equations beyond unknowns that keep roots from being there by chance.
+#: Number of surplus equations, which excludes accidental roots.
 _SPARE = 3
 
 
@@ -34,15 +34,27 @@ def rows_by_units(
     rows: int,
     rng: np.random.Generator,
 ) -> Table:
-    """Return rows that are surely in the batch, with labels; none where nothing is sure.
+    """Return rows that are certainly in the batch, with labels. Empty if none is certain.
 
-    While there are fewer rows than hidden units, the row space of the second layer's gradient
-    holds the first layer's outputs of each, relu(W x + b): equations for x, linear between the
-    units' kinks. They are solved by damped Gauss-Newton steps from many starts, weighted means of
-    the batch's rows that the first layer's gradient tells. A root is a row if taking its gradient
-    away leaves the second layer's one dimension less, which no other x, and one label alone, does.
+    If there are fewer rows than hidden units, the row space of the second layer's gradient contains
+    the first layer's output relu(W x + b) of each row. This gives equations for x that are linear
+    between the kinks of the units. They are solved by damped Gauss-Newton steps from many starts,
+    which are weighted means of the batch's rows from the first layer's gradient. A root is a row if
+    subtracting its gradient reduces the rank of the second layer's gradient by one. No other x does
+    this, and only one label does.
 
-    `weights, gradient`: float32 array, shape (parameters,)
+    Parameters
+    ----------
+    layers : Layers
+        Sizes of the network.
+    weights, gradient : float32 array, shape (parameters,)
+        The network and the mean gradient of the batch.
+    encoding : Encoding
+        Conversion of rows to inputs.
+    rows : int
+        Number of rows of the batch.
+    rng : numpy.random.Generator
+        Starts of the search.
     """
     for _ in range(_TRIES):
         X, y = _terms(layers, weights, gradient, encoding, rows, 1 / rows, rng)
@@ -60,35 +72,52 @@ def rows_of_steps(
     local: LocalSteps,
     rng: np.random.Generator,
 ) -> Table:
-    """Return rows that are surely among those of local steps, with labels.
+    """Return rows that are certainly among those of local steps, with labels.
 
-    An update is a sum of terms like those of a gradient, one for each row and step, each taken at
-    its own weights. At the start these are known, and tell the rows of the first step; its gradient
-    tells the weights before the second; and so on, to the end of the first epoch.
+    An update is a sum of terms like those of a gradient, one for each row and step, each at
+    different weights. At the start the weights are known and determine the rows of the first step.
+    Its gradient gives the weights before the second step, and so on until the end of the first
+    epoch.
 
-    `weights, update`: float32 array, shape (parameters,). At the start, and how far they moved.
+    Parameters
+    ----------
+    layers : Layers
+        Sizes of the network.
+    weights, update : float32 array, shape (parameters,)
+        The network at the start, and its change.
+    encoding : Encoding
+        Conversion of rows to inputs.
+    rows : int
+        Number of rows of the client.
+    local : LocalSteps
+        How the client trains.
+    rng : numpy.random.Generator
+        Starts of the search.
     """
     at, rest = weights, update.astype(np.float64) / -local.rate
-    known, labels = np.zeros((0, len(encoding))), np.zeros(0, dtype=np.int64)
+    recovered, labels = np.zeros((0, len(encoding))), np.zeros(0, dtype=np.int64)
     terms = local.epochs * rows
     for begin in range(0, rows, local.batch):
-        size, before, tries = min(local.batch, rows - begin), len(known), 0
-        while len(known) < before + size and tries < _TRIES:
+        size, before, tries = min(local.batch, rows - begin), len(recovered), 0
+        while len(recovered) < before + size and tries < _TRIES:
             X, y = _terms(layers, at, rest.astype(np.float32), encoding, terms, 1 / size, rng)
-            new = [i for i, x in enumerate(X) if not (np.abs(known - x).max(axis=1) < _APART).any()]
-            X, y = (part[new[: before + size - len(known)]] for part in (X, y))
+            new = [
+                i for i, x in enumerate(X) if not (np.abs(recovered - x).max(axis=1) < _APART).any()
+            ]
+            X, y = (part[new[: before + size - len(recovered)]] for part in (X, y))
             tries = 0 if len(X) else tries + 1
             if len(X):
-                known, labels = np.concatenate([known, X]), np.concatenate([labels, y])
-                told = batch_gradient(layers, at, X.astype(np.float32), y).astype(np.float64)
-                rest, terms = rest - told * (len(X) / size), terms - len(X)
-        if len(known) == before:
+                recovered, labels = np.concatenate([recovered, X]), np.concatenate([labels, y])
+                gradient = batch_gradient(layers, at, X.astype(np.float32), y).astype(np.float64)
+                rest, terms = rest - gradient * (len(X) / size), terms - len(X)
+        if len(recovered) == before:
             break
-        # a row that is not found may bring next to nothing: if not, the next step tells none
-        X, y = known[before:].astype(np.float32), labels[before:]
+        # a row that is not found may have a negligible gradient; if not, the next step gives no
+        # rows
+        X, y = recovered[before:].astype(np.float32), labels[before:]
         step = batch_gradient(layers, at, X, y) * np.float32(len(X) / size)
         at = at - np.float32(local.rate) * step
-    return _decoded(known, labels, encoding)
+    return _decoded(recovered, labels, encoding)
 
 
 def _terms(
@@ -100,30 +129,30 @@ def _terms(
     share: float,
     rng: np.random.Generator,
 ) -> tuple[Floats, NDArray[np.int64]]:
-    """Return inputs, (k, D), and labels of rows at these weights, the surest first.
+    """Return inputs, (k, D), and labels of rows at these weights, most certain first.
 
-    `gradient`: A sum of so many terms, each a row's gradient times a share, at any weights.
+    The gradient is a sum of `terms` terms at any weights, each a row's gradient times a share.
     """
     network, target = layers.split(weights), layers.split(gradient)
-    none = np.zeros((0, len(encoding))), np.zeros(0, np.int64)
+    nothing = np.zeros((0, len(encoding))), np.zeros(0, np.int64)
     noise = left_over(target[1], terms) if len(target) > 2 else None
     if noise is None:
-        return none
-    columns, size, kept, free = spaces(target[1], noise)
+        return nothing
+    columns, size, row_space, free = spaces(target[1], noise)
     open_ = _open(target[0], terms)
     if len(free) < open_.shape[1] + _SPARE or not len(size):
-        return none
+        return nothing
     first = (np.asarray(network[0][0], np.float64), np.asarray(network[0][1], np.float64))
     X, off = _roots(_starts(target[0], rng), open_, first, free, rng)
     X, off = X[off < _NEAR], off[off < _NEAR]
-    found: list[tuple[float, int, int]] = []
+    roots: list[tuple[float, int, int]] = []
     for y in range(network[-1][0].shape[0]):
-        # taking away c u v' leaves one dimension less iff c v' G^-1 u = 1 (Wedderburn 1934)
+        # subtracting c u v' reduces the rank iff c v' G^-1 u = 1 (Wedderburn 1934)
         A, D = outer_products(network, X, np.full(len(X), y))[1]
-        part = np.einsum("nr,nr->n", D @ columns * (share / size), A @ kept.T)
-        found += [(off[i], int(i), y) for i in np.flatnonzero(np.abs(part - 1) < _ONE)]
+        part = np.einsum("nr,nr->n", D @ columns * (share / size), A @ row_space.T)
+        roots += [(off[i], int(i), y) for i in np.flatnonzero(np.abs(part - 1) < _ONE)]
     chosen = list[tuple[int, int]]()
-    for _, i, y in sorted(found):
+    for _, i, y in sorted(roots):
         if all(np.abs(X[i] - X[j]).max() > _APART for j, _ in chosen):
             chosen.append((i, y))
     at = np.array([i for i, _ in chosen], dtype=np.intp)
@@ -131,7 +160,7 @@ def _terms(
 
 
 def left_over(layer: tuple[Any, Any], rows: int) -> float | None:
-    """Return the standard deviation of what is beyond so many dimensions; None: none are."""
+    """Return the noise level beyond the given rank, None if there are too few dimensions."""
     both = np.column_stack(layer).astype(np.float64)
     m, n = both.shape
     if rows >= 0.8 * min(m, n):
@@ -141,7 +170,7 @@ def left_over(layer: tuple[Any, Any], rows: int) -> float | None:
 
 
 def spaces(layer: tuple[Any, Any], noise: float) -> tuple[NDArray[Any], ...]:
-    """Return the column space (units, r), sizes, the row space (r, D + 1) and what it misses."""
+    """Return column space (units, r), singular values, row space (r, D + 1) and its complement."""
     both = np.column_stack(layer).astype(np.float64)
     left, size, right = np.linalg.svd(both)
     rank = int((size > 3 * noise * sum(np.sqrt(both.shape))).sum())
@@ -149,7 +178,7 @@ def spaces(layer: tuple[Any, Any], noise: float) -> tuple[NDArray[Any], ...]:
 
 
 def _open(layer: tuple[Any, Any], rows: int) -> Floats:
-    """Return the directions in which rows may differ by the first layer's row space, (D, m)."""
+    """Return the directions in which rows can differ by the first layer's row space, (D, m)."""
     noise, inputs = left_over(layer, rows), layer[0].shape[1]
     if noise is None:
         return np.eye(inputs)
@@ -159,7 +188,7 @@ def _open(layer: tuple[Any, Any], rows: int) -> Floats:
 
 
 def _starts(layer: tuple[Any, Any], rng: np.random.Generator) -> Floats:
-    """Return weighted means of rows: what random units' gradients are sums of, (starts, D)."""
+    """Return weighted means of rows, from gradients of random units, (starts, D)."""
     weight, bias = (np.asarray(part, dtype=np.float64) for part in layer)
     mixed = rng.standard_normal((_STARTS, len(bias)))
     return np.asarray((mixed @ weight) / (mixed @ bias)[:, None])
@@ -168,9 +197,9 @@ def _starts(layer: tuple[Any, Any], rng: np.random.Generator) -> Floats:
 def _roots(
     X: Floats, open_: Floats, first: tuple[Floats, Floats], free: Floats, rng: np.random.Generator
 ) -> tuple[Floats, Floats]:
-    """Return where starts end, (n, D), and how far that misses the space, (n,).
+    """Return the end points, (n, D), and their relative distances from the space, (n,).
 
-    Of more equations than three for each unknown, so many sums are taken.
+    If there are many equations, random combinations of them are used.
     """
     (weight, bias), m = first, open_.shape[1]
     many = 3 * m + 8
@@ -196,14 +225,14 @@ def _roots(
 
 
 def _decoded(X: Floats, y: NDArray[np.int64], encoding: Encoding) -> Table:
-    """Return the rows of inputs whose categories are whole ones, or missing."""
+    """Return the rows of inputs whose categories are one-hot or missing."""
     raw = X * encoding.std + encoding.mean
     codes = np.full((len(X), len(encoding.groups)), -1, dtype=np.int64)
-    whole = np.ones(len(X), dtype=bool)
+    is_valid = np.ones(len(X), dtype=bool)
     for k, g in enumerate(encoding.groups):
         codes[:, k] = np.where(raw[:, g].max(axis=1) > 0.5, raw[:, g].argmax(axis=1), -1)
-        whole &= (np.abs(raw[:, g] - (codes[:, [k]] == np.arange(len(g)))) < _WHOLE).all(axis=1)
-    found = encoding.decode(codes, X[:, encoding.continuous]).astype(np.float32)
-    missing = np.zeros(found.shape, dtype=bool)
+        is_valid &= (np.abs(raw[:, g] - (codes[:, [k]] == np.arange(len(g)))) < _WHOLE).all(axis=1)
+    decoded = encoding.decode(codes, X[:, encoding.continuous]).astype(np.float32)
+    missing = np.zeros(decoded.shape, dtype=bool)
     missing[:, encoding.coded] = codes < 0
-    return Table(np.where(missing, np.float32(np.nan), found)[whole], y[whole])
+    return Table(np.where(missing, np.float32(np.nan), decoded)[is_valid], y[is_valid])

@@ -1,4 +1,4 @@
-"""The rows of one batch off its gradient: algebra, then a search or draws of likely rows."""
+"""Reconstruct the rows of one batch: algebra first, then a search or draws of likely rows."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,31 +18,41 @@ from fedtrees.core.schema import Table
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import Layers, logits, softmax
 
-#: Above this noise per coordinate, in units of the gradient's root mean square, no direction is
-#: free of it, and the span term would hold rows to noise. Below it is rounding.
+#: Noise per coordinate, relative to the gradient's root mean square, above which no direction is
+#: free of noise and the span term would pull rows to noise. Less noise is rounding.
 _CLEAN = 1e-3
-#: Restarts and steps of a search that counts labels, and how many at most.
+#: Restarts and steps of a search that counts labels, and largest number of such searches.
 _SHORT, _RECOUNTS = (3, 150), 3
-#: Of more rows, or beside noise, draws of likely rows find more than a search does.
+#: With more rows, or with noise, draws of likely rows are more accurate than a search.
 _MANY = 48
 
 
 @dataclass(frozen=True, eq=False)
 class Inversion:
-    """What was found."""
+    """Result of an inversion.
+
+    Attributes
+    ----------
+    table : Table
+        B reconstructed rows.
+    confidence : float64 array, shape (B, d)
+        Confidence of each cell, 0 to 1.
+    loss : float
+        1 - cos of the best restart, or of the consensus of likely rows.
+    """
 
     table: Table
     confidence: NDArray[np.float64]  # shape (B, d)
-    loss: float  # 1 - cos of the best restart, or of what likely rows agree on
+    loss: float
 
 
 def noise_of(target: Any, rows: int, encoding: Encoding) -> float:
-    """Return the standard deviation of noise on every coordinate, estimated from a layer.
+    """Return the standard deviation of the noise per coordinate, estimated from a layer.
 
-    Its gradient is a sum over the rows of a column times a row: what is left beyond so many
-    dimensions is noise. Where no layer has more of them, categories tell it: the column of one
-    that no row has is that of the bias times -mean / std, and if each row has one of a feature's,
-    all their columns together are that of the bias.
+    A layer's gradient is a sum of outer products over the rows, so that everything beyond this rank
+    is noise. If no layer has more dimensions than rows, categories reveal it: the column of a
+    category that no row has is that of the bias times -mean / std, and if each row has a value of a
+    feature, the sum of all its columns is that of the bias.
     """
     for layer in target:
         if (noise := left_over(layer, rows)) is not None:
@@ -52,9 +62,9 @@ def noise_of(target: Any, rows: int, encoding: Encoding) -> float:
     if not encoding.groups:
         return 0.0
     mean, std = encoding.mean.astype(np.float64), encoding.std.astype(np.float64)
-    of = [*np.flatnonzero(encoding.category >= 0)[:, None], *encoding.groups]
-    tests = np.zeros((len(of), n))
-    for test, columns in zip(tests, of, strict=True):
+    column_sets = [*np.flatnonzero(encoding.category >= 0)[:, None], *encoding.groups]
+    tests = np.zeros((len(column_sets), n))
+    for test, columns in zip(tests, column_sets, strict=True):
         test[columns], test[-1] = std[columns], mean[columns].sum()
     tests[-len(encoding.groups) :, -1] -= 1
     off = tests @ both.T / np.linalg.norm(tests, axis=1, keepdims=True)
@@ -62,7 +72,19 @@ def noise_of(target: Any, rows: int, encoding: Encoding) -> float:
 
 
 def drowning(layers: Layers, gradient: NDArray[np.float32], rows: int, encoding: Encoding) -> float:
-    """Return the noise of a gradient by `noise_of`, 0 where it is rounding and no defense."""
+    """Return the noise of a gradient by `noise_of`, or 0 if it is only rounding.
+
+    Parameters
+    ----------
+    layers : Layers
+        Sizes of the network.
+    gradient : float32 array, shape (parameters,)
+        Mean gradient.
+    rows : int
+        Number of rows.
+    encoding : Encoding
+        Conversion of rows to inputs.
+    """
     noise = noise_of(layers.split(gradient), rows, encoding)
     size = float(np.linalg.norm(gradient)) / np.sqrt(len(gradient))
     return noise if noise >= _CLEAN * max(size, 1e-30) else 0.0
@@ -85,19 +107,35 @@ def invert(
     exact: bool = True,
     shown: NDArray[np.bool_] | None = None,
 ) -> Inversion:
-    """Return the rows whose gradient is nearest to one that was seen.
+    """Return the rows whose gradient is closest to the observed one.
 
-    `weights, gradient`: float32 array, shape (parameters,).
-    `bounds`: pair of float32 array, shape (continuous features,). Smallest and largest value of
-    every number, standardised.
-    `labels`: int64 array, shape (rows,). Where they are known; in any order, for rows have none.
-    `likely`: Rows that are distributed as those of the batch, where the adversary has some.
-    `restarts, steps`: 0: by the number of rows.
-    `span`: Whether to hold rows to the span of the first layer's gradient, where they are fewer
-    than its dimensions; else they are drawn to the average row.
-    `exact`: Whether to find rows by `exact_rows` first, and to search for the others alone.
-    `shown`: bool array, shape (parameters,). Coordinates that were sent; None: all. Of some there
-    is no span.
+    Parameters
+    ----------
+    layers : Layers
+        Sizes of the network.
+    weights, gradient : float32 array, shape (parameters,)
+        The network and the mean gradient of the batch.
+    encoding : Encoding
+        Conversion of rows to inputs.
+    bounds : pair of float32 array, shape (continuous features,)
+        Smallest and largest standardised value of every number.
+    rows : int
+        Number of rows of the batch.
+    rng : numpy.random.Generator
+        Randomness of the search.
+    labels : int64 array, shape (rows,), optional
+        Labels in any order, if they are known.
+    likely : Table, optional
+        Rows with the distribution of the batch, if the adversary has some.
+    restarts, steps : int, default 0
+        Effort of the search. 0 means that the number of rows determines it.
+    span : bool, default True
+        Whether to pull rows to the span of the first layer's gradient, if there are fewer rows than
+        dimensions. Otherwise they are pulled to the average row.
+    exact : bool, default True
+        Whether to find rows by `exact_rows` first, and search only for the remaining ones.
+    shown : bool array, shape (parameters,), optional
+        Coordinates that were sent. None means all. With some coordinates only, no span is used.
     """
     if not exact or not span or shown is not None:
         span = span and shown is None
@@ -108,23 +146,24 @@ def invert(
     sure, rest, left = _exact(layers, weights, gradient, encoding, rows, rng)
     if not left:
         return Inversion(sure, np.ones(sure.X.shape), 0.0)
+    # labels of certain rows are removed from the known counts
     if len(sure) and labels is not None:
         counts = np.bincount(labels) - np.bincount(sure.y, minlength=labels.max() + 1)
         labels = np.repeat(np.arange(len(counts)), counts.clip(0)) if (counts >= 0).all() else None
     noise = drowning(layers, rest, left, encoding)
     if likely is not None and (noise or left > _MANY):
         table, sure_of = explained(layers, weights, rest, encoding, left, noise, likely, rng)
-        told = batch_gradient(layers, weights, encoding.encode(table.X), table.y)
-        size = float(np.linalg.norm(told) * np.linalg.norm(rest))
-        found = Inversion(table, sure_of, 1 - float(told @ rest) / max(size, 1e-30))
+        gradient_of_rows = batch_gradient(layers, weights, encoding.encode(table.X), table.y)
+        size = float(np.linalg.norm(gradient_of_rows) * np.linalg.norm(rest))
+        inversion = Inversion(table, sure_of, 1 - float(gradient_of_rows @ rest) / max(size, 1e-30))
     else:
-        found = _searched(
+        inversion = _searched(
             layers, weights, rest, encoding, bounds, left, rng, labels, restarts, steps, span
         )
     if not len(sure):
-        return found
-    confidence = np.concatenate([np.ones(sure.X.shape), found.confidence])
-    return Inversion(Table.concat([sure, found.table]), confidence, found.loss)
+        return inversion
+    confidence = np.concatenate([np.ones(sure.X.shape), inversion.confidence])
+    return Inversion(Table.concat([sure, inversion.table]), confidence, inversion.loss)
 
 
 def _exact(
@@ -135,13 +174,14 @@ def _exact(
     rows: int,
     rng: np.random.Generator,
 ) -> tuple[Table, NDArray[np.float32], int]:
-    """Return the rows that are sure, the mean gradient of the others, and how many these are.
+    """Return the certain rows, the mean gradient of the remaining rows, and their number.
 
-    Rows that are found leave fewer to be told apart: so again, until none is.
+    Rows that are found reduce the number of the remaining ones, so that the search is repeated
+    until none is found.
     """
     sure: list[Table] = []
     rest, left = gradient, rows
-    none = Table(np.zeros((0, len(encoding.coded)), np.float32), np.zeros(0, np.int64))
+    no_rows = Table(np.zeros((0, len(encoding.coded)), np.float32), np.zeros(0, np.int64))
     while left and not drowning(layers, rest, left, encoding):
         noise = noise_of(layers.split(rest), left, encoding)
         table = exact_rows(layers, weights, rest, encoding, left, noise, rng)
@@ -150,11 +190,13 @@ def _exact(
         if not len(table):
             break
         if len(table) > left:
-            return none, gradient, rows
-        told = batch_gradient(layers, weights, encoding.encode(table.X), table.y)
+            return no_rows, gradient, rows
+        gradient_of_rows = batch_gradient(layers, weights, encoding.encode(table.X), table.y)
         sure, left = [*sure, table], left - len(table)
-        rest = (rest * (left + len(table)) - told * len(table)) / np.float32(max(left, 1))
-    return Table.concat([none, *sure]), rest, left
+        rest = (rest * (left + len(table)) - gradient_of_rows * len(table)) / np.float32(
+            max(left, 1)
+        )
+    return Table.concat([no_rows, *sure]), rest, left
 
 
 def _searched(
@@ -174,6 +216,7 @@ def _searched(
     restarts, steps = restarts or effort(rows)[0], steps or effort(rows)[1]
     network, target = layers.split(weights), layers.split(gradient)
     clean = not drowning(layers, gradient, rows, encoding)
+    # the span is only informative with fewer rows than dimensions, and without noise
     few = span and clean and rows < min(target[0][0].shape)
     pull = null_space(*target[0]) if few else average_pull(encoding)
     mask = None if shown is None else layers.split(shown.astype(np.float32))
@@ -181,15 +224,15 @@ def _searched(
     how: dict[str, Any] = {"bounds": bounds, "pull": pull, "rng": rng}
     if labels is None:
         labels = _restored(matching, encoding, rows, how)
-    found = search(matching, encoding, labels, restarts=restarts, steps=steps, **how)
-    table, confidence = pooled(found, encoding, labels)
-    return Inversion(table, confidence, float(found.loss.min()))
+    restarts_found = search(matching, encoding, labels, restarts=restarts, steps=steps, **how)
+    table, confidence = pooled(restarts_found, encoding, labels)
+    return Inversion(table, confidence, float(restarts_found.loss.min()))
 
 
 def _restored(
     matching: Matching, encoding: Encoding, rows: int, how: dict[str, Any]
 ) -> NDArray[np.int64]:
-    """Return labels by their counts, which short searches with the last counts correct."""
+    """Return labels from counts, which short searches with these labels correct."""
     X = how["rng"].uniform(-1, 1, (256, len(encoding))).astype(np.float32)
     probability = softmax(logits(matching.layers, X)).mean(axis=0)
     labels = np.zeros(0, dtype=np.int64)
@@ -199,14 +242,16 @@ def _restored(
         if np.array_equal(again, labels):
             break
         labels = again
-        found = search(matching, encoding, labels, restarts=_SHORT[0], steps=_SHORT[1], **how)
-        probability = found.probability.mean(axis=(0, 1))
+        short_search = search(
+            matching, encoding, labels, restarts=_SHORT[0], steps=_SHORT[1], **how
+        )
+        probability = short_search.probability.mean(axis=(0, 1))
     return labels
 
 
 def effort(rows: int) -> tuple[int, int]:
-    """Return restarts and steps: most where a batch is neither easy nor hopeless."""
-    for most, spent in ((16, (10, 500)), (64, (20, 600)), (160, (14, 500))):
-        if rows <= most:
+    """Return restarts and steps, most of them for batches that are neither easy nor hopeless."""
+    for limit, spent in ((16, (10, 500)), (64, (20, 600)), (160, (14, 500))):
+        if rows <= limit:
             return spent
     return 5, 250

@@ -1,4 +1,4 @@
-"""How far the gradient of guessed rows is from one that was seen, and which way to move them."""
+"""Distance between the gradient of guessed rows and the observed one, and its derivative."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,30 +13,39 @@ Layer = tuple[NDArray[Any], NDArray[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Matching:
-    """The loss 1 - cos(g(X), t) between the gradients of guesses and one that was seen.
+    """The loss 1 - cos(g(X), t) between the gradients of guesses and the observed gradient.
 
-    g is never formed: with D_l the derivative of the loss by the inputs of layer l's units and A_l
-    those units' outputs, <g, t> is the sum of D_l (A_{l-1} T_l'), and |g|^2 that of (A A' + 1)
-    (D D'). The derivative by X of <V, g(X)> for a V held fixed is that of the rows' loss along V
+    g is never formed. With D_l the derivative of the loss by the inputs of layer l's units and A_l
+    the outputs of these units, <g, t> is the sum of D_l (A_{l-1} T_l'), and |g|^2 that of (A A' +
+    1) (D D'). The derivative by X of <V, g(X)> for a constant V is that of the rows' loss along V
     in the parameters: one tangent pass forward and one back (Pearlmutter 1994).
+
+    Attributes
+    ----------
+    layers : sequence of Layer
+        The network, as `fedtrees.neural.perceptron.Layers.split` returns it.
+    target : sequence of Layer
+        The gradient t in the same format.
+    shown : sequence of Layer, or None
+        1 where t was sent, else 0. None means all. With some coordinates only, g is formed, and the
+        missing coordinates contribute as far as they exceed the smallest sent one.
     """
 
-    layers: Sequence[Layer]  # the network, as `fedtrees.neural.perceptron.Layers.split` returns it
-    target: Sequence[Layer]  # the gradient t, likewise
-    # 1 where t was seen, else 0, likewise; None: all of it. g is then formed, and what was not seen
-    # of it counts as far as it is larger than all that was
+    layers: Sequence[Layer]
+    target: Sequence[Layer]
+    # None if all coordinates were sent.
     shown: Sequence[Layer] | None = None
 
     @cached_property
     def least(self) -> Any:
-        """The least coordinate of t that was seen."""
+        """The smallest absolute coordinate of t that was sent."""
         assert self.shown is not None
         pairs = (
             p
             for layers in zip(self.target, self.shown, strict=True)
             for p in zip(*layers, strict=True)
         )
-        return min(np.abs(t[there > 0]).min(initial=np.inf) for t, there in pairs)
+        return min(np.abs(t[is_sent > 0]).min(initial=np.inf) for t, is_sent in pairs)
 
     def __post_init__(self) -> None:
         forward, back = [], []
@@ -53,10 +62,18 @@ class Matching:
     ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Return the loss of every guess, its derivative by X, and the predicted probabilities.
 
-        `X`: float array, shape (R, B, D). Inputs of R guesses of a batch.
-        `Y`: float array, shape (R, B, K). Their labels, one-hot.
+        Parameters
+        ----------
+        X : float array, shape (R, B, D)
+            Inputs of R guesses of a batch.
+        Y : float array, shape (R, B, K)
+            Their labels, one-hot.
 
-        Returns: float array, shape (R,), (R, B, D) and (R, B, K).
+        Returns
+        -------
+        loss : float array, shape (R,)
+        slope : float array, shape (R, B, D)
+        probability : float array, shape (R, B, K)
         """
         R, B, _ = X.shape
         forward, back = self._forward, self._back  # type: ignore[attr-defined]
@@ -94,8 +111,8 @@ class Matching:
                 behind_of.append(H @ a)
                 continue
             weight, bias = (
-                part * there + (1 - there) * (part - np.clip(part, -self.least, self.least))
-                for part, there in zip(
+                part * is_sent + (1 - is_sent) * (part - np.clip(part, -self.least, self.least))
+                for part, is_sent in zip(
                     (d.transpose(0, 2, 1) @ a, d.sum(axis=1)), self.shown[k], strict=True
                 )
             )
@@ -103,6 +120,7 @@ class Matching:
             ahead.append(a @ weight.transpose(0, 2, 1) + bias[:, None])
             behind_of.append(d @ weight)
         norm = np.sqrt(square) * np.asarray(self._size, X.dtype)  # type: ignore[attr-defined]
+        # a guess with zero gradient must not divide by zero
         norm = np.maximum(norm, np.finfo(X.dtype).tiny)
         c = (inner / np.maximum(square, np.finfo(X.dtype).tiny))[:, None, None]
         # tangent of the units' inputs along V = c g - t, then of their derivatives

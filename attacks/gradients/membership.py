@@ -26,25 +26,25 @@ Floats = NDArray[np.float64]
 @register.attack("network-membership")
 @dataclass(frozen=True, kw_only=True)
 class NetworkMembership(MembershipInference):
-    """Score how likely each candidate was among the training rows of a network: LiRA and RMIA.
+    """Score how likely each candidate is a training row of a network, with LiRA and RMIA.
 
-    Reference models go through the same rounds on half of the candidates, which are dealt evenly to
-    as many clients. They start from the first weights that the server sent, if the view contains
-    them. If a defense clips gradients or adds noise to them, then the reference models would be
-    those of another learner, and the attack does not apply.
+    Reference models are trained in the same rounds on half of the candidates, which are distributed
+    evenly to as many clients. They start from the first weights that the server sent, if the view
+    contains them. If a defense clips gradients or adds noise to them, the attack does not apply,
+    because the reference models would come from a different learner.
     """
 
     numbers: ClassVar[bool] = False
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return why a view contains no network, or why no reference network can be trained."""
+        """Return the reason if a view has no network or no reference network can be trained."""
         model = self.model(view)
         if model is None:
             return Reason("no-network")
         return Reason("no-reference-learner") if self.trainer(view, model) is None else None
 
     def model(self, view: View) -> TabularNetwork | None:
-        """Return the network that was released, or else the last one that the server sent."""
+        """Return the released network, or else the last one that the server sent."""
         for item in view.seen:
             if isinstance(item.message, NetworkModel):
                 return item.message.model()
@@ -67,9 +67,10 @@ class NetworkMembership(MembershipInference):
 
 
 def network_trainer(view: View, model: TabularNetwork) -> Trainer | None:
-    """Return the learner that trains networks in rounds of clients' steps; None if it has noise.
+    """Return the learner that trains networks in rounds of clients' steps.
 
-    The parameters of the protocol describe rounds and steps.
+    The parameters of the protocol determine rounds and steps. None is returned if training is
+    noisy.
     """
     sites = ((NetworkUpdate, "update"), ("example-gradients", "rows"), ("labels", "y"))
     if any(draws_noise(view.changes(site, field)) for site, field in sites):
@@ -78,10 +79,11 @@ def network_trainer(view: View, model: TabularNetwork) -> Trainer | None:
     clients = sum(role == "client" for role in view.roles.values())
     first = next((m.weights for _, m in view.messages(NetworkWeights)), None)
     local = LocalSteps(p["batch"], p.get("epochs", 1), p["lr"])
-    most = (p["local_rows"] or None) if "epochs" in p else p["batch"]
+    most_rows = (p["local_rows"] or None) if "epochs" in p else p["batch"]
 
-    def trainer(every: Table, n: int) -> Callable[[NDArray[np.bool_]], Floats]:
-        inputs, rows = model.encoding.encode(every.X), every.take(np.arange(n))
+    def trainer(all_rows: Table, n: int) -> Callable[[NDArray[np.bool_]], Floats]:
+        inputs, rows = model.encoding.encode(all_rows.X), all_rows.take(np.arange(n))
+        # a fixed seed, so that the reference models are reproducible
         rng = np.random.default_rng(0)
 
         def train(used: NDArray[np.bool_]) -> Floats:
@@ -90,10 +92,10 @@ def network_trainer(view: View, model: TabularNetwork) -> Trainer | None:
             for _ in range(p["rounds"]):
                 updates = []
                 for k in rng.permutation(clients)[: p.get("clients_per_round") or clients]:
-                    drawn = rng.permutation(parts[k])[:most]
+                    drawn = rng.permutation(parts[k])[:most_rows]
                     steps = local.orders(len(drawn), rng)
                     updates.append(
-                        local.update(layers, weights, inputs[drawn], every.y[drawn], steps)
+                        local.update(layers, weights, inputs[drawn], all_rows.y[drawn], steps)
                     )
                 weights = (weights + np.mean(updates, axis=0)).astype(np.float32)
             trained = TabularNetwork(layers, weights, model.encoding)

@@ -1,4 +1,4 @@
-"""One batch out of several restarts, and how far they agree on every cell of it."""
+"""Combine several restarts into one batch, with the confidence of every cell."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,23 +10,31 @@ from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.guessing.tolerance import SIGMA_SHARE
 from fedtrees.neural.encoding import Encoding
 
-#: Restarts that end above so many times the least loss are left out: they are stuck.
+#: Restarts whose loss exceeds this multiple of the best one are left out.
 _STUCK = 1.5
 
 
 def pooled(
     found: Found, encoding: Encoding, labels: NDArray[np.int64]
 ) -> tuple[Table, NDArray[np.float64]]:
-    """Match the rows of all good restarts with those of the best one and vote cell by cell.
+    """Match the rows of all good restarts with those of the best one and vote for each cell.
 
-    `labels`: int64 array, shape (B,). Rows are matched with rows of the same label.
+    Parameters
+    ----------
+    found : Found
+        Results of the restarts.
+    encoding : Encoding
+        Conversion of rows to inputs.
+    labels : int64 array, shape (B,)
+        Rows are matched with rows of the same label.
 
     Returns
     -------
-    Table
+    table : Table
+        B rows.
     confidence : float64 array, shape (B, features)
-        In schema order: of a category 1 less the entropy of the shares' mean in units of its
-        largest value; of a number exp(-s), s its standard deviation over restarts.
+        In schema order. For a category, 1 less the entropy of the mean shares relative to its
+        largest value. For a number, exp(-s), with s its standard deviation over restarts.
     """
     order = np.argsort(found.loss, kind="stable")
     good = order[found.loss[order] <= _STUCK * max(found.loss[order[0]], 1e-6)]
@@ -56,7 +64,7 @@ def codes_of(shares: NDArray[np.float32], encoding: Encoding) -> NDArray[np.int6
 
 
 def accepted(encoding: Encoding) -> NDArray[np.float64]:
-    """Return how far a guess of each feature may be off, float64, shape (d,)."""
+    """Return the accepted error of each feature, float64, shape (d,). It is 0 for categories."""
     width = np.zeros(len(encoding.coded))
     k = encoding.continuous
     width[encoding.feature[k]] = SIGMA_SHARE * encoding.std[k]
@@ -66,13 +74,24 @@ def accepted(encoding: Encoding) -> NDArray[np.float64]:
 def matched(
     weights: NDArray[np.float32], numbers: NDArray[np.float32], labels: NDArray[np.int64]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return shares and numbers of all restarts, rows in the order of the first one's."""
+    """Return shares and numbers of all restarts, with rows in the order of the first one's.
+
+    Parameters
+    ----------
+    weights : float32 array, shape (R, B, D)
+        Shares of the categories.
+    numbers : float32 array, shape (R, B, continuous features)
+        Standardised numbers.
+    labels : int64 array, shape (B,)
+        Only rows of the same label are matched.
+    """
     p, x = weights.copy(), numbers.copy()
     for r in range(1, len(p)):
         order = np.empty(len(labels), dtype=np.intp)
         for y in np.unique(labels):
             rows = np.flatnonzero(labels == y)
             shares = -(p[0][rows] @ p[r][rows].T)
+            # a number counts no more than a category
             apart = np.abs(x[0][rows][:, None] - x[r][rows][None]).clip(max=1).sum(axis=2)
             a, b = linear_sum_assignment(shares + apart)
             order[rows[a]] = rows[b]

@@ -1,4 +1,4 @@
-"""Batches that explain a gradient, drawn from likely rows: for where no search finds the rows."""
+"""Sample batches of likely rows that explain a gradient, for batches that no search recovers."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import Layers, softmax
 
-#: Sweeps over a batch of up to so many rows, fewer of more; the first ones draw whole likely rows
-#: alone. And samples that are kept.
+#: Number of sweeps, fewer with more than `_ROWS` rows. The first `_WHOLE` sweeps only draw complete
+#: likely rows. `_SAMPLES` is the number of samples that are used.
 _SWEEPS, _WHOLE, _ROWS, _SAMPLES = 28, 8, 128, 20
-#: What the other rows may still be wrong by, at the start and in the end: in variances of a row's
-#: gradient, a share of the rows.
+#: Remaining error of the other rows at the start and in the end, as a share of the rows times the
+#: variance of a row's gradient.
 _HOT, _COLD = 1.0, 0.15
-#: Of the mean eigenvalue of a factor, what is added to each at least.
+#: Smallest damping of a factor's eigenvalues, relative to their mean.
 _DAMPING = 0.01
-#: How likely a row is beside a likely one that differs in one cell, and up to how many cells more
-#: than the least are looked at.
+#: Relative probability of a row that differs from a likely one in one cell, and largest number of
+#: differing cells beyond the smallest.
 _OTHER, _FAR = 0.01, 3
-#: Of the chance of a category, the part that goes by its frequency alone; and values of a number
-#: that are tried: of rows alike, and near the last one.
+#: Weight of a category's overall frequency; number of values of a number that are tried from
+#: similar rows, and close to the present one.
 _ANY, _DRAWN, _NEAR = 0.1, 5, 3
-#: Likely rows that are looked at.
+#: Largest number of likely rows.
 _MOST = 8000
 
 Parts = list[tuple[Any, Any]]
@@ -46,19 +46,33 @@ def explained(
     likely: Table,
     rng: np.random.Generator,
 ) -> tuple[Table, NDArray[np.float64]]:
-    """Return what most batches of likely rows agree on that explain a gradient.
+    """Return the consensus of batches of likely rows that explain a gradient.
 
-    Gibbs sampling: row after row is drawn anew, given what the others leave to explain, among the
-    likely rows and those that differ from it in a cell. What the gradient does not tell is as in
-    likely rows: of mere noise comes what one guesses who sees nothing.
+    Gibbs sampling draws each row anew given the remaining gradient, among the likely rows and rows
+    that differ from the present one in one cell. Cells that the gradient does not determine are
+    distributed as in the likely rows. With pure noise the result is a blind guess.
 
-    `weights, gradient`: float32 array, shape (parameters,).
-    `noise`: Standard deviation of the gradient's noise, per coordinate.
-    `likely`: Rows that are distributed as those of the batch.
+    Parameters
+    ----------
+    layers : Layers
+        Sizes of the network.
+    weights, gradient : float32 array, shape (parameters,)
+        The network and the mean gradient of the batch.
+    encoding : Encoding
+        Conversion of rows to inputs.
+    rows : int
+        Number of rows of the batch.
+    noise : float
+        Standard deviation of the gradient's noise, per coordinate.
+    likely : Table
+        Rows with the distribution of the batch.
+    rng : numpy.random.Generator
+        Randomness of the samples.
 
     Returns
     -------
-    Table
+    table : Table
+        The consensus.
     confidence : float64 array, shape (rows, d)
         Share of samples that agree.
     """
@@ -67,48 +81,58 @@ def explained(
     X, cold = encoding.encode(likely.X), rows * _COLD
     space = RowGradients.of(layers, weights, gradient, X, likely.y, rows, noise)
     chain = _Chain(space, encoding, likely, rows, rng)
-    told = chain.square.mean() > cold  # else cells are as likely as they are
+    is_informative = chain.square.mean() > cold  # otherwise single cells are not determined
     samples = []
     sweeps = max(_SWEEPS * _ROWS // max(rows, _ROWS), _WHOLE + 2)
     for sweep in range(sweeps):
         heat = cold * (_HOT / _COLD) ** max(1 - sweep / (_WHOLE - 1), 0.0)
-        samples.append(chain.sweep(heat, bool(told) and sweep >= _WHOLE))
+        samples.append(chain.sweep(heat, bool(is_informative) and sweep >= _WHOLE))
     width = accepted(encoding)
-    found = matched_consensus(samples[-_SAMPLES:], width)
-    sure = [_agreeing(found.X, sample.X, width) for sample in samples[-_SAMPLES:]]
-    return found, np.mean(sure, axis=0)
+    agreed = matched_consensus(samples[-_SAMPLES:], width)
+    sure = [_agreeing(agreed.X, sample.X, width) for sample in samples[-_SAMPLES:]]
+    return agreed, np.mean(sure, axis=0)
 
 
 @dataclass(frozen=True, eq=False)
 class RowGradients:
-    """Gradients of single rows, whitened layer by layer: outer products that are never formed.
+    """Gradients of single rows, whitened layer by layer, as outer products that are not formed.
 
-    Of the covariance of a layer's gradient D A', factors E[A A'] and E[D D'] are taken (Martens and
-    Grosse 2015), so that what few rows have counts for as much as what all have. Directions that
-    noise drowns are damped. The last layer's gradient says little and is left out.
+    The covariance of a layer's gradient D A' is approximated by the factors E[A A'] and E[D D']
+    (Martens and Grosse 2015), so that rare properties of rows have the same weight as common ones.
+    Directions that are dominated by noise are damped. The last layer's gradient contains little
+    information and is left out.
+
+    Attributes
+    ----------
+    network : sequence
+        Weights and biases of the layers.
+    factors : list of pair of float32 array
+        Whitening of a layer's inputs and derivatives.
+    target : list of float32 array, shape (units, inputs + 1)
+        Observed sum of the rows' gradients, whitened.
     """
 
     network: Sequence[Any]
-    factors: Parts  # list of pair of float32 array: what whitens a layer's inputs and derivatives
-    # list of float32 array, shape (units, inputs + 1): the sum of rows' gradients that was seen,
-    # whitened
+    factors: Parts
+    # one array per layer except the last
     target: list[Any]
 
     @staticmethod
     def of(
         layers: Layers, weights: Any, gradient: Any, X: Any, y: Any, rows: int, noise: float
     ) -> RowGradients:
-        """Whiten by likely rows X, y the mean gradient of so many others."""
+        """Whiten a mean gradient of ``rows`` rows, with factors from the likely rows X, y."""
         network, target = layers.split(weights), layers.split(gradient)[:-1]
-        factors, told = Parts(), []
+        factors, whitened = Parts(), []
         for outer, layer in zip(outer_products(network, X, y), target, strict=False):
             squares = [part.T.astype(np.float64) @ part / len(part) for part in outer]
             mean = [max(float(np.trace(S)) / len(S), 1e-30) for S in squares]
             drowned = noise * np.sqrt(rows / (_COLD * mean[0] * mean[1]))
+            # directions below the noise level are damped at least as much as the noise
             a, d = (_whitening(S, max(_DAMPING, drowned)) for S in squares)
             factors.append((a, d))
-            told.append(np.float32(rows) * (d.T @ np.column_stack(layer) @ a))
-        return RowGradients(network, factors, told)
+            whitened.append(np.float32(rows) * (d.T @ np.column_stack(layer) @ a))
+        return RowGradients(network, factors, whitened)
 
     def __call__(self, X: Any, y: Any) -> tuple[Parts, Any, Any]:
         """Return rows' factors by layer, and each row's <g, target> and |g|^2."""
@@ -120,7 +144,7 @@ class RowGradients:
 
 
 class _Chain:
-    """A batch of which row after row is drawn anew, given what the others explain."""
+    """A batch whose rows are drawn anew one by one, given the remaining gradient."""
 
     def __init__(
         self, space: RowGradients, encoding: Encoding, likely: Table, rows: int, rng: Any
@@ -135,18 +159,19 @@ class _Chain:
         self.cells = _Cells(encoding, likely, rng)
 
     def _met(self, i: int) -> Any:
-        """Return the products of a row's gradient and those of all likely rows."""
+        """Return the inner products of a row's gradient with those of all likely rows."""
         pairs = zip(self.parts, self.own, strict=True)
         return sum((A @ a[i]) * (D @ d[i]) for (A, D), (a, d) in pairs)
 
     def sweep(self, heat: float, cells: bool) -> Table:
-        """Draw every row among likely ones and, if asked, itself but for a cell."""
+        """Draw every row anew, among likely rows and optionally rows with one changed cell."""
         for i in self.rng.permutation(len(self.X)):
             left = self.left + self.met[i]
             X, y, parts, log = self.likely.X, self.likely.y, self.parts, np.zeros(0)
             if cells:
                 X, y, parts, log = self._changed(i, heat)
             new = _drawn(np.append(log, (left - self.square / 2) / heat), self.rng)
+            # the second part of the weights belongs to the likely rows
             if new >= len(log):
                 new -= len(log)
                 X, y, parts = self.likely.X, self.likely.y, self.parts
@@ -158,7 +183,7 @@ class _Chain:
         return Table(self.X.copy(), self.y.copy())
 
     def _changed(self, i: int, heat: float) -> tuple[Any, Any, Parts, Any]:
-        """Return a row but for a cell, with labels, factors and the logarithms of weights."""
+        """Return variants of a row with one changed cell, with labels, factors and log weights."""
         X, prior = self.cells.changed(self.X[i], int(self.y[i]))
         y = np.full(len(X), self.y[i])
         parts, inner, square = self.space(self.encoding.encode(X), y)
@@ -169,7 +194,7 @@ class _Chain:
 
 
 class _Cells:
-    """What a cell may be beside the others of its row: as in likely rows that differ in few."""
+    """Distribution of a cell given the other cells of its row, from similar likely rows."""
 
     def __init__(self, encoding: Encoding, likely: Table, rng: np.random.Generator) -> None:
         self.likely, self.rng, self.width = likely, rng, accepted(encoding)
@@ -182,19 +207,19 @@ class _Cells:
             self.often[k] = (count + (np.arange(len(count)) > 0)) / len(likely)
 
     def _coded(self, X: Any) -> NDArray[np.int32]:
-        """Return categories, and of numbers which interval of the accepted width; -1: missing."""
+        """Return categories, and intervals of the accepted width for numbers, -1 if missing."""
         return np.where(np.isnan(X), -1, np.floor(np.nan_to_num(X) / self.step)).astype(np.int32)
 
     def changed(self, x: Any, y: int) -> tuple[Any, Any]:
-        """Return a row as it is and with one cell changed, (n, d), and the log of their chances."""
+        """Return a row and its variants with one changed cell, (n, d), and log probabilities."""
         apart = self.codes != self._coded(x)[:, None]
         off = apart.sum(axis=0) + len(x) * (self.likely.y != y)
         near = np.flatnonzero(off <= off.min() + _FAR)
         apart, off = apart[:, near], off[near]
         where, value, odds = [np.zeros(1, np.intp)], [x[:1]], [np.zeros(1)]
         for k, often in enumerate(self.often):
-            beside = off - apart[k]
-            weight = _OTHER ** np.asarray(beside - beside.min(), np.float64)
+            other_cells = off - apart[k]
+            weight = _OTHER ** np.asarray(other_cells - other_cells.min(), np.float64)
             weight /= weight.sum()
             if often is None:
                 new = self._numbers(k, x[k], near, weight)
@@ -215,13 +240,23 @@ class _Cells:
         return X, itself + np.concatenate(odds)
 
     def _numbers(self, k: int, x: float, near: Any, weight: Any) -> NDArray[Any]:
-        alike = self.likely.X[near[self.rng.choice(len(near), _DRAWN, p=weight)], k]
+        from_similar = self.likely.X[near[self.rng.choice(len(near), _DRAWN, p=weight)], k]
         moved = x + self.width[k] * self.rng.standard_normal(_NEAR)
-        return np.append(alike, np.clip(moved, self.ends[0][k], self.ends[1][k]))
+        return np.append(from_similar, np.clip(moved, self.ends[0][k], self.ends[1][k]))
 
 
 def outer_products(network: Sequence[Any], X: Any, y: Any) -> Parts:
-    """Return [inputs, 1] of every layer and the losses' derivatives by its outputs, row by row."""
+    """Return [inputs, 1] of every layer and the losses' derivatives by its outputs, per row.
+
+    Parameters
+    ----------
+    network : sequence
+        Weights and biases of the layers.
+    X : float array, shape (n, D)
+        Inputs.
+    y : int64 array, shape (n,)
+        Classes.
+    """
     A, on = [np.asarray(X, np.float32)], []
     for weight, bias in network[:-1]:
         Z = A[-1] @ weight.T + bias
@@ -243,16 +278,16 @@ def _whitening(S: NDArray[np.float64], damping: float) -> NDArray[np.float32]:
 
 
 def _drawn(log: Any, rng: np.random.Generator) -> int:
-    """Draw a place by the logarithms of weights."""
+    """Draw an index with the given log weights."""
     total = np.cumsum(np.exp(log - log.max()))
     return min(int(np.searchsorted(total, rng.random() * total[-1], "right")), len(log) - 1)
 
 
 def _agreeing(
-    found: NDArray[np.float32], sample: NDArray[np.float32], width: NDArray[np.float64]
+    table: NDArray[np.float32], sample: NDArray[np.float32], width: NDArray[np.float64]
 ) -> NDArray[np.bool_]:
     """Return which cells agree under the best matching."""
-    a, b = found[:, None], sample[None]
+    a, b = table[:, None], sample[None]
     with np.errstate(invalid="ignore"):
         same = (np.abs(a - b) <= width) | (np.isnan(a) & np.isnan(b))
     pair = linear_sum_assignment(-same.sum(axis=2))

@@ -1,4 +1,4 @@
-"""Gradient inversion as it was published, by torch: TabLeak, cosine matching, and DLG."""
+"""Gradient inversion as published, with torch: TabLeak, cosine matching, and DLG."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -17,13 +17,13 @@ from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import Layers, logits, softmax
 from fedtrees.neural.training import torch_module
 
-#: Adam's step on the sign of the gradient, and how many (Vero et al. 2023, code).
+#: Size and number of Adam's steps on the sign of the gradient (Vero et al. 2023, code).
 _RATE, _STEPS = 0.06, 1500
 
 
 @dataclass(frozen=True)
 class PublishedInversion(TabLeak):
-    """Base of the published attacks: they differ from `tableak` in how a gradient is inverted."""
+    """Base of the published attacks, which differ from `tableak` in the inversion of a gradient."""
 
     comparison: ClassVar[bool] = True
     by_algebra: ClassVar[bool] = False
@@ -40,7 +40,23 @@ class PublishedInversion(TabLeak):
         likely: Table | None,
         rng: np.random.Generator,
     ) -> Inversion:
-        """Return what the published algorithm finds."""
+        """Return the rows that the published algorithm finds.
+
+        Parameters
+        ----------
+        item : SeenGradient
+            The observed gradient.
+        layers : Layers
+            Sizes of the network.
+        encoding : Encoding
+            Conversion of rows to inputs.
+        bounds : pair of float32 array
+            Smallest and largest standardised value of every number.
+        likely : Table or None
+            Not used.
+        rng : numpy.random.Generator
+            Randomness of the search.
+        """
         X = rng.uniform(-1, 1, (256, len(encoding))).astype(np.float32)
         mean = softmax(logits(layers.split(item.weights), X)).mean(axis=0)
         counts = restored_counts(layers.split(item.gradient)[-1][1], mean, item.rows)
@@ -55,18 +71,19 @@ class PublishedInversion(TabLeak):
 @register.attack("tableak-published")
 @dataclass(frozen=True)
 class PublishedTabLeak(PublishedInversion):
-    """TabLeak (Vero et al. 2023) as their code has it: 30 restarts of 1500 steps, pooled.
+    """TabLeak (Vero et al. 2023) as in the authors' code: 30 restarts of 1500 steps, pooled.
 
-    Softmax of the destandardised columns, sigmoids that keep numbers to their bounds (in the code,
-    not in the paper), Adam on the sign of the gradient of 1 - cos. The best restart is the one
-    whose projected rows have the least loss; all are matched to it and pooled by the median.
+    The search uses a softmax of the destandardised columns, sigmoids that keep numbers within their
+    bounds (in the code, not in the paper), and Adam on the sign of the gradient of 1 - cos. The
+    best restart is the one whose projected rows have the smallest loss. All restarts are matched to
+    it and pooled by the median.
     """
 
 
 @register.attack("cosine")
 @dataclass(frozen=True)
 class CosineMatching(PublishedInversion):
-    """Inverting gradients (Geiping et al. 2020) on tables: one restart, no softmax, no pooling."""
+    """Inverting gradients (Geiping et al. 2020) for tables: one restart, no softmax, no pooling."""
 
     relaxed: ClassVar[bool] = False
     ensemble: ClassVar[int] = 1
@@ -75,7 +92,7 @@ class CosineMatching(PublishedInversion):
 @register.attack("dlg")
 @dataclass(frozen=True)
 class DeepLeakage(PublishedInversion):
-    """Deep leakage from gradients (Zhu et al. 2019): the squared distance, one restart."""
+    """Deep leakage from gradients (Zhu et al. 2019): squared distance, one restart."""
 
     relaxed: ClassVar[bool] = False
     cosine: ClassVar[bool] = False
@@ -92,12 +109,25 @@ def published(
     rng: np.random.Generator,
     settings: tuple[bool, bool, int, int],
 ) -> Inversion:
-    """Return the rows that a published algorithm finds, one restart after the other.
+    """Return the rows that a published algorithm finds.
 
-    `layers, weights, gradient, encoding, bounds, rng`: As
-    `fedtrees.attacks.gradients.inversion.invert`.
-    `labels`: int64 array, shape (B,).
-    `settings`: Softmax and bounds; cosine, or squared distance; restarts; steps.
+    Parameters
+    ----------
+    layers : Layers
+        Sizes of the network.
+    weights, gradient : float32 array, shape (parameters,)
+        The network and the mean gradient of the batch.
+    encoding : Encoding
+        Conversion of rows to inputs.
+    bounds : pair of float32 array
+        Smallest and largest standardised value of every number.
+    labels : int64 array, shape (B,)
+        Labels of the rows.
+    rng : numpy.random.Generator
+        Starts of the search.
+    settings : tuple (bool, bool, int, int)
+        Whether to use softmax and bounds; cosine instead of squared distance; number of restarts;
+        number of steps.
     """
     relaxed, cosine, restarts, steps = settings
     torch = torch_module()
@@ -111,16 +141,17 @@ def published(
             adam.zero_grad()
             inputs = objective.relaxed(x) if relaxed else x
             objective.loss(inputs, create_graph=True).backward(inputs=[x])
+            # as in the authors' code
             x.grad.sign_()
             adam.step()
         with torch.no_grad():
             ends.append((objective.relaxed(x) if relaxed else x).numpy())
         losses.append(float(objective.loss(torch.tensor(objective.projected(ends[-1]))).detach()))
     best = int(np.argmin(losses))
-    kept = [ends[best]] + [_matched(ends[best], e) for k, e in enumerate(ends) if k != best]
-    middle = np.median([objective.scores(e) for e in kept], axis=0)
+    matched_ends = [ends[best]] + [_matched(ends[best], e) for k, e in enumerate(ends) if k != best]
+    middle = np.median([objective.scores(e) for e in matched_ends], axis=0)
     codes = np.stack([middle[:, g].argmax(axis=1) for g in encoding.groups], axis=1)
-    numbers = np.clip(np.median([e[:, encoding.continuous] for e in kept], axis=0), *bounds)
+    numbers = np.clip(np.median([e[:, encoding.continuous] for e in matched_ends], axis=0), *bounds)
     table = Table(encoding.decode(codes, numbers), labels)
     return Inversion(table, np.ones((len(labels), len(encoding.coded))), losses[best])
 
@@ -131,7 +162,7 @@ def _matched(best: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[n
 
 
 class _Objective:
-    """How far gradients are apart, by torch, and how their code turns columns into rows."""
+    """Gradient distance in torch, and the conversion of columns to rows as in the authors' code."""
 
     def __init__(
         self,
@@ -167,13 +198,13 @@ class _Objective:
         return torch.stack(parts, dim=1)
 
     def loss(self, inputs: Any, create_graph: bool = False) -> Any:
-        """Return 1 - cos, or the squared distance, of the gradient and the one that was seen."""
-        torch, A, held = self.torch, inputs, self.parameters
-        for k in range(0, len(held), 2):
-            A = torch.nn.functional.linear(A, held[k], held[k + 1])
-            A = torch.relu(A) if k < len(held) - 2 else A
+        """Return 1 - cos, or the squared distance, between the gradient and the observed one."""
+        torch, A, parameters = self.torch, inputs, self.parameters
+        for k in range(0, len(parameters), 2):
+            A = torch.nn.functional.linear(A, parameters[k], parameters[k + 1])
+            A = torch.relu(A) if k < len(parameters) - 2 else A
         rows = torch.nn.functional.cross_entropy(A, self.labels)
-        g = torch.autograd.grad(rows, held, create_graph=create_graph)
+        g = torch.autograd.grad(rows, parameters, create_graph=create_graph)
         pairs = list(zip(g, self.target, strict=True))
         if not self.cosine:
             return sum(((a - b) ** 2).sum() for a, b in pairs)
@@ -182,7 +213,7 @@ class _Objective:
         return 1 - inner / torch.sqrt(sizes[0] * sizes[1])
 
     def scores(self, end: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return columns before they are standardised: the largest of a group is its category."""
+        """Return destandardised columns. The largest of a group is its category."""
         return end * self.encoding.std + self.encoding.mean
 
     def projected(self, end: NDArray[np.float32]) -> NDArray[np.float32]:

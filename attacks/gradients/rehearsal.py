@@ -1,4 +1,4 @@
-"""Would likely rows be a better guess than found ones? Try both on rows of one's own."""
+"""Rehearse an inversion on simulated batches to decide whether likely rows are a better guess."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,23 +14,36 @@ from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import Layers
 
-#: Of the search that is rehearsed, and samples behind a guess of likely rows.
+#: Restarts and steps of the rehearsed search, and number of samples for likely rows.
 _RESTARTS, _STEPS, _SAMPLES = 3, 150, 20
 
 
 def likely_rows(
     view: View, encoding: Encoding, rows: int, rng: np.random.Generator, samples: int = _SAMPLES
 ) -> Table:
-    """Return rows of the distribution: what most samples agree on, row by row.
+    """Return rows of the prior distribution: the consensus of several samples.
 
-    Samples are drawn with replacement from own rows, or from rows of the population
-    (`View.prior_rows`). Without either their columns are independent: categories by their shares,
-    which are the means of the inputs, and normal numbers. One sample is that sample.
+    Samples are drawn with replacement from local rows, or from rows of the population
+    (`View.prior_rows`). Without either, columns are independent: categories have the frequencies
+    that the mean inputs reveal, and numbers are normally distributed.
+
+    Parameters
+    ----------
+    view : View
+        The adversary's view.
+    encoding : Encoding
+        Conversion of rows to inputs.
+    rows : int
+        Number of rows to return.
+    rng : numpy.random.Generator
+        Randomness of the samples.
+    samples : int
+        Number of samples. With one, this sample is returned.
     """
-    known = view.prior_rows
-    if known is not None and len(known) >= 2:
-        drawn = [known.take(rng.integers(0, len(known), rows)) for _ in range(samples)]
-        width = Tolerance.of(known, view.schema).width
+    prior_rows = view.prior_rows
+    if prior_rows is not None and len(prior_rows) >= 2:
+        drawn = [prior_rows.take(rng.integers(0, len(prior_rows), rows)) for _ in range(samples)]
+        width = Tolerance.of(prior_rows, view.schema).width
     else:
         drawn = [_by_shares(view, encoding, rows, rng) for _ in range(samples)]
         width = accepted(encoding)
@@ -60,10 +73,32 @@ def rehearsed(
     rng: np.random.Generator,
     kept: int = 0,
 ) -> tuple[float, float]:
-    """Return the accuracy of found and of likely rows, on a batch of likely ones with such noise.
+    """Return the accuracy of found rows and of likely rows, on a simulated batch.
 
-    A shorter search than the real one; of an update of local steps, one that is simulated. Of a
-    gradient of which so many coordinates were `kept`, the largest ones, without noise; 0: all.
+    The batch is drawn from likely rows, and the search is shorter than the real one.
+
+    Parameters
+    ----------
+    layers : Layers
+        Sizes of the network.
+    weights : float32 array, shape (parameters,)
+        The network.
+    noise : float
+        Standard deviation of the noise that is added to the gradient.
+    view : View
+        The adversary's view.
+    encoding : Encoding
+        Conversion of rows to inputs.
+    bounds : pair of float32 array
+        Smallest and largest standardised value of every number.
+    rows : int
+        Number of rows of the batch.
+    local : LocalSteps or None
+        If given, an update of local steps is simulated.
+    rng : numpy.random.Generator
+        Randomness.
+    kept : int, default 0
+        If positive, only so many of the largest coordinates are used, without noise.
     """
     batch = likely_rows(view, encoding, rows, rng, samples=1)
     other = likely_rows(view, encoding, rows, rng)
@@ -79,15 +114,23 @@ def rehearsed(
         gradient = np.where(shown, gradient, np.float32(0))
     else:
         gradient = gradient + noise * rng.standard_normal(len(gradient))
-    found = invert(
+    inversion = invert(
         layers, weights, gradient.astype(np.float32), encoding, bounds, rows, rng,
         labels=batch.y, restarts=_RESTARTS, steps=_STEPS, shown=shown,
     )  # fmt: skip
-    return accuracy(found.table.X, batch.X, encoding), accuracy(other.X, batch.X, encoding)
+    return accuracy(inversion.table.X, batch.X, encoding), accuracy(other.X, batch.X, encoding)
 
 
 def accuracy(guess: NDArray[np.float32], truth: NDArray[np.float32], encoding: Encoding) -> float:
-    """Return the share of cells that agree under the best matching (Vero et al. 2023, Eq. 7)."""
+    """Return the share of cells that agree under the best matching (Vero et al. 2023, Eq. 7).
+
+    Parameters
+    ----------
+    guess, truth : float32 array, shape (n, d)
+        Rows.
+    encoding : Encoding
+        Determines the accepted errors.
+    """
     width = accepted(encoding)
     with np.errstate(invalid="ignore"):
         near = np.abs(truth[:, None] - guess[None]) <= width

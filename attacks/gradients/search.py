@@ -1,4 +1,4 @@
-"""Batches whose gradient is one that was seen: free logits, all restarts at once."""
+"""Search for batches with the observed gradient: unconstrained logits, all restarts at once."""
 
 import math
 from dataclasses import dataclass
@@ -13,31 +13,49 @@ from fedtrees.neural.encoding import Encoding
 
 #: Adam's decays (Kingma and Ba 2015), and the largest steps for logits and standardised numbers.
 _DECAYS, _STEPS = (0.9, 0.92), (0.3, 0.2)
-#: Weight of the span term, and up to which singular value a direction is none of the rows'.
+#: Weight of the span term, and singular value up to which a direction counts as unused.
 _SPAN, _ZERO = 0.003, 1e-6
-#: Likewise of the squares of inputs of categories and of numbers, where there is no span: rows are
-#: as the average row unless the gradient says otherwise. Where there is one they cost accuracy.
+#: Weights of squared inputs of categories and of numbers if there is no span: rows are then pulled
+#: to the average row. If there is a span, these terms reduce the accuracy.
 _SHARES, _NUMBERS = 9e-5, 3e-4
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """Where the restarts ended."""
+    """Results of R restarts.
 
-    # shape (R, B, D): shares of every category, 0 in columns of continuous features
+    Attributes
+    ----------
+    weights : float32 array, shape (R, B, D)
+        Shares of every category, 0 in columns of continuous features.
+    numbers : float32 array, shape (R, B, continuous features)
+        Standardised numbers.
+    loss : float64 array, shape (R,)
+        1 - cos at the last step, for shares that need not be 0 or 1.
+    probability : float32 array, shape (R, B, K)
+        Predictions of the network for the rows.
+    """
+
+    # shape (R, B, D)
     weights: NDArray[np.float32]
     numbers: NDArray[np.float32]  # shape (R, B, continuous features): standardised
-    # shape (R,): 1 - cos at the last step, of shares that need not be 0 or 1
+    # shape (R,)
     loss: NDArray[np.float64]
-    probability: NDArray[np.float32]  # shape (R, B, K): what the network predicts for the rows
+    probability: NDArray[np.float32]  # shape (R, B, K)
 
 
 def null_space(weight: NDArray[Any], bias: NDArray[Any]) -> NDArray[np.float32]:
-    """Return the span term: what no row [x, 1] of the batch has a part in, shape (D + 1, D + 1).
+    """Return the projection on directions that no row [x, 1] of the batch has, times the weight.
 
-    `weight, bias`: float array, shape (units, D) and (units,). Gradient of the first layer: sums
-    over the rows of a derivative times [x, 1]. So rows lie in its row space while it has as many
-    dimensions as there are rows.
+    Parameters
+    ----------
+    weight, bias : float array, shape (units, D) and (units,)
+        Gradient of the first layer: sums over the rows of a derivative times [x, 1]. The rows are
+        therefore in its row space, provided that its rank is the number of rows.
+
+    Returns
+    -------
+    float32 array, shape (D + 1, D + 1)
     """
     both = np.column_stack([weight, bias]).astype(np.float64)
     _, size, right = np.linalg.svd(both)
@@ -46,7 +64,7 @@ def null_space(weight: NDArray[Any], bias: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def average_pull(encoding: Encoding) -> NDArray[np.float32]:
-    """Return the weights of squared inputs, on the diagonal, shape (D + 1, D + 1)."""
+    """Return the weights of squared inputs on the diagonal, shape (D + 1, D + 1)."""
     weight = np.where(encoding.category < 0, _NUMBERS, _SHARES)
     return np.diag(np.append(weight, 0)).astype(np.float32)
 
@@ -62,19 +80,29 @@ def search(
     rng: np.random.Generator,
     pull: NDArray[np.float32],
 ) -> Found:
-    """Move guessed batches until their gradient is the one that was seen.
+    """Change guessed batches until their gradient is the observed one.
 
-    `labels`: int64 array, shape (B,).
-    `bounds`: pair of float32 array, shape (continuous features,). Smallest and largest value of
-    every number, standardised.
-    `pull`: float32 array, shape (D + 1, D + 1). Symmetric: its quadratic form of [x, 1], mean of
-    the rows, is added to the loss. From `null_space` or `average_pull`.
+    Parameters
+    ----------
+    matching : Matching
+        The loss.
+    encoding : Encoding
+        Conversion of rows to inputs.
+    labels : int64 array, shape (B,)
+        Labels of the rows.
+    bounds : pair of float32 array, shape (continuous features,)
+        Smallest and largest standardised value of every number.
+    restarts, steps : int
+        Effort of the search.
+    rng : numpy.random.Generator
+        Starts of the search.
+    pull : float32 array, shape (D + 1, D + 1)
+        Symmetric matrix from `null_space` or `average_pull`. The mean of its quadratic form of [x,
+        1] over the rows is added to the loss.
 
-    Notes
-    -----
-    A category's logits are free (not scaled by the column's standard deviation, which all but fixes
-    those of rare ones), numbers are moved themselves and clipped; plain Adam, step sizes that fall
-    to 0 along a cosine.
+    Notes ----- The logits of a category are unconstrained: they are not scaled by the column's
+    standard deviation, which would nearly fix those of rare categories. Numbers are changed
+    directly and clipped. The optimiser is plain Adam with step sizes that fall to 0 along a cosine.
     """
     B, D = len(labels), len(encoding)
     classes = matching.layers[-1][0].shape[0]
@@ -106,7 +134,7 @@ def search(
 
 
 def _groups(encoding: Encoding) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where features start among the columns, and how many columns they have; 0: one."""
+    """Return the first column of every feature, and its number of columns, 0 for a number."""
     starts = np.flatnonzero(np.diff(encoding.feature, prepend=-1))
     sizes = np.diff(np.append(starts, len(encoding)))
     return starts, np.where(encoding.category[starts] < 0, 0, sizes)
@@ -114,7 +142,7 @@ def _groups(encoding: Encoding) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 @kernel
 def _place(z, X, p, starts, sizes, mean, std, low, high) -> Any:  # type: ignore[no-untyped-def]
-    """Turn logits into shares and inputs, and keep numbers to their bounds."""
+    """Convert logits to shares and inputs, and clip numbers to their bounds."""
     for r in range(z.shape[0]):
         for k in range(len(starts)):
             a = starts[k]
@@ -123,12 +151,12 @@ def _place(z, X, p, starts, sizes, mean, std, low, high) -> Any:  # type: ignore
                 z[r, a] = x
                 X[r, a] = x
                 continue
-            most = z[r, a]
+            largest = z[r, a]
             for j in range(a, a + sizes[k]):
-                most = max(most, z[r, j])
+                largest = max(largest, z[r, j])
             total = np.float32(0)
             for j in range(a, a + sizes[k]):
-                p[r, j] = np.exp(z[r, j] - most)
+                p[r, j] = np.exp(z[r, j] - largest)
                 total += p[r, j]
             for j in range(a, a + sizes[k]):
                 p[r, j] /= total

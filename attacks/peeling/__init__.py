@@ -1,1 +1,1 @@
-"""Histogram peeling: read training rows off gradient histograms, exactly and with a checksum."""
+"""Histogram peeling: read training rows from gradient histograms, exactly and with a checksum."""

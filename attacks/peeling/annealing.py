@@ -1,11 +1,11 @@
-"""Tables that explain all class counts together.
+"""Find tables that explain all class counts together, by simulated annealing.
 
-What no single count tells, all of them do. The victims' columns are known, so what is sought is
-which values stand in the same row, and how often each row was drawn for each tree. The energy of a
-table is what its draws leave unexplained in all bins that were asked for, and how unlikely it is
-that rows are drawn so often. Simulated annealing (Kirkpatrick et al. 1983) swaps values of a
-feature between two rows and draws both anew in every tree. What is found is no proof: rows in which
-two chains agree are likely.
+All counts together determine more than each count separately. The victims' columns are known. The
+search determines which values are in the same row, and how often each row was drawn for each tree.
+The energy of a table is the number of draws in the requested bins that it leaves unexplained, plus
+the negative log probability of the draws. Simulated annealing (Kirkpatrick et al. 1983) swaps
+values of a feature between two rows and draws both anew in every tree. The result is not proven:
+rows in which two chains agree are likely.
 """
 
 import math
@@ -26,44 +26,57 @@ from fedtrees.core.statistics import binomial
 #: Confidence of rows in which the chains agree.
 LIKELY = 0.95
 CHAINS = 2
-#: Energy of one draw that is not explained; energies are whole numbers.
+#: Energy of one draw that is not explained. Energies are integers.
 UNIT = 1024
-#: Inverse temperatures, per draw: colder, nothing moves; warmer, everything does.
+#: Inverse temperatures per draw, from accepting most moves to accepting almost none.
 BETAS = np.geomspace(0.08, 0.7, 50)
-#: Swaps tried per temperature: as many times the number of rows that are sought to the power 1.5.
+#: Swaps per temperature, as a multiple of the number of unknown rows to the power 1.5.
 SWAPS = 5.0
-#: Fewer per row, for want of work, and chains agree in next to nothing.
+#: Smallest number of swaps per row. With fewer, the chains hardly agree.
 LEAST_SWAPS = 10
-#: How often a row may be expected in a table of the same columns in any order.
+#: Largest expected number of copies of a row in a table with randomly permuted columns.
 CHANCE = 0.02
-#: Fewer trees tell too little: chains agree by their columns, too.
+#: Smallest number of trees. With fewer, chains agree because of their columns only.
 LEAST_TREES = 5
 #: Steps of a swap in one tree.
 STEPS_PER_TREE = 20.0
-#: Rows are drawn for a tree less than so many times.
+#: Exclusive upper bound on the number of draws of a row for a tree.
 MOST_DRAWS = 6
-#: Energy beyond that of an accepted swap at which the trees that follow are not asked.
+#: Energy above that of an accepted swap at which the remaining trees are skipped.
 HOPELESS = 10 * UNIT
 
 
 class _Table(NamedTuple):
-    """Rows, changed in place."""
+    """Rows and draws, changed in place."""
 
-    rows: Longs  # int64 (n, d + 1): bins and, last, the class; those sought come last
+    rows: Longs  # int64 (n, d + 1): bins and, last, the class. Unknown rows come last
     drawn: Longs  # int64 (T, n)
-    left: Longs  # int64 (bins asked for, K): draws not explained
-    prior: Longs  # int64 (MOST_DRAWS,): energy of being drawn so many times
+    left: Longs  # int64 (requested bins, K): draws that are not explained
+    prior: Longs  # int64 (MOST_DRAWS,): energy by number of draws
 
 
 class Sought(NamedTuple):
-    """What is known of the rows of a source.
+    """Knowledge about the rows of a source.
 
-    A row is drawn for a tree as often as `coins` of a probability of `odds` fall.
+    The number of draws of a row for a tree is binomial with `coins` trials of probability `odds`.
+
+    Attributes
+    ----------
+    known : int32 array, shape (k, d)
+        Bins of known rows, -1 if missing.
+    y : int64 array, shape (k,)
+        Their classes.
+    left : int64 array, shape (columns of masks,)
+        Number of other rows in each bin.
+    coins : int
+        Number of trials.
+    odds : float
+        Probability of each trial.
     """
 
-    known: Ints  # int32 (k, d): rows that are there, -1 where missing
-    y: Longs  # int64 (k,): their classes
-    left: Longs  # int64 (columns of masks,): how many other rows have each bin
+    known: Ints
+    y: Longs
+    left: Longs
     coins: int
     odds: float
 
@@ -71,15 +84,30 @@ class Sought(NamedTuple):
 def likely_rows(
     state: Masked, counts: Counts, told: Sought, seeds: Longs, work: float
 ) -> tuple[Ints, Longs]:
-    """Return rows beside the known ones in which chains agree: bins, -1 where missing, and classes.
+    """Return rows in addition to the known ones in which the chains agree.
 
-    `state`: With counts that told draws of known rows were taken out of.
-    `counts`: As they were sent.
-    `seeds`: int64 array, shape (`CHAINS`,).
-    `work`: Steps of about 20 nanoseconds.
+    Parameters
+    ----------
+    state : Masked
+        Counts from which the determined draws of known rows were subtracted.
+    counts : Counts
+        Counts as they were sent.
+    told : Sought
+        Known rows, and columns of the other rows.
+    seeds : int64 array, shape (`CHAINS`,)
+        Seeds of the chains.
+    work : float
+        Limit on elementary steps of about 20 nanoseconds.
+
+    Returns
+    -------
+    bins : int32 array, shape (m, d)
+        -1 if missing.
+    y : int64 array, shape (m,)
+        Classes.
     """
     width = np.diff(state.offsets)
-    known = np.column_stack([np.where(told.known < 0, width - 1, told.known), told.y])
+    known_rows = np.column_stack([np.where(told.known < 0, width - 1, told.known), told.y])
     sought = _columns(state, counts, told)
     pmf = np.maximum(binomial(np.arange(MOST_DRAWS), told.coins, told.odds), 1e-9)
     prior = np.rint(-UNIT / 2 * np.log(pmf)).astype(np.int64)
@@ -87,7 +115,7 @@ def likely_rows(
     swaps = int(min(SWAPS * len(sought) ** 1.5, work / per_swap))
     if swaps < LEAST_SWAPS * len(sought) or len(state.start) <= LEAST_TREES:
         return told.known[:0], told.y[:0]
-    tables = [_annealed(state, known, sought, prior, swaps, s) for s in seeds.tolist()]
+    tables = [_annealed(state, known_rows, sought, prior, swaps, s) for s in seeds.tolist()]
     agreed = reduce(and_, (Counter(map(tuple, t.tolist())) for t in tables))
     rows = np.array(list(agreed.elements()), dtype=np.int64).reshape(-1, sought.shape[1])
     by_chance = np.full(len(rows), float(len(sought)))
@@ -98,28 +126,30 @@ def likely_rows(
     return bins.astype(np.int32), rows[:, -1]
 
 
-def _columns(state: Masked, counts: Counts, told: Sought) -> Longs:
-    """Return the columns of rows that are sought, int64 (n, d + 1), and about their classes."""
-    parts = np.split(told.left, state.offsets[1:-1])
+def _columns(state: Masked, counts: Counts, knowledge: Sought) -> Longs:
+    """Return the columns of the unknown rows, int64 (n, d + 1), with estimated classes."""
+    parts = np.split(knowledge.left, state.offsets[1:-1])
     bins = np.stack([np.repeat(np.arange(len(p)), p) for p in parts], axis=1)
-    mean = counts.nodes[state.start[:-1]].mean(axis=0) / (told.coins * told.odds)
-    rest = np.maximum(np.rint(mean).astype(np.int64) - np.bincount(told.y, minlength=len(mean)), 0)
+    mean = counts.nodes[state.start[:-1]].mean(axis=0) / (knowledge.coins * knowledge.odds)
+    rest = np.maximum(
+        np.rint(mean).astype(np.int64) - np.bincount(knowledge.y, minlength=len(mean)), 0
+    )
     classes = np.repeat(np.arange(len(mean)), rest)
     return np.column_stack([bins, np.resize(classes, len(bins))]).astype(np.int64)
 
 
 def _annealed(
-    state: Masked, known: Longs, sought: Longs, prior: Longs, swaps: int, seed: int
+    state: Masked, known_rows: Longs, sought: Longs, prior: Longs, swaps: int, seed: int
 ) -> Longs:
     rng = np.random.default_rng(seed)
     bits = rng.integers(0, 1 << 63, 1).astype(np.uint64)
-    rows = np.concatenate([known, rng.permuted(sought, axis=0)])
+    rows = np.concatenate([known_rows, rng.permuted(sought, axis=0)])
     drawn = np.zeros((len(state.start) - 1, len(rows)), dtype=np.int64)
     table = _Table(rows, drawn, state.bins.copy(), prior)
     for beta in BETAS:
         _draw(state, table, UNIT / beta, bits)
-        _swap(state, table, len(known), UNIT / beta, swaps, bits)
-    return rows[len(known) :]
+        _swap(state, table, len(known_rows), UNIT / beta, swaps, bits)
+    return rows[len(known_rows) :]
 
 
 @inner_kernel
@@ -134,7 +164,7 @@ def _below(bits, n):  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def _way(state, t, row, at):  # type: ignore[no-untyped-def]
-    """Set the bins of a row on its way through a tree; return how many there are."""
+    """Write the requested bins of a row on its path through a tree, and return their number."""
     v, n = np.int64(state.start[t]), 0
     while True:
         for p in range(state.pairs[v], state.pairs[v + 1]):
@@ -148,7 +178,7 @@ def _way(state, t, row, at):  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def _add(left, k, at, n, m):  # type: ignore[no-untyped-def]
-    """Add m draws; return how much energy that adds."""
+    """Add m draws, and return the increase of the energy."""
     more = 0
     for j in range(n):
         x = left[at[j], k]
@@ -159,7 +189,7 @@ def _add(left, k, at, n, m):  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def _energies(left, k, at, n, prior, out):  # type: ignore[no-untyped-def]
-    """Set the energy that each number of draws adds."""
+    """Write the increase of the energy for each number of draws."""
     out[:] = 0
     for j in range(n):
         x = left[at[j], k]
@@ -171,7 +201,7 @@ def _energies(left, k, at, n, prior, out):  # type: ignore[no-untyped-def]
 
 @kernel
 def _draw(state, table, heat, bits):  # type: ignore[no-untyped-def]
-    """Draw every row for every tree anew, given all others (Gibbs sampling)."""
+    """Draw the number of draws of every row for every tree anew (Gibbs sampling)."""
     rows, drawn, left, prior = table
     at = np.empty(state.levels * rows.shape[1], dtype=np.int64)
     energy = np.empty(prior.shape[0], dtype=np.int64)
@@ -182,7 +212,7 @@ def _draw(state, table, heat, bits):  # type: ignore[no-untyped-def]
             _add(left, k, at, n, -drawn[t, i])
             _energies(left, k, at, n, prior, energy)
             least = np.int64(2**62)
-            for m in range(prior.shape[0]):  # the least with Gumbel noise is a draw
+            for m in range(prior.shape[0]):  # Gumbel-max trick: the minimum with noise is a sample
                 e = energy[m] + np.int64(heat * math.log(_exponential(bits)))
                 if e < least:
                     least, drawn[t, i] = e, m
@@ -191,16 +221,16 @@ def _draw(state, table, heat, bits):  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def _wanted(state, table, i, f, heat, gain, bits):  # type: ignore[no-untyped-def]
-    """Draw another bin of feature f for row i, by how much more it would explain on its way."""
+    """Draw another bin of feature f for row i, weighted by the draws that it would explain."""
     rows, drawn, left, _ = table
-    k, own = rows[i, -1], rows[i, f]
+    k, present_bin = rows[i, -1], rows[i, f]
     gain[:] = 0
     for t in range(drawn.shape[0]):
         m, v = drawn[t, i], np.int64(state.start[t])
         while m > 0:
             for p in range(state.pairs[v], state.pairs[v + 1]):
                 if state.feature[p] == f:
-                    x = left[state.at[p] + own, k]
+                    x = left[state.at[p] + present_bin, k]
                     lost = abs(x) - abs(x + m)
                     for b in range(state.at[p + 1] - state.at[p]):
                         x = left[state.at[p] + b, k]
@@ -209,20 +239,20 @@ def _wanted(state, table, i, f, heat, gain, bits):  # type: ignore[no-untyped-de
             if g < 0:
                 break
             v = np.int64(state.nodes[v, LEFT if has(state.left[v], rows[i, g]) else RIGHT])
-    most, want = -np.int64(2**62), own
+    best, want = -np.int64(2**62), present_bin
     for b in range(state.offsets[f + 1] - state.offsets[f]):
         e = gain[b] * UNIT - np.int64(2 * heat * math.log(_exponential(bits)))
-        if b != own and e > most:
-            most, want = e, b
+        if b != present_bin and e > best:
+            best, want = e, b
     return want
 
 
 @inner_kernel
 def _move(state, table, first, heat, gain, move, bits):  # type: ignore[no-untyped-def]
-    """Propose two rows i and j, a feature, and their values there, before and after.
+    """Propose two rows i and j, a feature, and their values before and after.
 
-    Three in four times, i gets a wanted value; a class may go over to one row alone. Tell whether
-    there is such a move.
+    With probability 3/4, row i gets a value drawn by `_wanted`. A class may also change in one row
+    only. The result is False if there is no such move.
     """
     rows, d = table.rows, table.rows.shape[1] - 1
     n = rows.shape[0] - first
@@ -248,7 +278,7 @@ def _set(rows, move, values):  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def _draw_two(state, table, t, i, j, at, energy, draws):  # type: ignore[no-untyped-def]
-    """Draw two rows as often as explains most; return how much energy that adds."""
+    """Choose the numbers of draws of two rows that explain most, and return the energy."""
     rows, _, left, prior = table
     k, n = rows[i, -1], _way(state, t, rows[i], at[0])
     k_j, n_j = rows[j, -1], _way(state, t, rows[j], at[1])
@@ -269,7 +299,7 @@ def _draw_two(state, table, t, i, j, at, energy, draws):  # type: ignore[no-unty
 
 @inner_kernel
 def _add_two(state, table, t, i, j, at, a, b):  # type: ignore[no-untyped-def]
-    """Add a and b draws of two rows to a tree; return how much energy that adds."""
+    """Add a and b draws of two rows to a tree, and return the increase of the energy."""
     rows, left = table.rows, table.left
     more = _add(left, rows[i, -1], at, _way(state, t, rows[i], at), a)
     return more + _add(left, rows[j, -1], at, _way(state, t, rows[j], at), b)
@@ -277,7 +307,7 @@ def _add_two(state, table, t, i, j, at, a, b):  # type: ignore[no-untyped-def]
 
 @kernel
 def _swap(state, table, first, heat, tries, bits):  # type: ignore[no-untyped-def]
-    """Try swaps of values between rows from the first on (Metropolis)."""
+    """Propose swaps of values between rows from the first unknown one on (Metropolis)."""
     rows, drawn, prior = table.rows, table.drawn, table.prior
     trees, d = drawn.shape[0], rows.shape[1] - 1
     at = np.empty((2, state.levels * (d + 1)), dtype=np.int64)
@@ -288,15 +318,15 @@ def _swap(state, table, first, heat, tries, bits):  # type: ignore[no-untyped-de
         if not _move(state, table, first, heat, gain, move, bits):
             continue
         i, j, more, done = move[0], move[1], np.int64(0), 0
-        most = np.int64(heat * _exponential(bits))
-        while done < trees and more <= most + HOPELESS:
+        largest_rise = np.int64(heat * _exponential(bits))
+        while done < trees and more <= largest_rise + HOPELESS:
             _set(rows, move, 3)
             a, b = drawn[done, i], drawn[done, j]
             more += _add_two(state, table, done, i, j, at[0], -a, -b) - prior[a] - prior[b]
             _set(rows, move, 5)
             more += _draw_two(state, table, done, i, j, at, energy, draws[done])
             done += 1
-        if more <= most:
+        if more <= largest_rise:
             drawn[:, i], drawn[:, j] = draws[:, 0], draws[:, 1]
             continue
         for t in range(done):

@@ -56,24 +56,23 @@ from fedtrees.trees.binning import Cuts
 @register.attack("histogram-peeling")
 @dataclass(frozen=True, kw_only=True)
 class HistogramPeeling(Attack):
-    """Read training rows off histograms of gradients or classes; return only those it trusts.
+    """Read training rows from gradient or class histograms, and return only reliable ones.
 
-    Beyond the papers. It needs the histograms themselves: those of every client (the server;
-    rows then come with their owner), or their sums alone (every client under all-reduce, the
-    server under a secure sum), or all those of one machine of LightGBM's. See
-    docs/studies/peeling.md.
+    This attack is not in a paper. It needs the histograms: those of every client (the server; rows
+    then have an owner), or only their sums (every client under all-reduce, the server under a
+    secure sum), or all histograms of one LightGBM machine. See docs/studies/peeling.md.
 
     Attributes
     ----------
     work : float
-        Bound on elementary steps per source, about 20 nanoseconds each: a large table gives a
+        Limit on elementary steps per source, of about 20 nanoseconds each. A large table gives a
         partial result, with the note ``finished`` 0.
     confidence : float
-        Rows that are right with less probability are not returned; in [0, 1]. Of class counts, rows
-        that are sure have 0.999, those that all counts together make likely 0.95.
+        Rows with a smaller probability of being correct are not returned, in [0, 1]. With class
+        counts, certain rows have 0.999, and rows that all counts together make likely have 0.95.
     sketches : bool
-        Where victims' sketches are seen, their values fill the bins, and rows read off a sum get
-        the owner whose columns have them.
+        If victims' sketches are seen, their values fill the bins, and rows from sums get the owner
+        whose columns contain them.
     """
 
     claims = (Records,)
@@ -91,7 +90,7 @@ class HistogramPeeling(Attack):
             raise UsageError(f"work={self.work!r}: give a positive number of steps")
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return why the principals see no histograms to peel, None if they do."""
+        """Return the reason if there are no histograms to peel, else None."""
         if shows(view, ClassCounts) or told_whole(view):
             return None
         if not shows(view, Histogram, GlobalHistogram):
@@ -106,7 +105,7 @@ class HistogramPeeling(Attack):
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
-        """Guess rows of the victims, with owner where single histograms were seen."""
+        """Return rows of the victims, with owner if single histograms were seen."""
         machines = bool(told_whole(view))
         if not machines and not shows(view, Histogram, GlobalHistogram):
             return self._of_classes(view, rng)
@@ -144,7 +143,7 @@ class HistogramPeeling(Attack):
         )
 
     def _of_numbers(self, view: View, rng: np.random.Generator) -> Guess:
-        """Guess rows with numeric targets, those alone that are sure."""
+        """Return certain rows with numeric targets."""
         joint = evidence_of(view)
         assert joint is not None
         assert joint.cuts is not None
@@ -172,7 +171,7 @@ class HistogramPeeling(Attack):
     def _marked(
         self, sources: Sources, left: Residual, law: Channel | None, own_bins: Ints | None
     ) -> Peeled:
-        """Read rows that the noise on their gradients tells apart, but for own ones."""
+        """Read rows that the noise on their gradients distinguishes, except for local ones."""
         d = len(sources.forest.offsets) - 1
         if law is None:
             return Peeled(
@@ -189,7 +188,7 @@ class HistogramPeeling(Attack):
         return replace(marked, bins=bins, y=y, confidence=sure)
 
     def _of_classes(self, view: View, rng: np.random.Generator) -> Guess:
-        """Guess rows from class counts per bin."""
+        """Return rows from class counts per bin."""
         sources = None if altered(view) or self.confidence > SURE else counted_sources(view)
         if sources is None:
             return _unreadable()
@@ -233,7 +232,7 @@ def _with_likely(
     columns: Sequence[Column],
     rng: np.random.Generator,
 ) -> Supported:
-    """Return sure rows and those that counts and columns make likely."""
+    """Return certain rows, and rows that counts and columns make likely."""
     draws, cuts = int(search.counts.nodes[0].sum()), sources.cuts
     rows = max(draws - len(own_rows), *(c.present for c in columns))
     room = room_of(cuts, columns, rows)
@@ -262,10 +261,10 @@ def _records(
     columns: Mapping[str, Sequence[Column]],
     rng: np.random.Generator,
 ) -> Records:
-    """Turn rows of bins into rows of values.
+    """Convert rows of bins to rows of values.
 
-    A bin gets a value that its owner has in it, if a sketch tells the owner's values; else a value
-    that rows of the prior (`View.prior_rows`) have in it; else its middle.
+    A bin gets a value that its owner has in it, if a sketch reveals the owner's values, or else a
+    value that rows of the prior (`View.prior_rows`) have in it, or else its middle.
     """
     likely = view.prior_rows or Table.empty(view.schema)
     bins = np.concatenate([p.bins for p in rows_by_owner.values()])

@@ -1,4 +1,4 @@
-"""Rows that a track leaves open, put to the test in all trees."""
+"""Test the rows that a track leaves possible against the histograms of all trees."""
 
 from dataclasses import dataclass
 
@@ -16,26 +16,56 @@ MOST_CHOICES = 24  # rows tried for one track
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Rows that pass every test, the only ones of their track to do so."""
+    """Rows that pass all tests, if they are the only ones of their track.
+
+    Attributes
+    ----------
+    bins : int32 array, shape (m, d)
+        -1 if missing.
+    y : int64 array, shape (m,)
+        Classes.
+    copies : int32 array, shape (m,)
+        Number of rows with the same fingerprint.
+    doubts : int32 array, shape (m,)
+    checks : float64 array, shape (m,)
+        As in `confidence_of`.
+    tried : int
+        Number of tested rows.
+    rejected : int
+        Number of tracks without a row that passed.
+    """
 
     bins: Ints  # int32 (m, d): -1 where missing
     y: NDArray[np.int64]  # int64 (m,)
-    copies: Ints  # int32 (m,): rows that share the fingerprint
-    # int32 (m,), float64 (m,): as in `confidence_of`
+    copies: Ints  # int32 (m,)
+    # int32 (m,), float64 (m,)
     doubts: Ints
     checks: NDArray[np.float64]
-    tried: int  # Rows put to the test
-    rejected: int  # Tracks none of whose rows passed
+    tried: int
+    rejected: int
 
 
 def complete(
     forest: BinnedForest, left: Residual, seen: Sightings, tracks: Tracks, feature_of: Ints
 ) -> Candidates:
-    """Try all rows of the tracks that leave few of them.
+    """Test all rows of the tracks that leave few of them.
 
-    A row passes if it gets to every node it was seen in with that very fingerprint, and all
-    histograms of all trees have room for it; where trees are grown on some of the rows, those of
-    one tree that shows it.
+    A row passes if it reaches every node in which it was seen with exactly this fingerprint, and if
+    all histograms of all trees have room for it. With subsampling, the histograms of one tree that
+    shows it suffice.
+
+    Parameters
+    ----------
+    forest : BinnedForest
+        The trees.
+    left : Residual
+        Remaining sums.
+    seen : Sightings
+        Fingerprints.
+    tracks : Tracks
+        Their division into persons.
+    feature_of : int32 array
+        Feature of every column.
     """
     columns, track = _choices(tracks.masks, feature_of)
     inside = columns < forest.offsets[-1]
@@ -58,8 +88,8 @@ def complete(
         _match(track[part], start, *seen_there, cell, gh, 2 * left.slack, good)
         some = np.flatnonzero(good)
         if left.sampled:
-            found = _in_one_tree(forest, left, bins[part][some], cell[some], gh[some])
-            good[some], checks[part][some], doubtful[part][some] = found
+            tested = _in_one_tree(forest, left, bins[part][some], cell[some], gh[some])
+            good[some], checks[part][some], doubtful[part][some] = tested
         else:
             room = has_room(left, cell[some], columns[part][some], gh[some])
             good[some], checks[part][some] = room
@@ -83,11 +113,12 @@ def complete(
 def _in_one_tree(
     forest: BinnedForest, left: Residual, bins: Ints, cell: Ints, gh: Sums
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64], Ints]:
-    """Put rows to the test in each tree by itself, as if no other had histograms.
+    """Test rows in each tree separately, as if no other tree had histograms.
 
-    What stands alone in two trees may be two people who came the same way, each in one of them. Any
-    one tree shows one. Returned are which rows some tree shows and has room for, the log odds of
-    all that showing by chance, and the fewest features in doubt there.
+    Single rows in two trees may be two persons on the same path, each in one of the trees. Each
+    single tree shows one person. The results are which rows a tree shows and has room for, the log
+    odds of all these observations by chance, and the smallest number of doubtful features in such a
+    tree.
     """
     columns, shape = forest.columns(bins), len(bins)
     good, checks = np.zeros(shape, dtype=bool), np.zeros(shape)
@@ -95,9 +126,9 @@ def _in_one_tree(
     for t in range(forest.trees):
         one = np.full_like(cell, -1)
         one[:, t] = cell[:, t]
-        room, alone = has_room(left, one, columns, gh)
-        rows = np.flatnonzero(room & (alone < 0))
-        checks[rows] += alone[rows]
+        room, log_odds = has_room(left, one, columns, gh)
+        rows = np.flatnonzero(room & (log_odds < 0))
+        checks[rows] += log_odds[rows]
         good[rows] = True
         in_doubt = doubts(forest, left, bins[rows], one[rows], gh[rows])
         least[rows] = np.minimum(least[rows], in_doubt)
@@ -105,7 +136,7 @@ def _in_one_tree(
 
 
 def _choices(masks: NDArray[np.bool_], feature_of: Ints) -> tuple[Ints, NDArray[np.int64]]:
-    """Return all rows of tracks that leave at most `MOST_CHOICES`: columns (m, d) and track."""
+    """Return all rows of tracks with at most `MOST_CHOICES`: columns (m, d) and track."""
     d = int(feature_of.max()) + 1
     count = np.ones(len(masks), dtype=np.int64)
     for f in range(d):

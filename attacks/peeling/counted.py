@@ -1,4 +1,4 @@
-"""Trees with class counts: per bin where nodes were asked for them, and in every node."""
+"""Trees with class counts in every node, and in each bin of the requested features."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -18,25 +18,40 @@ from fedtrees.trees.binning import Cuts
 from fedtrees.trees.forest.params import ForestParams
 
 Longs = NDArray[np.int64]
-#: Counts kept, of 8 bytes each: 400 MB.
+#: Largest number of counts, of 8 bytes each: 400 MB.
 MOST_COUNTS = 5e7
 
 
 @dataclass(frozen=True, eq=False)
 class AskedForest:
-    """All trees in one array, splits as bins, and which features each node was asked for."""
+    """All trees in one array, with splits as bins, and the requested features of each node.
 
-    start: Ints  # int32 array, shape (T + 1,): nodes of tree ``t`` are ``start[t]:start[t + 1]``
-    # int32 array, shape (n_nodes, 5): columns as of `fedtrees.attacks.peeling.rows.BinnedForest`;
-    # children are numbered over all trees and follow their parent
+    Attributes
+    ----------
+    start : int32 array, shape (T + 1,)
+        Nodes of tree ``t`` are ``start[t]:start[t + 1]``.
+    nodes : int32 array, shape (n_nodes, 5)
+        Columns as in `fedtrees.attacks.peeling.rows.BinnedForest`. Children are numbered over all
+        trees and follow their parent.
+    pairs : int64 array, shape (n_nodes + 1,)
+        The features ``feature[pairs[v]:pairs[v + 1]]`` of node v were requested.
+    feature : int32 array, shape (p,)
+        Requested features.
+    at : int64 array, shape (p + 1,)
+        First bin of each among the counts. Missing values come last.
+    offsets : int32 array, shape (d + 1,)
+        Columns of a row's mask: bins of feature f, then its missing values.
+    """
+
+    start: Ints  # int32 (T + 1,)
+    # int32 (n_nodes, 5)
     nodes: Ints
-    # int64 array, shape (n_nodes + 1,): node v was asked for ``feature[pairs[v]:pairs[v + 1]]``
+    # int64 (n_nodes + 1,)
     pairs: Longs
-    feature: Ints  # int32 array, shape (p,)
-    # int64 array, shape (p,): where the bins of each begin among the counts; the missing come last
+    feature: Ints  # int32 (p,)
+    # int64 (p + 1,)
     at: Longs
-    # int32 array, shape (d + 1,): columns of a row's mask: bins of feature f, then its missing
-    # values
+    # int32 (d + 1,)
     offsets: Ints
 
     @property
@@ -46,12 +61,12 @@ class AskedForest:
 
     @property
     def arrays(self) -> tuple[Ints, Ints, Longs, Ints, Longs, Ints]:
-        """What kernels work on."""
+        """Arrays that kernels receive."""
         return self.start, self.nodes, self.pairs, self.feature, self.at, self.offsets
 
     @property
     def levels(self) -> int:
-        """Nodes on the longest path."""
+        """Number of nodes on the longest path."""
         depth = np.zeros(len(self.nodes), dtype=np.int64)
         for v in np.flatnonzero(self.nodes[:, FEATURE] >= 0):
             depth[self.nodes[v, [LEFT, RIGHT]]] = depth[v] + 1
@@ -60,7 +75,7 @@ class AskedForest:
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """What one source counted: int64 (bins asked for, K) and, in every node, (n_nodes, K)."""
+    """Counts of one source: int64 (requested bins, K) and, in every node, (n_nodes, K)."""
 
     bins: Longs
     nodes: Longs
@@ -76,42 +91,47 @@ class CountedSources:
 
 
 def altered(view: View) -> bool:
-    """Tell whether a defense changes class counts: then they do not tell who was there."""
+    """Return whether a defense changes class counts, so that they do not prove any rows."""
     return any(view.changes(kind, "counts") for kind in (ClassCounts, ClassTotals))
 
 
 def counted_sources(view: View) -> CountedSources | None:
-    """Read trees and class counts from a view; None where there are none."""
+    """Read trees and class counts from a view. None if there are none."""
     cuts = cuts_of(view)
-    asked: dict[int, list[ClassCountsRequest]] = defaultdict(list)
+    requests: dict[int, list[ClassCountsRequest]] = defaultdict(list)
     for _, m in view.messages(ClassCountsRequest):
-        asked[m.tree].append(m)
+        requests[m.tree].append(m)
     splits: dict[int, list[NodeSplits]] = defaultdict(list)
     for _, split in view.messages(NodeSplits):
         splits[split.tree].append(split)
     totals = _by_source(view, ClassTotals)
-    told = _by_source(view, ClassCounts)
-    if cuts is None or not totals or not told:
+    counts_of = _by_source(view, ClassCounts)
+    if cuts is None or not totals or not counts_of:
         return None
-    owners = [EVERYONE] if EVERYONE in told else [o for o in told if o not in view.principals]
+    owners = (
+        [EVERYONE] if EVERYONE in counts_of else [o for o in counts_of if o not in view.principals]
+    )
     trees = [
         t
-        for t in sorted(asked)
-        if all(len(told[o].get(t, ())) == len(asked[t]) and t in totals.get(o, {}) for o in owners)
+        for t in sorted(requests)
+        if all(
+            len(counts_of[o].get(t, ())) == len(requests[t]) and t in totals.get(o, {})
+            for o in owners
+        )
     ]
-    if EVERYONE in told:
+    if EVERYONE in counts_of:
         trees = _of_everyone(view, trees, totals[EVERYONE])
     size = len(owners) * len(view.schema.classes) * 2.0
-    used = np.cumsum([size * sum(_bins_of(m, cuts).sum() for m in asked[t]) for t in trees])
+    used = np.cumsum([size * sum(_bins_of(m, cuts).sum() for m in requests[t]) for t in trees])
     trees = trees[: max(1, int((used <= MOST_COUNTS).sum()))]
     owners = [o for o in owners if all(totals[o][t][0].counts.any() for t in trees)]
     if not owners or not trees:
         return None
-    forest, moved = _forest(trees, asked, splits, cuts)
+    forest, moved = _forest(trees, requests, splits, cuts)
     parts = {}
     for o in owners:
         bins = np.zeros((int(forest.at[-1]), len(view.schema.classes)), dtype=np.int64)
-        bins[moved] = np.concatenate([m.counts for t in trees for m in told[o][t]])
+        bins[moved] = np.concatenate([m.counts for t in trees for m in counts_of[o][t]])
         nodes = np.zeros((len(forest.nodes), bins.shape[1]), dtype=np.int64)
         nodes[forest.start[:-1]] = [totals[o][t][0].counts for t in trees]
         _complete(*forest.arrays, bins, nodes)
@@ -122,7 +142,7 @@ def counted_sources(view: View) -> CountedSources | None:
 def _of_everyone(
     view: View, trees: list[int], totals: Mapping[int, list[ClassTotals]]
 ) -> list[int]:
-    """Return the trees whose sums are of all clients: of others, clients may have dropped out."""
+    """Return the trees whose sums contain all clients, excluding those with dropped clients."""
     if view.parameters.get("max_samples") is None:
         return [t for t in trees if totals[t][0].counts.sum() == view.n_rows]
     stayed = {m.parties for _, m in view.messages(MaskSurvivors)}
@@ -131,11 +151,11 @@ def _of_everyone(
 
 
 def _by_source(view: View, kind):  # type: ignore[no-untyped-def]
-    """Return messages of one type by source and tree, in order; of sums the opened ones."""
-    found = defaultdict(lambda: defaultdict(list))  # type: ignore[var-annotated]
+    """Return messages of one type by source and tree, in order. A secure sum has one source."""
+    messages = defaultdict(lambda: defaultdict(list))  # type: ignore[var-annotated]
     for item, m in view.messages(kind):
-        found[EVERYONE if item.opened else item.sender][m.tree].append(m)
-    return found
+        messages[EVERYONE if item.opened else item.sender][m.tree].append(m)
+    return messages
 
 
 def _bins_of(message: ClassCountsRequest, cuts: Cuts) -> Longs:
@@ -145,11 +165,11 @@ def _bins_of(message: ClassCountsRequest, cuts: Cuts) -> Longs:
 
 def _forest(
     trees: list[int],
-    asked: Mapping[int, list[ClassCountsRequest]],
+    requests: Mapping[int, list[ClassCountsRequest]],
     splits: Mapping[int, list[NodeSplits]],
     cuts: Cuts,
 ) -> tuple[AskedForest, Longs]:
-    """Return the forest, and where the counts go that were told, in their order."""
+    """Return the forest, and the positions of the sent counts in its order."""
     sizes = [1 + 2 * sum(len(s.nodes) for s in splits.get(t, ())) for t in trees]
     start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
     nodes = np.full((start[-1], 5), -1, dtype=np.int32)
@@ -163,7 +183,7 @@ def _forest(
                 s.default_left,
             )
             nodes[v, LEFT], nodes[v, RIGHT] = first + s.left, first + s.left + 1
-        for m in asked[t]:
+        for m in requests[t]:
             of_pair.append(first + np.repeat(m.nodes, np.diff(m.offsets)))
             features.append(m.features)
     node, feature = np.concatenate(of_pair), np.concatenate(features)
@@ -182,7 +202,7 @@ def _forest(
 
 @kernel
 def _complete(start, nodes, pairs, feature, at, offsets, bins, totals):  # type: ignore[no-untyped-def]
-    """Count the missing in every bin asked for, and rows in every node below the roots."""
+    """Compute the missing values in every requested bin, and the rows in every node."""
     for v in range(nodes.shape[0]):
         for p in range(pairs[v], pairs[v + 1]):
             f = feature[p]
@@ -201,10 +221,19 @@ def _complete(start, nodes, pairs, feature, at, offsets, bins, totals):  # type:
 
 
 def presence(view: View, owner: str, draws: int) -> float:
-    """Return the least probability that a row is drawn for a tree.
+    """Return a lower bound on the probability that a row is drawn for a tree.
 
-    A client of n rows draws about ``max_samples * n`` of them (`draw_rows`). Where clients are
-    not told apart, it is that of the client with the fewest chances.
+    A client of n rows draws about ``max_samples * n`` of them (`draw_rows`). If clients are not
+    distinguished, the bound is that of the client with the smallest probability.
+
+    Parameters
+    ----------
+    view : View
+        Parameters of the forest.
+    owner : str
+        The client, or `EVERYONE`.
+    draws : int
+        Number of rows in a tree.
     """
     p = _params(view)
     n = np.arange(1, max(view.n_rows, draws) + 1)
@@ -215,7 +244,17 @@ def presence(view: View, owner: str, draws: int) -> float:
 
 
 def coins(view: View, draws: int, rows: int) -> tuple[int, float]:
-    """Return how many coins of which odds tell how often a row is drawn for a tree."""
+    """Return the trials and probability of the binomial number of draws of a row for a tree.
+
+    Parameters
+    ----------
+    view : View
+        Parameters of the forest.
+    draws : int
+        Number of rows in a tree.
+    rows : int
+        Number of rows of the source.
+    """
     return (draws, 1 / rows) if _params(view).bootstrap else (1, draws / rows)
 
 

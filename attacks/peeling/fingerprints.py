@@ -1,8 +1,9 @@
-"""Fingerprints: bins that hold one row give that row's probability, exactly.
+"""Fingerprints: bins with a single row reveal the probability of this row exactly.
 
-A bin with a single row of gradient g and hessian h satisfies h = |g| (1 - |g|), a bin with k rows
-of one and the same prediction and label h = |g| (1 - |g| / k). The same (g, h) shows in one bin of
-each feature of the same node: these bins belong to one person.
+A bin with a single row of gradient g and hessian h satisfies h = |g| (1 - |g|), and a bin with k
+rows of the same prediction and label satisfies h = |g| (1 - |g| / k). The same (g, h) appears in
+one bin of each feature of the same node. These bins belong to one person. For example, (g, h) =
+(0.3, 0.21) is a row of class 0 with the predicted probability 0.3.
 """
 
 from __future__ import annotations
@@ -18,20 +19,30 @@ from fedtrees.core.compilation import inner_kernel, kernel
 Floats = NDArray[np.float64]
 
 _TYPES = (np.int32, np.int32, np.int64, np.int64, np.int32)
-MOST_CANDIDATES = 64  # rows tried inside one bin by pairs, and 8 times as many one by one
+MOST_CANDIDATES = 64  # rows per bin that are tried in pairs. 8 times as many are tried singly
 UNKNOWN = -1
-LEAST_ALONE = 2**23  # beside less, a row of probability 1e-7 or so could hide
-MOST_SLACK = 1e3  # beyond it, too many sums of several rows look like one row
+LEAST_ALONE = 2**23  # a smaller hessian could hide a second row of probability 1e-7
+MOST_SLACK = 1e3  # with a larger error, too many sums of several rows resemble one row
 
 
 @dataclass(frozen=True, eq=False)
 class Entries:
-    """Bins in which a single row, or k equal ones, show."""
+    """Bins that contain a single row, or k equal ones.
+
+    Attributes
+    ----------
+    cell, column : int32 array, shape (e,)
+        Cell and column of the bin.
+    g, h : int64 array, shape (e,)
+        Gradient and hessian of one row, in units of 2^-30.
+    copies : int32 array, shape (e,)
+        Number of rows.
+    """
 
     # int32 (e,)
     cell: Ints
     column: Ints
-    # int64 (e,): of one row, in units of 2^-30
+    # int64 (e,)
     g: Sums
     h: Sums
     copies: Ints  # int32 (e,)
@@ -40,36 +51,50 @@ class Entries:
         return len(self.cell)
 
     def where(self, chosen: NDArray[np.generic]) -> Entries:
-        """Return some of them (mask or indices)."""
+        """Return the entries selected by a mask or by indices."""
         return Entries(*(a[chosen] for a in vars(self).values()))
 
     @staticmethod
     def join(parts: list[Entries]) -> Entries:
-        """Return all of them, each once."""
-        every = [np.concatenate(a) for a in zip(*(vars(p).values() for p in parts), strict=True)]
-        order = np.lexsort(every[::-1])
-        every = [a[order] for a in every]
+        """Return the union, sorted, without duplicates."""
+        merged = [np.concatenate(a) for a in zip(*(vars(p).values() for p in parts), strict=True)]
+        order = np.lexsort(merged[::-1])
+        merged = [a[order] for a in merged]
         new = np.ones(len(order), dtype=bool)
-        new[1:] = np.any([np.diff(a) != 0 for a in every], axis=0)
-        return Entries(*(a[new] for a in every))
+        new[1:] = np.any([np.diff(a) != 0 for a in merged], axis=0)
+        return Entries(*(a[new] for a in merged))
 
     @staticmethod
     def empty(n: int) -> Entries:
-        """Return so many entries to be filled in."""
+        """Return n uninitialised entries."""
         return Entries(*(np.empty(n, t) for t in _TYPES))
 
 
 @dataclass(frozen=True, eq=False)
 class Sightings:
-    """A fingerprint in a node, with the bins it showed in."""
+    """A fingerprint in a node, with the bins in which it appears.
 
-    cell: Ints  # int32 (s,): ascending
+    Attributes
+    ----------
+    cell : int32 array, shape (s,)
+        Ascending.
+    g, h : int64 array, shape (s,)
+        Gradient and hessian of one row.
+    columns : int32 array, shape (s, d)
+        Column of `Residual.sums` by feature, -1 if it did not appear.
+    copies : int32 array, shape (s,)
+        Number of rows with this fingerprint.
+    margin, error : float64 array, shape (s,)
+        Log-odds of the row, and their largest error.
+    """
+
+    cell: Ints  # int32 (s,)
     # int64 (s,)
     g: Sums
     h: Sums
-    columns: Ints  # int32 (s, d): column of `Residual.sums` by feature; -1 where it did not show
-    copies: Ints  # int32 (s,): rows that share it
-    # float64 (s,): log-odds behind it, and how far off they may be
+    columns: Ints  # int32 (s, d)
+    copies: Ints  # int32 (s,)
+    # float64 (s,)
     margin: Floats
     error: Floats
 
@@ -77,12 +102,12 @@ class Sightings:
         return len(self.cell)
 
     def where(self, chosen: NDArray[np.generic]) -> Sightings:
-        """Return some of them (mask or indices)."""
+        """Return the sightings selected by a mask or by indices."""
         return Sightings(*(a[chosen] for a in vars(self).values()))
 
 
 def singles(left: Residual) -> Entries:
-    """Return every bin that holds a single row, or equal ones; mark the former."""
+    """Return every bin with a single row or equal rows, and mark those with a single row."""
     size = int(np.count_nonzero(left.sums[..., 1] > 0))
     out = Entries.empty(size)
     n = _scan(left.sums, left.alone, left.slack, *vars(out).values())
@@ -90,9 +115,18 @@ def singles(left: Residual) -> Entries:
 
 
 def group(entries: Entries, feature_of: Ints, slack: Floats) -> Sightings:
-    """Collect the entries of one node that show the same fingerprint.
+    """Collect the entries of a node with the same fingerprint.
 
-    One that shows in two bins of a feature belongs to two people and is left out.
+    A fingerprint in two bins of a feature belongs to two persons and is left out.
+
+    Parameters
+    ----------
+    entries : Entries
+        Bins with a single row.
+    feature_of : int32 array
+        Feature of every column.
+    slack : float64 array, shape (cells,)
+        Largest errors of the sums.
     """
     d = int(feature_of.max()) + 1
     order = np.lexsort((entries.h, entries.g, entries.cell))
@@ -107,18 +141,26 @@ def group(entries: Entries, feature_of: Ints, slack: Floats) -> Sightings:
     columns[which, f] = e.column
     twice = np.zeros(n, dtype=bool)
     np.logical_or.at(twice, which, columns[which, f] != e.column)
-    most, least = np.zeros(n, np.int32), np.full(n, 2**31 - 1, np.int32)
-    np.maximum.at(most, which, e.copies)
+    largest, least = np.zeros(n, np.int32), np.full(n, 2**31 - 1, np.int32)
+    np.maximum.at(largest, which, e.copies)
     np.minimum.at(least, which, e.copies)
-    good = ~twice & (most == least)
+    good = ~twice & (largest == least)
     first = np.flatnonzero(new)[good]
     g, h = e.g[first], e.h[first]
     margin, error = margins(g, h, slack[e.cell[first]])
-    return Sightings(e.cell[first], g, h, columns[good], most[good], margin, error)
+    return Sightings(e.cell[first], g, h, columns[good], largest[good], margin, error)
 
 
 def margins(g: Sums, h: Sums, slack: Floats) -> tuple[Floats, Floats]:
-    """Return the log-odds of fingerprints and the largest error rounding leaves, (s,) each."""
+    """Return the log-odds of fingerprints and the largest rounding errors, (s,) each.
+
+    Parameters
+    ----------
+    g, h : int64 array, shape (s,)
+        Gradients and hessians.
+    slack : float64 array, shape (s,)
+        Largest errors of the sums.
+    """
     a, q = np.abs(g) * UNIT, h * UNIT
     p = np.where(g < 0, 1 - a, a)
     # p - 1 in float32 loses the last bits of a small p, which p (1 - p) keeps
@@ -132,7 +174,7 @@ def margins(g: Sums, h: Sums, slack: Floats) -> tuple[Floats, Floats]:
 
 @inner_kernel
 def _single(G, H, slack):  # type: ignore[no-untyped-def]
-    """Return how many equal rows add up to (G, H): 0 if none do, or it cannot be told."""
+    """Return the number of equal rows with the sum (G, H), 0 if there is none or it is unclear."""
     a, h = abs(G) * UNIT, H * UNIT
     if h <= 0.0 or a <= h:
         return 0
@@ -157,15 +199,15 @@ def _single(G, H, slack):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _scan(sums, alone, slack, cell, column, g, h, copies):  # type: ignore[no-untyped-def]
+def _scan(sums, single, slack, cell, column, g, h, copies):  # type: ignore[no-untyped-def]
     n = 0
     for c in range(sums.shape[0]):
         for b in range(sums.shape[1]):
-            alone[c, b] = False
+            single[c, b] = False
             if sums[c, b, 1] <= 0:
                 continue
             k = _single(sums[c, b, 0], sums[c, b, 1], slack[c])
-            alone[c, b] = k == 1 and slack[c] <= MOST_SLACK and sums[c, b, 1] >= LEAST_ALONE
+            single[c, b] = k == 1 and slack[c] <= MOST_SLACK and sums[c, b, 1] >= LEAST_ALONE
             if k > 0:
                 cell[n], column[n], copies[n] = c, b, k
                 g[n], h[n] = sums[c, b, 0] // k, sums[c, b, 1] // k
@@ -178,10 +220,29 @@ def within(
 ) -> tuple[Entries, float]:
     """Decode bins of several rows with the fingerprints of their node, which are sorted by cell.
 
-    A row that can be in no other bin of a feature is subtracted; of the others one or two are, if
-    what then remains is nothing or a single row, and only if a single choice does that. ``masks``,
-    bool (s, total_bins + d), tells which columns each may be in. About ``work`` sums are tried;
-    returned is also how many were.
+    A row that can be in no other bin of a feature is subtracted. Of the remaining rows one or two
+    are subtracted if the remainder is then empty or a single row, and only if exactly one choice
+    achieves this.
+
+    Parameters
+    ----------
+    left : Residual
+        Remaining sums.
+    seen : Sightings
+        Fingerprints.
+    masks : bool array, shape (s, total_bins + d)
+        Possible columns of each fingerprint.
+    feature_of : int32 array
+        Feature of every column.
+    work : float
+        Approximate number of sums to try.
+
+    Returns
+    -------
+    entries : Entries
+        Decoded rows.
+    used : float
+        Number of tried sums.
     """
     start = np.searchsorted(seen.cell, np.arange(len(left.sums) + 1)).astype(np.int64)
     certain = _certain(masks, feature_of)
@@ -192,7 +253,7 @@ def within(
 
 
 def _certain(masks: NDArray[np.bool_], feature_of: Ints) -> NDArray[np.bool_]:
-    """Return the masks of the features in which only one column is left."""
+    """Return the masks of the features in which only one column is possible."""
     out = masks.copy()
     for f in range(int(feature_of.max()) + 1):
         at = feature_of == f
@@ -202,14 +263,14 @@ def _certain(masks: NDArray[np.bool_], feature_of: Ints) -> NDArray[np.bool_]:
 
 @inner_kernel
 def _choose_one(free, F, g, h, G, H, near, slack):  # type: ignore[no-untyped-def]
-    """Find the one fingerprint that leaves a single row; return it, -1, and how many do."""
+    """Return the fingerprint that leaves a single row, -1, and the number of such choices."""
     x, choices = np.int64(-1), 0
     for i in range(F):
         s = free[i]
         if h[s] > H or _single(G - g[s], H - h[s], near + slack) != 1:
             continue
         if x >= 0 and _same(G - g[x], H - h[x], g[s], h[s], near + slack):
-            continue  # the row that the first choice left
+            continue  # it is the row that the first choice leaves
         x = s if x < 0 else x
         choices += 1
     return x, np.int64(-1), choices
@@ -217,7 +278,7 @@ def _choose_one(free, F, g, h, G, H, near, slack):  # type: ignore[no-untyped-de
 
 @inner_kernel
 def _choose_two(free, F, g, h, G, H, near, slack):  # type: ignore[no-untyped-def]
-    """Find the one pair of fingerprints that leaves a single row; and how many pairs do."""
+    """Return the pair of fingerprints that leaves a single row, and the number of such pairs."""
     x, y, choices = np.int64(-1), np.int64(-1), 0
     wide = near + 2 * slack
     for i in range(F):
@@ -259,7 +320,10 @@ def _within(sums, start, seen, where, off, work, out):  # type: ignore[no-untype
             G, H = sums[c, k, 0], sums[c, k, 1]
             if 4 * slack >= H or H > ANYTHING // 2:
                 continue
-            F, sure = np.int64(0), 0  # a literal would compile what it is passed to once more
+            F, sure = (
+                np.int64(0),
+                0,
+            )  # an int64, because a literal would compile the callee once more
             for s in range(a, b):
                 if not masks[s, k]:
                     continue

@@ -1,4 +1,4 @@
-"""Sums of one of LightGBM's machines alone over all columns, as its leader is sent them."""
+"""Sums of single LightGBM machines over all columns, as their leader receives them."""
 
 from __future__ import annotations
 
@@ -26,31 +26,35 @@ from fedtrees.trees.lightgbm.bins import Mapper
 from fedtrees.trees.lightgbm.growing import Growing, HasMapper
 from fedtrees.trees.lightgbm.splits import LeafTotals
 
-#: How far sums may be off, in units of 2^-30: margins are added in float32 here, in float64 there.
+#: Error of sums in units of 2^-30. We add margins in float32, LightGBM does so in float64.
 _OFF = 300.0
 
 Sums = NDArray[np.int64]
 
 
 def told_whole(view: View) -> list[str]:
-    """Return the machines whose own sums over all columns the principals are sent.
+    """Return the machines whose separate sums over all columns the adversary receives.
 
-    These are odd machines, which hand a leader all they have; of halving partners, sums of some
-    columns alone are seen, and where a row goes by the others is not.
+    These are odd machines, which send all their sums to a leader. For halving partners only sums of
+    some columns are seen, so that the sides of the remaining splits are unknown.
     """
-    told = Told.of((s.sender, s.message) for s in view.seen)
-    if told.start is None or "num_leaves" not in view.parameters:
+    messages = Told.of((s.sender, s.message) for s in view.seen)
+    if messages.start is None or "num_leaves" not in view.parameters:
         return []
-    every = sum(m.sent(int(k)) for m in told.mappers.values() for k in np.flatnonzero(m.used))
+    total_bins = sum(
+        m.sent(int(k)) for m in messages.mappers.values() for k in np.flatnonzero(m.used)
+    )
     return [
         name
-        for name, own in sorted(shares(told.segments).items())
-        if name not in view.principals and len(own) == 2 * every and not np.isnan(own).any()
+        for name, machine_sums in sorted(shares(messages.segments).items())
+        if name not in view.principals
+        and len(machine_sums) == 2 * total_bins
+        and not np.isnan(machine_sums).any()
     ]
 
 
 def machine_columns(view: View) -> dict[str, tuple[Column, ...]]:
-    """Return the values that bins tell if each has one, by machine: bins are the same for all."""
+    """Return the values in bins if each has one, by machine. The bins are the same for all."""
     columns = [Column(np.zeros(0, np.float32), np.zeros(0, np.int64), False)] * len(
         view.schema.features
     )
@@ -63,7 +67,7 @@ def machine_columns(view: View) -> dict[str, tuple[Column, ...]]:
 
 @dataclass(frozen=True, eq=False)
 class _Bins:
-    """A column: its bins, and where histograms have them (None: not used, all is in one)."""
+    """A column: its bins, and their position in histograms (None: the column is not used)."""
 
     mapper: Mapper
     first: int | None
@@ -71,7 +75,7 @@ class _Bins:
 
 @dataclass
 class _Said:
-    """What crossed for each tree and step."""
+    """Messages about each tree and step."""
 
     roots: dict[int, dict[str, RootSums]] = field(default_factory=lambda: defaultdict(dict))
     splits: dict[tuple[int, int], list[FoundSplits]] = field(
@@ -83,45 +87,45 @@ class _Said:
 
     @staticmethod
     def of(view: View) -> _Said:
-        said = _Said()
+        messages = _Said()
         for item in view.seen:
             m = item.message
             if isinstance(m, RootSums):
-                said.roots[m.tree][item.sender] = m
+                messages.roots[m.tree][item.sender] = m
             elif isinstance(m, FoundSplits):
-                said.splits[m.tree, m.step].append(m)
+                messages.splits[m.tree, m.step].append(m)
             elif isinstance(m, HistogramSegment):
-                said.segments[m.tree, m.level].append(m)
-        return said
+                messages.segments[m.tree, m.level].append(m)
+        return messages
 
 
 @dataclass(frozen=True, eq=False)
 class _Grown:
-    """A tree, its nodes that have histograms, and these by owner with the sums over all rows."""
+    """A tree, its nodes with histograms, and these by owner with the sums over all rows."""
 
     tree: Tree
     nodes: Ints
-    sums: Mapping[str, Sums]  # int64 (k, total_bins + d, 2), as of `Residual`
+    sums: Mapping[str, Sums]  # int64 (k, total_bins + d, 2), as in `Residual`
     totals: Mapping[str, Sums]  # int64 (k, 2)
 
 
 def machine_sources(view: View) -> Sources | None:
-    """Read trees, and the histograms of each machine that is told whole; None without any."""
+    """Read trees, and the histograms of each machine in `told_whole`. None without any."""
     owners = told_whole(view)
     if not owners:
         return None
-    told, said = Told.of((s.sender, s.message) for s in view.seen), _Said.of(view)
-    columns = _columns(told, len(view.schema.features))
+    first_messages, messages = Told.of((s.sender, s.message) for s in view.seen), _Said.of(view)
+    columns = _columns(first_messages, len(view.schema.features))
     cuts = _cuts(columns)
     grown, size = list[_Grown](), 0.0
-    for tree in sorted(said.roots):
-        one = _grown(view, said, tree, columns, cuts, owners)
+    for tree in sorted(messages.roots):
+        one = _grown(view, messages, tree, columns, cuts, owners)
         if one is None or (size := size + len(one.nodes) * cuts.total_bins) > MOST_BINS:
             break
         grown.append(one)
     if not grown:
         return None
-    start = np.mean([s.score for s in told.starts.values()])
+    start = np.mean([s.score for s in first_messages.starts.values()])
     forest = BinnedForest.of(
         [g.tree for g in grown], [g.nodes for g in grown], cuts, np.float32(start)
     )
@@ -137,50 +141,58 @@ def machine_sources(view: View) -> Sources | None:
     return Sources(forest, cuts, parts)
 
 
-def _columns(told: Told, d: int) -> list[_Bins]:
-    none = Mapper(np.array([np.inf]), 0.0, 0.0, False, 0, 1.0)
-    found = [_Bins(none, None)] * d
-    for c, (owner, k) in told.columns.items():
-        m = told.mappers[owner]
+def _columns(messages: Told, d: int) -> list[_Bins]:
+    unused = Mapper(np.array([np.inf]), 0.0, 0.0, False, 0, 1.0)
+    columns = [_Bins(unused, None)] * d
+    for c, (owner, k) in messages.columns.items():
+        m = messages.mappers[owner]
         mapper = Mapper(
             m.bins(k), float(m.low[k]), float(m.high[k]), True, int(m.frequent[k]),
             float(m.sparse[k]),
         )  # fmt: skip
-        found[c] = _Bins(mapper, told.places[c])
-    return found
+        columns[c] = _Bins(mapper, messages.places[c])
+    return columns
 
 
 def _cuts(columns: Sequence[_Bins]) -> Cuts:
     upper = [
         next_float32(c.mapper.bounds[: len(c.mapper.bounds) - c.mapper.missing]) for c in columns
     ]
-    for own in upper:
-        own[-1] = LARGEST
+    for edges in upper:
+        edges[-1] = LARGEST
     low = [c.mapper.low - abs(c.mapper.low) - 1e-5 for c in columns]
     offsets = np.cumsum([0, *map(len, upper)])
     return Cuts(np.concatenate(upper), offsets.astype(np.int32), np.array(low, np.float32))
 
 
 def _grown(
-    view: View, said: _Said, tree: int, columns: Sequence[_Bins], cuts: Cuts, owners: Sequence[str]
+    view: View,
+    messages: _Said,
+    tree: int,
+    columns: Sequence[_Bins],
+    cuts: Cuts,
+    owners: Sequence[str],
 ) -> _Grown | None:
-    """Grow a tree by the splits that all were told; None if some are not seen."""
-    p, roots = view.parameters, said.roots[tree].values()
-    whole = LeafTotals(
+    """Grow a tree by the broadcast splits. None if some are not seen."""
+    p, roots = view.parameters, messages.roots[tree].values()
+    root_totals = LeafTotals(
         sum(r.gradient for r in roots), sum(r.hessian for r in roots), sum(r.rows for r in roots)
     )
-    growing, step, pair, above = Growing(np.zeros(0, np.intp), whole), 0, (0, -1), 0
-    own = {o: _Own(columns, cuts, said.roots[tree][o]) for o in owners}
+    growing, step, pair, above = Growing(np.zeros(0, np.intp), root_totals), 0, (0, -1), 0
+    machine_sums = {o: _Own(columns, cuts, messages.roots[tree][o]) for o in owners}
     for _ in range(p["num_leaves"] - 1):
         if growing.worth(pair, p["min_data_in_leaf"], p["max_depth"]):
-            found, seen = said.splits.get((tree, step), []), shares(said.segments[tree, step])
+            splits, seen = (
+                messages.splits.get((tree, step), []),
+                shares(messages.segments[tree, step]),
+            )
             pair = growing.ordered(pair)
             nodes = [growing.leaves[k].node for k in pair if k >= 0]
-            if len(found) < len(said.roots[tree]) or not {*owners} <= {*seen}:
+            if len(splits) < len(messages.roots[tree]) or not {*owners} <= {*seen}:
                 return None
             for o in owners:
-                own[o].told(seen[o], nodes, above)
-            growing.settle(pair, [m.splits for m in sorted(found, key=lambda m: m.rank)])
+                machine_sums[o].told(seen[o], nodes, above)
+            growing.settle(pair, [m.splits for m in sorted(splits, key=lambda m: m.rank)])
             step += 1
         chosen = growing.best()
         if chosen is None:
@@ -190,25 +202,25 @@ def _grown(
         mapper, above = columns[leaf.best.feature].mapper, leaf.node
         pair = growing.split(chosen, np.zeros(0, np.int64), mapper)
         left, right = (growing.leaves[k].node for k in pair)
-        for one in own.values():
+        for one in machine_sums.values():
             one.split(above, leaf.best.feature, leaf.best.bin, leaf.best.default_left, left, right)
     if len(growing.leaves) < 2:
         return None
     used: Mapping[int, HasMapper] = dict(enumerate(columns))
     grown = growing.tree(used, growing.values(p["reg_lambda"], p["learning_rate"]))
     place = {node: k for k, node in enumerate(growing.order)}
-    nodes = [*own[owners[0]].sums]
+    nodes = [*machine_sums[owners[0]].sums]
     return _Grown(
         grown, np.array([place[n] for n in nodes], np.int32),
-        {o: np.stack([one.sums[n] for n in nodes]) for o, one in own.items()},
-        {o: np.stack([one.totals[n] for n in nodes]) for o, one in own.items()},
+        {o: np.stack([one.sums[n] for n in nodes]) for o, one in machine_sums.items()},
+        {o: np.stack([one.totals[n] for n in nodes]) for o, one in machine_sums.items()},
     )  # fmt: skip
 
 
 class _Own:
-    """One machine's own sums of the nodes of a tree, as of `Residual`.
+    """Sums of one machine in the nodes of a tree, in the format of `Residual`.
 
-    `sums, totals`: dict of int to int64 array, shape (total_bins + d, 2) and (2,). By node.
+    ``sums`` and ``totals`` map nodes to int64 arrays of shape (total_bins + d, 2) and (2,).
     """
 
     def __init__(self, columns: Sequence[_Bins], cuts: Cuts, root: RootSums) -> None:
@@ -216,7 +228,7 @@ class _Own:
         self.totals: dict[int, Sums] = {0: to_fixed(np.array([root.gradient, root.hessian]))}
 
     def told(self, numbers: NDArray[np.float64], nodes: Sequence[int], above: int) -> None:
-        """Take the sums of the first of two nodes; the other has what is left of their parent."""
+        """Set the sums of the first of two nodes. The other gets the parent's less these."""
         self.sums[nodes[0]] = self._placed(to_fixed(numbers.reshape(-1, 2)), self.totals[nodes[0]])
         for other in nodes[1:]:
             self.sums[other] = self.sums[above] - self.sums[nodes[0]]
@@ -232,13 +244,13 @@ class _Own:
                 part[often == 0 :] = numbers[begin : begin + b - (often == 0)]
             part[often] = 0
             part[often] = total - part.sum(axis=0)
-            there = b - column.mapper.missing
-            placed[offsets[f] : offsets[f + 1]] = part[:there]
-            placed[offsets[-1] + f] = part[there:].sum(axis=0)
+            n_present = b - column.mapper.missing
+            placed[offsets[f] : offsets[f + 1]] = part[:n_present]
+            placed[offsets[-1] + f] = part[n_present:].sum(axis=0)
         return placed
 
     def split(self, node: int, f: int, cut: int, default_left: bool, left: int, right: int) -> None:
-        """Share out the total of a node between two."""
+        """Distribute the total of a node to its children."""
         begin = self.cuts.offsets[f]
         part = self.sums[node][begin : begin + cut + 1].sum(axis=0)
         if default_left:

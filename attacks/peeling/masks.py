@@ -1,7 +1,7 @@
-"""Which rows class counts leave possible, as bit masks: of each feature, the columns they may have.
+"""Rows that class counts leave possible, as bit masks over the columns of each feature.
 
-A row was drawn for a tree only if every node on its way has its class in each of its bins that was
-asked for. In how many trees that holds is its support.
+A row was drawn for a tree only if every node on its path contains its class in each of its bins
+that was requested. The number of trees in which this is true is its support.
 """
 
 from typing import NamedTuple
@@ -20,7 +20,7 @@ NONE = np.uint64(0)
 
 
 class Masked(NamedTuple):
-    """Trees and counts as kernels take them; a mask is uint64 (d, W), a bit for each column."""
+    """Trees and counts in the format of kernels. A mask is uint64 (d, W), a bit for each column."""
 
     start: Ints
     nodes: Ints
@@ -30,14 +30,14 @@ class Masked(NamedTuple):
     at: Longs
     offsets: Ints
     left: Words  # uint64 (n_nodes, W): columns of the split's feature that go left
-    there: Words  # uint64 (pairs, K, W): columns that the class is in
+    there: Words  # uint64 (pairs, K, W): columns with rows of the class
     bins: Longs
     totals: Longs
     levels: int
 
 
 def masked(forest: AskedForest, counts: Counts) -> Masked:
-    """Return trees and a copy of counts with the bits of both."""
+    """Return trees and a copy of the counts with the bits of both."""
     nodes, offsets = forest.nodes, forest.offsets
     words = -(-int(np.diff(offsets).max(initial=1)) // WORD)
     above = np.full(len(nodes), -1, dtype=np.int64)
@@ -46,10 +46,10 @@ def masked(forest: AskedForest, counts: Counts) -> Masked:
         above[nodes[inner, side]] = inner
     left = np.zeros((len(nodes), words), dtype=np.uint64)
     bins, totals = counts.bins.copy(), counts.nodes.copy()
-    there = np.zeros((len(forest.feature), totals.shape[1], words), dtype=np.uint64)
+    occupied = np.zeros((len(forest.feature), totals.shape[1], words), dtype=np.uint64)
     state = Masked(
         forest.start, nodes, above, forest.pairs, forest.feature, forest.at, offsets,
-        left, there, bins, totals, forest.levels,
+        left, occupied, bins, totals, forest.levels,
     )  # fmt: skip
     _mark(state)
     return state
@@ -57,13 +57,13 @@ def masked(forest: AskedForest, counts: Counts) -> Masked:
 
 @inner_kernel
 def bit(b):  # type: ignore[no-untyped-def]
-    """Return the word in which a column is the only one."""
+    """Return the word in which only this column is set."""
     return np.uint64(1) << np.uint64(b % WORD)
 
 
 @kernel
 def _mark(state):  # type: ignore[no-untyped-def]
-    """Set the bits of columns that go left, and of those that classes are in."""
+    """Set the bits of columns that go left, and of columns with rows of each class."""
     for v in range(state.nodes.shape[0]):
         f = state.nodes[v, FEATURE]
         if f >= 0:
@@ -81,7 +81,7 @@ def _mark(state):  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def has(words, b):  # type: ignore[no-untyped-def]
-    """Tell whether a column is among some."""
+    """Return whether a set contains a column."""
     return words[b // WORD] & bit(b) != 0
 
 
@@ -99,7 +99,7 @@ def count(words):  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def _keep(mask, words, flip):  # type: ignore[no-untyped-def]
-    """Leave the columns of one feature that are among some; tell whether there are any."""
+    """Intersect the columns of one feature with a set, and return whether any remain."""
     alive = False
     for w in range(mask.shape[0]):
         mask[w] &= words[w] ^ flip
@@ -109,7 +109,7 @@ def _keep(mask, words, flip):  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def _at_node(state, k, v, mask):  # type: ignore[no-untyped-def]
-    """Leave the columns that class k has at node v; tell whether every feature has one."""
+    """Keep the columns of class k at node v, and return whether every feature has one."""
     for p in range(state.pairs[v], state.pairs[v + 1]):
         if not _keep(mask[state.feature[p]], state.there[p, k], NONE):
             return False
@@ -118,9 +118,9 @@ def _at_node(state, k, v, mask):  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def cell_mask(state, k, cell, mask):  # type: ignore[no-untyped-def]
-    """Set the columns that rows of class k counted in a bin of a node can have, as its tree tells.
+    """Set the possible columns of rows of class k that are counted in a bin of a node.
 
-    Tell whether every feature has one.
+    The result is whether every feature has one.
     """
     v, p, b = cell[0], cell[1], cell[2]
     for f in range(mask.shape[0]):
@@ -144,7 +144,7 @@ def cell_mask(state, k, cell, mask):  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def holds(mask, row):  # type: ignore[no-untyped-def]
-    """Tell whether a row fits a mask."""
+    """Return whether a row fits a mask."""
     for f in range(mask.shape[0]):  # noqa: SIM110  numba compiles no generators
         if not has(mask[f], row[f]):
             return False
@@ -153,9 +153,10 @@ def holds(mask, row):  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def halve(mask, other):  # type: ignore[no-untyped-def]
-    """Move half of the columns of the feature with the fewest, but more than one, to another mask.
+    """Move half of the columns of one feature to another mask.
 
-    Tell whether there is such a feature; `other` is then the same elsewhere.
+    It is the feature with the fewest columns, but more than one. The result is whether there is
+    such a feature. `other` is then equal for all other features.
     """
     best, fewest = -1, 0
     for f in range(mask.shape[0]):
@@ -178,10 +179,10 @@ def halve(mask, other):  # type: ignore[no-untyped-def]
 def _possible(state, k, t, mask, levels, stack, out):  # type: ignore[no-untyped-def]
     """Set the columns of the rows within a mask that may have been drawn for a tree.
 
-    Return the work done, negative where there are none. Slices of arrays are avoided: to make them
-    would take longer than what is done with them.
+    The result is the work done, negative if there are no such rows. Slices of arrays are avoided,
+    because their creation would take longer than their use.
     """
-    nodes, totals, left, there = state.nodes, state.totals, state.left, state.there
+    nodes, totals, left, occupied = state.nodes, state.totals, state.left, state.there
     pairs, feature, above = state.pairs, state.feature, state.above
     d, words = mask.shape
     for f in range(d):
@@ -214,7 +215,7 @@ def _possible(state, k, t, mask, levels, stack, out):  # type: ignore[no-untyped
             g = feature[p]
             alive = np.uint64(0)
             for w in range(words):
-                levels[level, g, w] &= there[p, k, w]
+                levels[level, g, w] &= occupied[p, k, w]
                 alive |= levels[level, g, w]
             if alive == 0:
                 break
@@ -234,7 +235,7 @@ def _possible(state, k, t, mask, levels, stack, out):  # type: ignore[no-untyped
 
 @inner_kernel
 def narrow(state, k, least, own, mask, levels, stack, out, support, work):  # type: ignore[no-untyped-def]
-    """Leave out columns without enough support, until all have it; tell whether any are left."""
+    """Remove columns without enough support, until all have it. Return whether any remain."""
     d, trees = mask.shape[0], state.start.shape[0] - 1
     while True:
         done = _possible(state, k, own, mask, levels, stack, out)
@@ -276,7 +277,7 @@ def narrow(state, k, least, own, mask, levels, stack, out, support, work):  # ty
 
 @inner_kernel
 def support_of(state, k, row):  # type: ignore[no-untyped-def]
-    """Return the number of trees that a row may have been drawn for."""
+    """Return the number of trees for which a row may have been drawn."""
     n = 0
     for t in range(state.start.shape[0] - 1):
         v = np.int64(state.start[t])
@@ -295,7 +296,7 @@ def support_of(state, k, row):  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def take(state, t, row, k, n):  # type: ignore[no-untyped-def]
-    """Take n draws of a row out of a tree."""
+    """Subtract n draws of a row from a tree."""
     v = np.int64(state.start[t])
     while True:
         state.totals[v, k] -= n
@@ -313,6 +314,6 @@ def take(state, t, row, k, n):  # type: ignore[no-untyped-def]
 
 @kernel
 def take_everywhere(state, row, k, n):  # type: ignore[no-untyped-def]
-    """Take n draws of a row out of every tree."""
+    """Subtract n draws of a row from every tree."""
     for t in range(state.start.shape[0] - 1):
         take(state, t, row, k, n)

@@ -1,10 +1,10 @@
-"""Rows with numeric targets, read off histograms of squared error.
+"""Read rows with numeric targets from histograms of squared error.
 
-Every hessian is 1, so that the rows of a bin are counted, and a bin that holds one row shows its
-gradient, which is hardly ever another's: the same number in one bin of each feature of the first
-tree is one person, whose target it tells. Bins of several rows are those whose gradients add up.
-What is left open is drawn so that the sums of all trees agree, by swaps that leave the first tree's
-counts as they are.
+Every hessian is 1, so that the rows of a bin are counted. A bin with one row shows its gradient,
+which hardly any other row has: the same number in one bin of each feature of the first tree is one
+person, whose target it reveals. Bins of several rows are matched with rows whose gradients add up.
+The remaining bins are chosen so that the sums of all trees agree, by swaps that preserve the first
+tree's counts.
 """
 
 from __future__ import annotations
@@ -24,35 +24,46 @@ from fedtrees.core.compilation import inner_kernel, kernel
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
 
-OPEN = -2  # a bin that is not known; -1 is a missing value
-MOST_SUBSETS = 20_000  # sums of several rows that are tried for a bin
-# Swaps per open bin; from which share of a target's standard deviation sums are allowed to be off
-# to which, and how much a row too many counts in these units.
+OPEN = -2  # an unknown bin. -1 is a missing value
+MOST_SUBSETS = 20_000  # largest number of sums of several rows for a bin
+# Swaps per unknown bin; first and last tolerance of sums, in standard deviations of a target; and
+# weight of one surplus row in these units.
 SWAPS, HOT, COLD, ROW = 150, 1.0, 0.01, 1.0
-#: Searches side by side, and in turn.
+#: Number of independent searches per round, and of rounds.
 SEARCHES, ROUNDS = 3, 4
-#: Share of such rows that are right (diabetes, trees of depth 4).
+#: Share of the returned rows that are correct (diabetes, trees of depth 4).
 SURE_NUMBER = 0.95
-#: How far gradients may be off, in parts of the largest: float32 rounds them.
+#: Relative float32 rounding error of gradients.
 NEAR = 1e-6
-#: Bins in which a row must show alone, with its very gradient, beyond those it was read off.
+#: Number of additional bins that must contain only this row, with exactly its gradient.
 LEAST_CHECKS = 2
 
 
 @dataclass(frozen=True, eq=False)
 class CountedBins:
-    """Histograms of the terminal visible nodes of all trees: rows, and sums of gradients."""
+    """Histograms of the terminal visible nodes of all trees: numbers of rows, and gradient sums.
 
-    forest: BinnedForest  # its cells are these nodes
-    # int64 array, shape (C, B + d): rows per bin; after the B bins, of each feature those without a
-    # value
+    Attributes
+    ----------
+    forest : BinnedForest
+        Its cells are these nodes.
+    n : int64 array, shape (C, B + d)
+        Rows per bin. After the B bins follow the missing values of each feature.
+    g : float64 array, shape (C, B + d)
+        Sums of their gradients.
+    off : float64 array, shape (C,)
+        Largest error of each sum.
+    """
+
+    forest: BinnedForest
+    # int64 (C, B + d)
     n: Longs
-    g: Floats  # float64 array, shape (C, B + d): sums of their gradients
-    off: Floats  # float64 array, shape (C,): how far from the truth these may be, each
+    g: Floats  # float64 (C, B + d)
+    off: Floats  # float64 (C,)
 
     @staticmethod
     def of(evidence: Evidence) -> CountedBins:
-        """Collect the terminal nodes of all trees of the evidence, whose rows they count."""
+        """Collect the terminal nodes of all trees of the evidence."""
         assert evidence.histograms is not None
         assert evidence.cuts is not None
         start = np.float32(np.ravel(evidence.base_margin)[0])
@@ -61,10 +72,10 @@ class CountedBins:
         last = [forest.terminal(t, nodes) for t, nodes in enumerate(seen)]
         parts = list(zip(evidence.histograms, last, strict=True))
         sums = np.concatenate([h.sums[k] for h, k in parts])
-        whole = np.concatenate([h.totals[k] for h, k in parts])
+        totals = np.concatenate([h.totals[k] for h, k in parts])
         off = [np.zeros(len(k)) if h.slack is None else h.slack[k] for h, k in parts]
-        sums[..., 1], whole[..., 1] = np.rint(sums[..., 1]), np.rint(whole[..., 1])
-        missing = whole[:, None] - np.add.reduceat(sums, forest.offsets[:-1], axis=1)
+        sums[..., 1], totals[..., 1] = np.rint(sums[..., 1]), np.rint(totals[..., 1])
+        missing = totals[:, None] - np.add.reduceat(sums, forest.offsets[:-1], axis=1)
         g, n = np.moveaxis(np.concatenate([sums, missing], axis=1), 2, 0)
         return CountedBins(forest, n.astype(np.int64), g.copy(), np.concatenate(off))
 
@@ -85,7 +96,7 @@ class CountedBins:
         return np.float64(self.forest.base_margin) - g
 
     def take_out(self, bins: Ints, y: Floats) -> None:
-        """Subtract rows, in place."""
+        """Subtract rows from the histograms, in place."""
         cell, g = self.gradients(bins, y)
         columns = self.forest.columns(bins)
         for t in range(cell.shape[1]):
@@ -93,25 +104,43 @@ class CountedBins:
             np.subtract.at(self.g, (cell[:, t, None], columns), g[:, t, None])
 
     def checks(self, bins: Ints, y: Floats, near: float) -> Longs:
-        """Return in how many bins rows show alone, int64 (m,); -1 where a bin has no room."""
+        """Return the number of bins with only this row, int64 (m,), or -1 if a bin has no room.
+
+        Parameters
+        ----------
+        bins : int32 array, shape (m, d)
+            Rows.
+        y : float array, shape (m,)
+            Targets.
+        near : float
+            Largest difference of equal gradients.
+        """
         cell, g = self.gradients(bins, y)
         columns = self.forest.columns(bins)
-        found = np.zeros(len(bins), dtype=np.int64)
+        n_bins = np.zeros(len(bins), dtype=np.int64)
         for t in range(cell.shape[1]):
             n = self.n[cell[:, t, None], columns]
             at_most = near + 2 * self.off[cell[:, t], None]
             same = np.abs(self.g[cell[:, t, None], columns] - g[:, t, None]) <= at_most
             wrong = (n < 1) | ((n == 1) & ~same)
-            found = np.where(wrong.any(axis=1) | (found < 0), -1, found + ((n == 1) & same).sum(1))
-        return found
+            n_bins = np.where(
+                wrong.any(axis=1) | (n_bins < 0), -1, n_bins + ((n == 1) & same).sum(1)
+            )
+        return n_bins
 
 
 @dataclass(frozen=True, eq=False)
 class FirstRows:
-    """Rows of the first tree's cells, as far as its bins tell them.
+    """Rows of the first tree's cells, as far as its bins determine them.
 
-    `cell`, intp (m,): of each row. `bins`, int32 (m, d): `OPEN` where not known. `g`, float64 (m,):
-    gradients, NaN where not known.
+    Attributes
+    ----------
+    cell : intp array, shape (m,)
+        Cell of each row.
+    bins : int32 array, shape (m, d)
+        `OPEN` if unknown.
+    g : float64 array, shape (m,)
+        Gradients, NaN if unknown.
     """
 
     cell: NDArray[np.intp]
@@ -120,20 +149,20 @@ class FirstRows:
 
 
 def first_rows(counted: CountedBins) -> FirstRows:
-    """Read what the bins of the first tree tell of single rows."""
+    """Read the rows that the bins of the first tree determine."""
     d = len(counted.forest.offsets) - 1
     parts = [
         _in_cell(counted.n[c], counted.g[c], counted.feature_of, d, counted.off[c])
         for c in np.flatnonzero(counted.forest.tree_of == 0)
     ]
     cell = np.repeat(np.flatnonzero(counted.forest.tree_of == 0), [len(g) for _, g in parts])
-    none = [(np.zeros((0, d), np.int32), np.zeros(0))]
-    bins, g = (np.concatenate(part) for part in zip(*(none + parts), strict=True))
+    empty = [(np.zeros((0, d), np.int32), np.zeros(0))]
+    bins, g = (np.concatenate(part) for part in zip(*(empty + parts), strict=True))
     return FirstRows(cell, _as_bins(counted, bins), g)
 
 
 def _as_bins(counted: CountedBins, columns: Ints) -> Ints:
-    """Return columns of histograms as bins."""
+    """Convert columns of histograms to bins."""
     offsets = counted.forest.offsets
     bins = columns - offsets[:-1]
     bins = np.where(columns >= offsets[-1], -1, bins)
@@ -144,27 +173,27 @@ def _in_cell(n: Longs, g: Floats, feature_of: Longs, d: int, off: float) -> tupl
     """Return the columns of a cell's rows, int32 (m, d), and their gradients."""
     m = int(n[feature_of == 0].sum())
     columns = np.full((m, d), OPEN, dtype=np.int32)
-    alone: list[tuple[float, list[list[int]]]] = []
+    single_rows: list[tuple[float, list[list[int]]]] = []
     single = np.flatnonzero(n == 1)
     single, last = single[np.argsort(g[single], kind="stable")], -np.inf
     for k in single.tolist():
-        if g[k] - last > 2 * off:  # no gradient of the row before, which is as far off at most
-            alone.append((float(g[k]), [[] for _ in range(d)]))
-        alone[-1][1][feature_of[k]].append(k)
+        if g[k] - last > 2 * off:  # different from the gradient before
+            single_rows.append((float(g[k]), [[] for _ in range(d)]))
+        single_rows[-1][1][feature_of[k]].append(k)
         last = g[k]
-    found: list[float] = []
-    for value, places in alone:
+    known_gradients: list[float] = []
+    for value, places in single_rows:
         times = max(map(len, places))
-        if len(found) + times > m:
+        if len(known_gradients) + times > m:
             break
-        if times == 1:  # of equal targets none is told from the other
+        if times == 1:  # equal targets cannot be distinguished
             for f, at in enumerate(places):
-                columns[len(found), f] = at[0] if at else OPEN
-        found += [value] * times
+                columns[len(known_gradients), f] = at[0] if at else OPEN
+        known_gradients += [value] * times
     gradients = np.full(m, np.nan)
-    gradients[: len(found)] = found
-    if len(found) == m - 1:
-        gradients[-1] = g[feature_of == 0].sum() - sum(found)
+    gradients[: len(known_gradients)] = known_gradients
+    if len(known_gradients) == m - 1:
+        gradients[-1] = g[feature_of == 0].sum() - sum(known_gradients)
     if m and not np.isnan(gradients).any():
         for f in range(d):
             _by_sums(n, g, np.flatnonzero(feature_of == f), columns[:, f], gradients, off)
@@ -172,7 +201,7 @@ def _in_cell(n: Longs, g: Floats, feature_of: Longs, d: int, off: float) -> tupl
 
 
 def _by_sums(n: Longs, g: Floats, at: Longs, column: Ints, gradients: Floats, off: float) -> None:
-    """Fill bins of a feature by the rows whose gradients alone add up to them, in place."""
+    """Assign rows to bins of a feature if only their gradients add up to the sum, in place."""
     again = True
     while again:
         again = False
@@ -193,11 +222,19 @@ def _by_sums(n: Longs, g: Floats, at: Longs, column: Ints, gradients: Floats, of
 def completed(
     counted: CountedBins, rows: FirstRows, alike: Floats, rng: np.random.Generator
 ) -> tuple[Ints, Floats]:
-    """Return rows with all bins and gradients, in the first tree's numbers.
+    """Return rows with all bins and gradients, with the counts of the first tree.
 
-    `alike`: float64 array, shape (r, d + 1). Rows like those sought, by their bins and, last,
-    targets: open bins go together as theirs do, by rank (a copula, Nelsen 2006). Of none they do
-    not depend on one another.
+    Parameters
+    ----------
+    counted : CountedBins
+        Histograms.
+    rows : FirstRows
+        Known bins and gradients.
+    alike : float64 array, shape (r, d + 1)
+        Similar rows, by their bins and, last, targets. Unknown bins have the same dependence, by
+        rank (a copula, Nelsen 2006). Without such rows they are independent.
+    rng : numpy.random.Generator
+        Randomness of the unknown bins.
     """
     offsets, feature_of = counted.forest.offsets, counted.feature_of
     bins, g = rows.bins.copy(), rows.g.copy()
@@ -205,7 +242,7 @@ def completed(
         at = np.flatnonzero(rows.cell == c)
         g[at] = _gradients(counted, c, bins[at], g[at], rng)
         drawn = alike[rng.integers(0, len(alike), len(at))] if len(alike) else None
-        if drawn is not None:  # the greater the target, the smaller the gradient
+        if drawn is not None:  # larger targets have smaller gradients
             drawn = drawn[np.argsort(-drawn[:, -1], kind="stable")]
         by_target = np.argsort(g[at], kind="stable")
         for f in range(len(offsets) - 1):
@@ -226,19 +263,19 @@ def completed(
 def _gradients(
     counted: CountedBins, c: int, bins: Ints, g: Floats, rng: np.random.Generator
 ) -> Floats:
-    """Return gradients of a cell's rows: of those not known, as bins of most features have them."""
+    """Return the gradients of a cell's rows, with unknown ones from the feature with most bins."""
     unknown = np.flatnonzero(np.isnan(g))
     if not len(unknown):
         return g
     feature_of, n = counted.feature_of, counted.n[c]
     used = [np.flatnonzero((feature_of == f) & (n > 0)) for f in range(bins.shape[1])]
     at = max(used, key=len)
-    every = np.repeat(counted.g[c, at] / n[at], n[at])
+    candidates = np.repeat(counted.g[c, at] / n[at], n[at])
     for value in g[~np.isnan(g)]:  # known ones are not drawn again
-        every = np.delete(every, np.argmin(np.abs(every - value)))
+        candidates = np.delete(candidates, np.argmin(np.abs(candidates - value)))
     total = counted.g[c, at].sum() - np.nansum(g)
-    every = every if len(every) else np.zeros(1)
-    drawn = rng.permutation(np.resize(every, len(unknown)))
+    candidates = candidates if len(candidates) else np.zeros(1)
+    drawn = rng.permutation(np.resize(candidates, len(unknown)))
     g = g.copy()
     g[unknown] = drawn + (total - drawn.sum()) / len(unknown)
     return g
@@ -247,36 +284,61 @@ def _gradients(
 def read_off(
     counted: CountedBins, rows: FirstRows, alike: Floats, rng: np.random.Generator
 ) -> tuple[FirstRows, NDArray[np.bool_]]:
-    """Return the rows with all bins of those that are sure filled in, and which these are.
+    """Fill in the bins of all certain rows, and return which rows are certain.
 
-    A row is sure that all searches find and that shows alone in some bins beyond those that told
-    it; the next search is for the others alone.
+    A row is certain if all searches find it and if enough bins, in addition to those that
+    determined it, contain only this row. The next search is for the remaining rows.
+
+    Parameters
+    ----------
+    counted : CountedBins
+        Histograms.
+    rows : FirstRows
+        Known bins and gradients.
+    alike : float64 array, shape (r, d + 1)
+        Similar rows, see `completed`.
+    rng : numpy.random.Generator
+        Randomness of the searches.
     """
     sure = np.zeros(len(rows.g), dtype=bool)
     near = NEAR * float(np.nanmax(np.abs(rows.g), initial=0.0))
     for _ in range(ROUNDS):
         drawn = [completed(counted, rows, alike, rng) for _ in range(SEARCHES)]
-        found = [agreeing(counted, rows, *d, rng) for d in drawn]
-        one, g = found[0], drawn[0][1]
+        solutions = [agreeing(counted, rows, *d, rng) for d in drawn]
+        one, g = solutions[0], drawn[0][1]
         same = ~sure
-        for other, (_, of) in zip(found[1:], drawn[1:], strict=True):
+        for other, (_, of) in zip(solutions[1:], drawn[1:], strict=True):
             same &= (one == other).all(axis=1) & (g == of)
-        told = (rows.bins != OPEN).sum(axis=1)
+        n_known = (rows.bins != OPEN).sum(axis=1)
         seen = counted.checks(one, counted.targets(g), near)
-        now = same & (seen >= told + LEAST_CHECKS)
+        now = same & (seen >= n_known + LEAST_CHECKS)
         if not now.any():
             break
         sure |= now
-        bins, known = rows.bins.copy(), rows.g.copy()
-        bins[now], known[now] = one[now], g[now]
-        rows = FirstRows(rows.cell, bins, known)
+        bins, gradients = rows.bins.copy(), rows.g.copy()
+        bins[now], gradients[now] = one[now], g[now]
+        rows = FirstRows(rows.cell, bins, gradients)
     return rows, sure
 
 
 def agreeing(
     counted: CountedBins, rows: FirstRows, bins: Ints, g: Floats, rng: np.random.Generator
 ) -> Ints:
-    """Swap open bins between rows of a cell until the sums of all trees agree; return the bins."""
+    """Swap unknown bins between rows of a cell until the sums of all trees agree.
+
+    Parameters
+    ----------
+    counted : CountedBins
+        Histograms.
+    rows : FirstRows
+        Known bins, which do not change.
+    bins : int32 array, shape (m, d)
+        Initial bins.
+    g : float64 array, shape (m,)
+        Gradients in the first tree.
+    rng : numpy.random.Generator
+        Seed of the swaps.
+    """
     forest = counted.forest
     y = counted.targets(g).astype(np.float32)
     free = np.ascontiguousarray(np.argwhere(rows.bins == OPEN), dtype=np.int64)
@@ -299,7 +361,7 @@ def agreeing(
 
 @inner_kernel
 def _moved(n, g, model_n, model_g, c, k, dn, dg, row):  # type: ignore[no-untyped-def]
-    """Change what the model has in a bin; return by how much it then disagrees more."""
+    """Change the model's content of a bin, and return the increase of the discrepancy."""
     off_n, off_g = model_n[c, k] - n[c, k], model_g[c, k] - g[c, k]
     before = off_g * off_g + row * off_n * off_n
     model_n[c, k] += dn
@@ -310,7 +372,7 @@ def _moved(n, g, model_n, model_g, c, k, dn, dg, row):  # type: ignore[no-untype
 
 @inner_kernel
 def _put(seen, columns, cell, g, i, t, f, sign, row):  # type: ignore[no-untyped-def]
-    """Put a row into its bins of a tree, or take it out; of feature f alone, or of all (-1)."""
+    """Add or remove a row in the bins of a tree, for feature f or for all features (-1)."""
     n, sums, model_n, model_g = seen
     change = 0.0
     if cell < 0:
@@ -368,7 +430,7 @@ def _swap(  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def _exchange(world, columns, cell, margin, y, pair, f, new_cell, new_margin, row):  # type: ignore[no-untyped-def]
-    """Let two rows change bins of a feature, and ways with it; what they had is in the new ways."""
+    """Exchange the bins of a feature between two rows, and store the previous paths."""
     change = 0.0
     T = cell.shape[1]
     for s in range(2):

@@ -1,4 +1,4 @@
-"""Histograms that no known row explains yet, and rows as bins that can be taken out of them."""
+"""Histograms that no known row explains yet, and rows in bins that can be subtracted from them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from fedtrees.trees.boosted.losses import LOGISTIC, clipped_bounds, logistic_gra
 Ints = NDArray[np.int32]
 Sums = NDArray[np.int64]
 
-# Hessian of a bin that is not seen: room for a million rows and more.
+# Hessian of a hidden bin: room for more than a million rows.
 ANYTHING = 2**50
 UNIT = 2.0**-30
-CROWDED = 10.0  # gradients of a node crowd: a chance match is so much likelier than if spread
+CROWDED = 10.0  # factor by which accidental matches are more likely than for uniform gradients
 BLOCK = 4096  # rows routed through all trees at once; bounds memory
 
 
@@ -31,22 +31,41 @@ FEATURE, CUT, LEFT, RIGHT, DEFAULT_LEFT, SET = range(6)
 
 @dataclass(frozen=True, eq=False)
 class BinnedForest:
-    """All trees in one array, splits as bins: a row goes left iff ``bin <= cut``."""
+    """All trees in one array, with splits as bins: a row goes left iff ``bin <= cut``.
 
-    # int32 (T + 1,): nodes of tree ``t`` are ``start[t]:start[t + 1]``; children are numbered over
-    # all trees
+    Attributes
+    ----------
+    start : int32 array, shape (T + 1,)
+        Nodes of tree ``t`` are ``start[t]:start[t + 1]``. Children are numbered over all trees.
+    nodes : int32 array, shape (n_nodes, 6)
+        Split feature (-1 at a leaf), cut, left and right child, whether missing values go left, and
+        the row of `sets` of a split by categories, else -1.
+    sets : bool array, shape (splits by categories, width)
+        Bins that go right.
+    value : float32 array, shape (n_nodes,)
+        Leaf values.
+    cell : int32 array, shape (n_nodes,)
+        Row of `Residual.sums` for a terminal visible node, which has a histogram and no children
+        with one. -1 for all other nodes.
+    base_margin : float32
+        Log-odds before the first tree.
+    offsets : int32 array, shape (d + 1,)
+        First bin of each feature.
+    clip : tuple of float
+        Bounds on a row's absolute gradient and on its hessian.
+    """
+
+    # int32 (T + 1,)
     start: Ints
-    # int32 (n_nodes, 6): split feature (-1 at a leaf), cut, left and right child, whether missing
-    # values go left, and the row of `sets` of a split by categories, else -1
+    # int32 (n_nodes, 6)
     nodes: Ints
-    sets: NDArray[np.bool_]  # bool (splits by categories, width): bins that go right
+    sets: NDArray[np.bool_]  # bool (splits by categories, width)
     value: NDArray[np.float32]  # float32 (n_nodes,)
-    # int32 (n_nodes,): row of `Residual.sums` of a terminal visible node, else -1: a node with a
-    # histogram whose children have none
+    # int32 (n_nodes,)
     cell: Ints
     base_margin: np.float32
-    offsets: Ints  # int32 (d + 1,): bins of feature f
-    clip: tuple[float, float]  # bounds on a row's absolute gradient, and its hessian
+    offsets: Ints  # int32 (d + 1,)
+    clip: tuple[float, float]
 
     @staticmethod
     def of(
@@ -56,9 +75,20 @@ class BinnedForest:
         base_margin: np.float32,
         clip: float | None = None,
     ) -> BinnedForest:
-        """Flatten trees; ``seen[t]`` are the nodes of tree t that have a histogram.
+        """Flatten trees.
 
-        ``clip`` bounds every row's absolute gradient before it is summed.
+        Parameters
+        ----------
+        trees : sequence of Tree
+            The trees.
+        seen : sequence of int32 array
+            Nodes of each tree that have a histogram.
+        cuts : Cuts
+            Bins of the features.
+        base_margin : float32
+            Log-odds before the first tree.
+        clip : float, optional
+            Bound on every row's absolute gradient before summation.
         """
         start = np.concatenate([[0], np.cumsum([len(t) for t in trees])]).astype(np.int32)
         shift = np.repeat(start[:-1], [len(t) for t in trees])
@@ -106,13 +136,16 @@ class BinnedForest:
         return (np.searchsorted(self.start, self.node_of, side="right") - 1).astype(np.int32)
 
     def terminal(self, t: int, nodes: Ints) -> NDArray[np.intp]:
-        """Return which of some nodes of a tree are terminal, in the order of their cells."""
+        """Return the positions of terminal nodes in a list, in the order of their cells."""
         cell = self.cell[self.start[t] + nodes]
         order = np.argsort(cell, kind="stable")
         return order[cell[order] >= 0]
 
     def columns(self, bins: Ints) -> Ints:
-        """Return where bins, shape (m, d), stand in `Residual.sums`; the missing come last."""
+        """Return the positions of bins, shape (m, d), in `Residual.sums`.
+
+        Missing values are in the last d columns.
+        """
         d = len(self.offsets) - 1
         at = np.where(bins < 0, self.offsets[-1] + np.arange(d), self.offsets[:-1] + bins)
         return at.astype(np.int32)
@@ -149,21 +182,34 @@ def _sets(trees: Sequence[Tree], by_set: NDArray[np.intp], cuts: Cuts) -> NDArra
 
 @dataclass(frozen=True, eq=False)
 class Residual:
-    """What no known row explains yet; changed in place as rows are taken out."""
+    """Sums that no known row explains yet. They change in place as rows are subtracted.
 
-    # int64 (cells, total_bins + d, 2): sums of g and h per bin in units of 2^-30; column
-    # ``total_bins + f`` counts the missing of feature ``f``. A bin that is not seen has h about
-    # `ANYTHING`.
+    Attributes
+    ----------
+    sums : int64 array, shape (cells, total_bins + d, 2)
+        Sums of g and h per bin in units of 2^-30. Column ``total_bins + f`` contains the missing
+        values of feature ``f``. A hidden bin has h of about `ANYTHING`.
+    totals : int64 array, shape (cells, 2)
+        Sums over all rows.
+    alone : bool array, shape (cells, total_bins + d)
+        Bins known to contain a single row.
+    slack : float64 array, shape (cells,)
+        Largest error of the sums in the same units. 0 means exact.
+    sampled : bool
+        Whether rows may be in only some of the trees.
+    """
+
+    # int64 (cells, total_bins + d, 2)
     sums: Sums
     totals: Sums  # int64 (cells, 2)
-    alone: NDArray[np.bool_]  # bool (cells, total_bins + d): bins known to hold a single row
-    # float64 (cells,): how far from the truth its sums may be, in the same units; 0: exact
+    alone: NDArray[np.bool_]  # bool (cells, total_bins + d)
+    # float64 (cells,)
     slack: NDArray[np.float64]
-    sampled: bool = False  # whether rows may be in some of the trees only
+    sampled: bool = False
 
     @property
     def arrays(self) -> tuple[Sums, Sums, NDArray[np.bool_], NDArray[np.float64]]:
-        """What kernels work on."""
+        """Arrays that kernels receive."""
         return self.sums, self.totals, self.alone, self.slack
 
     @staticmethod
@@ -177,12 +223,30 @@ class Residual:
         levels: int = 1,
         sampled: bool = False,
     ) -> Residual:
-        """Add the missing: rows in a node's total and in no bin of a feature.
+        """Add columns for missing values: rows in a node's total and in no bin of a feature.
 
-        Where sums are off that difference is off by all bins it is made of: those of the
-        feature here, and those of a split feature on each of the ``levels`` above. What is within
-        that is nothing; more may be anything. ``complete`` features, bool (d,), miss nothing; bins
-        that are ``hidden``, bool (cells, total_bins), may hold anything.
+        With inexact sums, the error of this difference is that of all bins it is computed from:
+        those of the feature here, and those of a split feature on each of the ``levels`` above. A
+        smaller difference counts as empty, and a larger one as any number of rows.
+
+        Parameters
+        ----------
+        hist : int64 array, shape (cells, total_bins, 2)
+            Histograms.
+        totals : int64 array, shape (cells, 2)
+            Sums over all rows.
+        offsets : int32 array, shape (d + 1,)
+            First bin of each feature.
+        slack : float64 array, shape (cells,)
+            Largest errors.
+        complete : bool array, shape (d,)
+            Features without missing values.
+        hidden : bool array, shape (cells, total_bins), optional
+            Bins that may contain any rows.
+        levels : int
+            Number of levels above.
+        sampled : bool
+            Whether rows may be in only some of the trees.
         """
         missing = totals[:, None] - np.add.reduceat(hist, offsets[:-1], axis=1)
         if slack.any() or hidden is not None:
@@ -201,7 +265,7 @@ class Residual:
 
     @property
     def unexplained(self) -> int:
-        """Number of bins that are seen and still hold rows."""
+        """Number of visible bins that still contain rows."""
         h = self.sums[..., 1]
         return int(np.count_nonzero((h > 0) & (h < ANYTHING // 2)))
 
@@ -209,7 +273,7 @@ class Residual:
 def _blocks(
     forest: BinnedForest, bins: Ints, y: NDArray[np.int64]
 ) -> Iterator[tuple[slice, Ints, Ints, Sums]]:
-    """Yield which rows, and their cells, columns and gradients, `BLOCK` rows at a time."""
+    """Yield slices of rows with their cells, columns and gradients, `BLOCK` rows at a time."""
     for a in range(0, len(y), BLOCK):
         part = slice(a, a + BLOCK)
         cell, margin = forest.route(bins[part])
@@ -217,7 +281,19 @@ def _blocks(
 
 
 def take_out(forest: BinnedForest, left: Residual, bins: Ints, y: NDArray[np.int64]) -> None:
-    """Subtract rows from every histogram, in place, each with its own float32 margin."""
+    """Subtract rows from every histogram in place, each with its float32 margin.
+
+    Parameters
+    ----------
+    forest : BinnedForest
+        The trees.
+    left : Residual
+        Changed in place.
+    bins : int32 array, shape (m, d)
+        Rows.
+    y : int64 array, shape (m,)
+        Classes.
+    """
     for _, cell, columns, gh in _blocks(forest, bins, y):
         _subtract(left.sums, left.totals, cell, columns, gh)
 
@@ -225,10 +301,21 @@ def take_out(forest: BinnedForest, left: Residual, bins: Ints, y: NDArray[np.int
 def accept(
     forest: BinnedForest, left: Residual, bins: Ints, y: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Take out, in order, the rows every tree's histograms have room for; tell which, (m,).
+    """Subtract, in order, the rows for which all histograms have room, and return which, (m,).
 
-    Features of two people mixed into one row pass the checksum of the trees in which the two
-    share a path; in some other tree they part, and one of the bins there has no such row.
+    Features of two persons mixed into one row pass the checksum of the trees in which the two have
+    the same path. In some other tree their paths differ, and one of the bins there has no such row.
+
+    Parameters
+    ----------
+    forest : BinnedForest
+        The trees.
+    left : Residual
+        Changed in place.
+    bins : int32 array, shape (m, d)
+        Rows.
+    y : int64 array, shape (m,)
+        Classes.
     """
     good, checks = np.zeros(len(y), dtype=bool), np.zeros(len(y))
     for part, cell, columns, gh in _blocks(forest, bins, y):
@@ -239,9 +326,24 @@ def accept(
 def has_room(
     left: Residual, cell: Ints, columns: Ints, gh: Sums
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Tell which rows all histograms have room for, each by itself, bool (m,).
+    """Return for which rows all histograms have room, each considered separately.
 
-    And the log odds of its gradients showing by chance where bins hold nothing else, float64 (m,).
+    Parameters
+    ----------
+    left : Residual
+        Remaining sums.
+    cell : int32 array, shape (m, T)
+        Cells of the rows.
+    columns : int32 array, shape (m, d)
+        Columns of the rows.
+    gh : int64 array, shape (m, T, 2)
+        Gradients of the rows.
+
+    Returns
+    -------
+    good : bool array, shape (m,)
+    checks : float64 array, shape (m,)
+        Log odds that a row's gradients appear by accident in bins that contain nothing else.
     """
     good, checks = np.zeros(len(cell), dtype=bool), np.zeros(len(cell))
     _accept(*left.arrays, cell, columns, gh, False, good, checks)
@@ -250,7 +352,7 @@ def has_room(
 
 @inner_kernel
 def goes_left(nodes, sets, node, b):  # type: ignore[no-untyped-def]
-    """Tell whether rows with bin b of the node's feature, -1 where missing, go left."""
+    """Return whether rows with bin b of the node's feature go left (-1 is a missing value)."""
     if b < 0:
         return nodes[node, DEFAULT_LEFT] == 1
     if nodes[node, SET] >= 0:
@@ -277,9 +379,9 @@ def _route(bins, start, nodes, sets, value, cells, base, cell, margin):  # type:
 
 @inner_kernel
 def fits(sums, alone, slack, c, k, g, h):  # type: ignore[no-untyped-def]
-    """Tell whether bin k of cell c can hold the row: it leaves nothing, or other rows.
+    """Return whether bin k of cell c can contain the row: nothing or other rows remain.
 
-    Callers pass k as int64: another type would compile this once more.
+    Callers pass k as int64, because another type would compile this once more.
     """
     G, H = sums[c, k, 0] - g, sums[c, k, 1] - h
     if alone[c, k] or slack[c] >= H:
@@ -289,7 +391,7 @@ def fits(sums, alone, slack, c, k, g, h):  # type: ignore[no-untyped-def]
 
 @kernel
 def log_chance(slack):  # type: ignore[no-untyped-def]
-    """Return how likely a bin shows some given gradient by chance, in nats."""
+    """Return the log probability that a bin has a given gradient by accident (nats)."""
     return min(0.0, math.log(CROWDED * (2.0 + 4.0 * slack) * UNIT))
 
 

@@ -23,27 +23,40 @@ from fedtrees.messages.boosting import BaseScore
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.fixed_point import FIXED_POINT_BITS, UNIT_BITS
 
-# Bins times nodes kept, of 24 bytes each: 700 MB.
+# Largest number of bins times nodes, of 24 bytes each: 700 MB.
 MOST_BINS = 3e7
 
 
 @dataclass(frozen=True, eq=False)
 class Sources:
-    """The trees of a run, and the histograms of the terminal nodes among those with a histogram."""
+    """The trees of a run, and the histograms of the terminal nodes among those with a histogram.
+
+    Attributes
+    ----------
+    forest : BinnedForest
+        The trees.
+    cuts : Cuts
+        Bins of the features.
+    parts : mapping of str to Residual
+        Histograms of disjoint sets of rows, by client. If the view contains only sums over clients,
+        there is one entry, for all clients or for all except the adversary's.
+    """
 
     forest: BinnedForest
     cuts: Cuts
-    # The histograms of disjoint sets of rows, by client. The only name is `EVERYONE` or `OTHERS`
-    # where the view contains nothing but sums over clients.
+    # disjoint sets of rows
     parts: Mapping[str, Residual]
 
 
 def sources_of(view: View) -> Sources | None:
     """Read the trees of two classes and their histograms from a view.
 
-    Returns: None where the view contains no histograms with a base score and cut points, where
-    gradients are not in the units of two classes, and where the principals' own rows may or may
-    not be in the sums (rows are subsampled, or a defense changed what was sent).
+    Returns
+    -------
+    Sources or None
+        None if the view contains no histograms with a base score and cut points, if gradients are
+        not in the units of two classes, or if it is unknown whether the sums contain the
+        adversary's rows (rows are subsampled, or a defense changed the messages).
     """
     if classes_of_leaves(view) != 2:
         return None

@@ -1,10 +1,10 @@
-"""Rows that class counts leave no other choice for.
+"""Find rows that class counts prove to exist.
 
-A row that exists was drawn for most trees, by coins whose odds are public: of all rows, one has
-less support (`masks`) than `least_support` with a probability of `ERROR` at most. Every count of a
-bin is of somebody. Where a single row of enough support fits it, that row exists, and was drawn as
-often as the count says: that often it is taken out of its tree, which leaves others less support.
-Nothing else is taken out, so that what is left are draws of rows, too.
+A row that exists was drawn for most trees, with public probabilities. The probability that any row
+has less support (`masks`) than `least_support` is at most `ERROR`. Every count of a bin belongs to
+rows. If a single row of enough support fits it, this row exists, and was drawn as often as the
+count shows. These draws are subtracted from its tree, which reduces the support of other rows.
+Nothing else is subtracted, so that the remaining counts are draws of rows as well.
 """
 
 from __future__ import annotations
@@ -35,30 +35,54 @@ from fedtrees.attacks.peeling.rows import FEATURE, Ints
 from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.core.statistics import binomial_quantile
 
-#: How likely coins are to rule out some row of a source that exists.
+#: Probability that the threshold excludes any existing row of a source.
 ERROR = 1e-6
-#: Confidence of what is found: as that of rows without doubt in histograms of gradients.
+#: Confidence of the rows, equal to that of rows without doubt in gradient histograms.
 SURE = 0.999
-#: Masks tried for one count.
+#: Number of masks tried for one count.
 MOST_TRIES = 40
-#: Counts in a row that tell nothing new, after which a round ends: the narrowest come first.
+#: Number of consecutive counts without a result that ends a round. The narrowest come first.
 MOST_FAILURES = 200
-#: Rows beside the found ones that are kept in mind as possible, of each class.
+#: Number of other possible rows that are stored for each class.
 MOST_OTHERS = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class Supported:
-    """Rows that are sure, and others if any were put beside them."""
+    """Certain rows, followed by less certain ones if any were added.
 
-    bins: Ints  # int32 array, shape (m, d): -1 where missing
-    y: Longs  # int64 array, shape (m,)
+    Attributes
+    ----------
+    bins : int32 array, shape (m, d)
+        -1 if missing.
+    y : int64 array, shape (m,)
+        Classes.
+    confidence : float64 array, shape (m,)
+        Probability of being correct.
+    work : float
+        Number of steps of about 20 nanoseconds.
+    finished : bool
+        False if the limit on work ended the search.
+    """
+
+    bins: Ints  # int32 (m, d)
+    y: Longs  # int64 (m,)
     confidence: NDArray[np.float64]  # shape (m,)
-    work: float  # steps of about 20 nanoseconds
-    finished: bool  # False where the bound on work ended the search
+    work: float
+    finished: bool
 
     def beside(self, bins: Ints, y: Longs, confidence: float) -> Supported:
-        """Return these rows and others that are less sure."""
+        """Append rows that are less certain.
+
+        Parameters
+        ----------
+        bins : int32 array, shape (k, d)
+            Rows.
+        y : int64 array, shape (k,)
+            Classes.
+        confidence : float
+            Probability of being correct.
+        """
         return replace(
             self,
             bins=np.concatenate([self.bins, bins]),
@@ -68,7 +92,17 @@ class Supported:
 
 
 def least_support(trees: int, likely: float, rows: int) -> int:
-    """Return the support that all of so many rows have but for a chance of `ERROR`."""
+    """Return the support that all rows have, except with a probability of `ERROR`.
+
+    Parameters
+    ----------
+    trees : int
+        Number of trees.
+    likely : float
+        Probability that a row is drawn for a tree.
+    rows : int
+        Number of rows.
+    """
     if likely >= 1:
         return trees
     return max(0, binomial_quantile(ERROR / max(rows, 1), trees, likely))
@@ -77,9 +111,19 @@ def least_support(trees: int, likely: float, rows: int) -> int:
 class Search:
     """The search for rows in one source's counts.
 
-    `likely`: Probability that a row is drawn for a tree, at least; 1 where all trees are of all
-    rows.
-    `rows`: How many rows there are at most.
+    Parameters
+    ----------
+    forest : AskedForest
+        The trees.
+    counts : Counts
+        Class counts of the source.
+    likely : float
+        Lower bound on the probability that a row is drawn for a tree. 1 if all trees contain all
+        rows.
+    rows : int
+        Upper bound on the number of rows.
+    most_work : float
+        Limit on elementary steps.
     """
 
     def __init__(
@@ -93,7 +137,10 @@ class Search:
         self.work = np.zeros(1)
 
     def rows(self, known: Ints, y: Longs) -> Supported:
-        """Return rows beside those known, int32 (k, d) bins and int64 (k,) classes."""
+        """Return rows in addition to known ones.
+
+        The known rows are given as int32 (k, d) bins and int64 (k,) classes.
+        """
         width = np.diff(self.forest.offsets).astype(np.int64)
         code = np.where(known < 0, width - 1, known).astype(np.int64)
         if self.whole:
@@ -119,35 +166,35 @@ class Search:
 
 
 class _Class:
-    """Rows of one class: found ones, and others that counts leave possible."""
+    """Rows of one class: those that were found, and other possible ones."""
 
-    def __init__(self, state: Masked, k: int, known: Longs, room: int) -> None:
+    def __init__(self, state: Masked, k: int, known_rows: Longs, room: int) -> None:
         cells = _cells(state, k)
         volume = np.empty(len(cells))
         _volumes(state, k, cells, volume)
         some = np.argsort(volume, kind="stable")[: int(np.isfinite(volume).sum())]
-        d = known.shape[1]
-        self.k, self.cells, self.n_known = k, cells[some], len(known)
+        d = known_rows.shape[1]
+        self.k, self.cells, self.n_known = k, cells[some], len(known_rows)
         self.settled = np.zeros(len(some), dtype=np.bool_)
-        self.found = np.concatenate([known, np.zeros((room, d), dtype=np.int64)])
+        self.found = np.concatenate([known_rows, np.zeros((room, d), dtype=np.int64)])
         self.copies = np.zeros(len(self.found), dtype=np.int64)
         self.others = np.zeros((MOST_OTHERS, d), dtype=np.int64)
-        self.sizes = np.array([len(known), 0])
+        self.sizes = np.array([len(known_rows), 0])
 
     @property
     def arrays(self) -> tuple[NDArray[Any], ...]:
-        """What kernels work on."""
+        """Arrays that kernels receive."""
         return self.cells, self.settled, self.found, self.copies, self.others, self.sizes
 
     @property
     def new(self) -> Longs:
-        """Rows found, int64 (m, d), as often as they are known to be there."""
+        """Rows that were found, int64 (m, d), with their number of proven copies."""
         some = slice(self.n_known, self.sizes[0])
         return np.repeat(self.found[some], self.copies[some], axis=0)
 
 
 def _cells(state: Masked, k: int) -> Longs:
-    """Return bins that class k is in, int64 (m, 3): node, pair, bin, where nodes end."""
+    """Return bins with rows of class k in the last nodes, int64 (m, 3): node, pair, bin."""
     ends = np.zeros(len(state.nodes), dtype=np.bool_)
     leaf = state.nodes[:, FEATURE] < 0
     ends[leaf] = True
@@ -163,7 +210,7 @@ def _cells(state: Masked, k: int) -> Longs:
 
 @kernel
 def _volumes(state, k, cells, volume):  # type: ignore[no-untyped-def]
-    """Tell the log of how many rows fit each bin; infinity where none does."""
+    """Write the log of the number of possible rows in each bin, infinity if there is none."""
     mask = np.empty((state.offsets.shape[0] - 1, state.left.shape[1]), dtype=np.uint64)
     for c in range(cells.shape[0]):
         volume[c] = np.inf
@@ -175,7 +222,7 @@ def _volumes(state, k, cells, volume):  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def _index(rows, n, row):  # type: ignore[no-untyped-def]
-    """Return where a row is among the first n, -1 where it is not."""
+    """Return the index of a row among the first n, -1 if it is not there."""
     for i in range(n):
         same = True
         for f in range(row.shape[0]):
@@ -186,20 +233,20 @@ def _index(rows, n, row):  # type: ignore[no-untyped-def]
 
 
 @inner_kernel
-def _only(state, k, least, own, fits, found, others, sizes, room, work):  # type: ignore[no-untyped-def]
-    """Return how many rows beside the found ones fit the first mask waiting; 2 where unknown.
+def _only(state, k, least, own_tree, fits, known_rows, other_rows, sizes, room, work):  # type: ignore[no-untyped-def]
+    """Return how many new rows fit the first waiting mask, 2 if unknown.
 
-    The last goes into `only`; all are kept in mind as others.
+    The last one is written to `only`, and all are stored as other possible rows.
     """
-    waiting, levels, stack, out, support, row, only = room
+    queue, levels, stack, out, support, row, only = room
     more, tries, waits = 0, 0, 1
     while waits > 0 and fits + more < 2 and tries < MOST_TRIES:
         tries += 1
         waits -= 1
-        now = waiting[waits]
-        if not narrow(state, k, least, own, now, levels, stack, out, support, work):
+        now = queue[waits]
+        if not narrow(state, k, least, own_tree, now, levels, stack, out, support, work):
             continue
-        if halve(now, waiting[waits + 1]):
+        if halve(now, queue[waits + 1]):
             waits += 2
             if least == 0:
                 break
@@ -208,85 +255,99 @@ def _only(state, k, least, own, fits, found, others, sizes, room, work):  # type
             for b in range(now.shape[1] * WORD):
                 if has(now[f], b):
                     row[f] = b
-        if _index(found, sizes[0], row) >= 0:
+        if _index(known_rows, sizes[0], row) >= 0:
             continue
         more += 1
         only[:] = row
-        if sizes[1] < others.shape[0] and _index(others, sizes[1], row) < 0:
-            others[sizes[1]] = row
+        if sizes[1] < other_rows.shape[0] and _index(other_rows, sizes[1], row) < 0:
+            other_rows[sizes[1]] = row
             sizes[1] += 1
     return 2 if waits > 0 else more
 
 
 @inner_kernel
-def _fitting(mask, rows, n, most):  # type: ignore[no-untyped-def]
-    """Return how many of the first n rows fit, but no more than some, and which came last."""
-    fits, who = 0, -1
+def _fitting(mask, rows, n, limit):  # type: ignore[no-untyped-def]
+    """Return how many of the first n rows fit, at most `most`, and the last of these."""
+    fits, last = 0, -1
     for r in range(n):
         if holds(mask, rows[r]):
             fits += 1
-            who = r
-            if fits >= most:
+            last = r
+            if fits >= limit:
                 break
-    return fits, who
+    return fits, last
 
 
 @kernel
 def _look(  # type: ignore[no-untyped-def]
-    state, k, least, whole, most_work, work, cells, settled, found, copies, others, sizes
+    state,
+    k,
+    least,
+    all_in_trees,
+    most_work,
+    work,
+    cells,
+    is_solved,
+    known_rows,
+    copies,
+    other_rows,
+    sizes,
 ):
-    """Look at the counts of cells for rows that are alone there; take draws out that are told.
+    """Examine the counts of cells for unique possible rows, and subtract the proven draws.
 
-    Of `sizes`, the first is how many rows are found, the second how many others are kept.
+    `sizes` contains the number of found rows and the number of stored other rows.
     """
-    d, words = found.shape[1], state.left.shape[1]
-    waiting = np.empty((MOST_TRIES + 2, d, words), dtype=np.uint64)
+    d, words = known_rows.shape[1], state.left.shape[1]
+    queue = np.empty((MOST_TRIES + 2, d, words), dtype=np.uint64)
     levels = np.empty((state.levels, d, words), dtype=np.uint64)
     stack = np.empty((2 * state.levels + 2, 2), dtype=np.int64)
-    out, support = np.empty_like(waiting[0]), np.empty((d, words * WORD), dtype=np.int32)
+    out, support = np.empty_like(queue[0]), np.empty((d, words * WORD), dtype=np.int32)
     row, only = np.empty(d, dtype=np.int64), np.empty(d, dtype=np.int64)
-    room = waiting, levels, stack, out, support, row, only
-    kept = 0
+    room = queue, levels, stack, out, support, row, only
+    n_kept = 0
     for j in range(sizes[1]):
-        if support_of(state, k, others[j]) >= least and _index(found, sizes[0], others[j]) < 0:
-            others[kept] = others[j]
-            kept += 1
-    sizes[1] = kept
-    told, failures, mask = 0, 0, waiting[0]
+        if (
+            support_of(state, k, other_rows[j]) >= least
+            and _index(known_rows, sizes[0], other_rows[j]) < 0
+        ):
+            other_rows[n_kept] = other_rows[j]
+            n_kept += 1
+    sizes[1] = n_kept
+    n_draws, failures, mask = 0, 0, queue[0]
     for c in range(cells.shape[0]):
         n = state.bins[state.at[cells[c, 1]] + cells[c, 2], k]
         if n <= 0 or work[0] > most_work or failures > MOST_FAILURES:
             continue
         if not cell_mask(state, k, cells[c], mask):
             continue
-        own = np.searchsorted(state.start, cells[c, 0], side="right") - 1
+        own_tree = np.searchsorted(state.start, cells[c, 0], side="right") - 1
         work[0] += mask.size
-        fits, who = (0, -1) if whole else _fitting(mask, found, sizes[0], 2)
-        if fits > 1 or (settled[c] and fits != 1):
+        fits, index = (0, -1) if all_in_trees else _fitting(mask, known_rows, sizes[0], 2)
+        if fits > 1 or (is_solved[c] and fits != 1):
             continue
-        if not settled[c]:
-            if fits + _fitting(mask, others, sizes[1], 2 - fits)[0] > 1:
+        if not is_solved[c]:
+            if fits + _fitting(mask, other_rows, sizes[1], 2 - fits)[0] > 1:
                 continue
             failures += 1
-            more = _only(state, k, least, own, fits, found, others, sizes, room, work)
+            more = _only(state, k, least, own_tree, fits, known_rows, other_rows, sizes, room, work)
             if fits + more != 1:
                 continue
-            settled[c] = True
+            is_solved[c] = True
             failures = 0
             if more == 1:
-                if sizes[0] == found.shape[0]:
+                if sizes[0] == known_rows.shape[0]:
                     continue
-                who = sizes[0]
-                found[who] = only
-                copies[who] = n if whole else 1
+                index = sizes[0]
+                known_rows[index] = only
+                copies[index] = n if all_in_trees else 1
                 sizes[0] += 1
-                j = _index(others, sizes[1], only)
+                j = _index(other_rows, sizes[1], only)
                 if j >= 0:  # it is found, and no other any more
-                    others[j] = others[sizes[1] - 1]
+                    other_rows[j] = other_rows[sizes[1] - 1]
                     sizes[1] -= 1
-        if whole:
-            take_everywhere(state, found[who], k, n)
+        if all_in_trees:
+            take_everywhere(state, known_rows[index], k, n)
         else:
-            take(state, own, found[who], k, n)
-        told += n
-    return told
+            take(state, own_tree, known_rows[index], k, n)
+        n_draws += n
+    return n_draws

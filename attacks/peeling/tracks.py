@@ -1,10 +1,10 @@
-"""Tracks: one person followed from tree to tree by the margin.
+"""Tracks: follow one person from tree to tree by the margin.
 
 A row in a node above two leaves has one of two margins in the next tree. A fingerprint there with
-that margin and the same label is, but for a chance of one in thousands, the same person; the leaf
-it took then says on which side of the split its value lies. What is possible for a person is
-what is possible in every tree it was seen in: in each feature, the bins of its nodes that have
-room for its gradient.
+this margin and the same label is the same person, except with a probability of one in thousands.
+The leaf then shows on which side of the split its value is. The possible values of a person are
+those that are possible in every tree in which it was seen: in each feature, the bins of its nodes
+that have room for its gradient.
 """
 
 from dataclasses import dataclass
@@ -28,14 +28,34 @@ from fedtrees.core.compilation import kernel
 
 @dataclass(frozen=True, eq=False)
 class Tracks:
-    """Sightings of the same person in consecutive trees."""
+    """Sightings of the same person in consecutive trees.
 
-    of: Ints  # int32 (s,): track of each sighting
-    masks: NDArray[np.bool_]  # bool (tracks, total_bins + d): columns each may be in
+    Attributes
+    ----------
+    of : int32 array, shape (s,)
+        Track of each sighting.
+    masks : bool array, shape (tracks, total_bins + d)
+        Possible columns of each track.
+    """
+
+    of: Ints  # int32 (s,)
+    masks: NDArray[np.bool_]  # bool (tracks, total_bins + d)
 
 
 def follow(forest: BinnedForest, left: Residual, seen: Sightings, feature_of: Ints) -> Tracks:
-    """Link sightings over trees and gather what each track may be."""
+    """Link sightings over trees and determine the possible columns of each track.
+
+    Parameters
+    ----------
+    forest : BinnedForest
+        The trees.
+    left : Residual
+        Remaining sums.
+    seen : Sightings
+        Fingerprints.
+    feature_of : int32 array
+        Feature of every column.
+    """
     nxt, side = _links(forest, seen)
     of, masks = np.empty(len(seen), np.int32), np.ones((len(seen), left.sums.shape[1]), bool)
     node = forest.node_of[seen.cell]
@@ -49,9 +69,9 @@ def follow(forest: BinnedForest, left: Residual, seen: Sightings, feature_of: In
 
 
 def _links(forest: BinnedForest, seen: Sightings) -> tuple[Ints, NDArray[np.int8]]:
-    """Return each sighting's successor in the next tree, -1 if none, and its side: 0 left, 1 right.
+    """Return each sighting's successor in the next tree, -1 if none, and its side of the split.
 
-    Side -1 where it is not known, or the node is a leaf.
+    The side is 0 for left, 1 for right, and -1 if it is unknown or the node is a leaf.
     """
     nxt = np.full(len(seen), -1, dtype=np.int32)
     side = np.full(len(seen), -1, dtype=np.int8)
@@ -68,13 +88,13 @@ def _links(forest: BinnedForest, seen: Sightings) -> tuple[Ints, NDArray[np.int8
             if not len(a) or not len(b):
                 continue
             b = b[np.argsort(seen.margin[b], kind="stable")]
-            there, widest = seen.margin[b], float(np.quantile(seen.error[b], 0.9))
+            margins, widest = seen.margin[b], float(np.quantile(seen.error[b], 0.9))
             hit, count = np.zeros((2, len(a)), np.int64), np.zeros((2, len(a)), np.int64)
             for s in (0, 1):
                 m = seen.margin[a] + value[s][a]
                 reach = seen.error[a] + widest
-                lo = np.searchsorted(there, m - reach)
-                count[s] = np.searchsorted(there, m + reach, side="right") - lo
+                lo = np.searchsorted(margins, m - reach)
+                count[s] = np.searchsorted(margins, m + reach, side="right") - lo
                 count[s][np.isnan(m)] = 0
                 hit[s] = lo
             one = np.flatnonzero(count.sum(axis=0) == 1)

@@ -1,4 +1,4 @@
-"""Bins as values, and values as bins."""
+"""Convert bins to values, and values to bins."""
 
 import math
 from collections.abc import Sequence
@@ -21,22 +21,42 @@ Floats = NDArray[np.float64]
 
 
 def bins_of(cuts: Cuts, f: int, values: NDArray[np.float32]) -> Ints:
-    """Return the bin of every value of one feature, int32, shape (k,)."""
+    """Return the bin of every value of one feature, int32, shape (k,).
+
+    Parameters
+    ----------
+    cuts : Cuts
+        Bins of the features.
+    f : int
+        The feature.
+    values : float32 array, shape (k,)
+        Values.
+    """
     code = np.searchsorted(cuts.of(f), values, side="right")
     return np.minimum(code, len(cuts.of(f)) - 1).astype(np.int32)
 
 
 def to_bins(cuts: Cuts, X: NDArray[np.float32]) -> Ints:
-    """Return the bin of every value, int32, shape (n, d); -1 where it is missing."""
+    """Return the bin of every value, int32, shape (n, d), -1 if it is missing."""
     out = np.stack([bins_of(cuts, f, X[:, f]) for f in range(X.shape[1])], axis=1)
     out[np.isnan(X)] = -1
     return out
 
 
 def ranges_of(schema: Schema, own: NDArray[np.float32], cuts: Cuts) -> tuple[Floats, Floats]:
-    """Return a lowest and a highest value per feature.
+    """Return the lowest and the highest value of each feature.
 
-    As the outermost cuts tell it, else as declared, else of own rows, or from the cuts.
+    They are those that the outermost cuts imply, or else declared ones, or else those of the local
+    rows or the cuts.
+
+    Parameters
+    ----------
+    schema : Schema
+        Declared ranges.
+    own : float32 array, shape (n, d)
+        Values of local rows.
+    cuts : Cuts
+        Cut points.
     """
     low, high = np.empty(cuts.n_features), np.empty(cuts.n_features)
     for f, feature in enumerate(schema.features):
@@ -48,9 +68,9 @@ def ranges_of(schema: Schema, own: NDArray[np.float32], cuts: Cuts) -> tuple[Flo
             feature.high if feature.high is not None else max([*upper[-2:-1], *present, low[f]])
         )
         if not feature.cuts:
-            told = pooled_range(cuts, f)
+            implied = pooled_range(cuts, f)
             low[f], high[f] = (
-                t if t is not None else v for t, v in zip(told, (low[f], high[f]), strict=True)
+                t if t is not None else v for t, v in zip(implied, (low[f], high[f]), strict=True)
             )
         if feature.kind == "categorical":
             low[f] = 0.0
@@ -60,8 +80,8 @@ def ranges_of(schema: Schema, own: NDArray[np.float32], cuts: Cuts) -> tuple[Flo
 def lower_edges(cuts: Cuts, view: View) -> NDArray[np.bool_]:
     """Return the features whose cut points are their values, bool, shape (d,).
 
-    Sketches of at most `max_bin` different values give a cut for each: a bin holds the value that
-    is its lower edge.
+    Sketches of at most `max_bin` different values give a cut for each, so that a bin contains the
+    value that is its lower edge.
     """
     of_sketches = any(m.method == "sketch" for _, m in view.messages(CutsRequest))
     few: NDArray[np.bool_] = cuts.n_bins < view.parameters.get("max_bin", 0)
@@ -77,11 +97,27 @@ def values_in(
     rng: np.random.Generator,
     edges: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.float32]:
-    """Return a value inside every bin (-1: missing).
+    """Return a value inside every bin.
 
-    An own value if there is one, else the bin's middle, whole in columns of whole numbers, or its
-    lower edge where ``edges``, bool (d,), says so (None: nowhere). ``ranges``, lowest and highest
-    values, float64 (d,) each, stand in for open ends; ``rng`` chooses among own values.
+    It is a local value if there is one in the bin. Otherwise it is the middle of the bin, an
+    integer in integer columns, or the lower edge.
+
+    Parameters
+    ----------
+    cuts : Cuts
+        Bins of the features.
+    schema : Schema
+        Types of the columns.
+    bins : int32 array, shape (m, d)
+        Bins, -1 if missing.
+    own : float32 array, shape (n, d)
+        Values of local rows.
+    ranges : tuple of float64 array, shape (d,) each
+        Lowest and highest values, used for the outer bins.
+    rng : numpy.random.Generator
+        Choice among local values.
+    edges : bool array, shape (d,), optional
+        Features with values at the lower edges. None means none.
     """
     out = np.empty(bins.shape, dtype=np.float32)
     own_bins = to_bins(cuts, own)
@@ -90,16 +126,16 @@ def values_in(
         lower = np.concatenate([[-np.inf], upper[:-1]])
         present = own[own_bins[:, f] >= 0, f]
         known_values = upper[:-1] if edges is not None and edges[f] else present
-        whole = _whole(known_values, lower, upper, bins[:, f])
-        first, middle = _middle(lower, upper, ranges[0][f], ranges[1][f], whole)
+        is_integer = _whole(known_values, lower, upper, bins[:, f])
+        first, middle = _middle(lower, upper, ranges[0][f], ranges[1][f], is_integer)
         if schema.categorical[f] or (edges is not None and edges[f]):
             middle = np.where(np.isfinite(lower), lower, first)
         if schema.categorical[f]:
             middle = np.ceil(np.where(np.isfinite(lower), lower, ranges[0][f]))
         out[:, f] = np.where(bins[:, f] < 0, np.nan, middle[bins[:, f]])
         u = rng.random(len(bins))
-        known = np.flatnonzero(own_bins[:, f] >= 0)
-        order = known[np.argsort(own_bins[known, f], kind="stable")]
+        present_rows = np.flatnonzero(own_bins[:, f] >= 0)
+        order = present_rows[np.argsort(own_bins[present_rows, f], kind="stable")]
         first_own = np.searchsorted(own_bins[order, f], bins[:, f], side="left")
         last_own = np.searchsorted(own_bins[order, f], bins[:, f], side="right")
         has = (last_own > first_own) & (bins[:, f] >= 0)
@@ -109,29 +145,32 @@ def values_in(
     return out
 
 
-def _whole(known: NDArray[Any], lower: Floats, upper: Floats, bins: Ints) -> bool:
-    """Tell whether a column seems to be of whole numbers.
+def _whole(known_values: NDArray[Any], lower: Floats, upper: Floats, bins: Ints) -> bool:
+    """Return whether a column seems to contain only integers.
 
-    Values known are; where none are, rows lie in bins that have a whole number, and others stay
-    empty.
+    This is the case if all known values are integers. Without known values, it is the case if rows
+    are only in bins that contain an integer, and some other bin does not contain one.
     """
-    if len(known):
-        return bool((known % 1 == 0).all())
+    if len(known_values):
+        return bool((known_values % 1 == 0).all())
     has_one = np.ceil(lower) < upper  # the first bin is open below
     return bool(has_one[bins[bins >= 0]].all()) and not has_one.all()
 
 
 def _middle(
-    lower: Floats, upper: Floats, low: float, high: float, whole: bool
+    lower: Floats, upper: Floats, low: float, high: float, is_integer: bool
 ) -> tuple[float, Floats]:
-    """Return where the first bin starts, and the middle of each; the range is for open ends."""
+    """Return the start of the first bin, and the middle of each bin.
+
+    The range (`low`, `high`) closes the outer bins.
+    """
     width = float(np.diff(upper[:2])[0]) if len(upper) > 1 else 0.0
     first = low if low < upper[0] else upper[0] - width
     a = np.where(np.isfinite(lower), lower, first)
     b = upper.copy()
-    b[-1] = min(b[-1], max(high, a[-1]))  # the last cut lies above every value by construction
-    if whole:
-        # ends that outermost cuts tell are off by their rounding
+    b[-1] = min(b[-1], max(high, a[-1]))  # the last cut is above every value by construction
+    if is_integer:
+        # ends that follow from the outermost cuts have rounding errors
         near = 1e-6 * max(1.0, abs(first), abs(float(b[-1])))
         one, last = np.ceil(np.where(np.isfinite(lower), lower, first - near)), np.ceil(upper) - 1
         last[-1] = np.floor(b[-1] + near)
@@ -142,7 +181,7 @@ def _middle(
 
 
 def _deviation(values: Floats, counts: NDArray[np.int64]) -> float:
-    """Return the standard deviation of values with counts, from sums that are exactly rounded."""
+    """Return the standard deviation of values with counts, from exactly rounded sums."""
     n = int(counts.sum())
     mean = math.fsum(values * counts) / n
     return math.sqrt(math.fsum(counts * (values - mean) ** 2) / n)
@@ -151,10 +190,21 @@ def _deviation(values: Floats, counts: NDArray[np.int64]) -> float:
 def told_values(
     cuts: Cuts, bins: Ints, columns: Sequence[Column], categorical: NDArray[np.bool_]
 ) -> NDArray[np.float32]:
-    """Return the likeliest value of an owner in every bin, float32, shape (m, d).
+    """Return the most probable value of an owner in every bin, float32, shape (m, d).
 
-    NaN where it has none there. Of several, the one with most of the bin's rows within the
-    tolerance of the scores, then the most frequent one.
+    It is NaN if the owner has no value in the bin. Of several values, the one with most of the
+    bin's rows within the tolerance of the metric is used, then the most frequent one.
+
+    Parameters
+    ----------
+    cuts : Cuts
+        Bins of the features.
+    bins : int32 array, shape (m, d)
+        Bins.
+    columns : sequence of Column
+        Marginals of the owner.
+    categorical : bool array, shape (d,)
+        Categorical features, which have no tolerance.
     """
     out = np.full(bins.shape, np.nan, dtype=np.float32)
     for f, column in enumerate(columns):

@@ -1,1 +1,1 @@
-"""Rows read off the gradients and weights of federated regressions."""
+"""Reconstruct rows from the gradients and weights of federated regressions."""

@@ -1,4 +1,4 @@
-"""`regression-inversion`: the very values that others hold, from gradients and weights."""
+"""`regression-inversion`: recover exact values of other parties from gradients and weights."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,28 +24,35 @@ from fedtrees.guessing.entries import regressed
 from fedtrees.messages.regression import ColumnScales, Gradient, standardised
 
 ARITHMETIC = ("exact", "float64")
-#: Of the length that asked weights say, how far the one that scores say may be off.
+#: Largest relative difference between the norms from queried weights and from scores.
 AGREE = 1e-3
-#: Of a column's deviation, how far off known values and own columns are, and less: where errors are
-#: that large, one more of them tells too little.
+#: Error in standard deviations of a column that an estimate from known values and local columns
+#: has. Results with larger errors are discarded.
 LIKELY = 0.3
 
 
 @register.attack("regression-inversion")
 @dataclass(frozen=True, kw_only=True)
 class RegressionInversion(Attack):
-    """Inversion of regressions after Li et al. (2022, Sec. 4), in exact arithmetic.
+    """Invert federated regressions in exact arithmetic (after Li et al. 2022, Sec. 4).
 
-    Where the arbiter colludes, labels and columns by linear equations alone (`opened`). Over
-    columns: residuals from own gradients, ``X_A X_A'`` from two rounds more than others have
-    columns (of batches, twice as many visits as others have columns), their weights from the
-    endpoint if there is one (`queries=`), and the rotation that is left from entries that are known
-    (`entries=`). Over rows: ``X_A' X_A`` from averaged weights.
-    Where entries leave several solutions, that one is taken which keeps to declared ranges and to
-    the standard deviations that were told.
+    If the arbiter colludes, labels and columns follow from linear equations only (`opened`).
 
-    `arithmetic`: Whole numbers where messages are such, and real numbers with several times their
-    places; or float64 throughout, to compare with.
+    Vertical regressions: residuals follow from the gradients of the local columns. ``X_A X_A'``
+    follows from two rounds more than other parties have columns (with batches, twice as many visits
+    as they have columns). The weights of the other parties follow from the prediction endpoint, if
+    there is one (`queries=`). The remaining rotation follows from known entries (`entries=`).
+
+    Horizontal regressions: ``X_A' X_A`` follows from averaged weights.
+
+    If the entries leave several solutions, the one that best fits declared ranges and announced
+    standard deviations is chosen.
+
+    Parameters
+    ----------
+    arithmetic : {"exact", "float64"}
+        "exact" uses integers where messages contain integers, and real numbers with several times
+        their precision. "float64" is for comparison.
     """
 
     arithmetic: str = "exact"
@@ -57,7 +64,7 @@ class RegressionInversion(Attack):
         check_known("arithmetic", self.arithmetic, ARITHMETIC)
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return what a view lacks: gradients, directions, rounds."""
+        """Return the reason if gradients, directions or rounds are missing, else None."""
         if colluding(view):
             return None if opened_claims(view) else Reason("one-round")
         if averages(view) and common_scales(view) is not None:
@@ -78,7 +85,7 @@ class RegressionInversion(Attack):
         return Reason("one-round") if read.rounds < 2 else None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
-        """Invert."""
+        """Invert the regression."""
         if why := self.inapplicable(view):
             return Guess.none(why)
         if colluding(view):
@@ -91,8 +98,9 @@ class RegressionInversion(Attack):
     def _columns(self, view: View, rng: np.random.Generator) -> Guess:
         """Invert a vertical regression.
 
-        Where a defense acts on gradients, once more with as much error again: by that the others'
-        columns are off. What own columns and known values make likely is claimed if it is nearer.
+        If a defense changes the gradients, the inversion is repeated with the same amount of error
+        again, to estimate the error of the result. If it is too large, an estimate from local
+        columns and known values is claimed instead.
         """
         read, precise = ColumnsView.of(view), self.arithmetic == "exact"
         assert read is not None
@@ -102,11 +110,14 @@ class RegressionInversion(Attack):
         blind = False
         if law is not None and not notes["exact"]:
             variance = float(law.error(np.zeros(1))[1][0])
+            # the change of the result under a second error of the same size estimates its error
             again, _ = self._inverted(view, read.shaken(variance, rng), weights)
-            off = [((values[s.party] - again[s.party]) / np.where(s.scale > 0, s.scale, np.inf))
-                   for s in read.others]  # fmt: skip
-            total = sum(float((x**2).sum()) for x in off)
-            blind = total > 2 * LIKELY**2 * len(off[0]) * read.hidden
+            differences = [
+                (values[s.party] - again[s.party]) / np.where(s.scale > 0, s.scale, np.inf)
+                for s in read.others
+            ]  # fmt: skip
+            total = sum(float((x**2).sum()) for x in differences)
+            blind = total > 2 * LIKELY**2 * len(differences[0]) * read.hidden
         if blind:
             values = {s.party: _likely(view, s) for s in read.others}
         ids = view.own[0].ids
@@ -117,41 +128,45 @@ class RegressionInversion(Attack):
     def _inverted(
         self, view: View, read: ColumnsView, weights: Reals | None
     ) -> tuple[dict[str, NDArray[np.float64]], dict[str, float]]:
-        """Return what others hold, float64, shape (m, c) each, and notes."""
+        """Return the columns of other parties, float64, shape (m, c) each, and notes."""
         precise = self.arithmetic == "exact"
-        found = rotated(view, read, precise, weights)
-        n, direction = read.hidden, found.direction
-        if direction is not None and found.weights is not None:
-            apart = abs(float(norm(direction)) - float(norm(found.weights)))
-            if apart > AGREE * float(norm(found.weights)):
+        rotation = rotated(view, read, precise, weights)
+        n, direction = read.hidden, rotation.direction
+        if direction is not None and rotation.weights is not None:
+            apart = abs(float(norm(direction)) - float(norm(rotation.weights)))
+            if apart > AGREE * float(norm(rotation.weights)):
                 direction = None  # a defense has changed answers or gradients
         ids, bits = view.own[0].ids, int(view.parameters["bits"])
         row_of = {i: k for k, i in enumerate(ids.tolist())}
-        known, where = [], []
+        known_columns, where = [], []
         for s in read.others:
             for k in np.flatnonzero(s.scale > 0).tolist():
                 rows, values = _entries_of_column(view, int(s.columns[k]), row_of)
                 ends = s.mean[k : k + 1], s.scale[k : k + 1]
                 codes = standardised(values[:, None], *ends, bits)[:, 0]
-                along = None if direction is None else found.weights[len(known)]  # type: ignore[index]
-                known.append(Column(rows, list(reals(codes, bits, precise)), along))
+                along = None if direction is None else rotation.weights[len(known_columns)]  # type: ignore[index]
+                known_columns.append(Column(rows, list(reals(codes, bits, precise)), along))
                 where.append((s, k))
+        # several rotations fit the equations, and values outside declared ranges exclude some
         ranges = [view.schema.features[s.columns[k]].declared_range for s, k in where]
 
         def cost(j: int, x: Reals) -> float:
             s, k = where[j]
+            # a standardised column has mean square 1
             spread = abs(float(x @ x) / len(x) - 1)
             return spread + _outside(s.mean[k] + s.scale[k] * x.astype(np.float64), ranges[j])
 
-        best, count = _best(found.L, known, direction, cost, precise, found.L.shape[1] == n)
-        told = {s.party: np.repeat(s.mean[None], len(ids), axis=0) for s in read.others}
+        best, count = _best(
+            rotation.L, known_columns, direction, cost, precise, rotation.L.shape[1] == n
+        )
+        tables = {s.party: np.repeat(s.mean[None], len(ids), axis=0) for s in read.others}
         for j, (s, k) in enumerate(where):
             if j in best.columns:
-                x = (found.L @ best.columns[j]).astype(np.float64)
-                told[s.party][:, k] = s.mean[k] + s.scale[k] * x
-        return told, {
-            "exact": float(found.exact),
-            "directions": float(found.L.shape[1]),
+                x = (rotation.L @ best.columns[j]).astype(np.float64)
+                tables[s.party][:, k] = s.mean[k] + s.scale[k] * x
+        return tables, {
+            "exact": float(rotation.exact),
+            "directions": float(rotation.L.shape[1]),
             "hidden_columns": float(n),
             "solutions": float(count),
         }
@@ -165,16 +180,16 @@ class RegressionInversion(Attack):
         L = rotated_rows(view, len(ids), precise)
         mean, scale = scales.mean[:-1], scales.scale[:-1]
         varied = np.flatnonzero(scale > 0)
-        known = []
+        known_rows = []
         for i in ids.tolist():
             columns, values = _entries_of_row(view, i)
-            there = np.isin(columns, varied)
-            columns, values = columns[there], values[there]
+            is_varying = np.isin(columns, varied)
+            columns, values = columns[is_varying], values[is_varying]
             codes = standardised(values[None], mean[columns], scale[columns], bits)[0]
-            rows, told = columns.tolist(), list(reals(codes, bits, precise))
-            if view.parameters["intercept"]:  # everybody's is 1
-                rows, told = [*rows, len(mean)], [*told, 1.0]
-            known.append(Column(rows, told))
+            rows, known_values = columns.tolist(), list(reals(codes, bits, precise))
+            if view.parameters["intercept"]:  # it is 1 in every row
+                rows, known_values = [*rows, len(mean)], [*known_values, 1.0]
+            known_rows.append(Column(rows, known_values))
         ranges = [feature.declared_range for feature in view.schema.features]
 
         def cost(i: int, x: Reals) -> float:
@@ -183,7 +198,7 @@ class RegressionInversion(Attack):
             return float(np.mean([_outside(np.array([v]), r) for v, r in pairs]))
 
         square = L.shape[1] == len(ids)
-        best, count = _best(L, known, None, cost, precise, square)
+        best, count = _best(L, known_rows, None, cost, precise, square)
         X = np.stack([mean + scale * (L @ best.columns[i])[: len(mean)].astype(np.float64)
                       for i in range(len(ids))])  # fmt: skip
         claim = _claim(victim, ids, np.arange(len(mean)), X)
@@ -192,7 +207,7 @@ class RegressionInversion(Attack):
 
 
 def _likely(view: View, s: ColumnScales) -> NDArray[np.float64]:
-    """Return what known values and own columns make of a party's columns, shape (m, c)."""
+    """Return an estimate of a party's columns from known values and local columns, (m, c)."""
     values = np.repeat(s.mean[None], len(view.own[0].ids), axis=0)
     if view.entries is not None:
         places = {c: k for k, c in enumerate(s.columns.tolist())}
@@ -203,10 +218,10 @@ def _likely(view: View, s: ColumnScales) -> NDArray[np.float64]:
 
 
 def _why_not_rows(view: View) -> Reason | None:
-    """Return why averaged weights tell no rows, None if they may."""
-    others = _other_clients(view)
-    if not view.own or len(others) != 1:
-        return Reason("averages-of-several", clients=len(others))
+    """Return the reason if averaged weights do not reveal rows, else None."""
+    other_clients = _other_clients(view)
+    if not view.own or len(other_clients) != 1:
+        return Reason("averages-of-several", clients=len(other_clients))
     m, width = len(_other_ids(view)), len(view.schema.features) + int(view.parameters["intercept"])
     if m > width:
         return Reason("too-few-weights", rows=m, weights=width)
@@ -218,9 +233,9 @@ def _other_clients(view: View) -> list[str]:
 
 
 def _other_ids(view: View) -> NDArray[np.int64]:
-    """Return the ids of others' rows: ids count through; those of known entries come first."""
-    own = np.concatenate([h.ids for h in view.own])
-    return np.setdiff1d(np.arange(view.n_rows), own)
+    """Return the ids of other parties' rows, which are numbered consecutively."""
+    local_ids = np.concatenate([h.ids for h in view.own])
+    return np.setdiff1d(np.arange(view.n_rows), local_ids)
 
 
 def _entries_of_column(
@@ -229,35 +244,36 @@ def _entries_of_column(
     if view.entries is None:
         return [], np.zeros(0, dtype=np.float32)
     e = view.entries
-    mine = [k for k in np.flatnonzero(e.columns == column).tolist() if int(e.ids[k]) in row_of]
-    return [row_of[int(e.ids[k])] for k in mine], e.values[mine]
+    of_column = [k for k in np.flatnonzero(e.columns == column).tolist() if int(e.ids[k]) in row_of]
+    return [row_of[int(e.ids[k])] for k in of_column], e.values[of_column]
 
 
 def _entries_of_row(view: View, row: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     if view.entries is None:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
-    mine = view.entries.ids == row
-    return view.entries.columns[mine], view.entries.values[mine]
+    of_row = view.entries.ids == row
+    return view.entries.columns[of_row], view.entries.values[of_row]
 
 
 def _best(
     L: Reals,
-    known: list[Column],
+    columns: list[Column],
     direction: Reals | None,
     cost: Callable[[int, Reals], float],
     precise: bool,
     square: bool,
 ) -> tuple[Solution, int]:
-    """Return the likeliest solution, and how many there were."""
+    """Return the most plausible solution, and the number of solutions."""
     if not L.shape[1]:
-        return Solution(dict.fromkeys(range(len(known)), L[0])), 1
+        return Solution(dict.fromkeys(range(len(columns)), L[0])), 1
+    # a third of the precision separates rounding errors from linear independence
     digits = gmpy2.get_context().precision if precise else 53
-    found = solutions(L, known, direction, cost, 2.0 ** -(digits // 3), square)
-    return found[0], len(found)
+    candidates = solutions(L, columns, direction, cost, 2.0 ** -(digits // 3), square)
+    return candidates[0], len(candidates)
 
 
 def _outside(values: NDArray[np.float64], declared: tuple[float, float] | None) -> float:
-    """Return how far values are beyond a declared range, mean, as a share of it."""
+    """Return the mean distance of values from a declared range, as a share of its width."""
     if declared is None:
         return 0.0
     low, high = declared
@@ -266,8 +282,8 @@ def _outside(values: NDArray[np.float64], declared: tuple[float, float] | None) 
 
 
 def _claim(owner: str, ids: Any, columns: Any, values: NDArray[np.float64]) -> Entries:
-    """Claim a table of values, as float32 has them."""
+    """Return a claim about a table of values, rounded to float32."""
     with np.errstate(over="ignore"):
-        kept = np.nan_to_num(values.astype(np.float32)).astype(np.float64)
+        rounded = np.nan_to_num(values.astype(np.float32)).astype(np.float64)
     rows, features = np.meshgrid(ids, columns, indexing="ij")
-    return Entries(owner, rows.ravel(), features.ravel().astype(np.int64), kept.ravel())
+    return Entries(owner, rows.ravel(), features.ravel().astype(np.int64), rounded.ravel())

@@ -1,4 +1,4 @@
-"""What the parties that hold columns saw of a vertical regression, and what it says of others."""
+"""Gradients and columns of the adversary in a vertical regression, and the residuals they imply."""
 
 from __future__ import annotations
 
@@ -25,74 +25,100 @@ from fedtrees.messages.regression import (
 )
 from fedtrees.messages.regression import link_of as link_in
 
-#: Scores of this size and more do not occur: a sigmoid is far out before.
+#: Binary digits before the point of scores. Larger ones do not occur, as sigmoids saturate.
 SCORE_BITS = 12
 
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """What one principal computes with."""
+    """Columns and gradients of one party of the adversary.
+
+    Attributes
+    ----------
+    name : str
+        The party.
+    values : object array, shape (m, c)
+        Standardised columns as integers with the protocol's binary places.
+    gradients : tuple of Gradient
+        One per round.
+    """
 
     name: str
-    values: Integers  # object array, shape (m, c): whole numbers with the protocol's binary places
-    gradients: tuple[Gradient, ...]  # by round
+    values: Integers
+    gradients: tuple[Gradient, ...]
 
     def weights(self, view: View) -> list[Integers]:
         """Return its weights at the start of every round, and at the end."""
-        p, made = view.parameters, [integers(np.zeros(self.values.shape[1], dtype=np.int64))]
-        for told in self.gradients:
-            places = told.bits - p["bits"]
-            gradient = unpacked(told.values)
+        p, weights = view.parameters, [integers(np.zeros(self.values.shape[1], dtype=np.int64))]
+        for message in self.gradients:
+            places = message.bits - p["bits"]
+            gradient = unpacked(message.values)
             rows = batches_of(len(self.values), p["batch"])
-            batch = rows[(len(made) - 1) % len(rows)]
+            # batches are used in turn
+            batch = rows[(len(weights) - 1) % len(rows)]
             m = batch.stop - batch.start
-            made.append(stepped(made[-1], gradient, places, m, p["lr"], p["alpha"]))
-        return made
+            weights.append(stepped(weights[-1], gradient, places, m, p["lr"], p["alpha"]))
+        return weights
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnsView:
-    """A view of a vertical regression, read."""
+    """The adversary's part of a vertical regression.
+
+    Attributes
+    ----------
+    active : OwnDesign
+        Columns and targets of the active party.
+    designs : tuple of Design
+        Parties of the adversary that have data.
+    others : tuple of ColumnScales
+        Means and scales of the columns of all remaining parties.
+    rounds : int
+        Number of rounds of which all gradients are known.
+    batches : tuple of slice
+        Rows of the rounds, in turn.
+    """
 
     active: OwnDesign
-    designs: tuple[Design, ...]  # of the principals that hold data
-    others: tuple[ColumnScales, ...]  # of everybody else
+    designs: tuple[Design, ...]
+    others: tuple[ColumnScales, ...]
     rounds: int
-    batches: tuple[slice, ...]  # rows of the rounds, in turn
+    batches: tuple[slice, ...]
 
     @classmethod
     def of(cls, view: View) -> ColumnsView | None:
-        """Read a view, None where the active party's columns or gradients are not in it."""
+        """Read a view. The result is None without the active party's columns."""
         noted = next((m for _, m in view.messages(OwnDesign)), None)
         if noted is None or not view.own:
             return None
-        told = [m for _, m in view.messages(Gradient)]
+        party_messages = [m for _, m in view.messages(Gradient)]
         scales = [m for _, m in view.messages(ColumnScales)]
         designs = []
-        for held in view.own:
-            if held.y is not None:
+        for local_data in view.own:
+            if local_data.y is not None:
                 name = next(n for n, role in view.roles.items() if role == "active")
                 values = unpacked(noted.design)
             else:
-                same = [s for s in scales if np.array_equal(s.columns, held.columns)]
+                same = [s for s in scales if np.array_equal(s.columns, local_data.columns)]
                 if not same:
                     continue
                 name = same[0].party
-                bits, told = int(view.parameters["bits"]), same[0]
-                values = standardised(held.X, told.mean, told.scale, bits)
+                bits, party_messages = int(view.parameters["bits"]), same[0]
+                values = standardised(local_data.X, party_messages.mean, party_messages.scale, bits)
                 values = shortened(values, bits, view.defense.row_bounds)
-            mine = tuple(m for m in told if m.party == name)
-            designs.append(Design(name, values, mine))
+            gradients = tuple(m for m in party_messages if m.party == name)
+            designs.append(Design(name, values, gradients))
         rounds = min((len(d.gradients) for d in designs), default=0)
-        others = tuple(s for s in scales if s.party not in view.principals)
+        remaining = tuple(s for s in scales if s.party not in view.principals)
         batches = batches_of(len(noted.target), view.parameters["batch"])
-        return cls(noted, tuple(designs), others, rounds, batches)
+        return cls(noted, tuple(designs), remaining, rounds, batches)
 
     def shaken(self, variance: float, rng: np.random.Generator) -> ColumnsView:
-        """Return the same with so much more error in every gradient."""
+        """Return a copy with additional normal error of this variance in every gradient."""
 
         def moved(m: Gradient) -> Gradient:
             values = unpacked(m.values)
+            # the error has the same fixed-point precision as the gradient
             error = encoded(rng.normal(0.0, variance**0.5, values.shape), m.bits)
             return replace(m, values=packed(values + error))
 
@@ -101,38 +127,41 @@ class ColumnsView:
 
     @property
     def values(self) -> Integers:
-        """The principals' columns side by side, shape (m, c)."""
+        """The adversary's columns concatenated, shape (m, c)."""
         return np.concatenate([d.values for d in self.designs], axis=1)
 
     @property
     def lacking(self) -> tuple[int, int] | None:
-        """Rows and rank of the first batch of which the principals see fewer directions."""
+        """Rows and rank of the first batch in which the local columns have too small a rank.
+
+        It is None if there is no such batch.
+        """
         values = self.values
         seen = ((len(values[rows]), rank(values[rows])) for rows in self.batches)
         return next(((m, r) for m, r in seen if r < m), None)
 
     @property
     def least(self) -> int:
-        """Rows of the smallest batch."""
+        """Number of rows of the smallest batch."""
         return min(rows.stop - rows.start for rows in self.batches)
 
     @property
     def hidden(self) -> int:
-        """How many columns others have that vary."""
+        """Number of other parties' columns that are not constant."""
         return sum(int((s.scale > 0).sum()) for s in self.others)
 
     def opened(self) -> tuple[Integers, int]:
-        """Return the principals' gradients of all rounds, shape (c, rounds), and their places."""
+        """Return the adversary's gradients of all rounds, shape (c, rounds), and binary places."""
         places = max((m.bits for d in self.designs for m in d.gradients), default=0)
         parts = []
         for design in self.designs:
-            told = [unpacked(m.values) << (places - m.bits) for m in design.gradients]
-            parts.append(np.stack(told[: self.rounds], axis=1))
+            aligned = [unpacked(m.values) << (places - m.bits) for m in design.gradients]
+            parts.append(np.stack(aligned[: self.rounds], axis=1))
         return np.concatenate(parts), places
 
 
 def residual_bits(view: View) -> int:
-    """Return the binary places of residuals."""
+    """Return the number of binary places of residuals."""
     degree = len(link_of(view)) - 1
     return 2 * int(view.parameters["bits"]) * degree + SIGMOID_BITS
 
@@ -143,39 +172,51 @@ def link_of(view: View) -> tuple[Fraction, ...]:
 
 
 def exact_residuals(view: View, read: ColumnsView) -> list[Integers] | None:
-    """Return the residuals of all rounds, by batch, shape (m, visits), to the last of their places.
+    """Return the exact residuals of all rounds, by batch, shape (m, visits).
 
-    They are whole numbers, and so are the columns: where the gradients were opened as they are,
-    ``X' d = g`` holds to the last bit, and conditioning is no limit. None where they were not.
+    Residuals and columns are integers. If the gradients were sent unchanged, ``X' d = g`` holds
+    exactly, so that conditioning is not a limit. If the gradients were changed, the result is None.
     """
     g, places = read.opened()
     bits = residual_bits(view)
     if places != bits + view.parameters["bits"]:
         return None
-    found, values = [], read.values
+    residuals, values = [], read.values
     for k, rows in enumerate(read.batches):
         solution = solved(values[rows].T, g[:, k :: len(read.batches)], bits + SCORE_BITS)
         if solution is None:
             return None
-        found.append(solution)
-    return found
+        residuals.append(solution)
+    return residuals
 
 
 def scores_of(residuals: Integers, view: View, target: Integers) -> Integers:
-    """Return everybody's scores, by residuals and targets, with ``2 bits`` binary places."""
+    """Return the total scores for residuals and targets, with ``2 bits`` binary places.
+
+    Parameters
+    ----------
+    residuals : object array, shape (m, rounds)
+        Residuals as integers.
+    view : View
+        Link function and precision.
+    target : object array, shape (m,)
+        Targets as integers.
+    """
     b, bits, link = int(view.parameters["bits"]), residual_bits(view), link_of(view)
     answer = residuals + (target << (bits - b))[:, None]
+    # all coefficients are brought to the same power of two, so that the inversion is in integers
     factors = [int(c * (1 << SIGMOID_BITS)) for c in link]
     degree = len(link) - 1
     scale = [factors[k] << (2 * b * (degree - k)) for k in range(degree + 1)]
     if degree == 1:
         return (answer - scale[0]) // scale[1]
-    found = [_inverse(int(v), scale) for v in answer.ravel()]
-    return integers(found).reshape(answer.shape)
+    scores = [_inverse(int(v), scale) for v in answer.ravel()]
+    return integers(scores).reshape(answer.shape)
 
 
 def _inverse(value: int, scale: list[int]) -> int:
-    """Return where a cubic that rises in the middle has a value, among whole numbers."""
+    """Return the integer at which a cubic that rises in its middle part reaches a value."""
+    # the cubic is monotone between its turning points
     turn = isqrt(scale[1] // (-3 * scale[3]))
     low, high = -turn, turn
     while low < high:
@@ -188,11 +229,12 @@ def _inverse(value: int, scale: list[int]) -> int:
 
 
 def known_scores(view: View, read: ColumnsView) -> list[Integers]:
-    """Return what the principals' own columns bring to the scores, by batch, (m, visits)."""
+    """Return the contribution of the adversary's columns to the scores, by batch, (m, visits)."""
     total: list[Any] = [0] * len(read.batches)
     for design in read.designs:
         every = np.stack(design.weights(view)[: read.rounds], axis=1)
         for k, rows in enumerate(read.batches):
             z = design.values[rows] @ every[:, k :: len(total)]
+            # a defense may clip each party's scores before they are added
             total[k] = total[k] + limited(z, 2 * view.parameters["bits"], view.defense.row_bounds)
     return total

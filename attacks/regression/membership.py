@@ -1,4 +1,4 @@
-"""Membership inference on regressions: the posterior of averaged steps, LiRA and RMIA."""
+"""Membership inference on regressions: posterior from averaged steps, LiRA and RMIA."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,21 +26,21 @@ Floats = NDArray[np.float64]
 @register.attack("regression-membership")
 @dataclass(frozen=True, kw_only=True)
 class RegressionMembership(MembershipInference):
-    """Score how likely each candidate was among the training rows of a regression.
+    """Score how likely each candidate is a training row of a regression.
 
-    If the average weights of every round are visible, then each step is a gradient sum at known
-    weights, which is linear in membership. LiRA and RMIA compare the model with reference models
-    that take the same steps on half of the candidates.
+    If the average weights of every round are visible, each step is a gradient sum at known weights,
+    which is linear in membership. LiRA and RMIA compare the model with reference models that take
+    the same steps on half of the candidates.
     """
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return why a view contains no regression, or why membership is known already."""
+        """Return the reason if there is no regression or membership is already known, else None."""
         if view.own and view.rows is None:
             return Reason("rows-known-by-id")
         return Reason("no-regression") if self.model(view) is None else None
 
     def model(self, view: View) -> RegressionWeights | None:
-        """Return the regression that was released, or else the last average that was sent."""
+        """Return the released regression, or else the last average that was sent."""
         for seen in view.seen:
             if isinstance(seen.message, RegressionWeights):
                 return seen.message.model()
@@ -81,8 +81,17 @@ def gradient_sums(view: View, model: RegressionWeights, rows: Table) -> LinearSu
     """Return the gradient sums that follow from the average weights of all rounds.
 
     Every client takes a step ``w - lr (G_c / n_c + alpha w)`` from the same weights w, and the
-    average of all steps is sent. Clients are assumed to have the same number of rows n_c, so that
-    the average contains ``sum_c G_c``. A client subtracts the step that it took.
+    average of all steps is broadcast. Clients are assumed to have the same number of rows n_c, so
+    that the average contains ``sum_c G_c``. A client of the adversary subtracts its step.
+
+    Parameters
+    ----------
+    view : View
+        The adversary's view.
+    model : RegressionWeights
+        Standardisation and kind of the regression.
+    rows : Table
+        Candidates.
 
     Returns
     -------
@@ -106,6 +115,7 @@ def gradient_sums(view: View, model: RegressionWeights, rows: Table) -> LinearSu
             X, y = _design(view, model, table)
             step = step - X[:, :width].T @ _residual(model, X[:, :width] @ before, y) / len(X)
         contribution = Z[:, :width] * _residual(model, Z[:, :width] @ before, target)[:, None]
+        # the averages are rounded to their last binary place
         unit = 2.0**-message.bits * each / p["lr"]
         variance = np.full(width, unit**2 * clients * (clients + 1) / 12)
         law = view.channel(LocalWeights, "weights", "client", clients)
@@ -128,7 +138,7 @@ def _design(view: View, model: RegressionWeights, rows: Table) -> tuple[Floats, 
 
 
 def _residual(model: RegressionWeights, score: Floats, target: Floats) -> Floats:
-    """Return predictions less targets; a logistic regression uses Taylor's first polynomial."""
+    """Return predictions less targets. A logistic regression uses the linear Taylor polynomial."""
     constant, slope = map(float, SIGMOIDS[1]) if model.kind == "logistic" else (0.0, 1.0)
     return slope * score + constant - target
 

@@ -1,4 +1,4 @@
-"""Systems of equations in whole numbers, solved exactly: modulo many primes, put together."""
+"""Solve integer systems of equations exactly, modulo many primes (Chinese remainder theorem)."""
 
 from typing import Any
 
@@ -10,49 +10,60 @@ Integers = NDArray[Any]
 
 #: Products of two residues, and sums of a thousand of them, fit int64.
 FIRST_PRIME = 1 << 25
-#: Binary places by which the modulus exceeds what a solution may be: something else that falls
-#: below by chance does so once in 2^64 runs.
+#: Number of bits by which the modulus exceeds the bound on a solution. A wrong solution is below
+#: the bound by chance once in 2^64 runs.
 MARGIN = 64
 
 
 def solved(A: Integers, B: Integers, bits: int) -> Integers | None:
-    """Return the whole-numbered X with ``A X = B``, object array, shape (m, k).
+    """Return the integer X with ``A X = B``, object array, shape (m, k).
 
-    Conditioning is no limit: A only has to have rank m.
+    Conditioning is not a limit, because A only needs rank m. For example, ``A = [[2]]`` and ``B =
+    [[6]]`` give ``[[3]]``, while ``B = [[5]]`` gives None.
 
-    `A`: object array, shape (r, m).
-    `B`: object array, shape (r, k).
-    `bits`: No number of X has more.
+    Parameters
+    ----------
+    A : object array, shape (r, m)
+        Integer matrix.
+    B : object array, shape (r, k)
+        Right-hand sides.
+    bits : int
+        Largest number of bits of an entry of X.
 
-    Returns: object array or None. None: A has a smaller rank, or there is no such solution.
+    Returns
+    -------
+    object array or None
+        None if A has a smaller rank, or if there is no such solution.
     """
     rows: NDArray[np.intp] | None = None
     total, modulus, prime = None, 1, FIRST_PRIME
     while modulus.bit_length() <= bits + MARGIN:
         prime = int(next_prime(prime))
-        whole = np.concatenate([A, B], axis=1) if rows is None else np.hstack([A, B])[rows]
-        found, pivots = _reduced((whole % prime).astype(np.int64), A.shape[1], prime)
+        augmented = np.concatenate([A, B], axis=1) if rows is None else np.hstack([A, B])[rows]
+        reduced, pivots = _reduced((augmented % prime).astype(np.int64), A.shape[1], prime)
         if pivots is None:
             if rows is None:
                 return None
             continue  # this prime divides the determinant
         if rows is None:
-            if found[A.shape[1] :, A.shape[1] :].any():
+            if reduced[A.shape[1] :, A.shape[1] :].any():
                 return None
             rows = pivots
-        part = found[: A.shape[1], A.shape[1] :].astype(object)
+        part = reduced[: A.shape[1], A.shape[1] :].astype(object)
         if total is None:
             total, modulus = part, prime
             continue
+        # Garner's incremental Chinese remainder step
         step = (part - total) * int(invert(modulus, prime)) % prime
         total, modulus = total + modulus * step, modulus * prime
     assert total is not None
+    # residues represent negative numbers as well
     signed = np.where(total > modulus // 2, total - modulus, total)
     return None if any(int(v).bit_length() > bits for v in signed.ravel()) else signed
 
 
 def rank(A: Integers) -> int:
-    """Return the rank of a matrix of whole numbers, modulo one prime: no more than it is."""
+    """Return the rank of an integer matrix modulo one prime, a lower bound on its rank."""
     prime = int(next_prime(FIRST_PRIME))
     return len(_echelon((A % prime).astype(np.int64), A.shape[1], prime)[1])
 
@@ -65,13 +76,14 @@ def _reduced(
 
 
 def _echelon(M: NDArray[np.int64], m: int, prime: int) -> tuple[NDArray[np.int64], list[int]]:
-    """Reduce the first m columns to unit vectors; return which rows they came from, too."""
+    """Reduce the first m columns to unit vectors, and return the original rows of the pivots."""
     place, pivots, top = np.arange(len(M)), list[int](), 0
     for column in range(m):
-        there = np.flatnonzero(M[top:, column])
-        if not len(there):
+        nonzero = np.flatnonzero(M[top:, column])
+        # the column is dependent modulo this prime
+        if not len(nonzero):
             continue
-        k = top + int(there[0])
+        k = top + int(nonzero[0])
         M[[top, k]], place[[top, k]] = M[[k, top]], place[[k, top]]
         M[top] = M[top] * int(invert(int(M[top, column]), prime)) % prime
         factors = M[:, column].copy()

@@ -1,4 +1,4 @@
-"""Linear algebra on numbers of any precision: mpfr of gmpy2, or float64 to compare with."""
+"""Linear algebra with numbers of any precision: mpfr of gmpy2, or float64 for comparison."""
 
 import math
 from typing import Any
@@ -11,7 +11,7 @@ Reals = NDArray[Any]  # float64, or mpfr in an array of objects
 
 
 def root(x: Any) -> Any:
-    """Return the square root, 0 of what is below."""
+    """Return the square root, 0 for negative numbers."""
     if not x > 0:
         return x * 0
     return math.sqrt(x) if isinstance(x, float) else gmpy2.sqrt(x)
@@ -23,15 +23,21 @@ def norm(v: Reals) -> Any:
 
 
 def factor(D: Reals, E: Reals, Z: Reals, rank: int) -> Reals:
-    """Return L, shape (m, r), with ``C = L L'``, of a C = X X' of known rank that maps D to E.
+    """Return L, shape (m, r), with ``C = L L'``, for C = X X' of known rank that maps D to E.
 
-    The equations of Li et al. (2022, Eq. 3) take m rounds. Here ``C = Q S Q'`` with an orthonormal
-    basis Q of the columns of X, which are those of Z: where scores are exact, Q is exact. S has the
-    rank's size alone, and as few rounds are enough; of more, least squares.
+    The equations of Li et al. (2022, Eq. 3) need m rounds. Here ``C = Q S Q'``, with an orthonormal
+    basis Q of the columns of X, which are those of Z. If scores are exact, Q is exact. S has only
+    the size of the rank, so that as few rounds suffice. With more rounds, the solution is that of
+    least squares.
 
-    `D, E`: array, shape (m, k).
-    `Z`: array, shape (m, j). Multiples of X.
-    `rank`: r is less where no more directions are seen.
+    Parameters
+    ----------
+    D, E : array, shape (m, k)
+        Vectors and their images.
+    Z : array, shape (m, j)
+        Linear combinations of the columns of X.
+    rank : int
+        Rank of C. The result has fewer columns if fewer directions are seen.
     """
     Q = basis_of(Z, rank)
     if not Q.shape[1] or D.shape[1] < Q.shape[1]:
@@ -41,28 +47,33 @@ def factor(D: Reals, E: Reals, Z: Reals, rank: int) -> Reals:
 
 
 def basis_of(Z: Reals, rank: int) -> Reals:
-    """Return an orthonormal basis of columns, (m, r), r at most `rank`: the longest rests first."""
-    Z, found = Z.copy(), list[Reals]()
+    """Return an orthonormal basis of the columns, (m, r), with r at most `rank`.
+
+    At each step the column with the longest remainder is added (pivoted Gram-Schmidt).
+    """
+    Z, basis = Z.copy(), list[Reals]()
     for _ in range(min(rank, *Z.shape)):
         sizes = [column @ column for column in Z.T]
+        # the longest remainder has the smallest relative rounding error
         k = max(range(len(sizes)), key=lambda i: sizes[i])
         if not sizes[k] > 0:
             break
         q = Z[:, k] / root(sizes[k])
-        for _ in range(2):  # once more, for what rounding left
-            for other in found:
+        for _ in range(2):  # twice, to remove rounding errors
+            for other in basis:
                 q = q - (q @ other) * other
             q = q / norm(q)
-        found.append(q)
+        basis.append(q)
+        # multiplication keeps the number type of the array
         Z[:, k] = Z[:, k] * 0
         Z = Z - q[:, None] * (q @ Z)
-    return np.stack(found, axis=1) if found else Z[:, :0]
+    return np.stack(basis, axis=1) if basis else Z[:, :0]
 
 
 def cholesky(S: Reals) -> Reals:
-    """Return G, shape (n, r), with ``S = G G'``, of the positive part of S; r < n if some is not.
+    """Return G, shape (n, r), with ``S = G G'`` for the positive part of S.
 
-    Noise makes small directions negative: those are left out.
+    Noise can make small directions negative. These are left out, so that r < n.
     """
     S, columns = S.copy(), list[Reals]()
     for _ in range(len(S)):
@@ -72,15 +83,16 @@ def cholesky(S: Reals) -> Reals:
         g = S[k] / root(S[k, k])
         columns.append(g)
         S = S - g[:, None] * g
+        # remove rounding errors in the eliminated row
         S[k] = S[k] * 0
         S[:, k] = S[:, k] * 0
     return np.stack(columns, axis=1) if columns else S[:, :0]
 
 
 def least_squares(A: Reals, b: Reals) -> Reals:
-    """Return the x of the least ``|A x - b|``, by orthogonal columns; A has full column rank.
+    """Return the x that minimises ``|A x - b|``, by Gram-Schmidt. A has full column rank.
 
-    Of a matrix b, column by column.
+    If b is a matrix, its columns are solved for separately.
     """
     A, b, n = A.copy(), b.copy(), A.shape[1]
     R = np.zeros((n, n), dtype=A.dtype)
@@ -105,14 +117,21 @@ def least_squares(A: Reals, b: Reals) -> Reals:
 def shortest(A: Reals, b: Reals, tiny: Any) -> tuple[Reals, Reals]:
     """Return the shortest x with ``A x = b``, and an orthonormal basis of the rows, (q, n).
 
-    Rows that are combinations of earlier ones, up to `tiny` of their length, are left out.
+    Parameters
+    ----------
+    A : array, shape (k, n)
+        Equations.
+    b : array, shape (k,)
+        Right-hand sides.
+    tiny : number
+        Rows that are combinations of earlier ones up to this relative length are left out.
     """
     n = A.shape[1]
     basis: list[Reals] = []
     x = np.zeros(n, dtype=A.dtype)
     for row, value in zip(A, b, strict=True):
         apart = row
-        for _ in range(2):  # once more, for what rounding left
+        for _ in range(2):  # twice, to remove rounding errors
             for q in basis:
                 apart = apart - (apart @ q) * q
         size = norm(apart)

@@ -1,10 +1,11 @@
-"""From a product of a matrix with itself to the matrix: which rotation, by a few known entries.
+"""Determine a matrix from its Gram matrix: the rotation follows from a few known entries.
 
-``X = L R`` with a known L, shape (m, n), and an orthogonal R. Each column of R has length 1, stands
-at right angles with those before, and may meet linear equations: one for each known entry of its
-column of X, one from ``X W = Z``. A column with n - 1 of them has two solutions, mirror images of
-each other; with n it has one. So (n - 1)(n - 2) / 2 known entries, dealt out n - 2, n - 3, ..., 0,
-leave finitely many X, and of n = 2 exactly two (Li et al. 2022, Thm. 2).
+``X = L R`` with a known L, shape (m, n), and an orthogonal R. Each column of R has length 1, is
+orthogonal to the columns before it, and may satisfy linear equations: one for each known entry of
+its column of X, and one from ``X W = Z``. A column with n - 1 equations has two solutions, mirror
+images of each other. With n equations it has one. Therefore (n - 1)(n - 2) / 2 known entries,
+distributed as n - 2, n - 3, ..., 0, leave finitely many X, and exactly two for n = 2 (Li et al.
+2022, Thm. 2).
 """
 
 from collections.abc import Callable, Sequence
@@ -15,26 +16,36 @@ import numpy as np
 
 from fedtrees.attacks.regression.reals import Reals, beside, least_squares, norm, root, shortest
 
-#: Partial solutions that are kept while columns are settled one after the other.
+#: Number of partial solutions that the beam search stores.
 BEAM = 16
-#: What a column costs whose length the equations say is not 1, for each unit of its square.
+#: Cost of a column whose squared length is not 1, per unit of the difference.
 IMPOSSIBLE = 1e3
-#: An equation whose row stands out of the others by less, of 1, tells a sign alone.
+#: If the row of an equation has a smaller new component, the equation only determines a sign.
 HARDLY = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """What is known of one column of X."""
+    """Knowledge about one column of X.
 
-    rows: Sequence[int] = ()  # whose entries are known
-    values: Sequence[Any] = ()  # the entries
-    along: Any = None  # what the column has along the common direction: its weight
+    Attributes
+    ----------
+    rows : sequence of int
+        Rows whose entries are known.
+    values : sequence
+        These entries.
+    along : number or None
+        Scalar product of the column of R with the common direction: its weight.
+    """
+
+    rows: Sequence[int] = ()
+    values: Sequence[Any] = ()
+    along: Any = None
 
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """Columns of R that fit, by place, and how unlikely they are."""
+    """Possible columns of R by index, and the cost of this choice."""
 
     columns: dict[int, Reals]
     cost: float = 0.0
@@ -48,17 +59,25 @@ def solutions(
     tiny: Any,
     square: bool = True,
 ) -> list[Solution]:
-    """Return the R that fit, the likeliest first; at most `BEAM`.
+    """Return at most `BEAM` possible R, with the lowest cost first.
 
-    `L`: array, shape (m, n).
-    `known`: Of every column of X.
-    `direction`: array, shape (n,), or None. ``R W``: of every column of R its scalar product with
-    it is ``along``.
-    `cost`: From the place of a column and its m values to how unlikely they are: breaks ties.
-    `tiny`: number. What counts as 0, of 1.
-    `square`: Whether R has as many columns as rows; else only linear equations are used.
+    Parameters
+    ----------
+    L : array, shape (m, n)
+        Factor of the Gram matrix.
+    known : sequence of Column
+        Knowledge about every column of X.
+    direction : array, shape (n,), or None
+        ``R W``. Its scalar product with every column of R is ``along``.
+    cost : callable
+        ``cost(index, values)`` returns the implausibility of m values of a column. It breaks ties.
+    tiny : number
+        Relative size that counts as 0.
+    square : bool, default True
+        Whether R has as many columns as rows. If not, only linear equations are used.
     """
     n = L.shape[1]
+    # columns with many known entries have few solutions, so that the beam stays small
     order = sorted(range(len(known)), key=lambda j: -len(known[j].rows))
     beam = [Solution({})]
     for j in order:
@@ -73,25 +92,25 @@ def solutions(
 
 def _candidates(
     L: Reals,
-    known: Column,
-    settled: dict[int, Reals],
+    column: Column,
+    chosen: dict[int, Reals],
     direction: Reals | None,
     tiny: Any,
     square: bool,
     n: int,
 ) -> list[tuple[Reals, float]]:
-    """Return the columns of R that meet all equations, one or two; else the shortest.
+    """Return the columns of R that satisfy all equations, one or two, or else the shortest.
 
-    Beside each, how far the square of its length is from one that is possible.
+    Each comes with the difference between its squared length and the nearest possible one.
     """
-    rows = [L[i] for i in known.rows]
-    values = list(known.values)
+    rows = [L[i] for i in column.rows]
+    values = list(column.values)
     if square:
-        rows += settled.values()
-        values += [0 * r[0] for r in settled.values()]
-        if direction is not None and known.along is not None:
+        rows += chosen.values()
+        values += [0 * r[0] for r in chosen.values()]
+        if direction is not None and column.along is not None:
             rows.append(direction)
-            values.append(known.along)
+            values.append(column.along)
     if not rows:
         return [(L[0] * 0, 0.0)]
     A, b = np.stack(rows), np.array([0 * L[0, 0] + v for v in values], dtype=L.dtype)
@@ -103,6 +122,7 @@ def _candidates(
     beyond = float(x @ x) - 1
     if len(basis) == n:
         return [(_of_length_one(x, A[-1], basis[-1]) if len(A) == n else x, abs(beyond))]
+    # two solutions on both sides of the hyperplane of the equations, each of length 1
     away = root(1 - x @ x) * beside(basis, n)
     if norm(away) <= tiny:
         return [(x, max(beyond, 0.0))]
@@ -110,9 +130,9 @@ def _candidates(
 
 
 def _of_length_one(x: Reals, row: Reals, last: Reals) -> Reals:
-    """Return x, of n equations, the last part by its length where the last row hardly tells it.
+    """Return the solution of n equations, using its length if the last row hardly determines it.
 
-    A small weight does so: its error is divided by how far its row stands out of the others.
+    This is the case for a small weight, whose error is divided by the new component of its row.
     """
     part = x @ last
     if abs(row @ last) >= HARDLY:

@@ -1,4 +1,4 @@
-"""Others' columns, up to a rotation, from the residuals and scores of a few rounds."""
+"""Recover other parties' columns up to a rotation from residuals and scores of a few rounds."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -23,17 +23,39 @@ from fedtrees.messages.regression import moments, standardised
 
 @dataclass(frozen=True, eq=False)
 class Rotated:
-    """Standardised columns of others but for a rotation, ``X = L R``."""
+    """Standardised columns of other parties up to a rotation, ``X = L R``.
 
-    L: Reals  # array, shape (m, r)
-    # array, shape (r,), or None: ``R W``, where weights W of the others are known
+    Attributes
+    ----------
+    L : array, shape (m, r)
+        Factor of ``X X'``.
+    direction : array, shape (r,), or None
+        ``R W``, if the weights W of the other parties are known.
+    weights : array, shape (n,), or None
+        Weights of the columns that are not constant.
+    exact : bool
+        Whether residuals were solved for exactly.
+    """
+
+    L: Reals
+    # both are None if the endpoint does not reveal the weights
     direction: Reals | None
-    weights: Reals | None  # array, shape (n,), or None: w, of the columns that vary
-    exact: bool  # whether residuals were solved for exactly
+    weights: Reals | None
+    exact: bool
 
 
 def reals(values: Integers, bits: int, precise: bool) -> Reals:
-    """Return whole numbers with binary places as reals of the precision in use, or float64."""
+    """Return fixed-point integers as reals of the precision in use, or as float64.
+
+    Parameters
+    ----------
+    values : object array
+        Integers.
+    bits : int
+        Number of binary places.
+    precise : bool
+        Whether to use the precision of the context of gmpy2.
+    """
     if not precise:
         return decoded(values, bits)
     flat = [gmpy2.mul_2exp(gmpy2.mpfr(int(v)), 0) / (gmpy2.mpz(1) << bits) for v in values.ravel()]
@@ -49,44 +71,57 @@ def number(value: Any, precise: bool) -> Any:
 
 
 def rotated(view: View, read: ColumnsView, precise: bool, weights: Reals | None) -> Rotated:
-    """Return what the rounds say of the others' columns.
+    """Return the other parties' columns up to a rotation, from the rounds of a regression.
 
-    `precise`: Whether residuals are solved for in whole numbers, and what follows has the precision
-    of the current context of gmpy2; else all is float64.
-    `weights`: array or None. Of the others' columns that vary, at the end.
+    Parameters
+    ----------
+    view : View
+        Parameters of the protocol.
+    read : ColumnsView
+        The adversary's gradients and columns.
+    precise : bool
+        Whether residuals are solved for in integers, followed by computations with the precision of
+        the context of gmpy2. Otherwise all computations use float64.
+    weights : array or None
+        Final weights of the other parties' columns that are not constant.
     """
     b = int(view.parameters["bits"])
-    found = exact_residuals(view, read) if precise else None
-    if found is not None:
+    residuals = exact_residuals(view, read) if precise else None
+    if residuals is not None:
         target = unpacked(read.active.target)
-        D = [reals(d, residual_bits(view), True) for d in found]
-        known = zip(read.batches, found, known_scores(view, read), strict=True)
-        Z = [reals(scores_of(d, view, target[rows]) - own, 2 * b, True) for rows, d, own in known]
+        D = [reals(d, residual_bits(view), True) for d in residuals]
+        batches = zip(read.batches, residuals, known_scores(view, read), strict=True)
+        Z = [
+            reals(scores_of(d, view, target[rows]) - local_scores, 2 * b, True)
+            for rows, d, local_scores in batches
+        ]
     else:
         D, Z = _approximate(view, read, precise)
     m, lr = len(D[0]), number(str(view.parameters["lr"]), precise)
+    # weight decay of one step
     shrunk = 1 - lr * number(str(view.parameters["alpha"]), precise)
     if len(D) == 1:
+        # the change of the scores by a step is X X' times the residuals
         E = (shrunk * Z[0][:, :-1] - Z[0][:, 1:]) * m / lr
         L = factor(D[0][:, :-1], E, Z[0], min(read.hidden, m))
     else:
         L = _factor_of_batches(D, Z, shrunk, lr, read.hidden)
     if weights is None or not L.shape[1]:
-        return Rotated(L, None, None, found is not None)
+        return Rotated(L, None, None, residuals is not None)
     k = (read.rounds - 1) % len(D)
     part = L[read.batches[k]]
     step = (lr / len(part)) * (part.T @ D[k][:, -1])
     direction = shrunk * least_squares(part, Z[k][:, -1]) - step
-    return Rotated(L, direction, weights, found is not None)
+    return Rotated(L, direction, weights, residuals is not None)
 
 
 def _factor_of_batches(D: list[Reals], Z: list[Reals], shrunk: Any, lr: Any, n: int) -> Reals:
-    """Return L, shape (m, n), of batches that are met in turn.
+    """Return L, shape (m, n), for batches that are used in turn.
 
     ``X_b = Q_b R_b`` with a basis Q_b of its scores. From one batch to the next, weights change by
     one step: ``Q_c' z_c = R_c W' = T (s Q_b' z_b - lr S Q_b' d_b / m_b)``, with ``T R_b = R_c`` and
-    ``S = R_b R_b'``. T and T S are linear in what is known, so that 2 n visits tell them; S of the
-    first batch begins the chain.
+    ``S = R_b R_b'``. T and T S enter linearly, so that 2 n visits determine them. S of the first
+    batch starts the chain.
     """
     Q = [basis_of(z, n) for z in Z]
     nothing = np.zeros((sum(map(len, D)), 0), dtype=D[0].dtype)
@@ -97,8 +132,8 @@ def _factor_of_batches(D: list[Reals], Z: list[Reals], shrunk: Any, lr: Any, n: 
         after = (Q[k + 1].T @ Z[k + 1]).T
         scores, gradients = Q[k].T @ Z[k], Q[k].T @ D[k]
         before = np.concatenate([shrunk * scores, -lr / len(D[k]) * gradients]).T
-        found = least_squares(before[: len(after)], after)
-        T, TS = found[:n].T, found[n:].T
+        solution = least_squares(before[: len(after)], after)
+        T, TS = solution[:n].T, solution[n:].T
         if not parts:
             S = least_squares(T, TS)
             R = cholesky((S + S.T) / 2)
@@ -111,36 +146,53 @@ def _factor_of_batches(D: list[Reals], Z: list[Reals], shrunk: Any, lr: Any, n: 
 
 
 def _approximate(view: View, read: ColumnsView, precise: bool) -> tuple[list[Reals], list[Reals]]:
-    """Return residuals and scores, by batch, of gradients that were rounded: least squares."""
+    """Return residuals and scores by batch for rounded gradients, by least squares."""
     g, places = read.opened()
     values, parts = read.values, []
     for k, rows in enumerate(read.batches):
         A = reals(values[rows], int(view.parameters["bits"]), precise)
         D = least_squares(A.T, reals(g[:, k :: len(read.batches)], places, precise))
         parts.append((D, _scores(D, view, read, rows, precise)))
-    own = known_scores(view, read)
+    local_scores = known_scores(view, read)
     b = 2 * int(view.parameters["bits"])
-    found = zip(parts, own, strict=True)
-    return [D for D, _ in parts], [z - reals(known, b, precise) for (_, z), known in found]
+    pairs = zip(parts, local_scores, strict=True)
+    return [D for D, _ in parts], [
+        z - reals(local_part, b, precise) for (_, z), local_part in pairs
+    ]
 
 
 def _scores(D: Reals, view: View, read: ColumnsView, rows: slice, precise: bool) -> Reals:
-    """Return everybody's scores together of a batch's residuals."""
+    """Return the total scores of a batch from its residuals."""
     b, link = int(view.parameters["bits"]), link_of(view)
     answer = D + reals(unpacked(read.active.target)[rows], b, precise)[:, None]
     c = [number(v, precise) for v in link]
     z = (answer - c[0]) / c[1]
-    for _ in range(60 if len(c) > 2 else 0):  # Newton; beyond the turning point there is no answer
+    for _ in range(
+        60 if len(c) > 2 else 0
+    ):  # Newton; there is no solution beyond the turning point
         slope = c[1] + 3 * c[3] * z * z
         z = z - (c[0] + c[1] * z + c[3] * z**3 - answer) / np.where(slope < c[1] / 8, c[1], slope)
     return z
 
 
 def asked_weights(view: View, read: ColumnsView, precise: bool) -> Reals | None:
-    """Return the others' weights by questions to the endpoint, one for each column and one more.
+    """Return the other parties' weights, from one query per column and one more (Li et al. 2022).
 
-    Li et al. (2022, Sec. 4.1). Columns that do not vary are left out; None where the endpoint
-    answers something else than scores, or not so many.
+    Sec. 4.1 of the paper. Constant columns are left out.
+
+    Parameters
+    ----------
+    view : View
+        Contains the prediction endpoint.
+    read : ColumnsView
+        Scales of the other parties' columns.
+    precise : bool
+        Whether to return multiple-precision numbers.
+
+    Returns
+    -------
+    array, shape (n,), or None
+        None if the endpoint does not return scores or does not answer enough queries.
     """
     oracle, b = view.oracle, int(view.parameters["bits"])
     hidden = [(s, k) for s in read.others for k in np.flatnonzero(s.scale > 0)]
@@ -155,10 +207,11 @@ def asked_weights(view: View, read: ColumnsView, precise: bool) -> Reals | None:
     logistic = len(view.schema.classes) > 0 and link_of(view)[0] != 0
     rows = np.zeros((len(hidden) + 1, len(view.schema.features)), dtype=np.float32)
     mean, _ = moments(view.own[0].X)
+    # local columns at their mean contribute nothing to the score
     rows[:, view.own[0].columns] = mean
     for s in read.others:
         rows[:, s.columns] = s.mean
-    # A number is answered in full: steps as long as float64 allows leave the most places of W.
+    # Numeric predictions are not clipped, and the largest steps give the most digits of W.
     step = 1.0 if view.schema.classes else 2.0**20
     for place, (s, k) in enumerate(hidden, 1):
         rows[place, s.columns[k]] += np.float32(step * s.scale[k])
@@ -179,16 +232,17 @@ def asked_weights(view: View, read: ColumnsView, precise: bool) -> Reals | None:
         apart = decoded(both[1, 0] - both[0], b)[0]
         weights.append((z[place] - z[0]) / apart)
     if b <= ON_THE_GRID:
+        # weights are fixed-point numbers, so that rounding removes the error of the answers
         weights = [round(w * 2.0**b) / 2.0**b for w in weights]
     if not precise:
         return np.array(weights)
     return np.array([*(gmpy2.mpfr(w) for w in weights), None], dtype=object)[:-1]
 
 
-#: Up to so many binary places a weight is told exactly by float64 scores.
+#: Largest number of binary places of a weight that float64 scores determine exactly.
 ON_THE_GRID = 44
 
 
 def _cut(answers: Any) -> bool:
-    """Tell whether an answer was cut at 0 or 1."""
+    """Return whether an answer was clipped at 0 or 1."""
     return bool(((answers <= 0) | (answers >= 1)).any())

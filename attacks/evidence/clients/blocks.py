@@ -1,4 +1,4 @@
-"""The shared trees in a view, cut into what single clients sent."""
+"""The shared trees in a view, divided into the contributions of single clients."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,23 +18,29 @@ from fedtrees.trees.boosted.forest import Tree
 
 Floats = NDArray[np.float64]
 Scores = NDArray[np.float32]
-Told = tuple[Tree, Floats | None]  # a tree, and the errors of sums that were worked out
+Told = tuple[Tree, Floats | None]  # a tree, and the errors of sums that were reconstructed
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
     """Trees that one client sent at one time.
 
-    `round`: Round of the federation.
-    `first`: Number of the first tree in the released model.
-    `trees`: They carry ``g`` and ``h`` where the message tells them or they follow from it.
-    `sender`: The client, None where the view does not tell.
-    `chain`: A mark that all blocks of one client share, where the view tells that they are one
-    client's.
-    `score`: float32 array, shape (K,), or None. Base score of the client's own first trees in
-    XGBoost's units, None where it is not told.
-    `h_error`: tuple of (float64 array, shape (J,), or None). Error of each tree's hessian sums per
-    leaf; None where the message tells them in float32.
+    Attributes
+    ----------
+    round : int
+        Round of the federation.
+    first : int
+        Number of the first tree in the released model.
+    trees : tuple of Tree
+        They have ``g`` and ``h`` if the message contains them or if they can be computed.
+    sender : str or None
+        The client. None if the view does not reveal it.
+    score : float32 array, shape (K,), or None
+        Base score of the client's first trees in XGBoost's units. None if it is unknown.
+    h_error : tuple of (float64 array, shape (J,), or None)
+        Error of each tree's hessian sums per leaf. None if the message contains them in float32.
+    chain : str or None
+        Label that all blocks of one client share, if the view shows that they belong together.
     """
 
     round: int
@@ -50,12 +56,19 @@ class Block:
 class Blocks:
     """All blocks of a view in the order of the model.
 
-    `score`: float32 array, shape (K,), or None. Base score of the global model; None where every
-    block is a model of its own.
-    `kind`: The messages that they came in.
-    `per_round`: True in bagging, where all clients of a round grow on the same model; False in
-    cyclic boosting, where each grows on the trees of the one before.
-    `usual`: float32 array, shape (K,), or None. What base scores are about where none is told.
+    Attributes
+    ----------
+    blocks : tuple of Block
+        The blocks.
+    score : float32 array, shape (K,), or None
+        Base score of the global model. None if every block is a separate model.
+    per_round : bool
+        True in bagging, where all clients of a round extend the same model. False in cyclic
+        boosting, where each client extends the model of the client before.
+    kind : type
+        Type of the messages that contained the trees.
+    usual : float32 array, shape (K,), or None
+        Approximate base score if none is known.
     """
 
     blocks: tuple[Block, ...]
@@ -67,11 +80,11 @@ class Blocks:
 
 def blocks_of(view: View) -> Blocks | None:
     """Return the shared trees of a view, None if there are none."""
-    told = [m for kind in (ClientModels, GlobalTrees) for _, m in view.messages(kind)]
-    shared = told or released_trees(view)
+    messages = [m for kind in (ClientModels, GlobalTrees) for _, m in view.messages(kind)]
+    shared = messages or released_trees(view)
     if shared and isinstance(shared[0], ClientModels):
         blocks, usual = tuple(_models(view, shared[0])), None
-        if not told:
+        if not messages:
             usual = shared[0].base_score[0]
             blocks = tuple(replace(b, score=None) for b in blocks)
         return Blocks(blocks, None, False, ClientModels, usual)
@@ -88,23 +101,23 @@ def blocks_of(view: View) -> Blocks | None:
 
 
 def trees_of(view: View, message: SharedTrees) -> list[Told]:
-    """Return the trees of a message with their sums, masked sums restored where possible."""
+    """Return the trees of a message with their sums. Masked sums are restored if possible."""
     if law_of_shared(view, type(message)) is None or message.base_weights is None:
         return _told(view, message)
     eta = np.float32(view.parameters["learning_rate"])
     exact = replace(message, value=_leaf_values(message, message.base_weights, eta))
-    found = zip(_told(view, exact), unpack(message), strict=True)
-    return [(replace(tree, value=sent.value), error) for (tree, error), sent in found]
+    restored = zip(_told(view, exact), unpack(message), strict=True)
+    return [(replace(tree, value=sent.value), error) for (tree, error), sent in restored]
 
 
 def _leaf_values(message: SharedTrees, weights: Scores, eta: np.float32) -> Scores:
-    """Return leaf values from weights, which lack eta where the root is the only leaf."""
-    alone = np.repeat(message.sizes == 1, message.sizes)
-    return np.where(message.feature < 0, np.where(alone, eta * weights, weights), np.float32(0))
+    """Return leaf values from weights, which lack eta if the root is the only leaf."""
+    root_only = np.repeat(message.sizes == 1, message.sizes)
+    return np.where(message.feature < 0, np.where(root_only, eta * weights, weights), np.float32(0))
 
 
 def _told(view: View, message: SharedTrees) -> list[Told]:
-    eta = float(np.float32(view.parameters["learning_rate"]))  # what values were multiplied by
+    eta = float(np.float32(view.parameters["learning_rate"]))  # factor of the leaf values
     reg_lambda, reg_alpha = view.parameters["reg_lambda"], view.parameters["reg_alpha"]
     sums = message.sum_hessian
     if sums is None or not is_masked(sums, message.sizes):
@@ -123,19 +136,19 @@ def _told(view: View, message: SharedTrees) -> list[Told]:
 def _unmasked(
     tree: Tree, weight: NDArray[np.float32], eta: float, reg_lambda: float, reg_alpha: float
 ) -> Told:
-    # in terms of weights, gains are the same under an L1 penalty
+    # expressed in weights, gains do not depend on an L1 penalty
     assert tree.gain is not None
-    found = hessians_from_gains(tree, weight, tree.gain, eta, reg_lambda)
-    if found is None:
+    restored = hessians_from_gains(tree, weight, tree.gain, eta, reg_lambda)
+    if restored is None:
         return tree, None
-    h = leaves_below(tree) @ found[0]
+    h = leaves_below(tree) @ restored[0]
     w = np.where(tree.feature < 0, tree.value / np.float64(eta), weight)
-    return replace(tree, h=h, g=-w * (h + reg_lambda) - reg_alpha * np.sign(w)), found[1]
+    return replace(tree, h=h, g=-w * (h + reg_lambda) - reg_alpha * np.sign(w)), restored[1]
 
 
-def _block(told: Sequence[Told], round: int, first: int, sender: str | None = None,
+def _block(trees_with_errors: Sequence[Told], round: int, first: int, sender: str | None = None,
            score: Scores | None = None) -> Block:  # fmt: skip
-    trees, errors = zip(*told, strict=True) if told else ((), ())
+    trees, errors = zip(*trees_with_errors, strict=True) if trees_with_errors else ((), ())
     return Block(round, first, tuple(trees), sender, score, tuple(errors))
 
 
@@ -147,13 +160,13 @@ def _models(view: View, message: ClientModels) -> Iterator[Block]:
     trees, names = trees_of(view, message), _clients(view)
     first = 0
     for owner, count, score in zip(message.owner, message.trees, message.base_score, strict=True):
-        own = trees[first : first + int(count)]
-        yield _block(own, 0, first, names[int(owner)], score)
+        client_trees = trees[first : first + int(count)]
+        yield _block(client_trees, 0, first, names[int(owner)], score)
         first += int(count)
 
 
 def _parts(view: View, message: GlobalTrees) -> Iterator[Block]:
-    """Cut a message into what single clients sent."""
+    """Divide a message into the trees of single clients."""
     trees = trees_of(view, message)
     each = int(view.parameters.get("local_trees", 1)) * len(message.base_score)
     for i in range(0, len(trees), each):
@@ -161,7 +174,7 @@ def _parts(view: View, message: GlobalTrees) -> Iterator[Block]:
 
 
 def _named(view: View, blocks: Sequence[Block], per_round: bool) -> list[Block]:
-    """Name the sender of every block that its place or a principal's reply gives away."""
+    """Add the sender of every block that its position or a reply of the adversary reveals."""
     if per_round:
         out = [
             replace(b, sender=name) for b, name in zip(blocks, _arrived(view, blocks), strict=True)
@@ -169,8 +182,8 @@ def _named(view: View, blocks: Sequence[Block], per_round: bool) -> list[Block]:
     else:
         turns = turns_of(view, len(blocks), len(blocks[0].trees))
         out = [
-            replace(b, round=i, sender=name if known else None, chain=name)
-            for i, (b, (name, known)) in enumerate(zip(blocks, turns, strict=True))
+            replace(b, round=i, sender=name if is_known else None, chain=name)
+            for i, (b, (name, is_known)) in enumerate(zip(blocks, turns, strict=True))
         ]
     taken: set[int] = set()
     for item, m in view.messages(ClientTrees):
@@ -181,6 +194,7 @@ def _named(view: View, blocks: Sequence[Block], per_round: bool) -> list[Block]:
             if i not in taken and b.sender in (None, item.sender)
             and (b.round == m.round or not per_round)
         ]  # fmt: skip
+        # the adversary knows the sender of its replies, and their exact values
         at = _place(reply, places, out)
         if at is not None:
             taken.add(at)
@@ -189,7 +203,7 @@ def _named(view: View, blocks: Sequence[Block], per_round: bool) -> list[Block]:
 
 
 def _arrived(view: View, blocks: Sequence[Block]) -> list[str | None]:
-    """Return the sender of every bagging block; None where clients do not arrive in order."""
+    """Return the sender of every bagging block, None if clients do not arrive in order."""
     names, rounds = _clients(view), [b.round for b in blocks]
     full = all(count == len(names) for count in Counter(rounds).values())
     if view.parameters["arrival"] != "client" or not full:
@@ -198,9 +212,9 @@ def _arrived(view: View, blocks: Sequence[Block]) -> list[str | None]:
 
 
 def _place(reply: Block, places: Sequence[int], blocks: Sequence[Block]) -> int | None:
-    """Return the block that a reply became: same splits, closest values and sums."""
+    """Return the block that a reply became: equal splits, closest values and sums."""
 
-    def alike(a: Tree, b: Tree) -> bool:
+    def equal_splits(a: Tree, b: Tree) -> bool:
         return np.array_equal(a.feature, b.feature) and np.array_equal(a.threshold, b.threshold)
 
     def apart(place: int) -> float:
@@ -211,10 +225,10 @@ def _place(reply: Block, places: Sequence[int], blocks: Sequence[Block]) -> int 
             if x is not None and y is not None
         )
 
-    found = [
+    matches = [
         i
         for i in places
         if len(blocks[i].trees) == len(reply.trees)
-        and all(alike(a, b) for a, b in zip(blocks[i].trees, reply.trees, strict=True))
+        and all(equal_splits(a, b) for a, b in zip(blocks[i].trees, reply.trees, strict=True))
     ]
-    return min(found, key=apart, default=None)
+    return min(matches, key=apart, default=None)

@@ -1,8 +1,8 @@
-"""Margins that a client's rows may have where its first tree was grown on others' trees.
+"""Possible margins of a client's rows if its first tree was grown on trees of other clients.
 
-A row took one leaf of every earlier tree, and the boxes of those leaves meet the box of its leaf in
-the new tree. So its margin is one of a few; a *cell* is one of them. This goes beyond Di Gennaro et
-al. (2025), who solve trees in which all rows have the same margin.
+A row is in one leaf of every earlier tree, and the boxes of these leaves intersect the box of its
+leaf in the new tree. Its margin is therefore one of a few, each of which is called a *cell*. This
+goes beyond Di Gennaro et al. (2025), who solve trees in which all rows have the same margin.
 """
 
 from __future__ import annotations
@@ -21,17 +21,25 @@ from fedtrees.trees.boosted.forest import Tree
 
 Floats = NDArray[np.float64]
 
-MOST_BOXES = 20_000  # ways through the earlier trees that end in one leaf
+MOST_BOXES = 20_000  # paths through the earlier trees that end in one leaf
 
 
 @dataclass(frozen=True, eq=False)
 class Regions:
-    """Boxes in which rows may lie, and where their values may be missing."""
+    """Boxes that may contain rows, and the features whose values may be missing.
 
-    # int32 (m, d): a row has cells ``lo <= cell < hi`` of the grid
+    Attributes
+    ----------
+    lo, hi : int32 array, shape (m, d)
+        A row has cells ``lo <= cell < hi`` of the grid.
+    missing : bool array, shape (m, d)
+        Whether the value may be missing instead.
+    """
+
+    # int32 (m, d)
     lo: NDArray[np.int32]
     hi: NDArray[np.int32]
-    missing: NDArray[np.bool_]  # bool (m, d): whether its value may be missing instead
+    missing: NDArray[np.bool_]
 
     @staticmethod
     def of(tree: Tree, grid: Grid) -> Regions:
@@ -45,11 +53,11 @@ class Regions:
         return Regions(*leaves.boxes(grid.width), missing[leaves.node])
 
     def take(self, rows: NDArray[np.intp]) -> Regions:
-        """Return some of the boxes."""
+        """Return the boxes with these indices."""
         return Regions(self.lo[rows], self.hi[rows], self.missing[rows])
 
     def meet(self, other: Regions) -> Regions:
-        """Return the intersections with as many other boxes, one by one."""
+        """Return the pairwise intersections with the same number of other boxes."""
         return Regions(
             np.maximum(self.lo, other.lo),
             np.minimum(self.hi, other.hi),
@@ -57,9 +65,9 @@ class Regions:
         )
 
     def hold_a_row(self, filled: Sequence[NDArray[np.int64]]) -> NDArray[np.bool_]:
-        """Tell which boxes leave a value, or a missing one, for every feature.
+        """Return which boxes allow a value, or a missing one, for every feature.
 
-        ``filled`` says, per feature, how many of the cells before each contain a value.
+        ``filled`` contains, per feature, the number of preceding cells that contain a value.
         """
         out = np.ones(len(self.lo), dtype=bool)
         for f, before in enumerate(filled):
@@ -70,20 +78,44 @@ class Regions:
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Margins that rows of one leaf may have had before its tree, as what they contribute."""
+    """Possible margins of the rows of one leaf before its tree, as gradients and hessians.
 
-    # float64 (C,): probability (the gradient of a row of class 0), and hessian
+    Attributes
+    ----------
+    p, h : float64 array, shape (C,)
+        Probability (the gradient of a row of class 0), and hessian.
+    step : float64 array, shape (C,)
+        Gradient of class 0 less that of class 1. It is 1 up to float32 rounding.
+    own : int64 array, shape (C,)
+        Number of the adversary's rows with this margin in the leaf.
+    """
+
+    # float64 (C,) each
     p: Floats
     h: Floats
-    step: Floats  # float64 (C,): gradient of class 0 less that of class 1: 1 up to float32
-    # int64 (C,): how many of the adversary's own rows have this margin in the leaf
+    step: Floats
+    # int64 (C,)
     own: NDArray[np.int64]
 
 
 def cells_of(evidence: Evidence, t: int, own: Table | None, schema: Schema) -> list[Cells | None]:
-    """Return the cells of every leaf of tree `t`, two classes; None where they are too many.
+    """Return the cells of every leaf of tree `t`, for two classes.
 
-    The trees before `t` moved the margins of its rows.
+    Parameters
+    ----------
+    evidence : Evidence
+        The trees before `t` changed the margins of its rows.
+    t : int
+        The tree.
+    own : Table or None
+        Local rows.
+    schema : Schema
+        Categories of the columns.
+
+    Returns
+    -------
+    list of (Cells or None)
+        None for a leaf with too many cells.
     """
     trees = evidence.trees[: t + 1]
     grid = Grid.of(trees, len(schema.features))
@@ -99,13 +131,15 @@ def cells_of(evidence: Evidence, t: int, own: Table | None, schema: Schema) -> l
 
 
 def _filled(schema: Schema, grid: Grid, f: int) -> NDArray[np.int64]:
-    """Return how many cells before each contain a value, which a code is only if whole."""
-    holds = np.ones(grid.width[f], dtype=np.int64)
+    """Return the number of preceding cells that contain a value. Codes are integers."""
+    has_value = np.ones(grid.width[f], dtype=np.int64)
     codes = len(schema.features[f].categories)
     if codes:
-        holds[:] = 0
-        holds[np.searchsorted(grid.edges[f], np.arange(codes, dtype=np.float32), side="right")] = 1
-    return np.concatenate([[0], np.cumsum(holds)]).astype(np.int64)
+        has_value[:] = 0
+        has_value[
+            np.searchsorted(grid.edges[f], np.arange(codes, dtype=np.float32), side="right")
+        ] = 1
+    return np.concatenate([[0], np.cumsum(has_value)]).astype(np.int64)
 
 
 def _margins(
@@ -115,25 +149,25 @@ def _margins(
     regions: Sequence[Regions],
     filled: Sequence[NDArray[np.int64]],
 ) -> NDArray[np.float32] | None:
-    """Return all margins, ascending, that rows of a leaf may have; None if there are too many."""
-    ways, margin = leaf, evidence.start(1)
+    """Return all possible margins of a leaf's rows in ascending order, None if too many."""
+    paths, margin = leaf, evidence.start(1)
     for k in range(t):
         tree = evidence.trees[k]
         values = tree.value[tree.leaves]
-        way = np.repeat(np.arange(len(margin)), len(values))
+        parent = np.repeat(np.arange(len(margin)), len(values))
         taken = np.tile(np.arange(len(values)), len(margin))
-        both = ways.take(way).meet(regions[k].take(taken))
+        both = paths.take(parent).meet(regions[k].take(taken))
         alive = np.flatnonzero(both.hold_a_row(filled))
         if len(alive) > MOST_BOXES:
             return None
-        ways, margin = both.take(alive), margin[way[alive]] + values[taken[alive]]
+        paths, margin = both.take(alive), margin[parent[alive]] + values[taken[alive]]
     return np.unique(margin)
 
 
-def _cells(margin: NDArray[np.float32], own: NDArray[np.float32]) -> Cells:
+def _cells(margin: NDArray[np.float32], local_margin: NDArray[np.float32]) -> Cells:
     g, h = gradients(margin, np.zeros(len(margin)))
     step = g - gradients(margin, np.ones(len(margin)))[0]
     # margins so close that their gradients are equal are one cell
     _, first, cell = np.unique(np.stack([g, h]), axis=1, return_index=True, return_inverse=True)
-    at = cell.reshape(-1)[np.minimum(np.searchsorted(margin, own), len(margin) - 1)]
+    at = cell.reshape(-1)[np.minimum(np.searchsorted(margin, local_margin), len(margin) - 1)]
     return Cells(g[first], h[first], step[first], np.bincount(at, minlength=len(first)))

@@ -1,10 +1,11 @@
 """Find which trees of different rounds come from the same client (a *chain*).
 
 Clients of a bagging federation see a list of trees without names. The sums at a client's roots
-change little from round to round; Di Gennaro et al. (2025), Sec. 5.3, match them by the Hungarian
-method (their code: the root's hessian alone), and one mistake makes all later rounds wrong. We also
-use thresholds: a client keeps its cut points, so its thresholds come back in other rounds, and
-other clients' do not. Every round is matched to the chains in all other rounds, until none changes.
+change little from round to round. Di Gennaro et al. (2025), Sec. 5.3, match them with the Hungarian
+method (their code: only the root's hessian), and one mistake makes all later rounds wrong. We also
+use thresholds: a client keeps its cut points, so that its thresholds reappear in other rounds,
+unlike those of other clients. Every round is matched to the chains in all other rounds, until
+no assignment changes.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from fedtrees.core.errors import UsageError, did_you_mean
 
 Clues = Literal["hessian", "sums", "all"]
 
-# Pseudo-splits of every chain, drawn like everybody's; 2 to 20 do about equally well.
+# Weight of the splits of all clients in every chain, in splits. 2 to 20 perform about equally.
 POOLED = 5.0
 SWEEPS = 20
-# Steps of the sums are no independent normal draws: with full weight they mislead where splits
-# already tell. Blocks in the right chain, 30 clients, Pima: 55% with 1, 72% with 0.2, 67% with 0.
+# The changes of the sums are not independent normal draws. With full weight they mislead if splits
+# already determine the chain. Blocks in the right chain, 30 clients, Pima: 55% with 1, 72% with
+# 0.2, 67% with 0.
 SUMS_WEIGHT = 0.2
 
 Split = tuple[int, int]  # feature, bits of the float32 threshold
@@ -37,12 +39,19 @@ Floats = NDArray[np.float64]
 def link(rounds: Sequence[Sequence[Block]], clues: Clues = "all") -> list[list[int]]:
     """Return for every block of every round the number of its chain.
 
-    The blocks of the first round start the chains, in their order; later rounds have no more
-    blocks. Rounds are matched by root hessians, as in the authors' code ("hessian"); by root
-    hessians and gradients ("sums"); or by both and thresholds ("all"). Trees without sums are
-    matched by thresholds alone.
+    Parameters
+    ----------
+    rounds : sequence of sequence of Block
+        The blocks of the first round start the chains, in their order. Later rounds have no more
+        blocks than the first.
+    clues : {"hessian", "sums", "all"}
+        Match by root hessians, as in the authors' code, by root hessians and gradients, or by both
+        and thresholds. Trees without sums are matched by thresholds only.
 
-    Raises `UsageError` if the clues are none of these.
+    Raises
+    ------
+    UsageError
+        If ``clues`` has another value.
     """
     if clues not in get_args(Clues):
         raise UsageError(f"unknown clues {clues!r}{did_you_mean(str(clues), get_args(Clues))}")
@@ -57,8 +66,8 @@ def link(rounds: Sequence[Sequence[Block]], clues: Clues = "all") -> list[list[i
 
 
 def _all_roots(rounds: Sequence[Sequence[Block]], clues: Clues) -> list[Floats] | None:
-    """Return the sums at all roots, (blocks, sums) per round; None if some are not told."""
-    told = all(
+    """Return the sums at all roots, (blocks, sums) per round, None if some are missing."""
+    complete = all(
         t.h is not None and (t.g is not None or clues == "hessian")
         for blocks in rounds
         for b in blocks
@@ -69,11 +78,11 @@ def _all_roots(rounds: Sequence[Sequence[Block]], clues: Clues) -> list[Floats] 
     def roots(block: Block) -> list[float]:
         return [float(getattr(t, part)[t.leaves].sum()) for t in block.trees for part in parts]
 
-    return [np.array([roots(b) for b in blocks]) for blocks in rounds] if told else None
+    return [np.array([roots(b) for b in blocks]) for blocks in rounds] if complete else None
 
 
 def _in_turn(rounds: Sequence[Sequence[Block]], sums: list[Floats] | None) -> list[list[int]]:
-    """Match every round to the one before, by sums."""
+    """Match every round to the round before, by sums."""
     chains = [list(range(len(rounds[0])))]
     last = None if sums is None else sums[0].copy()
     for r, blocks in enumerate(rounds[1:], start=1):
@@ -91,18 +100,19 @@ def _in_turn(rounds: Sequence[Sequence[Block]], sums: list[Floats] | None) -> li
 def _again(
     chains: list[list[int]], splits: list[list[Counter[Split]]], sums: list[Floats] | None
 ) -> list[list[int]]:
-    """Match every round to all the others until nothing changes.
+    """Match every round to all other rounds until no assignment changes.
 
-    The model: a block draws its splits from those of its chain in other rounds, mixed with
-    everybody's, and its sums are those of the chain in neighbouring rounds plus a normal error.
+    The model: a block draws its splits from those of its chain in other rounds, mixed with those of
+    all clients. Its sums are those of the chain in neighbouring rounds plus a normal error.
     """
     draws = _Draws.of(splits, len(chains[0]))
-    for r in range(len(chains)):  # the first pass knows the rounds before alone
+    for r in range(len(chains)):  # the first pass uses only preceding rounds
         step = draws.weight(r)
         if sums is not None and r:
             near = np.zeros_like(sums[r])
             near[chains[r - 1]] = sums[r - 1]
             apart = (sums[r] - near[:, None]) ** 2
+            # the median step of the nearest chains is a robust estimate of the spread
             scale = 2 * np.median(apart.min(axis=0), axis=0) + 1e-9
             step -= SUMS_WEIGHT * (apart / scale).sum(axis=2)
         if r:
@@ -124,22 +134,22 @@ def _again(
 
 
 def _best(weight: Floats) -> list[int]:
-    """Return the chain of every block, the heaviest matching of weights (m, blocks)."""
+    """Return the chain of every block: the matching with the largest total weight, (m, blocks)."""
     chain, block = linear_sum_assignment(-weight)
     return [int(c) for _, c in sorted(zip(block, chain, strict=True))]
 
 
 @dataclass(eq=False)
 class _Draws:
-    """How often every chain has drawn every split."""
+    """Counts of how often every chain has drawn every split."""
 
-    blocks: list[Floats]  # list of float64 (blocks, n_splits): splits of every round's blocks
-    held: Floats  # float64 (m, n_splits): splits of every chain in the rounds that were put
+    blocks: list[Floats]  # float64 (blocks, n_splits) per round: splits of the blocks
+    held: Floats  # float64 (m, n_splits): splits of every chain in the added rounds
     pool: Floats  # float64 (n_splits,): shares of the splits in all blocks
 
     @staticmethod
     def of(splits: list[list[Counter[Split]]], m: int) -> _Draws:
-        """Number the splits."""
+        """Number the splits and count them per block."""
         number: dict[Split, int] = {}
         for blocks in splits:
             for counted in blocks:
@@ -154,7 +164,7 @@ class _Draws:
         return _Draws(out, np.zeros((m, out[0].shape[1])), total / max(total.sum(), 1.0))
 
     def put(self, r: int, numbers: list[int], sign: int) -> None:
-        """Add the blocks of a round to their chains; with sign -1 take them out."""
+        """Add the blocks of a round to their chains, or remove them if the sign is -1."""
         self.held[numbers] += sign * self.blocks[r]
 
     def weight(self, r: int) -> Floats:
@@ -182,7 +192,7 @@ def _spread(chains: list[list[int]], sums: list[Floats]) -> Floats:
 
 
 def _distance(chains: list[list[int]], sums: list[Floats], r: int, scale: Floats) -> Floats:
-    """Return minus the log likelihood of a round's sums for every chain, shape (m, blocks)."""
+    """Return the negative log likelihood of a round's sums for every chain, (m, blocks)."""
     apart = sums[r] - _neighbours(chains, sums, r)[:, None]
     return np.asarray((apart**2 / (2 * scale)).sum(axis=2))
 

@@ -1,8 +1,8 @@
-"""List the numbers of rows and positives (N, N1) that make up a leaf's sums.
+"""List the numbers of rows and positives (N, N1) that are compatible with a leaf's sums.
 
-A leaf holds n_c rows of each of C kinds, which have probability p_c and hessian h_c. Then
-``sum h_c n_c = H``, and ``sum p_c n_c - G`` is N1, a whole number. The search lists both halves of
-all compositions, pairs halves that add up to H, and keeps their totals N and N1.
+A leaf contains n_c rows of each of C kinds, which have probability p_c and hessian h_c. Then
+``sum h_c n_c = H``, and ``sum p_c n_c - G`` is the integer N1. The search lists both halves of all
+compositions, pairs halves that add up to H, and keeps their totals N and N1.
 """
 
 from dataclasses import dataclass
@@ -18,46 +18,68 @@ from fedtrees.core.compilation import kernel
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-MOST_HALVES = 2**20  # compositions per half: what two float32 sums can tell apart
-MOST_LIKELY = 2**18  # the same where only likely ones are listed
-MOST_MEETINGS = 2**24  # pairs of halves that are looked at
-MOST_SCORES = 2**22  # cells times rows of a cell that are weighed: 32 MB per array
-MOST_TOTALS = 256  # pairs (N, N1) told apart
-ROWS_BEFORE = 0.3  # pseudo-rows of every cell before own rows are counted
-# Standard deviations searched around what own rows suggest; fewer where the search is too long.
+MOST_HALVES = 2**20  # compositions per half: two float32 sums distinguish no more
+MOST_LIKELY = 2**18  # compositions per half if only likely ones are listed
+MOST_MEETINGS = 2**24  # pairs of halves that are examined
+MOST_SCORES = 2**22  # cells times possible counts of a cell: 32 MB per array
+MOST_TOTALS = 256  # distinct pairs (N, N1) that are stored
+ROWS_BEFORE = 0.3  # prior rows of every cell in addition to the local rows
+# Widths of the search in standard deviations, tried in turn until the search is short enough.
 SPREADS = (np.inf, 4.0, 3.0, 2.0)
 
 
 @dataclass(frozen=True, eq=False)
 class LeafEquations:
-    """The two equations of one leaf."""
+    """The two equations of one leaf.
 
-    # Hessian sum and its error
+    Attributes
+    ----------
+    h, h_error : float
+        Hessian sum and its largest error.
+    slope : float
+        ``v / eta``. The gradient sum is ``-slope (H + lambda)``.
+    slope_error : float
+        Relative error of the slope.
+    reg_lambda : float
+        L2 penalty.
+    """
+
+    # In units of hessians.
     h: float
     h_error: float
-    slope: float  # ``v / eta``: the gradient sum is ``-slope (H + lambda)``
-    slope_error: float  # Relative error of the slope
+    slope: float
+    slope_error: float
     reg_lambda: float
 
 
 @dataclass(frozen=True, eq=False)
 class Totals:
-    """Rows and positives that a leaf may hold."""
+    """Possible numbers of rows and positives of a leaf.
 
-    # int64 (k,): the likeliest first
+    Attributes
+    ----------
+    n, n1 : int64 array, shape (k,)
+        Rows and positives, most probable first.
+    weight : float64 array, shape (k,)
+        Log weight (nats), from the local rows in each cell.
+    complete : bool
+        Whether no other pair is possible.
+    """
+
+    # Sorted by weight, descending.
     n: Ints
     n1: Ints
-    weight: Floats  # float64 (k,): log weight, from the own rows in each cell
-    complete: bool  # Whether no other pair is possible
+    weight: Floats
+    complete: bool
 
 
 def totals_of(leaf: LeafEquations, cells: Cells) -> Totals:
-    """Return the totals of all compositions, or of the likely ones where there are too many."""
+    """Return the totals of all compositions, or of the likely ones if there are too many."""
     for spread in SPREADS:
         ranges = _likely(leaf, cells, spread)
-        found = None if ranges is None else _totals(leaf, cells, ranges)
-        if found is not None and (len(found.n) or found.complete):
-            return found
+        totals = None if ranges is None else _totals(leaf, cells, ranges)
+        if totals is not None and (len(totals.n) or totals.complete):
+            return totals
     return Totals(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), complete=False)
 
 
@@ -65,27 +87,27 @@ def totals_of(leaf: LeafEquations, cells: Cells) -> Totals:
 class _Ranges:
     """Numbers of rows that are tried per cell, and their log weights."""
 
-    # int64 (C,): tried are ``low`` to ``low + width`` rows
+    # int64 (C,): from ``low`` to ``low + width`` rows are tried
     low: Ints
     width: Ints
     # float64 (C, largest width + 1): log weight of ``low + k`` rows less that of ``low``
     score: Floats
-    complete: bool  # Whether all possible numbers are in the ranges
+    complete: bool  # the ranges contain all possible numbers
 
 
 def _likely(leaf: LeafEquations, cells: Cells, spread: float) -> _Ranges | None:
-    """Return ranges of so many standard deviations around what own rows suggest.
+    """Return ranges of `spread` standard deviations around the shares of the local rows.
 
-    None where there is more to weigh than `MOST_SCORES`.
+    The result is None if it would have more than `MOST_SCORES` entries.
     """
-    most = int((leaf.h + leaf.h_error) / cells.h.min()) + 1
+    largest = int((leaf.h + leaf.h_error) / cells.h.min()) + 1
     r = cells.own + ROWS_BEFORE
-    scale = max(leaf.h / float(r @ cells.h), 1e-3)  # the client's rows to own ones
-    low, high = np.zeros(len(r), dtype=np.int64), np.full(len(r), most)
+    scale = max(leaf.h / float(r @ cells.h), 1e-3)  # ratio of client rows to local rows
+    low, high = np.zeros(len(r), dtype=np.int64), np.full(len(r), largest)
     if np.isfinite(spread):
         sd = np.sqrt(r * scale * (1 + scale))
         low = np.maximum(np.floor(r * scale - spread * sd), 0).astype(np.int64)
-        high = np.minimum(np.ceil(r * scale + spread * sd), most).astype(np.int64)
+        high = np.minimum(np.ceil(r * scale + spread * sd), largest).astype(np.int64)
         low = np.minimum(low, high)
     widest = int((high - low).max()) + 1
     if len(r) * widest > MOST_SCORES:
@@ -96,10 +118,11 @@ def _likely(leaf: LeafEquations, cells: Cells, spread: float) -> _Ranges | None:
 
 
 def _totals(leaf: LeafEquations, cells: Cells, ranges: _Ranges) -> Totals | None:
-    """Return the totals of all compositions in the ranges, None where there are too many."""
+    """Return the totals of all compositions in the ranges, None if there are too many."""
     total = leaf.h + leaf.h_error - float(ranges.low @ cells.h)
     if total < 0:
         return Totals(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), complete=False)
+    # halves with similar cells give lists of similar length
     order = _alternating(cells.h)
     h, p, width, score = (x[order] for x in (cells.h, cells.p, ranges.width, ranges.score))
     halves = _halves(h, width, total, MOST_HALVES if ranges.complete else MOST_LIKELY)
@@ -116,49 +139,51 @@ def _totals(leaf: LeafEquations, cells: Cells, ranges: _Ranges) -> Totals | None
     if (end - begin).sum() > MOST_MEETINGS:
         return None
     step_error = float(np.abs(cells.step - 1).max())
-    found = np.zeros((MOST_TOTALS, 2), dtype=np.int64)
+    totals = np.zeros((MOST_TOTALS, 2), dtype=np.int64)
     weight = np.full(MOST_TOTALS, -np.inf)
     fixed = ranges.low @ np.stack([cells.h, cells.p], axis=1)
     many = _meet(
         *first, *second, begin, end, np.append(h, np.inf), middle,
         (leaf.slope, leaf.slope_error, leaf.reg_lambda, step_error),
-        (float(fixed[0]), float(fixed[1]), int(ranges.low.sum())), found, weight,
+        (float(fixed[0]), float(fixed[1]), int(ranges.low.sum())), totals, weight,
     )  # fmt: skip
     k = min(many, MOST_TOTALS)
     best = np.argsort(-weight[:k], kind="stable")
     complete = ranges.complete and many <= MOST_TOTALS
-    return Totals(found[best, 0], found[best, 1], weight[best], complete)
+    return Totals(totals[best, 0], totals[best, 1], weight[best], complete)
 
 
 def _alternating(h: Floats) -> NDArray[np.intp]:
-    """Order the cells so that both halves have heavy and light ones."""
+    """Order the cells such that both halves contain cells of large and small hessian."""
     heavy = np.argsort(-h, kind="stable")
     return np.concatenate([heavy[::2], heavy[1::2]])
 
 
 def _halves(
-    h: Floats, width: Ints, total: float, most: int
+    h: Floats, width: Ints, total: float, limit_of_list: int
 ) -> tuple[tuple[slice, float], tuple[slice, float], float] | None:
-    """Return how to halve compositions: cells and largest sum per half, and where to cut sums.
+    """Return a division of the compositions: cells and largest sum of each half, and the border.
 
-    Either each half has half of the cells, or all cells and half of the sum; the latter is shorter
-    where many cells have few rows each. None where both lists are too long.
+    Either each half contains half of the cells, or all cells up to half of the sum. The latter is
+    shorter if many cells have few rows each. None is returned if both lists are too long.
     """
     c, k = len(h), (len(h) + 1) // 2
     by_cells = ((slice(0, k), total), (slice(k, c), total), -np.inf)
     by_sum = ((slice(0, c), total / 2), (slice(0, c), total / 2 + float(h.max())), total / 2)
     sizes = []
     for halves in (by_cells, by_sum):
-        counts = [_count(h[cells], width[cells], limit, most) for cells, limit in halves[:2]]
+        counts = [
+            _count(h[cells], width[cells], limit, limit_of_list) for cells, limit in halves[:2]
+        ]
         sizes.append(max(counts))
     best = (by_cells, by_sum)[int(np.argmin(sizes))]
-    return best if min(sizes) < most else None
+    return best if min(sizes) < limit_of_list else None
 
 
 def _list(
     h: Floats, p: Floats, width: Ints, score: Floats, limit: float, start: int
 ) -> tuple[NDArray[Any], ...]:
-    """List compositions: their sums of h, p and score; rows, lowest and highest cell."""
+    """List compositions: their sums of h, p and score, rows, and lowest and highest cell."""
     m = _count(h, width, limit, MOST_HALVES)
     sums, cells = np.zeros((m, 3)), np.zeros((m, 3), dtype=np.int64)
     _fill(h, p, width, score, limit, start, sums, cells)
@@ -166,25 +191,25 @@ def _list(
 
 
 @kernel
-def _count(h: Floats, width: Ints, limit: float, most: int) -> int:
-    """Return how many compositions have a sum of at most `limit`; stop at `most`."""
+def _count(h: Floats, width: Ints, limit: float, max_count: int) -> int:
+    """Return the number of compositions with a sum of at most `limit`, but no more than `most`."""
     c = h.shape[0]
     n = np.zeros(c, dtype=np.int64)
     above = np.zeros(c + 1)  # sum over this cell and those after
-    found = 1
+    n_compositions = 1
     j = 0
-    while j < c and found < most:
+    while j < c and n_compositions < max_count:
         total = above[j + 1] + (n[j] + 1) * h[j]
         if n[j] < width[j] and total <= limit:
             n[j] += 1
             for i in range(j + 1):
                 above[i] = total
-            found += 1
+            n_compositions += 1
             j = 0
         else:
             n[j] = 0
             j += 1
-    return found
+    return n_compositions
 
 
 @kernel
@@ -198,7 +223,7 @@ def _fill(
     sums: Floats,
     cells: Ints,
 ) -> None:
-    """Fill in the compositions that `_count` counts; columns as of `_list`."""
+    """Fill in the compositions that `_count` counts, in the columns of `_list`."""
     c = h.shape[0]
     n = np.zeros(c, dtype=np.int64)
     above = np.zeros((c + 1, 3))
@@ -216,13 +241,13 @@ def _fill(
         n[j] += 1
         mean = above[j + 1, 1] + n[j] * p[j]
         weight = above[j + 1, 2] + score[j, n[j]]
-        held = rows[j + 1] + n[j]
+        n_rows = rows[j + 1] + n[j]
         end = last[j + 1] if last[j + 1] >= 0 else start + j
         for i in range(j + 1):
             above[i, 0], above[i, 1], above[i, 2] = total, mean, weight
-            rows[i], last[i] = held, end
+            rows[i], last[i] = n_rows, end
         sums[at, 0], sums[at, 1], sums[at, 2] = total, mean, weight
-        cells[at, 0], cells[at, 1], cells[at, 2] = held, start + j, end
+        cells[at, 0], cells[at, 1], cells[at, 2] = n_rows, start + j, end
         at += 1
         j = 0
 
@@ -232,15 +257,15 @@ def _meet(
     a_h: Floats, a_p: Floats, a_score: Floats, a_n: Ints, a_first: Ints, a_last: Ints,
     b_h: Floats, b_p: Floats, b_score: Floats, b_n: Ints, b_first: Ints, b_last: Ints,
     begin: Ints, end: Ints, h: Floats, middle: float,
-    known: tuple[float, float, float, float], fixed: tuple[float, float, int],
-    found: Ints, weight: Floats,
+    leaf_constants: tuple[float, float, float, float], fixed: tuple[float, float, int],
+    totals: Ints, weight: Floats,
 ) -> int:  # fmt: skip
-    """Collect the totals of all pairs that add up, and return how many there are.
+    """Collect the totals of all pairs that add up, and return their number.
 
-    That is one more than fit where they do not fit. The two conditions on cells and ``middle`` let
-    every composition occur in one pair only.
+    If there is no room for all, the number is one more than the room. The two conditions on cells
+    and ``middle`` ensure that every composition occurs in exactly one pair.
     """
-    slope, slope_error, reg_lambda, step_error = known
+    slope, slope_error, reg_lambda, step_error = leaf_constants
     many = 0
     for i in range(a_h.shape[0]):
         for k in range(begin[i], end[i]):
@@ -255,12 +280,12 @@ def _meet(
                 continue
             score = a_score[i] + b_score[k]
             at = 0
-            while at < many and (found[at, 0] != n or found[at, 1] != n1):
+            while at < many and (totals[at, 0] != n or totals[at, 1] != n1):
                 at += 1
-            if at == found.shape[0]:
+            if at == totals.shape[0]:
                 return at + 1
             if at == many:
-                found[at, 0], found[at, 1], weight[at] = n, n1, score
+                totals[at, 0], totals[at, 1], weight[at] = n, n1, score
                 many += 1
             else:
                 top = max(weight[at], score)

@@ -1,4 +1,4 @@
-"""Evidence of one client at a time, where its own histograms are seen."""
+"""Evidence about single clients from the histograms that each of them sent."""
 
 from dataclasses import replace
 
@@ -13,22 +13,22 @@ from fedtrees.core.view import View
 from fedtrees.messages.boosting import LabelSums
 from fedtrees.trees.boosted.fixed_point import from_fixed
 
-# Of a client's bins, so much is to be no noise: else their sum over clients says more. Breast
-# cancer, three seeds: laplace-hist 16 (.5) .610 -> .620, hist-rounding 1 (.3) .610 -> .617,
-# laplace-hist 1 (.004) .553 -> .549.
+# Smallest mean reliability of single clients' bins. Below it, the sum over clients is more
+# informative. Breast cancer, three seeds: laplace-hist 16 (.5) .610 -> .620, hist-rounding 1 (.3)
+# .610 -> .617, laplace-hist 1 (.004) .553 -> .549.
 LEAST_RELIABLE = 0.1
-# Bins of all clients' nodes that are kept, of 16 bytes each: half a gigabyte.
+# Largest number of bins of all clients and nodes, of 16 bytes each: half a gigabyte.
 MOST_BINS = 3e7
 
 
 def told_apart(view: View) -> dict[str, Evidence]:
-    """Return one `Evidence` for each client that is not a principal, by the client's name.
+    """Return the evidence of each client that the adversary does not control, by name.
 
     The sums of a client's nodes and bins are computed from the histograms that this client sent,
-    with the noise that it added itself. The trees are those of `evidence_of`.
+    with the noise that it added. The trees are those of `evidence_of`.
 
-    Returns: Empty where the view contains only sums over clients, fewer than two other clients,
-    or more than `MOST_BINS` bins, and where noise hides nearly everything in single histograms
+    The result is empty if the view contains only sums over clients, fewer than two other clients,
+    or more than `MOST_BINS` bins, and if noise hides nearly everything in single histograms
     (`LEAST_RELIABLE`).
     """
     replayed = replay_trees(view, by_client=True)
@@ -36,6 +36,7 @@ def told_apart(view: View) -> dict[str, Evidence]:
     if first_tree is None:
         return {}
     names = sorted(first_tree.sums.keys() - {EVERYONE, OTHERS, *view.principals})
+    # with one other client the sums over clients are already its sums
     joint = evidence_of(view) if len(names) > 1 else None
     if joint is None or joint.cuts is None:
         return {}
@@ -70,7 +71,7 @@ def told_apart(view: View) -> dict[str, Evidence]:
 
 
 def _sizes(view: View, evidence_of_client: dict[str, Evidence]) -> NDArray[np.int64]:
-    """Return how many rows every client has: as it told, or as its sums over all rows have it."""
+    """Return the number of rows of every client: announced, or from its sums over all rows."""
     rows = {item.sender: float(m.sums[0]) for item, m in view.messages(LabelSums)}
     if not evidence_of_client.keys() <= rows.keys():
         rows = {

@@ -1,8 +1,8 @@
-"""Class counts of a client's first tree where others' trees came before it (cyclic boosting).
+"""Class counts of a client's first tree if other clients' trees came before (cyclic boosting).
 
-Its rows have different probabilities, so Di Gennaro et al. (2025), Eqs. 4-9, do not hold; but the
-probabilities are few and known. In a small leaf a single pair (N, N1) makes up both sums. In a
-large one many pairs do, and own rows tell which is likely.
+The rows of the client have different probabilities, so that Di Gennaro et al. (2025), Eqs. 4-9, do
+not apply. The possible probabilities are few and known. In a small leaf a single pair (N, N1) gives
+both sums. In a large leaf many pairs do, and the local rows determine which is likely.
 """
 
 from dataclasses import dataclass
@@ -27,23 +27,45 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class LateCounts:
-    """Counts of one tree."""
+    """Counts of one tree.
 
-    # int64 (J,): rows and positives of every leaf; the likeliest pair where several are possible
+    Attributes
+    ----------
+    n, n1 : int64 array, shape (J,)
+        Rows and positives of every leaf. The most probable pair if several are possible.
+    certain : bool array, shape (J,)
+        Whether no other pair gives the leaf's sums.
+    """
+
+    # int64 (J,) each
     n: Ints
     n1: Ints
-    certain: NDArray[np.bool_]  # bool (J,): whether no other pair makes up the leaf's sums
+    certain: NDArray[np.bool_]
 
 
 def late_counts(
     evidence: Evidence, own: Table | None, schema: Schema, h_error: Floats | None = None
 ) -> LateCounts | None:
-    """Return the counts of a client's first tree, which comes after foreign ones.
+    """Return the counts of a client's first tree, which comes after foreign trees.
 
-    Own rows tell which counts are likely. ``h_error``, float64 (J,), is the error of the leaves'
-    hessian sums; that of float32 if not given. None with more than two classes, without sums, and
-    where sums are noisy, values rounded, or drawn towards 0. Where the client's rounds draw a
-    sample of its rows, the counts are of the sample.
+    If the client's rounds are subsampled, the counts are those of the sample.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        Trees of the client and foreign trees.
+    own : Table or None
+        Rows that determine which counts are likely.
+    schema : Schema
+        Categories of the columns.
+    h_error : float64 array, shape (J,), optional
+        Error of the leaves' hessian sums. Default is that of float32.
+
+    Returns
+    -------
+    LateCounts or None
+        None with more than two classes, without sums, and if sums are noisy, values rounded, or
+        shrunk by an L1 penalty.
     """
     t = next(t for t in range(len(evidence.trees)) if not evidence.is_foreign(t))
     tree = evidence.trees[t]
@@ -60,30 +82,33 @@ def late_counts(
         n = np.rint(h).astype(np.int64)
         return LateCounts(n, np.zeros_like(n), h_error < 0.25)
     slope = -tree.g[tree.leaves] / (h + evidence.reg_lambda)
-    found: list[Totals | None] = []
+    totals_of_leaves: list[Totals | None] = []
     guess = np.zeros((len(h), 2), dtype=np.int64)
     for j, cells in enumerate(cells_of(evidence, t, own, schema)):
         if cells is None:
-            found.append(None)
+            totals_of_leaves.append(None)
             guess[j] = np.rint(h[j] / 0.25), 0
             continue
+        # the fixed-point error grows with the number of rows, which is at most h / min(h)
         error = float(h_error[j] + PER_ROW * h[j] / cells.h.min())
         leaf = LeafEquations(h[j], error, slope[j], VALUE_ERROR, evidence.reg_lambda)
-        if h[j] < evidence.min_child_weight * (1 - 1e-5):  # no gradient sum: such a leaf weighs 0
-            found.append(None)
+        if h[j] < evidence.min_child_weight * (
+            1 - 1e-5
+        ):  # XGBoost sets the weight to 0, which hides the gradient
+            totals_of_leaves.append(None)
             guess[j] = _about(leaf, cells)
             continue
         totals = totals_of(leaf, cells)
-        found.append(totals)
+        totals_of_leaves.append(totals)
         guess[j] = (totals.n[0], totals.n1[0]) if len(totals.n) else _about(leaf, cells)
-    sure = np.array([f is not None and f.complete and len(f.n) == 1 for f in found])
-    if any(f is not None and f.complete and not len(f.n) for f in found):
-        sure[:] = False  # sums that no rows make up: something here is not as assumed
+    sure = np.array([f is not None and f.complete and len(f.n) == 1 for f in totals_of_leaves])
+    if any(f is not None and f.complete and not len(f.n) for f in totals_of_leaves):
+        sure[:] = False  # no rows give these sums, so that an assumption is violated
     return LateCounts(guess[:, 0], guess[:, 1], sure)
 
 
 def _about(leaf: LeafEquations, cells: Cells) -> tuple[int, int]:
-    """Return the counts of a leaf whose rows are spread over the cells like own rows."""
+    """Return the counts of a leaf if its rows are distributed like the local rows."""
     n = cells.own + ROWS_BEFORE
     n = n * leaf.h / float(n @ cells.h)
     rows = int(np.rint(n.sum()))

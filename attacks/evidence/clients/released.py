@@ -1,4 +1,4 @@
-"""A released model of trees that clients grew, as the messages that it was put together from."""
+"""Convert a released model of trees that clients grew into the messages that it was built from."""
 
 from itertools import pairwise
 from typing import Any
@@ -17,34 +17,35 @@ Floats = NDArray[np.float32]
 
 
 def released_trees(view: View) -> list[SharedTrees]:
-    """Return the messages of a released model; none where it does not say who grew what.
+    """Return the messages of a released model, or an empty list if the growers are not determined.
 
-    That follows from public parameters: in bagging every client adds as many trees in a round, and
-    of models of their own, whose average it is, everybody's has as many. Base scores of these are
-    not told: the models' mean stands for all.
+    Public parameters determine the grower of each tree. In bagging every client adds the same
+    number of trees per round. An average of separate models contains the same number of trees of
+    every client. Base scores of separate models are not released, so that their mean is used for
+    all.
     """
-    found = next((m for _, m in view.messages(BoostedModel)), None)
+    model = next((m for _, m in view.messages(BoostedModel)), None)
     rounds = view.parameters.get("trees", 0)
-    if found is None or "intercept" not in view.parameters:
+    if model is None or "intercept" not in view.parameters:
         return []
     shared, bagged = (name in view.parameters for name in ("local_trees", "arrival"))
     if shared and not bagged:
-        return [_trees(view, found, 0, 0, len(found.sizes))]
+        return [_trees(view, model, 0, 0, len(model.sizes))]
     if shared:
-        steps = range(0, len(found.sizes) + 1, len(found.sizes) // rounds)
-        if len(found.sizes) % rounds:
-            return []  # some client did not answer in some round
-        return [_trees(view, found, r, a, b) for r, (a, b) in enumerate(pairwise(steps))]
-    each = rounds * len(found.base_margin)
+        steps = range(0, len(model.sizes) + 1, len(model.sizes) // rounds)
+        if len(model.sizes) % rounds:
+            return []  # a client did not reply in some round
+        return [_trees(view, model, r, a, b) for r, (a, b) in enumerate(pairwise(steps))]
+    each = rounds * len(model.base_margin)
     clients = [*view.roles.values()].count("client")
-    if len(found.sizes) != each * clients:
+    if len(model.sizes) != each * clients:
         return []
     return [
         ClientModels(
             0,
-            **_nodes(view, found, slice(None), clients),
-            sizes=found.sizes,
-            base_score=np.repeat(_score(view, found)[None], clients, axis=0),
+            **_nodes(view, model, slice(None), clients),
+            sizes=model.sizes,
+            base_score=np.repeat(_score(view, model)[None], clients, axis=0),
             owner=np.arange(clients, dtype=np.int32),
             trees=np.full(clients, each),
         )
@@ -69,14 +70,14 @@ def _score(view: View, model: BoostedModel) -> Floats:
 
 
 def _nodes(view: View, model: BoostedModel, span: slice, times: float = 1) -> dict[str, Any]:
-    """Return the fields of nodes as XGBoost has them, leaf values so many times as large."""
-    value, told = model.value * np.float32(times), {}
+    """Return the node fields in XGBoost's format, with leaf values multiplied by `times`."""
+    value, sums = model.value * np.float32(times), {}
     if model.g is not None and model.h is not None:
         root = np.zeros(len(value), dtype=bool)
         root[np.cumsum(model.sizes) - model.sizes] = True
         weight = weights_of(model.g, model.h, params_of(view))
         weights = np.where((model.feature >= 0) | root, weight, value).astype(np.float32)
-        told = {"sum_hessian": model.h, "base_weights": weights, "loss_changes": model.gain}
+        sums = {"sum_hessian": model.h, "base_weights": weights, "loss_changes": model.gain}
     same = ("feature", "threshold", "left", "default_left")
-    every = {**{name: getattr(model, name) for name in same}, "value": value, **told}
-    return {name: None if part is None else part[span] for name, part in every.items()}
+    columns = {**{name: getattr(model, name) for name in same}, "value": value, **sums}
+    return {name: None if part is None else part[span] for name, part in columns.items()}

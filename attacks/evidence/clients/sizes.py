@@ -1,4 +1,4 @@
-"""How many rows each client has whose trees were seen."""
+"""Estimate the number of rows of each client whose trees are seen."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,20 +22,29 @@ Floats = NDArray[np.float64]
 def sized(
     view: View, evidence: Sequence[Evidence], late: Sequence[LateCounts | None]
 ) -> list[Evidence]:
-    """Add the number of rows to the evidence of each client attacked, where it follows.
+    """Add the number of rows to the evidence of each attacked client, if it can be determined.
 
-    The number of all rows is declared. A single client has what own rows leave of it. Several
-    clients of whom only leaf values are seen share it as those make likely. Clients whose first
-    tree was grown on others' trees (``late`` has its counts) share what the others leave.
+    The number of all rows is declared. A single client has the rows that are not the adversary's.
+    If only leaf values of several clients are seen, the most probable division is chosen. Clients
+    whose first tree was grown on other clients' trees share the remaining rows.
+
+    Parameters
+    ----------
+    view : View
+        The adversary's view.
+    evidence : sequence of Evidence
+        One entry per attacked client.
+    late : sequence of (LateCounts or None)
+        Counts of clients whose first tree was grown on other clients' trees.
     """
     rest = view.n_rows - (0 if view.rows is None else len(view.rows))
-    others = [n for n, r in view.roles.items() if r == "client" and n not in view.principals]
-    everybody = len(others) == len(evidence)
+    other_clients = [n for n, r in view.roles.items() if r == "client" and n not in view.principals]
+    is_complete = len(other_clients) == len(evidence)
     later = [e.is_foreign(0) for e in evidence]
     if not any(later):
-        if everybody and len(evidence) == 1:
+        if is_complete and len(evidence) == 1:
             return [replace(evidence[0], n_rows=rest)]
-        return _jointly(evidence, view, rest, everybody)
+        return _jointly(evidence, view, rest, is_complete)
     for e, is_late in zip(evidence, later, strict=True):
         if not is_late:
             rest -= round(_first_rows(e, view) / e.share)
@@ -52,7 +61,7 @@ def sized(
 
 
 def _told_nothing(evidence: Evidence, view: View) -> Evidence:
-    """Return evidence with as many rows as clients have on average, where nothing tells more."""
+    """Return evidence with the average number of rows of a client if nothing else is known."""
     if evidence.targets is None or evidence.level != "values":
         return evidence
     return replace(evidence, n_rows=round(_first_rows(evidence, view) / evidence.share))
@@ -61,26 +70,27 @@ def _told_nothing(evidence: Evidence, view: View) -> Evidence:
 def _jointly(
     evidence: Sequence[Evidence], view: View, rest: int, everybody: bool
 ) -> list[Evidence]:
-    """Choose the likeliest numbers of rows; they sum to `rest`, or at most to it."""
-    if everybody and all(e.share < 1 for e in evidence):  # sizes of samples tell those of all
+    """Choose the most probable numbers of rows, with sum `rest`, or at most `rest`."""
+    if everybody and all(e.share < 1 for e in evidence):  # sizes of samples are proportional
         samples = np.array([_first_rows(e, view) for e in evidence], dtype=np.float64)
         sizes = share_out(np.maximum(samples, 1.0), max(rest, 0)).tolist()
         return [replace(e, n_rows=n) for e, n in zip(evidence, sizes, strict=True)]
     if any(e.level != "values" or e.share < 1 for e in evidence):
         return list(evidence)
     total = rest if everybody else None
-    known = [_scores_of(e, view) for e in evidence]
+    scores = [_scores_of(e, view) for e in evidence]
     even = _evenly(rest)
-    sizes = _likeliest([even if s is None else s for s in known], rest, total)
-    sizes = sizes or _likeliest([even] * len(known), rest, total)
+    sizes = _likeliest([even if s is None else s for s in scores], rest, total)
+    sizes = sizes or _likeliest([even] * len(scores), rest, total)
     if sizes is None:
         return list(evidence)
     return [replace(e, n_rows=n) for e, n in zip(evidence, sizes, strict=True)]
 
 
-def _likeliest(scores: Sequence[Floats], most: int, total: int | None) -> list[int] | None:
-    """Return the numbers of greatest log weight with a given sum (None: of at most `most`)."""
-    before = [np.where(np.arange(most + 1) == 0, 0.0, -np.inf)]
+def _likeliest(scores: Sequence[Floats], most_rows: int, total: int | None) -> list[int] | None:
+    """Return the numbers of greatest log weight with a given sum (None: at most `most_rows`)."""
+    # max-plus dynamic programme over clients; the state is the number of rows so far
+    before = [np.where(np.arange(most_rows + 1) == 0, 0.0, -np.inf)]
     for score in scores:
         before.append(_sum_of(before[-1], score))
     left = int(np.argmax(before[-1])) if total is None else total
@@ -94,26 +104,26 @@ def _likeliest(scores: Sequence[Floats], most: int, total: int | None) -> list[i
     return sizes
 
 
-def _evenly(most: int) -> Floats:
-    """Return log weights for a client of whom nothing is known; they favour equal numbers."""
+def _evenly(most_rows: int) -> Floats:
+    """Return log weights for a client without information. They favour equal numbers."""
     with np.errstate(divide="ignore"):
-        return np.log(np.arange(most + 1))
+        return np.log(np.arange(most_rows + 1))
 
 
 def _scores_of(evidence: Evidence, view: View) -> Floats | None:
-    """Return the log weight of every number of rows, from all trees of a client's first round."""
-    found = [
+    """Return the log weight of every number of rows, from all trees of a first round."""
+    scores = [
         size_scores(evidence, sums, first_gradient(evidence, t), t)
         for t, sums in enumerate(victim_sums(evidence, _own(view), evidence.outputs, False))
     ]
-    if any(f is None for f in found):
+    if any(f is None for f in scores):
         return None
-    score: Floats = np.sum(found, axis=0)
+    score: Floats = np.sum(scores, axis=0)
     return score if np.isfinite(score).any() else None
 
 
 def _sum_of(before: Floats, score: Floats) -> Floats:
-    """Return the best log weight of every sum of two numbers, an array as long as `before`."""
+    """Return the best log weight of every sum of two numbers, as many as `before` has."""
     out = np.full(len(before), -np.inf)
     for n in np.flatnonzero(np.isfinite(score[: len(before)])):
         np.maximum(out[n:], before[: len(before) - n] + score[n], out=out[n:])
@@ -125,11 +135,13 @@ def _own(view: View) -> Table:
 
 
 def _first_rows(evidence: Evidence, view: View) -> int:
-    """Return how many rows a client has whose first tree was grown before any other."""
-    own = _own(view)
-    if evidence.targets is not None and evidence.level == "values":  # no value tells
+    """Return the number of rows of a client whose first tree was grown before all other trees."""
+    local_rows = _own(view)
+    if evidence.targets is not None and evidence.level == "values":  # leaf values do not reveal it
         return round(view.n_rows * evidence.share / [*view.roles.values()].count("client"))
-    counts = first_counts(evidence, victim_sums(evidence, own, 1, False)[0], len(own), False)
+    counts = first_counts(
+        evidence, victim_sums(evidence, local_rows, 1, False)[0], len(local_rows), False
+    )
     return int((counts.n0 + counts.n1).sum())
 
 
@@ -138,34 +150,34 @@ def _counted_sizes(late: LateCounts) -> Floats:
     return np.array([late.n.sum() - positives, positives])
 
 
-def _class_sizes(evidence: Evidence, own: Table | None) -> Floats:
-    """Estimate the rows of each class from the root sums of a first tree on other trees.
+def _class_sizes(evidence: Evidence, prior_rows: Table | None) -> Floats:
+    """Estimate the rows of each class from the root sums of a first tree on foreign trees.
 
-    Rows of a class are assumed to have the mean gradients of the prior's rows (``own``) of that
-    class. The root's sums are then linear in the class sizes.
+    Rows of a class are assumed to have the mean gradients of the prior's rows of that class. The
+    root's sums are then linear in the class sizes.
     """
     if evidence.targets is not None:
         return np.array([1.0, 0.0])
     classes, outputs = max(evidence.outputs, 2), evidence.outputs
     first = int(np.flatnonzero(~np.array(evidence.foreign))[0])
     equal = np.ones(classes)
-    if evidence.trees[first].h is None or own is None or not len(own):
-        return equal if own is None else np.bincount(own.y, minlength=classes) + 0.5
-    margin = at_tree(evidence, own.X, first)[1]
+    if evidence.trees[first].h is None or prior_rows is None or not len(prior_rows):
+        return equal if prior_rows is None else np.bincount(prior_rows.y, minlength=classes) + 0.5
+    margin = at_tree(evidence, prior_rows.X, first)[1]
     rows, sums = [], []
     for k in range(outputs):
         tree = evidence.trees[first + k]
         assert tree.g is not None
         assert tree.h is not None
         for c, seen in enumerate((tree.g, tree.h)):
-            rows.append([_mean(own, margin, j, k, c) for j in range(classes)])
+            rows.append([_mean(prior_rows, margin, j, k, c) for j in range(classes)])
             sums.append(seen[tree.leaves].sum())
-    found: Floats = nnls(np.array(rows), np.array(sums))[0]
-    return np.maximum(found, 1e-3)
+    solution: Floats = nnls(np.array(rows), np.array(sums))[0]
+    return np.maximum(solution, 1e-3)
 
 
-def _mean(own: Table, margin: NDArray[np.float32], label: int, output: int, part: int) -> float:
-    """Return the mean gradient (part 0) or hessian (1) of own rows of a class, or of all."""
-    of_class = own.y == label
+def _mean(rows: Table, margin: NDArray[np.float32], label: int, output: int, part: int) -> float:
+    """Return the mean gradient (part 0) or hessian (1) of the rows of a class, or of all rows."""
+    of_class = rows.y == label
     chosen = margin[of_class] if of_class.any() else margin
     return float(gradients(chosen, np.full(len(chosen), label), output=output)[part].mean())

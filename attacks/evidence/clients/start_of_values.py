@@ -1,9 +1,9 @@
-"""A client's own base score from the leaf values of its first tree alone.
+"""A client's base score from the leaf values of its first tree only.
 
-A client of N rows, N1 of them positive, starts from the float32 of N1 / N. A leaf of n rows and n1
-positives then has the value ``-eta (n p - n1) / (n h + lambda)``. With a wrong p, some leaf has no
-whole n and n1, or those of all leaves do not add up to N and N1. This is all that `split-only`
-leaves to see.
+A client with N rows, N1 of them positive, starts from the float32 of N1 / N. A leaf of n rows and
+n1 positives then has the value ``-eta (n p - n1) / (n h + lambda)``. With a wrong p, some leaf has
+no integer n and n1, or those of all leaves do not add up to N and N1. The defense `split-only`
+reveals nothing more than these values.
 """
 
 from __future__ import annotations
@@ -31,27 +31,49 @@ MOST_SHARES = 3_000_000  # shares within one distance; more take minutes
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """Shares of positives, and the gradients of rows that start from them."""
+    """Shares of positives, and the gradients of rows that start from them.
 
-    # int64 (m,): numerators and denominators in lowest terms; a table may have any multiple of both
+    Attributes
+    ----------
+    positives, rows : int64 array, shape (m,)
+        Numerators and denominators in lowest terms. A table may have any multiple of both.
+    p, h, step : float64 array, shape (m,)
+        Gradient of a row of class 0, its hessian, and gradient of class 0 less that of class 1.
+    intercept : {"mean", "newton"}
+        How the client estimates its base score.
+    """
+
+    # int64 (m,)
     positives: Ints
     rows: Ints
-    # float64 (m,): gradient of a row of class 0, its hessian, and gradient of class 0 less that of
-    # class 1
+    # float64 (m,)
     p: Floats
     h: Floats
     step: Floats
-    intercept: str = "mean"  # {"mean", "newton"}: how the client estimates its base score
+    intercept: str = "mean"
 
     @staticmethod
     def near(expected: float, distance: float, most_rows: int, intercept: str) -> Shares:
-        """Return all shares within a distance of the expected one, of at most so many rows."""
+        """Return all shares within a distance of the expected one.
+
+        Parameters
+        ----------
+        expected : float
+            Expected share of positives.
+        distance : float
+            Largest difference.
+        most_rows : int
+            Largest denominator.
+        intercept : {"mean", "newton"}
+            How the client estimates its base score.
+        """
         rows = np.arange(2, most_rows + 1, dtype=np.int64)
         low = np.maximum(np.ceil((expected - distance) * rows), 1).astype(np.int64)
         high = np.minimum(np.floor((expected + distance) * rows), rows - 1).astype(np.int64)
         count = np.maximum(high - low + 1, 0)
         d = np.repeat(rows, count)
         a = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count - low, count)
+        # equal shares are tested once, in lowest terms
         lowest = np.gcd(a, d) == 1
         a, d = a[lowest], d[lowest]
         return Shares(a, d, *_gradients(_scores(a / d, intercept)), intercept)
@@ -62,7 +84,7 @@ class Shares:
         return _scores(self.positives / self.rows, self.intercept)
 
     def take(self, some: NDArray[np.bool_]) -> Shares:
-        """Return some of the shares."""
+        """Return the shares selected by a mask."""
         parts = (self.positives, self.rows, self.p, self.h, self.step)
         return Shares(*(part[some] for part in parts), self.intercept)
 
@@ -86,10 +108,18 @@ def _gradients(score: NDArray[np.float32]) -> tuple[Floats, Floats, Floats]:
 
 @dataclass(frozen=True, eq=False)
 class LeafValues:
-    """Leaf values of a first tree, and what it was grown with.
+    """Leaf values of a first tree, and its training parameters.
 
-    `slope`: float64 array, shape (J,). ``v / eta``, eta in float32.
-    `reg_lambda, least_h`: L2 penalty, and the smallest hessian sum that a leaf may have.
+    Attributes
+    ----------
+    slope : float64 array, shape (J,)
+        ``v / eta``, eta in float32.
+    reg_lambda : float
+        L2 penalty.
+    least_h : float
+        Smallest hessian sum of a leaf.
+    most_rows : int
+        Upper bound on the number of rows.
     """
 
     slope: Floats
@@ -99,7 +129,19 @@ class LeafValues:
 
     @staticmethod
     def of(tree: Tree, eta: float, reg_lambda: float, least_h: float, most_rows: int) -> LeafValues:
-        """Return the leaf values of a tree, small ones first: they exclude most."""
+        """Return the leaf values of a tree, small ones first because they exclude most.
+
+        Parameters
+        ----------
+        tree : Tree
+            The first tree.
+        eta, reg_lambda : float
+            Learning rate and L2 penalty.
+        least_h : float
+            Smallest hessian sum of a child.
+        most_rows : int
+            Upper bound on the number of rows.
+        """
         slope = tree.value[tree.leaves] / np.float64(np.float32(eta))
         ordered = slope[np.argsort(np.abs(slope))]
         least = 0.0 if len(tree) == 1 else least_h * (1 - 1e-5)
@@ -123,38 +165,48 @@ class LeafValues:
 def shares_of_values(leaves: LeafValues, expected: float, intercept: str) -> Shares | None:
     """Return the shares of positives that explain all leaves of a first tree.
 
-    `expected`: A guess at the share. The search starts there and ends once a share explains all
-    leaves.
-    `intercept`: {"mean", "newton"}. How the client estimates its base score.
+    Parameters
+    ----------
+    leaves : LeafValues
+        Values of the leaves.
+    expected : float
+        Expected share. The search starts there and ends when a share explains all leaves.
+    intercept : {"mean", "newton"}
+        How the client estimates its base score.
 
-    Returns: The nearest shares that do; None where none does.
+    Returns
+    -------
+    Shares or None
+        Shares within the smallest distance that contains any. None if no share explains the leaves,
+        or if there are more than `MOST_SHARES`.
     """
     for distance in DISTANCES:
         if distance * leaves.most_rows**2 > MOST_SHARES:
             return None
         shares = Shares.near(expected, distance, leaves.most_rows, intercept)
-        held = np.zeros(len(shares.p), dtype=np.bool_)
+        is_possible = np.zeros(len(shares.p), dtype=np.bool_)
         _explained(
             shares.p, shares.h, shares.step, shares.rows, leaves.slope,
-            (leaves.reg_lambda, leaves.least_h, VALUE_ERROR, PER_ROW), leaves.most_rows, held,
+            (leaves.reg_lambda, leaves.least_h, VALUE_ERROR, PER_ROW), leaves.most_rows,
+            is_possible,
         )  # fmt: skip
-        for k in np.flatnonzero(held):
-            held[k] = next(_sizes(leaves, shares, int(k)), None) is not None
-        if held.any():
-            return shares.take(held)
+        for k in np.flatnonzero(is_possible):
+            is_possible[k] = next(_sizes(leaves, shares, int(k)), None) is not None
+        if is_possible.any():
+            return shares.take(is_possible)
     return None
 
 
 def _sizes(leaves: LeafValues, shares: Shares, k: int) -> Iterator[int]:
-    """Yield the table sizes that the leaves can add up to, positives in the share ``k``."""
-    a, d, most = int(shares.positives[k]), int(shares.rows[k]), leaves.most_rows
-    row = most + 1  # a pair is the whole number n * row + n1
+    """Yield the table sizes that the leaves can add up to with share number ``k``."""
+    a, d, most_rows = int(shares.positives[k]), int(shares.rows[k]), leaves.most_rows
+    row = most_rows + 1  # a pair is encoded as the integer n * row + n1
     pairs = leaves.pairs(shares, k)
-    rows = subset_sums([{n for n, _ in leaf} for leaf in pairs], most)[-1]
-    if not any(rows >> size & 1 for size in range(d, most + 1, d)):
+    rows = subset_sums([{n for n, _ in leaf} for leaf in pairs], most_rows)[-1]
+    if not any(rows >> size & 1 for size in range(d, most_rows + 1, d)):
         return
     sums = subset_sums([{n * row + n1 for n, n1 in leaf} for leaf in pairs], row * row - 1)[-1]
-    for m in range(1, most // d + 1):
+    for m in range(1, most_rows // d + 1):
         if sums >> (m * d * row + m * a) & 1:
             yield m * d
 
@@ -162,8 +214,9 @@ def _sizes(leaves: LeafValues, shares: Shares, k: int) -> Iterator[int]:
 def subset_sums(parts: Sequence[Iterable[int]], most: int) -> list[int]:
     """Return the sums of one number of each of the first k parts, for k = 0, 1, ...
 
-    A set of sums is a whole number: bit s is set if s is a sum. Adding a number to all sums is a
-    shift; sums above `most` are dropped.
+    A set of sums is encoded as an integer, in which bit s is set if s is a sum. Adding a number to
+    all sums is a shift. Sums above `most` are dropped. For example, the parts {1} and {2, 3} give
+    the sums {0}, {1} and {3, 4}.
     """
     within = (1 << (most + 1)) - 1
     sums = [1]
@@ -187,12 +240,12 @@ def _explained(
     step: Floats,
     rows: Ints,
     slope: Floats,
-    known: tuple[float, float, float, float],
+    constants: tuple[float, float, float, float],
     most_rows: int,
     out: NDArray[np.bool_],
 ) -> None:
-    """Tell for which starts every leaf has whole numbers of rows and of positives."""
-    reg_lambda, least_h, value_error, per_row = known
+    """Mark the shares for which every leaf has an integer number of rows and of positives."""
+    reg_lambda, least_h, value_error, per_row = constants
     leaves = slope.shape[0]
     for k in range(p.shape[0]):
         first = max(int(np.ceil(least_h / h[k])), 1)
@@ -203,12 +256,12 @@ def _explained(
             b = slope[j] * reg_lambda / step[k]
             error = value_error * abs(slope[j])
             c, d = error * h[k] + per_row, error * abs(reg_lambda) + 1e-9
-            found = 0
+            n_solutions = 0
             for n in range(first, last + 1):
                 x = n * a + b
                 n1 = np.rint(x)
                 near = abs(x - n1) <= c * n + d
-                found += int(near and n1 >= 0 and n1 <= n)
-            if found == 0:
+                n_solutions += int(near and n1 >= 0 and n1 <= n)
+            if n_solutions == 0:
                 out[k] = False
                 break

@@ -1,7 +1,7 @@
-"""Who grew which trees in cyclic boosting, where some clients grow none.
+"""Determine who grew which trees in cyclic boosting if some clients grow no trees.
 
-A client without rows passes its turn on, and nobody is told. But a principal sees the model at each
-of its own turns, and knows how many turns there were in between.
+A client without rows passes its turn on without an announcement. A party of the adversary sees the
+model at each of its turns, and knows the number of turns in between.
 """
 
 from collections.abc import Sequence
@@ -14,56 +14,73 @@ from fedtrees.messages.shared_trees import ClientTrees, GlobalTrees
 
 @dataclass(frozen=True)
 class Span:
-    """The turns between two looks at the model."""
+    """The turns between two observations of the model.
 
-    who: tuple[str, ...]  # Clients in the order of their turns; none twice
-    # They grew the blocks ``first <= block < last``
+    Attributes
+    ----------
+    who : tuple of str
+        Clients in the order of their turns, none twice.
+    first, last : int
+        They grew the blocks ``first <= block < last``.
+    """
+
+    who: tuple[str, ...]
+    # half-open range of blocks
     first: int
     last: int
 
 
 @dataclass
 class Roll:
-    """Which clients grow trees."""
+    """Clients that grow trees, clients that do not, and clients whose state is guessed."""
 
     present: set[str]
     absent: set[str]
-    # Clients among them that are guessed: their number is right, but it may be others
+    # Their number is right, but not necessarily their names.
     guessed: set[str] = field(default_factory=set)
 
     def call(self, spans: Sequence[Span]) -> None:
-        """Tell who grows trees from the number of blocks of every span; guess the rest."""
-        everyone = [w for span in spans for w in span.who]
-        known = True
-        while any(map(self.open, everyone)):
+        """Determine who grows trees from the number of blocks of every span, and guess the rest."""
+        all_turns = [w for span in spans for w in span.who]
+        is_certain = True
+        while any(map(self.open, all_turns)):
             before = len(self.present) + len(self.absent)
             for span in spans:
-                self._settle(span, known)
+                self._settle(span, is_certain)
             if len(self.present) + len(self.absent) == before:
-                known = False
-                self._take(True, next(filter(self.open, everyone)), known)
+                is_certain = False
+                self._take(True, next(filter(self.open, all_turns)), is_certain)
 
     def open(self, name: str) -> bool:
-        """Tell whether nothing is settled about a client."""
+        """Return whether the state of a client is undetermined."""
         return name not in self.present | self.absent
 
-    def _settle(self, span: Span, known: bool) -> None:
+    def _settle(self, span: Span, is_certain: bool) -> None:
         left = [w for w in span.who if self.open(w)]
-        wanted = span.last - span.first - sum(w in self.present for w in span.who)
-        if wanted in (0, len(left)):
+        missing_blocks = span.last - span.first - sum(w in self.present for w in span.who)
+        if missing_blocks in (0, len(left)):
             for name in left:
-                self._take(wanted > 0, name, known)
+                self._take(missing_blocks > 0, name, is_certain)
 
-    def _take(self, present: bool, name: str, known: bool) -> None:
+    def _take(self, present: bool, name: str, is_certain: bool) -> None:
         (self.present if present else self.absent).add(name)
-        if not known:
+        if not is_certain:
             self.guessed.add(name)
 
 
 def turns_of(view: View, blocks: int, each: int) -> list[tuple[str, bool]]:
-    """Return who grew each block (of ``each`` trees) of a cyclic model, and whether that is known.
+    """Return the grower of each block of a cyclic model, and whether it is certain.
 
     Blocks with the same name come from one client, even if its name is a guess.
+
+    Parameters
+    ----------
+    view : View
+        The adversary's view.
+    blocks : int
+        Number of blocks.
+    each : int
+        Number of trees per block.
     """
     names = [name for name, role in view.roles.items() if role == "client"]
     looks = {(m.round, (m.first + len(m.sizes)) // each) for _, m in view.messages(GlobalTrees)}
@@ -77,7 +94,7 @@ def turns_of(view: View, blocks: int, each: int) -> list[tuple[str, bool]]:
     roll.call(spans)
     out = [("", False)] * blocks
     for span in spans:
-        there = [w for w in span.who if w in roll.present]
-        for block, name in zip(range(span.first, span.last), there, strict=False):
+        growing = [w for w in span.who if w in roll.present]
+        for block, name in zip(range(span.first, span.last), growing, strict=False):
             out[block] = (name, name not in roll.guessed)
     return out

@@ -1,4 +1,4 @@
-"""Evidence of one client: its own trees, and others' trees between them."""
+"""Evidence about single clients: their trees, and the trees of other clients in between."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -33,12 +33,18 @@ Starts = Literal["own", "model"]
 
 @dataclass(frozen=True, eq=False)
 class Victim:
-    """One client among those attacked.
+    """One attacked client.
 
-    `owner`: The client's name, None where it is not known.
-    `blocks`: The trees that the client sent, in order; none where it sent sums of trees of
-    everybody's.
-    `late`: Counts of its first tree, where that was grown on others' trees.
+    Attributes
+    ----------
+    owner : str or None
+        The client's name. None if it is unknown.
+    blocks : tuple of Block
+        The trees that the client sent, in order. Empty if it sent sums for trees of all clients.
+    evidence : Evidence
+        What the adversary saw of the client.
+    late : LateCounts or None
+        Counts of its first tree, if that was grown on other clients' trees.
     """
 
     owner: str | None
@@ -60,59 +66,67 @@ class Victim:
 def victims_of(
     view: View, clues: Clues = "all", starts: Starts = "own", most: Level = "histograms"
 ) -> list[Victim]:
-    """Return what the trees of every other client tell, or its own sums in the trees of all.
+    """Return the evidence about every other client: its trees, or its sums in common trees.
 
-    Empty where neither is seen.
+    Parameters
+    ----------
+    view : View
+        The adversary's view.
+    clues : {"hessian", "sums", "all"}, default "all"
+        How blocks without names are matched, see `fedtrees.attacks.evidence.clients.chains`.
+    starts : {"own", "model"}, default "own"
+        Base score for a client's first trees: its local one, or that of the model.
+    most : {"histograms", "statistics", "values"}, default "histograms"
+        Most detailed statistics to use in common trees. Opened leaf sums of single clients are used
+        unless it is "values", and their histograms only if it is "histograms". Leaf values of
+        common trees do not belong to a single client.
 
-    `clues`: {"hessian", "sums", "all"}. How blocks without names are matched; see
-    `fedtrees.attacks.evidence.clients.chains`.
-    `starts`: {"own", "model"}. Read a client's first trees with its own base score, or with the
-    model's.
-    `most`: {"histograms", "statistics", "values"}. Use no more than this. The values of trees of
-    all are nobody's own; of clients' sums in nodes alone, the sum over clients is worth as much to
-    `joint` and `timberstrike`.
+    Returns
+    -------
+    list of Victim
+        Empty if the view contains neither trees nor sums of single clients.
     """
     objective = objective_of(view.parameters.get("objective"), view.schema.classes)
     shared = blocks_of(view)
     if shared is None:
-        found = [] if most == "values" else _by_sums(view)
-        if found or most != "histograms":
-            return found
+        victims = [] if most == "values" else _by_sums(view)
+        if victims or most != "histograms":
+            return victims
         return [Victim(name, (), evidence) for name, evidence in told_apart(view).items()]
     chains = [c for c in chains_of(shared, clues) if c[0].sender not in view.principals]
-    found = [
+    victims = [
         Victim(chain[0].sender, tuple(chain), _evidence(view, shared, chain, objective, starts))
         for chain in chains
     ]
     if starts == "own":
-        found = [_counted(victim, view) for victim in found]
-    known = sized(view, [v.evidence for v in found], [v.late for v in found])
-    return [replace(v, evidence=e) for v, e in zip(found, known, strict=True)]
+        victims = [_counted(victim, view) for victim in victims]
+    sized_evidence = sized(view, [v.evidence for v in victims], [v.late for v in victims])
+    return [replace(v, evidence=e) for v, e in zip(victims, sized_evidence, strict=True)]
 
 
 def _by_sums(view: View) -> list[Victim]:
-    """Return the clients whose leaf sums can be read one by one.
+    """Return the clients whose leaf sums were opened one by one.
 
-    The first round's hessians are equal, so that they tell how many rows a client has.
+    The hessians of the first round are equal, so that they reveal the number of rows of a client.
     """
     opened = opened_leaves(view)
     if EVERYONE in opened or OTHERS in opened or not opened:
         return []
     released = evidence_of(view, "statistics")
     assert released is not None
-    found = []
-    for who, sums in opened.items():
-        if who in view.principals:
+    victims = []
+    for source, sums in opened.items():
+        if source in view.principals:
             continue
         evidence = with_opened(view, released, sums)
         h = first_gradient(evidence)[1]
         n_rows = round(float(sums.sums[0][:, 1].sum()) / h)
-        found.append(Victim(who, (), replace(evidence, n_rows=n_rows)))
-    return found
+        victims.append(Victim(source, (), replace(evidence, n_rows=n_rows)))
+    return victims
 
 
 def chains_of(shared: Blocks, clues: Clues) -> list[list[Block]]:
-    """Group blocks by client: by name where all have one, else by `link`."""
+    """Group blocks by client: by name if all have one, or else by `link`."""
     named = all(b.sender is not None for b in shared.blocks)
     if named or not shared.per_round:
         chains: dict[str | None, list[Block]] = {}
@@ -122,14 +136,14 @@ def chains_of(shared: Blocks, clues: Clues) -> list[list[Block]]:
     rounds: dict[int, list[Block]] = {}
     for block in shared.blocks:
         rounds.setdefault(block.round, []).append(block)
-    known = [b for b in shared.blocks if b.sender is not None]
+    named_blocks = [b for b in shared.blocks if b.sender is not None]
     unknown = [[b for b in blocks if b.sender is None] for blocks in rounds.values()]
     linked: list[list[Block]] = [[] for _ in unknown[0]]
     for blocks, numbers in zip(unknown, link(unknown, clues), strict=True):
         for block, chain in zip(blocks, numbers, strict=True):
             linked[chain].append(block)
-    named_only = Blocks(tuple(known), shared.score, shared.per_round)
-    return [*linked, *(chains_of(named_only, clues) if known else [])]
+    named_only = Blocks(tuple(named_blocks), shared.score, shared.per_round)
+    return [*linked, *(chains_of(named_only, clues) if named_blocks else [])]
 
 
 def _evidence(
@@ -146,20 +160,20 @@ def _evidence(
     start = start_margin(objective, score)
     order = list(_timeline(shared, chain))
     trees = [t for block, _ in order for t in block.trees]
-    told = all(map(_has_sums, chain[0].trees[:outputs]))
+    has_sums = all(map(_has_sums, chain[0].trees[:outputs]))
     restart = None
     if shared.score is not None and not late:
         shift = start_margin(objective, shared.score) - start
         restart = (len(chain[0].trees), shift) if np.any(shift) else None
     return Evidence(
-        trees=tuple(trees if told else (replace(t, g=None, h=None) for t in trees)),
-        level="statistics" if told else "values",
+        trees=tuple(trees if has_sums else (replace(t, g=None, h=None) for t in trees)),
+        level="statistics" if has_sums else "values",
         base_margin=start[0] if outputs == 1 else start,
         learning_rate=parameters["learning_rate"],
         reg_lambda=parameters["reg_lambda"],
         min_child_weight=parameters["min_child_weight"],
-        rounding=None if told else law_of_shared(view, shared.kind),
-        foreign=tuple(_foreign(order, outputs, told)),
+        rounding=None if has_sums else law_of_shared(view, shared.kind),
+        foreign=tuple(_foreign(order, outputs, has_sums)),
         restart=restart,
         own_inside=False,
         most_rows=most_rows,
@@ -177,26 +191,26 @@ def _has_sums(tree: Tree) -> bool:
     return tree.h is not None and tree.g is not None
 
 
-def _foreign(order: Sequence[tuple[Block, bool]], outputs: int, told: bool) -> Iterator[bool]:
-    """Yield whether each tree only moves the margins of a client's rows.
+def _foreign(order: Sequence[tuple[Block, bool]], outputs: int, has_sums: bool) -> Iterator[bool]:
+    """Yield whether each tree only changes the margins of a client's rows.
 
-    Others' trees do; and where sums are read, rounds whose masked sums could not be restored (a
-    tree of one leaf has no equation).
+    This is the case for trees of other clients. If sums are used, it is also the case for rounds
+    whose masked sums could not be restored (a tree of one leaf has no equation).
     """
-    for block, mine in order:
+    for block, is_local in order:
         for i in range(0, len(block.trees), outputs):
             trees = block.trees[i : i + outputs]
-            yield from [not mine or (told and not all(map(_has_sums, trees)))] * len(trees)
+            yield from [not is_local or (has_sums and not all(map(_has_sums, trees)))] * len(trees)
 
 
 def _own_score(
     view: View, shared: Blocks, chain: Sequence[Block], objective: Objective, most_rows: int
 ) -> tuple[NDArray[np.float32], bool]:
     """Return the base score of a client's first trees, and whether it is certain."""
-    given, intercept = view.parameters["base_score"], view.parameters["intercept"]
+    declared, intercept = view.parameters["base_score"], view.parameters["intercept"]
     first = chain[0]
-    if given is not None:
-        return np.full(objective.n_outputs, given, dtype=np.float32), True
+    if declared is not None:
+        return np.full(objective.n_outputs, declared, dtype=np.float32), True
     if first.score is not None:
         return first.score, True
     if shared.score is not None and first.first == 0:
@@ -208,12 +222,12 @@ def _own_score(
     if objective.n_outputs > 1 and intercept == "newton":
         everyones = np.array([2.0, *np.ones(objective.n_outputs)])
         return estimated_score(objective, everyones, intercept), True
-    found = own_start(
+    start = own_start(
         first.trees[: objective.n_outputs], objective, most_rows, intercept,
         view.parameters["subsample"] < 1, view.parameters["reg_alpha"] > 0,
     )  # fmt: skip
-    if found is not None:
-        return found.score, True
+    if start is not None:
+        return start.score, True
     if objective.n_outputs == 1:
         shares = _shares(view, shared, first.trees[0], float(usual[0]), most_rows)
         if shares is not None:
@@ -224,23 +238,24 @@ def _own_score(
 def _mean_target(
     shared: Blocks, chain: Sequence[Block], score: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Return a client's mean target, float32, shape (1,); ``score`` where no sums tell it.
+    """Return a client's mean target, float32, shape (1,), or ``score`` if no sums reveal it.
 
-    Its second block started from the model's score and all trees before: its gradients' mean is
-    that of its margins, less that of its targets. Others' trees are taken to add to its rows what
-    they add to the rows that they were grown on.
+    The second block of the client starts from the model's score and all trees before. The mean of
+    its gradients is that of its margins less that of its targets. Trees of other clients are
+    assumed to add to its rows what they add to the rows that they were grown on.
     """
-    told = [t for b in shared.blocks if b.round == chain[0].round for t in b.trees]
+    round_trees = [t for b in shared.blocks if b.round == chain[0].round for t in b.trees]
     root = chain[1].trees[0] if len(chain) > 1 else None
-    if root is None or not all(map(_has_sums, [*told, root])):
+    if root is None or not all(map(_has_sums, [*round_trees, root])):
         return score
     margin = float(score[0])
-    for tree in told:
+    for tree in round_trees:
         assert tree.h is not None
         h = tree.h[tree.leaves]
         margin += float(h @ tree.value[tree.leaves] / h.sum())
     assert root.g is not None
     assert root.h is not None
+    # with squared error the gradient of a row is its margin less its target
     mean = margin - root.g[root.leaves].sum() / root.h[root.leaves].sum()
     return np.array([mean], dtype=np.float32)
 
@@ -260,25 +275,25 @@ def _shares(view: View, shared: Blocks, tree: Tree, usual: float, most_rows: int
 
 
 def _timeline(shared: Blocks, chain: Sequence[Block]) -> Iterator[tuple[Block, bool]]:
-    """Yield blocks in the order in which they moved a client's margins, and whether it sent them.
+    """Yield the blocks in the order in which they changed a client's margins.
 
-    In bagging a client's block comes before the others' of the same round: it was not grown on
-    them.
+    Each block comes with a flag whether the client sent it. In bagging a client's block comes
+    before the other blocks of the same round, because it was not grown on them.
     """
     if shared.score is None:
         yield from ((block, True) for block in chain)
         return
-    mine = {block.first: block for block in chain}
+    local_blocks = {block.first: block for block in chain}
     rounds: dict[int, list[Block]] = {}
     for block in shared.blocks:
         rounds.setdefault(block.round, []).append(block)
     for blocks in rounds.values():
-        for block in sorted(blocks, key=lambda b: b.first not in mine):
-            yield mine.get(block.first, block), block.first in mine
+        for block in sorted(blocks, key=lambda b: b.first not in local_blocks):
+            yield local_blocks.get(block.first, block), block.first in local_blocks
 
 
 def _counted(victim: Victim, view: View) -> Victim:
-    """Count the first tree of a client that started on others' trees."""
+    """Count the first tree of a client if it was grown on other clients' trees."""
     if not victim.evidence.is_foreign(0):
         return victim
     errors = victim.blocks[0].h_error
@@ -289,28 +304,50 @@ def _counted(victim: Victim, view: View) -> Victim:
 def with_likely(
     victims: Sequence[Victim], view: View, rng: np.random.Generator, *, bins: bool
 ) -> list[Victim]:
-    """Return the victims with rows that have the columns that each told, if it did.
+    """Add likely rows to the victims that sent sums in common trees and are known by name.
 
-    Where ``bins`` are read they tell columns better than what a mechanism drew.
+    The rows have the marginals of the victim, if its sketch is seen, or else those of all victims
+    (`likely_rows`).
+
+    Parameters
+    ----------
+    victims : sequence of Victim
+        The attacked clients.
+    view : View
+        The adversary's view.
+    rng : numpy.random.Generator
+        Randomness of the rows.
+    bins : bool
+        Whether the attack uses histograms. These are more informative than randomised sketches,
+        which are then ignored.
     """
-    found = []
+    updated = []
     for victim in victims:
         e = victim.evidence
         if victim.owner is not None and e.n_rows is not None and not victim.blocks:
             drawn = bins and e.histograms is not None and are_drawn(view)
             likely = None if drawn else likely_rows(view, rng, victim.owner, e.n_rows)
-            told = likely is not None and victim.owner in columns_of(view)
-            e = replace(e, likely=likely, sketched=told)
-        found.append(replace(victim, evidence=e))
-    return found
+            is_sketched = likely is not None and victim.owner in columns_of(view)
+            e = replace(e, likely=likely, sketched=is_sketched)
+        updated.append(replace(victim, evidence=e))
+    return updated
 
 
 def union_of(victims: Sequence[Victim], most: Level, one: Callable[[Evidence], Guess]) -> Guess:
-    """Return the union of the reconstructions of all victims, using no more than ``most``.
+    """Return the union of the reconstructions of all victims.
 
-    ``one`` turns one victim's evidence into a guess about its rows. The owner is set if all victims
-    are known by name. Leaf counts have tree numbers of the released model. Notes about numbers of
-    trees are sums over victims, others their maximum.
+    The owner is set if all victims are known by name. Leaf counts have tree numbers of the released
+    model. Notes about numbers of trees are added up over victims. For other notes the maximum is
+    used.
+
+    Parameters
+    ----------
+    victims : sequence of Victim
+        The attacked clients.
+    most : {"histograms", "statistics", "values"}
+        Most detailed statistics to use.
+    one : callable
+        Converts one victim's evidence into a guess about its rows.
     """
     tables, owners = [], []
     counts: list[LeafCounts] = []
@@ -338,22 +375,22 @@ def union_of(victims: Sequence[Victim], most: Level, one: Callable[[Evidence], G
 
 
 def added_up(counts: Sequence[LeafCounts]) -> list[LeafCounts]:
-    """Return one claim for every tree, several clients' counts of one tree added up."""
-    found: dict[int, LeafCounts] = {}
+    """Return one claim for every tree, adding the counts of several clients in the same tree."""
+    claims: dict[int, LeafCounts] = {}
     for one in counts:
-        before = found.get(one.tree)
+        before = claims.get(one.tree)
         if before is not None:
             _, a, b = np.intersect1d(before.leaf, one.leaf, return_indices=True)
             one = LeafCounts(one.tree, one.leaf[b], before.counts[a] + one.counts[b])
-        found[one.tree] = one
-    return [c for c in found.values() if len(c.leaf)]
+        claims[one.tree] = one
+    return [c for c in claims.values() if len(c.leaf)]
 
 
-def _at_most(evidence: Evidence, most: Level) -> Evidence:
-    if LEVELS.index(evidence.level) <= LEVELS.index(most):
+def _at_most(evidence: Evidence, level: Level) -> Evidence:
+    if LEVELS.index(evidence.level) <= LEVELS.index(level):
         return evidence
-    evidence = replace(evidence, level=most, histograms=None)
-    if most != "values":
+    evidence = replace(evidence, level=level, histograms=None)
+    if level != "values":
         return evidence
     bare = tuple(replace(t, g=None, h=None) for t in evidence.trees)
     return replace(evidence, trees=bare, level="values")

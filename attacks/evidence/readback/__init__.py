@@ -1,1 +1,1 @@
-"""Counts of a first tree read back from sums that are known up to bounds."""
+"""Counts of a first tree, inferred from sums that are known up to bounds."""

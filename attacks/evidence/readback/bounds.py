@@ -1,7 +1,7 @@
-"""Bounds on true sums, given what was sent: from the channel that a defense states.
+"""Bounds on true sums given the sent sums, from the channel that a defense publishes.
 
-What is sent by a client is rounded to a step, or nothing where a bin holds few rows, or both in
-either order; noise leaves no bound.
+A client may round its sums to a step, or suppress bins of few rows, or both in either order.
+Unbounded noise leaves no bound.
 """
 
 from __future__ import annotations
@@ -22,19 +22,28 @@ from fedtrees.trees.boosted.fixed_point import Bits
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
 
-DRAWS = 64  # of what is sent at random, to learn its error
+DRAWS = 64  # simulated messages to estimate the error of a random mechanism
 
 
 @dataclass(frozen=True, eq=False)
 class SentBounds:
-    """How far a client's true sums may be from what it sends.
+    """Largest differences between a client's true sums and the sums that it sends.
 
-    `below, above`: int64 array, shape (2,). A true sum is at least what was sent less ``below``, at
-    most that and ``above``, in units.
-    `hidden`: A bin that is sent as 0 holds at most so much hessian, in units; -1: all are sent.
-    `bounded`: False where noise of any size is added.
-    `late`: Whether bins are hidden in the sum that comes back.
-    `law`: What is done to a client's bins, in units; None: nothing.
+    Attributes
+    ----------
+    below, above : int64 array, shape (2,)
+        A true sum is at least the sent one less ``below`` and at most the sent one plus ``above``,
+        in units.
+    hidden : int
+        Largest hessian of a bin that is sent as 0, in units. -1 if no bins are hidden.
+    row : Row
+        Contribution of one row.
+    bounded : bool
+        False if unbounded noise is added.
+    late : bool
+        Whether bins are hidden in the sum that the server sends back.
+    law : Channel or None
+        Mechanism applied to a client's bins, in units. None means none.
     """
 
     below: Longs
@@ -47,7 +56,17 @@ class SentBounds:
 
     @staticmethod
     def of(view: View, bits: Bits, row: Row) -> SentBounds:
-        """Return what the channel of a view leaves open, for sums in these units."""
+        """Return the bounds that the channels of a view leave open.
+
+        Parameters
+        ----------
+        view : View
+            The adversary's view.
+        bits : Bits
+            Fixed-point units of the sums.
+        row : Row
+            Contribution of one row.
+        """
         units, law, open_ = np.ldexp(1.0, bits), law_of_sums(view), law_of_sums(view, hiding=False)
         below, above, hidden = np.zeros(2), np.zeros(2), -1.0
         if open_ is not None:
@@ -64,15 +83,15 @@ class SentBounds:
         return SentBounds(*ends, int(hidden), row, bounded, late, law)
 
     def bins(self, sent: Longs, clients: int) -> tuple[Longs, Longs]:
-        """Return bounds on true bins, int64 (..., 2), given the sum that so many clients sent."""
+        """Return bounds on true bins, int64 (..., 2), given the sum that the clients sent."""
         lo, hi = self.nodes(sent, clients)
         if self.hidden < 0 or not self.bounded:
             return lo, hi
-        most = self.hidden // max(self.row.h, 1)  # rows that one client may hide
-        told = ((lo > 0) | (hi < 0)).any(axis=-1)  # somebody sent something
-        silent = (clients - told)[..., None]
-        lo = lo + np.array([most * self.row.g1, 0]) * silent
-        hi = hi + np.array([most * self.row.g0, most * self.row.h]) * silent
+        hidden_rows = self.hidden // max(self.row.h, 1)  # of one client
+        is_nonzero = ((lo > 0) | (hi < 0)).any(axis=-1)  # at least one client sent something
+        silent = (clients - is_nonzero)[..., None]
+        lo = lo + np.array([hidden_rows * self.row.g1, 0]) * silent
+        hi = hi + np.array([hidden_rows * self.row.g0, hidden_rows * self.row.h]) * silent
         return lo, hi
 
     def nodes(self, sent: Longs, clients: int) -> tuple[Longs, Longs]:
@@ -83,22 +102,36 @@ class SentBounds:
         return sent + low, sent + high
 
     def off(self, clients: int) -> Longs:
-        """Return bounds on true sums less what was sent of them, int64, (lo and hi, 2)."""
+        """Return bounds on true sums less the sent ones, int64, (lower and upper, 2)."""
         return np.stack([-clients * self.below, clients * self.above])
 
     @property
     def step(self) -> Floats:
-        """Multiples of which are sent, float64, shape (2,), in units."""
+        """Step of which the sent sums are multiples, float64, shape (2,), in units."""
+        # random rounding goes up or down, so that its bounds span two steps
         drawn = self.law is not None and not self.law.deterministic
         return (self.below + self.above) / (2.0 if drawn else 1.0) + 1.0
 
     def errors(self, clients: int, known: int, size: int) -> tuple[Floats, Floats]:
-        """Return mean and variance of what is sent of a cell less what is true, by its counts.
+        """Return mean and variance of the error of a sent cell, depending on its counts.
 
-        Float64, shape (size, size, 2) each, in units: of n0 and n1 rows that fall to each of
-        so many ``clients`` by an equal draw. Clients whose true part is ``known``, but not what
-        they sent, err as any. Errors of clients are taken as independent. The last are those of
-        all larger counts, and ``size`` is 1 where the errors of all are alike.
+        The n0 and n1 rows of a cell are distributed to the clients at random, and the errors of
+        clients are independent.
+
+        Parameters
+        ----------
+        clients : int
+            Number of clients whose part is unknown.
+        known : int
+            Number of clients whose true part is known, but not the part that they sent.
+        size : int
+            Number of counts that are distinguished. The last entry applies to all larger counts. It
+            is reduced to 1 if the error does not depend on the counts.
+
+        Returns
+        -------
+        mean, variance : float64 array, shape (size, size, 2) each
+            In units.
         """
         n = np.arange(1 if self.law is None or self.law.additive else size)
         pairs = np.stack(np.broadcast_arrays(n[:, None], n), axis=-1)
@@ -112,7 +145,7 @@ class SentBounds:
         return clients * mean, var
 
     def _off(self, x: Longs) -> tuple[Floats, Floats]:
-        """Return mean and mean square of what a client sends of x less x, float64, as x."""
+        """Return mean and mean square of the sent value less x, float64, shaped like x."""
         if self.law is None:
             return np.zeros(x.shape), np.zeros(x.shape)
         if self.law.additive:

@@ -1,4 +1,4 @@
-"""Claims about the leaves of the first round, by what sums leave possible."""
+"""Claims about the leaves of the first round, restricted to the counts that the sums allow."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ from fedtrees.core.view import View
 
 
 def first_round(view: View) -> list[FirstTree] | None:
-    """Read back the trees of the first round, without looking at later ones; as `first_trees`."""
+    """Infer the counts of the first round's trees without reading later trees, as `first_trees`."""
     classes = len(view.schema.classes)
     outputs = 1 if classes == 2 else classes
     seen = tuple(s for s in view.seen if getattr(s.message, "tree", 0) < outputs)
@@ -25,12 +25,12 @@ def first_round(view: View) -> list[FirstTree] | None:
 
 
 def counts_read_back(view: View) -> list[FirstTree] | None:
-    """Return `first_round` where sums are bounded or noisy; of exact ones None."""
+    """Return `first_round` if sums are bounded or noisy, and None if they are exact."""
     return None if law_of_sums(view) is None else first_round(view)
 
 
 def counts_of(trees: Sequence[FirstTree]) -> tuple[Counts, ...]:
-    """Return the victims' counts in the leaves of all trees; none unless all are certain."""
+    """Return the victims' counts in the leaves of all trees, or none unless all are certain."""
     if not all(tree.certain.all() for tree in trees):
         return ()
     return tuple(Counts(*tree.leaves[0].T, 0.0) for tree in trees)
@@ -39,10 +39,19 @@ def counts_of(trees: Sequence[FirstTree]) -> tuple[Counts, ...]:
 def with_counts_read_back(
     guess: Guess, view: View, trees: Sequence[FirstTree] | None = None
 ) -> Guess:
-    """Return a guess with the counts that bounded or noisy sums make likeliest, of the first round.
+    """Replace the leaf counts of a guess by the most probable counts of the first round.
 
-    Where bins are seen these are those of `FirstTree`; else claims are moved into what is possible.
-    Of exact sums a guess stays as it is. ``trees`` are those of `counts_read_back`, if at hand.
+    If histograms are seen, the counts are those of `FirstTree`. Otherwise claims are clipped to the
+    possible range. With exact sums a guess is returned unchanged.
+
+    Parameters
+    ----------
+    guess : Guess
+        The guess of an attack.
+    view : View
+        The adversary's view.
+    trees : sequence of FirstTree, optional
+        Result of `counts_read_back`, if it was already computed.
     """
     if law_of_sums(view) is None:
         return guess
@@ -68,12 +77,12 @@ def _moved(claim: LeafCounts, read: FirstTree) -> LeafCounts:
 
 
 def _with_counts_of_values(guess: Guess, view: View) -> Guess:
-    """Return a guess with the counts of the first tree that leaf values make likeliest."""
-    found = values_seen(view)
-    counts = None if found is None else counts_of_values(*found, np.random.default_rng(0))
-    if found is None or counts is None:
+    """Replace the counts of the first tree by those that its leaf values make most probable."""
+    seen = values_seen(view)
+    counts = None if seen is None else counts_of_values(*seen, np.random.default_rng(0))
+    if seen is None or counts is None:
         return guess
-    leaves = found[0].tree.leaves
+    leaves = seen[0].tree.leaves
     claims = tuple(
         LeafCounts(0, leaves, counts)
         if isinstance(claim, LeafCounts) and claim.tree == 0 and np.array_equal(claim.leaf, leaves)

@@ -1,4 +1,4 @@
-"""Counts of the bins and nodes of one tree: what bounded sums and its splits leave possible."""
+"""Counts of the bins and nodes of one tree that are compatible with bounded sums and its splits."""
 
 from __future__ import annotations
 
@@ -16,19 +16,24 @@ Longs = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Limits = tuple[int, int]
 
-OPEN = 1 << 60  # bound of a sum of which nothing is known, in units
-LISTED = 40  # n0 and n1 of a cell are weighed pair by pair below it
-ROUNDS = 60  # of propagation; 2 to 8 are mostly enough
-MOST_CELLS = 1 << 22  # of a tree: memory
+OPEN = 1 << 60  # bound of an unknown sum, in units
+LISTED = 40  # smaller n0 and n1 of a cell are weighted pair by pair
+ROUNDS = 60  # limit of the propagation. 2 to 8 are usually enough
+MOST_CELLS = 1 << 22  # of a tree, limited by memory
 _MOST_UNITS = 1 << 61
 
 
 @dataclass(frozen=True)
 class Row:
-    """What a row brings to the sums of a tree of the first round, in units.
+    """Contribution of one row to the sums of a tree of the first round, in units.
 
-    `g0, g1`: To the gradient sum, with another label than the tree's and with it; g1 < 0 <= g0.
-    `h`: To the hessian sum.
+    Attributes
+    ----------
+    g0, g1 : int
+        Contribution to the gradient sum with another label than the tree's, and with this label. g1
+        < 0 <= g0.
+    h : int
+        Contribution to the hessian sum.
     """
 
     g0: int
@@ -37,7 +42,7 @@ class Row:
 
     @property
     def one(self) -> int:
-        """What a label changes."""
+        """Difference of the gradients of both labels."""
         return self.g0 - self.g1
 
 
@@ -45,16 +50,22 @@ class Row:
 class SumBounds:
     """Bounds on the gradient and hessian sums of one source in one tree.
 
-    `nodes`: int32 array, shape (k,). Nodes whose histogram was sent; those of their siblings
-    follow.
-    `lo, hi`: int64 array, shape (k, total_bins, 2). Bounds on each bin's sums, in units; beyond
-    `OPEN` there is none.
-    `node_lo, node_hi`: int64 array, shape (n_nodes, 2). Bounds on each node's sums.
-    `sent`: int64 array, shape (k, total_bins, 2). What was sent of others' bins.
-    `root`: int64 array, shape (1, 2) or (0, 2). What was sent of others' root.
-    `error, variance`: float64 array, shape (size, size, 2). Mean and variance of what is sent of n0
-    and n1 rows less what they bring, in units.
-    `step`: float64 array, shape (2,). Multiples of which are sent.
+    Attributes
+    ----------
+    nodes : int32 array, shape (k,)
+        Nodes whose histogram was sent. Those of their siblings are differences.
+    lo, hi : int64 array, shape (k, total_bins, 2)
+        Bounds on each bin's sums, in units. `OPEN` means no bound.
+    node_lo, node_hi : int64 array, shape (n_nodes, 2)
+        Bounds on each node's sums.
+    sent : int64 array, shape (k, total_bins, 2)
+        Sent sums of other parties' bins.
+    root : int64 array, shape (1, 2) or (0, 2)
+        Sent sums of other parties' root.
+    error, variance : float64 array, shape (size, size, 2)
+        Mean and variance of the error of the sent sums for n0 and n1 rows, in units.
+    step : float64 array, shape (2,)
+        Step of which the sent sums are multiples.
     """
 
     nodes: NDArray[np.int32]
@@ -71,12 +82,15 @@ class SumBounds:
 
 @dataclass(frozen=True, eq=False)
 class Counted:
-    """Bounds on the counts of one source's rows, or of several sources' together.
+    """Bounds on the counts of the rows of one or several sources.
 
-    `lo, hi`: int64 array, shape (n_nodes, columns + 1, 4). Of n0, n1, N and G (`propagation`).
-    Columns are the bins of a feature and then its missing values, feature by feature; the last is
-    the node.
-    `start`: int64 array, shape (d + 1,). Where each feature's columns begin.
+    Attributes
+    ----------
+    lo, hi : int64 array, shape (n_nodes, columns + 1, 4)
+        Bounds on n0, n1, N and G (`propagation`). The columns are the bins of a feature and its
+        missing values, feature by feature. The last one is the node.
+    start : int64 array, shape (d + 1,)
+        First column of each feature.
     """
 
     lo: Longs
@@ -102,11 +116,23 @@ class Counted:
 def possible(
     tree: Tree, cuts: Cuts, row: Row, most: int, missing: NDArray[np.bool_]
 ) -> Counted | None:
-    """Return what the splits of a tree allow of ``most`` rows at most; None where it is too large.
+    """Return the counts that the splits of a tree allow, None if the tree is too large.
 
-    A child holds nothing beyond the split, and no value where missing ones went the other way.
+    A child contains no rows on the other side of the split, and no missing values if these went the
+    other way.
 
-    `missing`: bool array, shape (d,). Features whose value a row may miss.
+    Parameters
+    ----------
+    tree : Tree
+        The tree.
+    cuts : Cuts
+        Bins of the features.
+    row : Row
+        Contribution of one row.
+    most : int
+        Upper bound on the number of rows.
+    missing : bool array, shape (d,)
+        Features whose value may be missing.
     """
     d = cuts.n_features
     start = cuts.offsets.astype(np.int64) + np.arange(d + 1)
@@ -114,6 +140,7 @@ def possible(
     if len(tree) * width > MOST_CELLS or row.h < 0 or width * most * row.one > _MOST_UNITS:
         return None
     lo = np.zeros((len(tree), width, FORMS), dtype=np.int64)
+    # without observations, the gradient sum is that of any number of rows of either label
     lo[..., G] = most * row.g1
     hi = np.full((len(tree), width, FORMS), most, dtype=np.int64)
     hi[..., G] = most * row.g0
@@ -136,13 +163,24 @@ def read_counts(
     rows: Limits,
     positives: Limits | None = None,
 ) -> Counted | None:
-    """Return the counts that bounded sums leave possible; None where they contradict each other.
+    """Return the counts that bounded sums leave possible, None if they contradict each other.
 
-    Then something that was taken for granted does not hold, and nothing is certain.
+    A contradiction means that an assumption is violated, so that nothing is certain.
 
-    `space`: From `possible`; it stays as it is.
-    `sums`: Of one source, whatever was rounded or suppressed in them.
-    `rows, positives`: Bounds on the source's rows, and on those with the tree's label.
+    Parameters
+    ----------
+    space : Counted
+        Result of `possible`. It is not changed.
+    tree : Tree
+        The tree.
+    sums : SumBounds
+        Sums of one source.
+    row : Row
+        Contribution of one row.
+    rows : tuple of int
+        Bounds on the number of the source's rows.
+    positives : tuple of int, optional
+        Bounds on the number of its rows with the tree's label.
     """
     lo, hi, columns = space.lo.copy(), space.hi.copy(), space.bins
     for k, node in enumerate(sums.nodes.tolist()):
@@ -154,28 +192,39 @@ def read_counts(
             hi[0, -1, form] = min(hi[0, -1, form], limits[1])
     if (lo > hi).any():
         return None
-    found = Counted(lo, hi, space.start)
-    return found if narrow(found, tree, row) else None
+    counted = Counted(lo, hi, space.start)
+    return counted if narrow(counted, tree, row) else None
 
 
 def narrow(found: Counted, tree: Tree, row: Row) -> bool:
-    """Propagate in place; False where nothing is possible."""
+    """Propagate bounds in place, and return whether anything is possible.
+
+    Parameters
+    ----------
+    found : Counted
+        Bounds to narrow.
+    tree : Tree
+        The tree.
+    row : Row
+        Contribution of one row.
+    """
     children = tree.left.astype(np.int32), tree.right.astype(np.int32)
     return bool(propagate(found.lo, found.hi, found.start, *children, row.g0, row.one, ROUNDS))
 
 
 def _bound(lo: Longs, hi: Longs, at: tuple, box: tuple[Longs, Longs], row: Row) -> None:  # type: ignore[type-arg]
-    """Take over bounds on (G, H), int64 (..., 2), of some cells, in place."""
+    """Apply bounds on (G, H), int64 (..., 2), to some cells, in place."""
     low, high = box
     lo[(*at, G)] = np.maximum(lo[(*at, G)], low[..., 0])
     hi[(*at, G)] = np.minimum(hi[(*at, G)], high[..., 0])
     if row.h:
+        # round inwards: the number of rows is an integer
         lo[(*at, N)] = np.maximum(lo[(*at, N)], -(-low[..., 1] // row.h))
         hi[(*at, N)] = np.minimum(hi[(*at, N)], high[..., 1] // row.h)
 
 
 def _nothing(lo: Longs, hi: Longs, nodes: int | slice, columns: NDArray[np.intp] | int) -> None:
-    """Say that cells hold no row, in place."""
+    """Mark cells as empty, in place."""
     lo[nodes, columns] = 0
     hi[nodes, columns] = 0
 

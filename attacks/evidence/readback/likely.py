@@ -1,7 +1,7 @@
-"""The likeliest counts within what bounded sums leave possible.
+"""The most probable counts within the range that bounded sums leave possible.
 
-Each bin's counts are weighed over the pairs that are possible, by the error of its sums; a node's
-total is the mean over features, each weighted by how sure its bins are, and parents and children
+The counts of each bin are weighted over the possible pairs, by the error of its sums. A node's
+total is the mean over features, each weighted by the certainty of its bins. Parents and children
 are reconciled, up from the leaves and down from the root, as in a Gaussian tree (Willsky 2002).
 """
 
@@ -17,15 +17,15 @@ Longs = NDArray[np.int64]
 
 LEAST = 0.02  # expected rows of a class in a cell
 PASSES = 3
-NEVER = 1e12  # variance of what nothing was told of
-FEW = 48  # counts of a cell that are all weighed
-NOTHING = 1e-18  # a weight beside the largest
+NEVER = 1e12  # variance of unobserved cells
+FEW = 48  # with no more possible counts of a cell, all are weighted
+NOTHING = 1e-18  # relative weight that is neglected
 SURE = 1e-6  # variance (rows^2) of a total whose bins are all certain
 
 
 @kernel
 def _within(lo: Longs, hi: Longs, unit: Floats, out: Floats) -> None:
-    """Write mean and variance of a cell's N and G (rows) where all that is possible is alike."""
+    """Write mean and variance of a cell's N and G (rows) for uniform weights."""
     for k, scale in ((0, 1.0), (1, unit[3])):
         low, high = lo[2 + k] / scale, hi[2 + k] / scale
         out[k], out[2 + k] = (low + high) / 2, (high - low) ** 2 / 12
@@ -43,7 +43,7 @@ def _near(lo: Longs, hi: Longs, unit: Floats, mid: Floats, var: Floats, out: Flo
 
 @inner_kernel
 def _around(lo: int, hi: int, centre: float, var: float) -> tuple[int, int]:
-    """Return a range of counts, or of a wide one what lies near an estimate of them."""
+    """Return a range of counts, restricted to the neighbourhood of an estimate if it is wide."""
     if hi - lo <= FEW:
         return lo, hi
     middle = min(max(np.int64(np.rint(centre)), lo), hi)
@@ -56,29 +56,29 @@ def _line(
     low: int, high: int, n: int, unit: Floats, sent: Floats, variance: Floats, decay: Floats,
     out: Floats,
 ) -> float:  # fmt: skip
-    """Return the log weight at the likeliest n1 of a range where the error is a bin's of many rows.
+    """Return the log weight at the most probable n1 of a range, for bins of many rows.
 
-    Writes the sums of weights, relative to it, times 1, G and G^2. Weights of a Gaussian law at
-    whole counts follow from one another by two products.
+    The sums of weights, relative to it, times 1, G and G^2 are written to `out`. Weights of a
+    Gaussian distribution at integers follow from one another by two products.
     """
     v, tilt = variance[0], decay[0] - decay[1]
     middle = min(max(np.int64(np.rint(n * unit[0] - sent[0] + tilt * v)), low), high)
-    off, most = sent[0] - n * unit[0] + middle, n * unit[0] - middle
+    off, upper = sent[0] - n * unit[0] + middle, n * unit[0] - middle
     shrink = np.exp(-1 / v)
     total, first, second = 1.0, 0.0, 0.0
-    for way in (-1, 1):
-        end = high if way == 1 else low
-        weight, ratio = 1.0, np.exp(way * tilt - (2 * way * off + 1) / (2 * v))
-        for j in range(1, way * (end - middle) + 1):
+    for direction in (-1, 1):
+        end = high if direction == 1 else low
+        weight, ratio = 1.0, np.exp(direction * tilt - (2 * direction * off + 1) / (2 * v))
+        for j in range(1, direction * (end - middle) + 1):
             weight *= ratio
             ratio *= shrink
             if weight < NOTHING:
                 break
             total += weight
-            first -= weight * way * j
+            first -= weight * direction * j
             second += weight * j * j
-    out[0], out[1] = total, most * total + first
-    out[2] = most * most * total + 2 * most * first + second
+    out[0], out[1] = total, upper * total + first
+    out[2] = upper * upper * total + 2 * upper * first + second
     here = -(n - middle) * decay[0] - middle * decay[1]
     for k, value in ((0, off), (1, sent[1] - n * unit[2])):
         here -= 0.5 * (value * value / variance[k] + np.log(variance[k]))
@@ -90,21 +90,22 @@ def _weigh(
     lo: Longs, hi: Longs, unit: Floats, sent: Floats, error: Floats, variance: Floats,
     step: Floats, prior: tuple[float, float], out: Floats,
 ) -> None:  # fmt: skip
-    """Write mean and variance of a cell's N and G given what was sent of it (G, H, in rows).
+    """Write mean and variance of a cell's N and G given its sent sums (G, H, in rows).
 
-    ``prior`` are the expected n0 and n1 of a geometric law, as wide as such a law can be.
+    ``prior`` contains the expected n0 and n1 of a geometric distribution, the widest with this
+    mean.
     """
     last = error.shape[0] - 1
     decay = np.array([np.log1p(1 / prior[0]), np.log1p(1 / prior[1])])
     many = variance[-1, -1] + step**2 / 12
     top, sums, part = -np.inf, np.zeros(5), np.zeros(3)  # of 1, N, G, N^2, G^2
-    least, most = _around(lo[2], hi[2], sent[1] / unit[2], variance[-1, -1, 1] / unit[2] ** 2)
-    for n in range(least, most + 1):
+    least, upper = _around(lo[2], hi[2], sent[1] / unit[2], variance[-1, -1, 1] / unit[2] ** 2)
+    for n in range(least, upper + 1):
         low, high = max(lo[1], n - hi[0]), min(hi[1], n - lo[0])
         low, high = _around(low, high, n * unit[0] - sent[0], variance[-1, -1, 0])
         a = low
         while a <= high:
-            if n - a <= last and a <= last:  # few rows of both classes
+            if n - a <= last and a <= last:  # few rows of each class
                 b, x = a, (n * unit[0] - a, n * unit[2])
                 weight = -(n - a) * decay[0] - a * decay[1]
                 for k in range(2):
@@ -135,7 +136,7 @@ def _weigh(
 
 @inner_kernel
 def _expected(cell: Floats, unit: Floats, share: float) -> tuple[float, float]:
-    """Return a share of the n0 and n1 of a cell, not quite 0."""
+    """Return a share of the n0 and n1 of a cell, at least `LEAST`."""
     n1 = cell[0] * unit[0] - cell[1]
     return max((cell[0] - n1) * share, LEAST), max(n1 * share, LEAST)
 
@@ -146,7 +147,7 @@ def _estimate_cells(
     variance: Floats, step: Floats, unit: Floats, nodes: Floats, cells: Floats,
 ) -> None:  # fmt: skip
     """Write mean and variance of every bin's N and G, given the nodes', float64 (n_nodes, 4)."""
-    told = np.empty(4)
+    of_sibling = np.empty(4)
     for i in range(lo.shape[0]):
         p, sibling, built = family[i, 0], family[i, 1], family[i, 2]
         share = nodes[i, 0] / max(nodes[p, 0], 1.0) if p >= 0 else 1.0
@@ -168,10 +169,25 @@ def _estimate_cells(
                     x = sent[family[sibling, 2], c - f]
                     prior = _expected(cells[p, c], unit, 1 - share)
                     _weigh(
-                        lo[sibling, c], hi[sibling, c], unit, x, error, variance, step, prior, told
+                        lo[sibling, c],
+                        hi[sibling, c],
+                        unit,
+                        x,
+                        error,
+                        variance,
+                        step,
+                        prior,
+                        of_sibling,
                     )
-                    _near(a, b, unit, cells[p, c, :2] - told[:2], cells[p, c, 2:] + told[2:], cell)
-                else:  # nothing was sent of it
+                    _near(
+                        a,
+                        b,
+                        unit,
+                        cells[p, c, :2] - of_sibling[:2],
+                        cells[p, c, 2:] + of_sibling[2:],
+                        cell,
+                    )
+                else:  # not contained in any message
                     _within(a, b, unit, cell)
                     cell[2:] = NEVER
 
@@ -184,15 +200,15 @@ def _total(
     """Write mean and variance of every node's N and G from its bins, feature by feature."""
     last = lo.shape[1] - 1
     for i in range(lo.shape[0]):
-        whole = cells[i, last]
+        node = cells[i, last]
         if i == 0 and root.shape[0]:
-            alike = (1e9, 1e9)
-            _weigh(lo[i, last], hi[i, last], unit, root[0], error, variance, step, alike, whole)
+            wide_prior = (1e9, 1e9)
+            _weigh(lo[i, last], hi[i, last], unit, root[0], error, variance, step, wide_prior, node)
         else:
-            _within(lo[i, last], hi[i, last], unit, whole)
+            _within(lo[i, last], hi[i, last], unit, node)
         for k in range(2):
-            precision = 1.0 / max(whole[2 + k], SURE)
-            mean = whole[k] * precision
+            precision = 1.0 / max(node[2 + k], SURE)
+            mean = node[k] * precision
             for f in range(start.shape[0] - 1):
                 part, var = 0.0, SURE
                 for c in range(start[f], start[f + 1]):
@@ -205,7 +221,7 @@ def _total(
 
 @kernel
 def _fit_cells(start: Longs, nodes: Floats, cells: Floats) -> None:
-    """Make the bins of every feature add up to their node, in place."""
+    """Scale the bins of every feature so that they add up to their node, in place."""
     for i in range(cells.shape[0]):
         for f in range(start.shape[0] - 1):
             for k in range(2):
@@ -223,22 +239,30 @@ def _fit_cells(start: Longs, nodes: Floats, cells: Floats) -> None:
 
 
 def likely_counts(found: Counted, tree: Tree, sums: SumBounds, row: Row) -> Longs:
-    """Return the likeliest n0 and n1 of every node, int64, shape (n_nodes, 2).
+    """Return the most probable n0 and n1 of every node, int64, shape (n_nodes, 2).
 
-    `found`: What is possible: counts stay within it, and are as it says where it is certain.
-    `sums`: With the error of each sum.
+    Parameters
+    ----------
+    found : Counted
+        Possible counts. The result is within these bounds.
+    tree : Tree
+        The tree.
+    sums : SumBounds
+        Sent sums with their errors.
+    row : Row
+        Contribution of one row.
     """
     unit = np.array([row.g0 / row.one, 1.0, row.h / row.one, float(row.one)])
-    whole = np.ascontiguousarray  # so that kernels are compiled once
-    error, variance = whole(sums.error / row.one), whole(sums.variance / row.one**2)
+    contiguous = np.ascontiguousarray  # one memory layout, so that kernels are compiled once
+    error, variance = contiguous(sums.error / row.one), contiguous(sums.variance / row.one**2)
     scaled = error, variance, sums.step / row.one
     family, ranges = _family(tree, sums), (found.lo, found.hi, found.start)
     cells = np.zeros((*found.lo.shape[:2], 4))
     mean, spread = np.zeros((len(tree), 2)), np.ones((len(tree), 2))
-    for i in range(len(tree)):  # a first idea: in the middle
-        whole = np.empty(4)
-        _within(found.lo[i, -1], found.hi[i, -1], unit, whole)
-        mean[i], spread[i] = whole[:2], whole[2:]
+    for i in range(len(tree)):  # initial estimate: middle of the range
+        contiguous = np.empty(4)
+        _within(found.lo[i, -1], found.hi[i, -1], unit, contiguous)
+        mean[i], spread[i] = contiguous[:2], contiguous[2:]
     for _ in range(PASSES):
         nodes = np.hstack([mean, spread])
         _estimate_cells(*ranges, family, sums.sent / row.one, *scaled, unit, nodes, cells)
@@ -249,7 +273,7 @@ def likely_counts(found: Counted, tree: Tree, sums: SumBounds, row: Row) -> Long
 
 
 def _family(tree: Tree, sums: SumBounds) -> Longs:
-    """Return parent, sibling and number among the histograms sent of each node; -1: none."""
+    """Return parent, sibling and histogram number of each node, -1 if there is none."""
     family = np.full((len(tree), 3), -1, dtype=np.int64)
     for node in np.flatnonzero(tree.feature >= 0):
         left, right = int(tree.left[node]), int(tree.right[node])
@@ -259,13 +283,14 @@ def _family(tree: Tree, sums: SumBounds) -> Longs:
 
 
 def _reconciled(tree: Tree, mean: Floats, var: Floats) -> tuple[Floats, Floats]:
-    """Return estimates of all nodes such that children add up to their parents."""
+    """Return estimates of all nodes in which children add up to their parents."""
     mean, var = mean.copy(), np.maximum(var, SURE)
     inner = np.flatnonzero(tree.feature >= 0)
     for node in inner[::-1]:
         pair = [tree.left[node], tree.right[node]]
         below = var[pair].sum(axis=0)
         gain = var[node] / (var[node] + below)
+        # combine both estimates of a node, weighted by their precision
         mean[node] += gain * (mean[pair].sum(axis=0) - mean[node])
         var[node] *= 1 - gain
     for node in inner:
@@ -273,22 +298,23 @@ def _reconciled(tree: Tree, mean: Floats, var: Floats) -> tuple[Floats, Floats]:
         before = var[pair].sum(axis=0)
         gain = var[pair] / before
         off = mean[node] - mean[pair].sum(axis=0)
+        # distribute the difference in proportion to the variances
         mean[pair] += gain * off
         var[pair] = var[pair] - gain * var[pair] + gain**2 * np.minimum(var[node], before)
     return mean, var
 
 
-def _nearest(found: Counted, mean: Floats, var: Floats, unit: Floats) -> Longs:
-    """Return the possible whole counts nearest to the estimates, int64 (n_nodes, 2)."""
-    lo, hi = found.lo[:, -1], found.hi[:, -1]
+def _nearest(counted: Counted, mean: Floats, var: Floats, unit: Floats) -> Longs:
+    """Return the possible integer counts closest to the estimates, int64 (n_nodes, 2)."""
+    lo, hi = counted.lo[:, -1], counted.hi[:, -1]
     out = np.empty((len(lo), 2), dtype=np.int64)
     for i, (low, high) in enumerate(zip(lo, hi, strict=True)):
         width = int(np.ceil(4 * np.sqrt(var[i, 0]))) + 2
         centre = int(np.clip(np.rint(mean[i, 0]), low[N], high[N]))
         n = np.arange(max(low[N], centre - width), min(high[N], centre + width) + 1)
-        least, most = np.maximum(low[1], n - high[0]), np.minimum(high[1], n - low[0])
-        n, least, most = (part[least <= most] for part in (n, least, most))
-        n1 = np.clip(np.rint(n * unit[0] - mean[i, 1]), least, most)
+        least, upper = np.maximum(low[1], n - high[0]), np.minimum(high[1], n - low[0])
+        n, least, upper = (part[least <= upper] for part in (n, least, upper))
+        n1 = np.clip(np.rint(n * unit[0] - mean[i, 1]), least, upper)
         off = (n - mean[i, 0]) ** 2 / var[i, 0] + (n * unit[0] - n1 - mean[i, 1]) ** 2 / var[i, 1]
         best = int(np.argmin(off))
         out[i] = n[best] - n1[best], n1[best]

@@ -1,10 +1,10 @@
-"""Interval propagation over counts of bins and nodes: what bounded sums leave possible.
+"""Interval propagation over counts of bins and nodes.
 
-Every cell (a bin of a node, or the node itself) has four *forms*: n0, n1, N = n0 + n1, and the
-gradient sum G = n0 g0 + n1 g1 in units. Each is known to lie in an interval. Rules narrow them to a
-fixed point, and none removes what is possible: where an interval is a point, the count is certain.
-Interval propagation is Waltz's filtering of constraint satisfaction (Davis 1987, Sec. 2); finding
-all solutions would take an integer programme, and none was needed.
+Every cell (a bin of a node, or the node) has four *forms*: n0, n1, N = n0 + n1, and the gradient
+sum G = n0 g0 + n1 g1 in units. Each is known to be in an interval. Rules narrow the intervals to a
+fixed point, and none removes a possible solution. If an interval is a point, the count is certain.
+Interval propagation is Waltz's filtering of constraint satisfaction (Davis 1987, Sec. 2). Finding
+all solutions would require integer programming, which was not needed.
 """
 
 import numpy as np
@@ -16,36 +16,36 @@ Longs = NDArray[np.int64]
 
 N0, N1, N, G = 0, 1, 2, 3  # the forms of a cell
 FORMS = 4
-WIDE = 512  # so many N are not tried one by one
-FINE = 7  # a narrower G is followed up from 2^-7 of a row on: halving goes on for ever
+WIDE = 512  # a wider range of N is not enumerated
+FINE = 7  # smaller changes of G than 2^-7 of a row are not propagated, so that it ends
 
 
 @inner_kernel
 def _narrow(lo: Longs, hi: Longs, g0: int, one: int) -> int:
-    """Make the forms of a cell agree: 1 where a count was narrowed, -1 where nothing is possible.
+    """Make the forms of a cell agree: 1 if a count was narrowed, -1 if nothing is possible.
 
     ``G = N g0 - n1 one``, with ``one = g0 - g1``.
     """
     if lo[0] == hi[0] and lo[1] == hi[1] and lo[2] == hi[2] and lo[3] == hi[3]:
-        known = lo[2] == lo[0] + lo[1] and lo[3] == lo[2] * g0 - lo[1] * one
-        return 0 if known else -1
-    least, most = max(lo[2], lo[0] + lo[1]), min(hi[2], hi[0] + hi[1])
-    if least > most:
+        is_consistent = lo[2] == lo[0] + lo[1] and lo[3] == lo[2] * g0 - lo[1] * one
+        return 0 if is_consistent else -1
+    least, upper = max(lo[2], lo[0] + lo[1]), min(hi[2], hi[0] + hi[1])
+    if least > upper:
         return -1
     low0, high0, low1, high1 = hi[0] + 1, lo[0] - 1, hi[1] + 1, lo[1] - 1
-    low, high = most + 1, least - 1
+    low, high = upper + 1, least - 1
     low_g, high_g = hi[3] + 1, lo[3] - 1
-    if most - least > WIDE:
-        # the ends alone: n1 one = N g0 - G, and n0 one = G + N (one - g0)
-        low, high = least, most
+    if upper - least > WIDE:
+        # bounds from the end points only: n1 one = N g0 - G, and n0 one = G + N (one - g0)
+        low, high = least, upper
         low1 = max(lo[1], -((hi[3] - least * g0) // one), least - hi[0])
-        high1 = min(hi[1], (most * g0 - lo[3]) // one, most - lo[0])
+        high1 = min(hi[1], (upper * g0 - lo[3]) // one, upper - lo[0])
         low0 = max(lo[0], -((least * (g0 - one) - lo[3]) // one), least - hi[1])
-        high0 = min(hi[0], (hi[3] + most * (one - g0)) // one, most - lo[1])
+        high0 = min(hi[0], (hi[3] + upper * (one - g0)) // one, upper - lo[1])
         low_g = max(lo[3], least * g0 - high1 * one)
-        high_g = min(hi[3], most * g0 - low1 * one)
+        high_g = min(hi[3], upper * g0 - low1 * one)
     else:
-        for n in range(least, most + 1):
+        for n in range(least, upper + 1):
             x = n * g0
             a = max(lo[1], -((hi[3] - x) // one), n - hi[0])
             b = min(hi[1], (x - lo[3]) // one, n - lo[0])
@@ -71,7 +71,7 @@ def _narrow(lo: Longs, hi: Longs, g0: int, one: int) -> int:
 
 @inner_kernel
 def _add_up(lo: Longs, hi: Longs, begin: int, end: int, total: int, one: int) -> int:
-    """Make columns ``begin:end`` of a node add up to column ``total``; returns as `_narrow`."""
+    """Make columns ``begin:end`` of a node add up to column ``total``. Returns like `_narrow`."""
     changed = 0
     for k in range(FORMS):
         low, high = np.int64(0), np.int64(0)
@@ -105,8 +105,8 @@ def _add_up(lo: Longs, hi: Longs, begin: int, end: int, total: int, one: int) ->
 def _divide(lo: Longs, hi: Longs, p: int, left: int, right: int, one: int) -> tuple[int, int, int]:
     """Make two children add up to their parent, column by column.
 
-    Returns -1 where nothing is possible, else whether counts of the parent and of the children
-    were narrowed.
+    The first result is -1 if nothing is possible. The other two show whether counts of the parent
+    and of the children were narrowed.
     """
     above, below = 0, 0
     for c in range(lo.shape[1]):
@@ -144,17 +144,25 @@ def propagate(
     one: int,
     rounds: int,
 ) -> bool:
-    """Narrow all intervals in place to a fixed point; False where nothing is possible.
+    """Narrow all intervals in place to a fixed point, and return False if nothing is possible.
 
-    `lo, hi`: int64 array, shape (n_nodes, columns + 1, 4). Of every cell; the last column is the
-    node itself.
-    `start`: int64 array, shape (d + 1,). Columns of feature f are ``start[f]:start[f + 1]``: its
-    bins, and last the missing values.
-    `left, right`: int32 array, shape (n_nodes,). Children, -1 at leaves.
-    `g0, one`: What a row of label 0 brings to G, and by how much more than one of label 1.
-    `rounds`: At most; stopping early leaves wider intervals.
+    Parameters
+    ----------
+    lo, hi : int64 array, shape (n_nodes, columns + 1, 4)
+        Bounds of every cell. The last column is the node.
+    start : int64 array, shape (d + 1,)
+        Columns of feature f are ``start[f]:start[f + 1]``: its bins, and last the missing values.
+    left, right : int32 array, shape (n_nodes,)
+        Children, -1 at leaves.
+    g0 : int
+        Contribution of a row of label 0 to G.
+    one : int
+        Contribution of a row of label 0 less that of a row of label 1.
+    rounds : int
+        Largest number of iterations. Stopping early leaves wider intervals.
     """
     n_nodes, total = lo.shape[0], lo.shape[1] - 1
+    # only nodes whose intervals changed are processed again
     due = np.ones(n_nodes, dtype=np.bool_)
     for _ in range(rounds):
         for i in range(n_nodes):
@@ -163,14 +171,14 @@ def propagate(
             due[i] = False
             again = 0
             for c in range(total + 1):
-                told = _narrow(lo[i, c], hi[i, c], g0, one)
-                if told < 0:
+                changed = _narrow(lo[i, c], hi[i, c], g0, one)
+                if changed < 0:
                     return False
             for f in range(start.shape[0] - 1):
-                told = _add_up(lo[i], hi[i], start[f], start[f + 1], total, one)
-                if told < 0:
+                changed = _add_up(lo[i], hi[i], start[f], start[f + 1], total, one)
+                if changed < 0:
                     return False
-                again |= told
+                again |= changed
             due[i] = again == 1
         for p in range(n_nodes):
             if left[p] < 0:

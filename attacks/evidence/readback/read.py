@@ -1,4 +1,4 @@
-"""The counts of every tree of the first round, from a view."""
+"""Infer the counts of every tree of the first round from the sums in a view."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -47,14 +47,14 @@ from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.losses import LOGISTIC
 
 Longs = NDArray[np.int64]
-Of = Mapping[str, list[Histogram | GlobalHistogram]]  # what each source sent
+Of = Mapping[str, list[Histogram | GlobalHistogram]]  # histograms by source
 
-PASSES = 3  # over sources that share their number of rows, and trees that share their root
+PASSES = 3  # over sources, whose numbers of rows have a known sum
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """One source's sums of a tree, and the counts they leave possible."""
+    """One source's sums of a tree, and the counts that they leave possible."""
 
     name: str
     sums: SumBounds
@@ -63,7 +63,7 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class FirstTree:
-    """What is certain of a tree of the first round, of all rows but the principals' own."""
+    """Possible counts of a tree of the first round, for all rows except the adversary's."""
 
     tree: Tree
     row: Row
@@ -72,8 +72,8 @@ class FirstTree:
     @property
     def counted(self) -> Counted:
         """Bounds on the counts of all sources' rows together."""
-        first, *others = (s.counted for s in self.sources)
-        for part in others:
+        first, *rest = (s.counted for s in self.sources)
+        for part in rest:
             first = first.plus(part)
         return first
 
@@ -84,16 +84,20 @@ class FirstTree:
         return lo[self.tree.leaves], hi[self.tree.leaves]
 
     def leaf_counts(self, number: int) -> LeafCounts | None:
-        """Return the counts that are certain, of the tree of this number; None: none are."""
-        known, (lo, _) = self.certain, self.leaves
-        return LeafCounts(number, self.tree.leaves[known], lo[known]) if known.any() else None
+        """Return the certain counts as a claim about this tree number, None if there are none."""
+        is_certain, (lo, _) = self.certain, self.leaves
+        return (
+            LeafCounts(number, self.tree.leaves[is_certain], lo[is_certain])
+            if is_certain.any()
+            else None
+        )
 
     @property
     def likely(self) -> Longs:
-        """The likeliest n0 and n1 of every leaf, int64, shape (J, 2)."""
+        """The most probable n0 and n1 of every leaf, int64, shape (J, 2)."""
         parts = (likely_counts(s.counted, self.tree, s.sums, self.row) for s in self.sources)
-        whole: Longs = np.sum(list(parts), axis=0)
-        return whole[self.tree.leaves]
+        counts_of_nodes: Longs = np.sum(list(parts), axis=0)
+        return counts_of_nodes[self.tree.leaves]
 
     @property
     def certain(self) -> NDArray[np.bool_]:
@@ -103,26 +107,34 @@ class FirstTree:
 
 
 def first_trees(view: View, evidence: Evidence) -> list[FirstTree] | None:
-    """Read back the counts of every tree of the first round from the sums in a view.
+    """Infer the counts of every tree of the first round from the sums in a view.
 
-    `evidence`: What `evidence_of` reads in it.
+    Parameters
+    ----------
+    view : View
+        The adversary's view.
+    evidence : Evidence
+        Result of `evidence_of` for this view.
 
-    Returns: None where no sums are seen, rows do not count once each, or sums contradict.
+    Returns
+    -------
+    list of FirstTree or None
+        None if no sums are seen, if they are not `readable`, or if they contradict each other.
     """
-    cuts, told = evidence.cuts, told_histograms(view)
+    cuts, histograms = evidence.cuts, told_histograms(view)
     if cuts is None or not readable(view, evidence):
         return None
-    found = []
+    trees = []
     for t in range(evidence.outputs):
-        tree = _first_tree(view, evidence, cuts, told.get(t, {}), t)
+        tree = _first_tree(view, evidence, cuts, histograms.get(t, {}), t)
         if tree is None:
             return None
-        found.append(tree)
-    return found
+        trees.append(tree)
+    return trees
 
 
 def readable(view: View, evidence: Evidence) -> bool:
-    """Tell whether every row in a sum counts once, by its true label."""
+    """Return whether every row in a sum counts once, with its true label."""
     lost, noisy = view.changes("sums", "parties"), view.changes("labels", "y")
     if classes_of_leaves(view) is None or "hessian_share" in view.parameters:
         return False  # no log loss, or sums of a mechanism
@@ -132,60 +144,65 @@ def readable(view: View, evidence: Evidence) -> bool:
 
 
 def _as_told(view: View, evidence: Evidence) -> bool:
-    """Tell whether the trees of the first round are split as was broadcast, where it was."""
+    """Return whether the trees of the first round have the broadcast splits, if there are any."""
     for _, m in view.messages(NodeSplits):
         if m.tree < evidence.outputs:
             tree = evidence.trees[m.tree]
             if m.nodes.max(initial=0) >= len(tree):
                 return False
             for name in ("feature", "threshold", "default_left", "left"):
-                told, grown = getattr(m, name), getattr(tree, name)[m.nodes]
-                if not np.array_equal(told, grown, equal_nan=name == "threshold"):
+                announced, grown = getattr(m, name), getattr(tree, name)[m.nodes]
+                if not np.array_equal(announced, grown, equal_nan=name == "threshold"):
                     return False
     return True
 
 
-def _first_tree(view: View, evidence: Evidence, cuts: Cuts, told: Of, t: int) -> FirstTree | None:
+def _first_tree(
+    view: View, evidence: Evidence, cuts: Cuts, histograms: Of, t: int
+) -> FirstTree | None:
     tree, part = evidence.trees[t], OwnPart.of(view, t)
     bits = _bits(view)
     row = row_of(view, evidence, t, bits)
     bounds = SentBounds.of(view, bits, row)
-    others = max(view.n_rows - len(part.table), 0)
+    n_victims = max(view.n_rows - len(part.table), 0)
     lacking = np.array([not f.complete for f in view.schema.features])
-    space = possible(tree, cuts, row, others, lacking)
-    shared = EVERYONE in told or not told
-    told_own = all(m.nodes.tobytes() in part.sent for m in told.get(EVERYONE, ()))
-    if space is None or (shared and evidence.share < 1 and len(part.table) and not told_own):
-        return None  # too large, or which own rows are in the sums was not told
-    own = part.histograms(tree, cuts, row, evidence.class_of(t)) if shared else None
+    space = possible(tree, cuts, row, n_victims, lacking)
+    shared = EVERYONE in histograms or not histograms
+    knows_part = all(m.nodes.tobytes() in part.sent for m in histograms.get(EVERYONE, ()))
+    if space is None or (shared and evidence.share < 1 and len(part.table) and not knows_part):
+        return None  # too large, or it is unknown which local rows the sums contain
+    local_sums = part.histograms(tree, cuts, row, evidence.class_of(t)) if shared else None
     clients = sum(role == "client" for role in view.roles.values()) if shared else 1
     every = evidence.share == 1
-    limits = (others if every else 0, others)
+    limits = (n_victims if every else 0, n_victims)
     positives = _positives(view, evidence, part) if every else None
-    if told:
+    if histograms:
         sums = {
-            name: bounded_sums(m, clients, bounds, None if own is None else (part, own), len(tree))
-            for name, m in told.items()
+            name: bounded_sums(
+                m, clients, bounds, None if local_sums is None else (part, local_sums), len(tree)
+            )
+            for name, m in histograms.items()
         }
-    elif every and (nodes := sums_of_nodes(tree, cuts, clients, bounds, bits, own)):
+    elif every and (nodes := sums_of_nodes(tree, cuts, clients, bounds, bits, local_sums)):
         sums = {EVERYONE: nodes}
     else:
         return None
-    alone = (limits, positives) if len(sums) == 1 else ((0, others), None)
+    known_sizes = (limits, positives) if len(sums) == 1 else ((0, n_victims), None)
     sources = []
     for name, one in sums.items():
-        counted = read_counts(space, tree, one, row, *alone)
+        counted = read_counts(space, tree, one, row, *known_sizes)
         if counted is None:
             return None
         sources.append(Source(name, one, counted))
-    found = FirstTree(tree, row, tuple(sources))
-    return found if _share_out(found, limits, positives) else None
+    first_tree = FirstTree(tree, row, tuple(sources))
+    return first_tree if _share_out(first_tree, limits, positives) else None
 
 
 def values_seen(view: View) -> tuple[ValuesSeen, int, tuple[int, int] | None] | None:
-    """Return a first tree of which leaf values alone are seen, of sums rounded to the nearest.
+    """Return a first tree of which only leaf values are seen, computed from rounded sums.
 
-    With others' rows, and bounds on their positives; None where there is no such tree.
+    The result also contains the number of other parties' rows, and bounds on their positives. It is
+    None if there is no such tree.
     """
     seen = tuple(s for s in view.seen if getattr(s.message, "tree", 0) < 1)
     evidence = evidence_of(replace(view, seen=seen))
@@ -196,17 +213,20 @@ def values_seen(view: View) -> tuple[ValuesSeen, int, tuple[int, int] | None] | 
     bits = _bits(view)
     row, part = row_of(view, evidence, 0, bits), OwnPart.of(view, 0)
     bounds = SentBounds.of(view, bits, row)
-    law, asked = bounds.law, [m.nodes for _, m in view.messages(HistogramRequest) if m.tree == 0]
+    law, requested = (
+        bounds.law,
+        [m.nodes for _, m in view.messages(HistogramRequest) if m.tree == 0],
+    )
     if law is None or not law.deterministic or bounds.step.min() < 2 or law_of_values(view):
         return None
-    if not asked:
+    if not requested:
         return None
-    found = ValuesSeen(
+    values = ValuesSeen(
         evidence.trees[0], evidence.cuts, params_of(view), bits, row, bounds,
-        np.concatenate(asked), part, clients_in(view, OTHERS),
+        np.concatenate(requested), part, clients_in(view, OTHERS),
         view.prior_rows or part.table,
     )  # fmt: skip
-    return found, max(view.n_rows - len(part.table), 0), _positives(view, evidence, part)
+    return values, max(view.n_rows - len(part.table), 0), _positives(view, evidence, part)
 
 
 def _bits(view: View) -> Bits:
@@ -215,18 +235,20 @@ def _bits(view: View) -> Bits:
     return UNIT_BITS
 
 
-def _share_out(found: FirstTree, rows: tuple[int, int], positives: tuple[int, int] | None) -> bool:
-    """Let sources narrow each other: what is known of all their rows; False where impossible."""
-    if len(found.sources) == 1:
+def _share_out(
+    first_tree: FirstTree, rows: tuple[int, int], positives: tuple[int, int] | None
+) -> bool:
+    """Narrow the counts of the sources by the totals of all rows. False if impossible."""
+    if len(first_tree.sources) == 1:
         return True
     for _ in range(PASSES):
         changed = False
         for form, limits in ((N, rows), (N1, positives)):
             if limits is None:
                 continue
-            low = sum(int(s.counted.lo[0, -1, form]) for s in found.sources)
-            high = sum(int(s.counted.hi[0, -1, form]) for s in found.sources)
-            for s in found.sources:
+            low = sum(int(s.counted.lo[0, -1, form]) for s in first_tree.sources)
+            high = sum(int(s.counted.hi[0, -1, form]) for s in first_tree.sources)
+            for s in first_tree.sources:
                 lo, hi = s.counted.lo[0, -1], s.counted.hi[0, -1]
                 a = max(lo[form], limits[0] - (high - hi[form]))
                 b = min(hi[form], limits[1] - (low - lo[form]))
@@ -236,23 +258,24 @@ def _share_out(found: FirstTree, rows: tuple[int, int], positives: tuple[int, in
                 lo[form], hi[form] = a, b
         if not changed:
             return True
-        if not all(narrow(s.counted, found.tree, found.row) for s in found.sources):
+        if not all(narrow(s.counted, first_tree.tree, first_tree.row) for s in first_tree.sources):
             return False
     return True
 
 
 def _positives(view: View, evidence: Evidence, part: OwnPart) -> tuple[int, int] | None:
-    """Return bounds on others' rows of label 1, where boosting starts at the mean label."""
+    """Return bounds on other parties' rows of label 1 if boosting starts at the mean label."""
     if evidence.outputs > 1 or not evidence.mean_start:
         return None
     margin = next((m.margin for _, m in view.messages(BaseScore)), None)
     if margin is None:
         return None
     n = view.n_rows
+    # float32 rounding of the margin leaves a few neighbouring counts possible
     near = round(n / (1 + np.exp(-float(margin[0]))))
     fits = [k for k in range(max(near - 3, 1), min(near + 4, n)) if _starts(k, n, margin[0])]
-    own = int((part.table.y == 1).sum())
-    return (min(fits) - own, max(fits) - own) if fits else None
+    local_positives = int((part.table.y == 1).sum())
+    return (min(fits) - local_positives, max(fits) - local_positives) if fits else None
 
 
 def _starts(positives: int, n: int, margin: np.float32) -> bool:

@@ -1,4 +1,4 @@
-"""Sums of the first round in a view: whose, of how many clients, and what they leave possible."""
+"""Sums of the first round in a view: their senders, number of clients, and bounds on the truth."""
 
 from __future__ import annotations
 
@@ -28,30 +28,42 @@ Told = dict[int, dict[str, list[Histogram | GlobalHistogram]]]
 
 
 def told_histograms(view: View) -> Told:
-    """Return the histograms that say most of others, by tree and source: a client, or `EVERYONE`.
+    """Return the most informative histograms, by tree and source: a client, or `EVERYONE`.
 
-    Where clients are told apart, their sum says nothing more.
+    If there are histograms of single clients, their sum is left out, because it adds nothing.
     """
-    found: Told = defaultdict(lambda: defaultdict(list))
+    histograms: Told = defaultdict(lambda: defaultdict(list))
     for item, m in view.messages(Histogram):
         if item.opened:
-            found[m.tree][EVERYONE].append(m)
+            histograms[m.tree][EVERYONE].append(m)
         elif item.sender not in view.principals:
-            found[m.tree][item.sender].append(m)
+            histograms[m.tree][item.sender].append(m)
     for _, total in view.messages(GlobalHistogram):
-        if not any(name != EVERYONE for name in found[total.tree]) and not any(
-            np.array_equal(total.nodes, m.nodes) for m in found[total.tree][EVERYONE]
+        if not any(name != EVERYONE for name in histograms[total.tree]) and not any(
+            np.array_equal(total.nodes, m.nodes) for m in histograms[total.tree][EVERYONE]
         ):
-            found[total.tree][EVERYONE].append(total)
-    return found
+            histograms[total.tree][EVERYONE].append(total)
+    return histograms
 
 
 def row_of(view: View, evidence: Evidence, t: int, bits: Bits) -> Row:
-    """Return what a row brings to tree ``t`` of the first round, after the defense's clip."""
+    """Return the contribution of a row to a tree of the first round, after the defense's clipping.
+
+    Parameters
+    ----------
+    view : View
+        The adversary's view.
+    evidence : Evidence
+        Base margin.
+    t : int
+        The tree.
+    bits : Bits
+        Fixed-point units.
+    """
     objective = objective_of(view.parameters.get("objective"), view.schema.classes)
     margin = evidence.start(2).reshape(2, -1).T
-    mine = evidence.class_of(t)
-    labels = np.array([0 if mine else 1, mine])
+    tree_class = evidence.class_of(t)
+    labels = np.array([0 if tree_class else 1, tree_class])
     gh = objective.gradients(np.ascontiguousarray(margin), labels)[t]
     clip = view.defense.gradient_clip
     if clip is not None:
@@ -63,11 +75,16 @@ def row_of(view: View, evidence: Evidence, t: int, bits: Bits) -> Row:
 
 @dataclass(frozen=True, eq=False)
 class OwnPart:
-    """The principals' own rows in one tree, and what they sent of them.
+    """The adversary's rows in one tree, and the messages about them.
 
-    `table`: Their rows, all of them in the tree.
-    `clients`: How many clients the principals are.
-    `sent`: What they sent together, by the nodes it is of; empty where it is sealed.
+    Attributes
+    ----------
+    table : Table
+        Local rows, all of them in the tree.
+    clients : int
+        Number of clients that the adversary controls.
+    sent : mapping of bytes to Histogram
+        Sum of their messages by nodes. Empty if it is not visible.
     """
 
     table: Table
@@ -76,16 +93,30 @@ class OwnPart:
 
     @staticmethod
     def of(view: View, t: int) -> OwnPart:
-        """Return the principals' part of tree ``t``."""
+        """Return the adversary's part of tree ``t``."""
         rows = Table.empty(view.schema) if view.rows is None else view.rows
         sent = {nodes: m for (tree, nodes), m in own_histograms(view).items() if tree == t}
         clients = sum(view.roles[p] == "client" for p in view.principals)
         return OwnPart(rows, clients, sent)
 
     def histograms(self, tree: Tree, cuts: Cuts, row: Row, of: int) -> tuple[Longs, Longs]:
-        """Return what own rows bring, (n_nodes, total_bins, 2) and (n_nodes, 2), in units.
+        """Return the sums of the local rows in all nodes, in units.
 
-        ``of`` is the class whose rows bring ``row.g1``.
+        Parameters
+        ----------
+        tree : Tree
+            The tree.
+        cuts : Cuts
+            Bins of the features.
+        row : Row
+            Contribution of one row.
+        of : int
+            Class whose rows contribute ``row.g1``.
+
+        Returns
+        -------
+        sums : int64 array, shape (n_nodes, total_bins, 2)
+        totals : int64 array, shape (n_nodes, 2)
         """
         bins = bin_rows(self.table.X, cuts).codes.astype(np.int64)
         gh = np.array([[row.g0, row.h], [row.g1, row.h]])[(self.table.y == of).astype(np.intp)]
@@ -101,9 +132,18 @@ class OwnPart:
 
 
 def members(tree: Tree, cuts: Cuts, bins: Longs) -> Iterator[tuple[int, NDArray[np.intp]]]:
-    """Yield every node with the rows that training sent there, given their bins, (n, d).
+    """Yield every node with the rows that training sent there.
 
-    Training goes by bins: a row above the last cut stays with the last bin.
+    Training uses bins, so that a row above the last cut stays with the last bin.
+
+    Parameters
+    ----------
+    tree : Tree
+        The tree.
+    cuts : Cuts
+        Bins of the features.
+    bins : int64 array, shape (n, d)
+        Bin of every value.
     """
     rows_of: dict[int, NDArray[np.intp]] = {0: np.arange(len(bins))}
     for node in range(len(tree)):
@@ -126,20 +166,22 @@ def sums_of_nodes(
     bits: Bits,
     own: tuple[Longs, Longs] | None,
 ) -> SumBounds | None:
-    """Return bounds on what others brought to the node sums that a server broadcasts.
+    """Return bounds on other parties' contribution to broadcast node sums.
 
-    A node's sum is made of its parent's bins, whose errors add up; those of a node whose sibling
-    was asked for carry the parent's and the sibling's. None where no sums are told.
+    A node's sum is computed from its parent's bins, whose errors add up. The errors of a node whose
+    sibling was requested contain those of the parent and of the sibling. The adversary's
+    contribution (`OwnPart.histograms`) is None if it has no rows in the sums. The result is None if
+    the tree has no sums.
     """
     if tree.g is None or tree.h is None:
         return None
-    told = to_fixed(np.stack([tree.g, tree.h], axis=1), bits)
+    node_sums = to_fixed(np.stack([tree.g, tree.h], axis=1), bits)
     bin_off = np.stack(bounds.bins(np.zeros((1, 2), dtype=np.int64), clients))[:, 0]
     cell = np.repeat(bin_off[None], len(tree), axis=0)  # (n_nodes, lo and hi, 2)
     node = np.repeat(bounds.off(clients)[None], len(tree), axis=0)
     for i in np.flatnonzero(tree.feature >= 0):
         pair = np.array([tree.left[i], tree.right[i]], dtype=np.int32)
-        built = int(children_to_build(pair, told[pair])[0])
+        built = int(children_to_build(pair, node_sums[pair])[0])
         cell[pair.sum() - built] = cell[i] - cell[built][::-1]
         goes = bins_left(tree, int(i), cuts)
         default, other = pair if tree.default_left[i] else pair[::-1]
@@ -149,11 +191,12 @@ def sums_of_nodes(
     if not bounds.bounded:
         node = np.array([-OPEN, OPEN])[None, :, None] + np.zeros_like(node)
     shift = 0 if own is None else own[1]
-    none = np.zeros((0, cuts.total_bins, 2), dtype=np.int64)
+    no_bins = np.zeros((0, cuts.total_bins, 2), dtype=np.int64)
     errors = bounds.errors(clients, 0, LISTED)
     return SumBounds(
-        np.zeros(0, dtype=np.int32), none, none, told + node[:, 0] - shift,
-        told + node[:, 1] - shift, none, np.zeros((0, 2), dtype=np.int64), *errors, bounds.step,
+        np.zeros(0, dtype=np.int32), no_bins, no_bins, node_sums + node[:, 0] - shift,
+        node_sums + node[:, 1] - shift, no_bins, np.zeros((0, 2), dtype=np.int64), *errors,
+        bounds.step,
     )  # fmt: skip
 
 
@@ -164,29 +207,39 @@ def bounded_sums(
     own: tuple[OwnPart, tuple[Longs, Longs]] | None,
     n_nodes: int,
 ) -> SumBounds:
-    """Return bounds on what others brought to the sums that so many clients sent, own ones too.
+    """Return bounds on other parties' part of sums of several clients.
 
-    ``own`` is the principals' part in them, with its own true sums; None: they have none.
+    ``clients`` is the number of clients in the sums, including those of the adversary, and
+    ``bounds`` contains the errors of one client. The adversary's part of the sums is None if it has
+    none.
     """
     node_lo, node_hi = np.full((n_nodes, 2), -OPEN), np.full((n_nodes, 2), OPEN)
     parts, root = [], np.zeros((0, 2), dtype=np.int64)
-    others, known = clients, 0
+    n_others, n_known = clients, 0
     for m in told:
-        sums, totals, at, whole = m.sums, m.totals, 0, 0
-        mine = None if own is None else own[0].sent.get(m.nodes.tobytes())
-        if own is not None and mine is not None:
-            sums, totals, others = sums - mine.sums, totals - mine.totals, clients - own[0].clients
+        sums, totals, at, local_total = m.sums, m.totals, 0, 0
+        local_message = None if own is None else own[0].sent.get(m.nodes.tobytes())
+        if own is not None and local_message is not None:
+            sums, totals, n_others = (
+                sums - local_message.sums,
+                totals - local_message.totals,
+                clients - own[0].clients,
+            )
         elif own is not None:
-            at, whole, known = own[1][0][m.nodes], own[1][1][:1], own[0].clients
-        lo, hi = bounds.bins(sums, others)
-        if mine is not None and bounds.late:  # what is missing is missing from the whole
+            at, local_total, n_known = own[1][0][m.nodes], own[1][1][:1], own[0].clients
+        lo, hi = bounds.bins(sums, n_others)
+        if local_message is not None and bounds.late:  # bins were hidden in the total
             lo, hi = bounds.bins(m.sums, clients)
-            low, high = bounds.bins(mine.sums, clients - others)
+            low, high = bounds.bins(local_message.sums, clients - n_others)
             lo, hi = lo - high, hi - low
         parts.append((m.nodes, lo - at, hi - at, sums - at))
         if len(totals):
-            low, high = bounds.nodes(totals, others)
-            node_lo[:1], node_hi[:1], root = low - whole, high - whole, totals - whole
+            low, high = bounds.nodes(totals, n_others)
+            node_lo[:1], node_hi[:1], root = (
+                low - local_total,
+                high - local_total,
+                totals - local_total,
+            )
     nodes, lo, hi, sent = (np.concatenate(part) for part in zip(*parts, strict=True))
-    errors = bounds.errors(others - known, known, LISTED)
+    errors = bounds.errors(n_others - n_known, n_known, LISTED)
     return SumBounds(nodes, lo, hi, node_lo, node_hi, sent, root, *errors, bounds.step)

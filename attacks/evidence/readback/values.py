@@ -1,10 +1,10 @@
-"""First-round counts from leaf values alone, where the sums behind them were rounded.
+"""First-round counts from leaf values if the sums behind them were rounded.
 
-A value is ``-eta G / (H + lambda)`` of sums that are multiples of the step, in float32: few pairs
-of multiples give the very same value. What rounding did to a leaf's sums is learned from own rows
-or rows of the population, drawn anew, for rounding is biased in bins of one row. Counts that
-together make the known number of rows, and of rows of either class, are chosen by dynamic
-programming; none is certain.
+A value is ``-eta G / (H + lambda)`` of sums that are multiples of the step, in float32. Few pairs
+of multiples give exactly this value. The error that rounding causes in a leaf's sums is estimated
+by resampling local rows or rows of the population, because rounding is biased in bins of one row.
+Dynamic programming chooses counts that add up to the known number of rows, and of rows of either
+class. None of them is certain.
 """
 
 from dataclasses import dataclass
@@ -29,20 +29,20 @@ from fedtrees.trees.boosted.splitting import leaf_values
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
 
-DRAWS = 24  # tables of the prior's rows that stand for other clients
+DRAWS = 24  # resampled tables that represent other clients
 LISTED = 400  # pairs of counts of a leaf
-MOST_STATES = 1 << 26  # totals times leaves
-NEAR = 4.0  # deviations that a count may be off
+MOST_STATES = 1 << 26  # size of the dynamic programme: totals times leaves
+NEAR = 4.0  # largest error of a count, in standard deviations
 
 
 @dataclass(frozen=True, eq=False)
 class ValuesSeen:
-    """A first tree of which leaf values alone are seen.
+    """A first tree of which only leaf values are seen.
 
-    `bounds`: Of what a client sends.
-    `built`: int32 array, shape (k,). Nodes whose histograms were asked for.
-    `clients`: Others that add to the sums.
-    `prior`: Rows that stand for the others' rows: own ones, else the population's.
+    ``built`` lists the nodes whose histograms were requested (int32, shape (k,)). ``bounds``
+    contains the errors of the sums that one client sends, and ``clients`` is the number of other
+    clients in the sums. ``prior`` contains rows that represent the rows of other clients: local
+    rows, else those of the population.
     """
 
     tree: Tree
@@ -60,11 +60,23 @@ class ValuesSeen:
 def counts_of_values(
     seen: ValuesSeen, rows: int, positives: tuple[int, int] | None, rng: np.random.Generator
 ) -> Longs | None:
-    """Return the likeliest n0 and n1 of others in every leaf, int64, shape (J, 2); None: none fit.
+    """Return the most probable n0 and n1 of other clients' rows in every leaf.
 
-    `rows`: Others' rows.
-    `positives`: Bounds on those of the tree's class.
-    `rng`: Draws rows of the prior with replacement.
+    Parameters
+    ----------
+    seen : ValuesSeen
+        The tree.
+    rows : int
+        Number of other clients' rows.
+    positives : tuple of int, or None
+        Bounds on the number of their rows of the tree's class.
+    rng : numpy.random.Generator
+        Draws rows of the prior with replacement.
+
+    Returns
+    -------
+    int64 array, shape (J, 2), or None
+        None if no counts fit, if there are no prior rows, or if the search is too large.
     """
     leaves, own_table, table = seen.tree.leaves, seen.own.table, seen.prior
     if not len(table) or not seen.clients:
@@ -74,6 +86,7 @@ def counts_of_values(
         if len(own_table)
         else np.zeros((len(leaves), 2), dtype=np.int64)
     )
+    # every other client is assumed to have the same number of rows
     size = max(round(rows / seen.clients), 1)
     off = []
     for _ in range(DRAWS):
@@ -95,7 +108,7 @@ def counts_of_values(
 
 
 def _counts_of_sums(seen: ValuesSeen, sums: Longs) -> Longs:
-    """Return n0 and n1 per leaf of the rows that bring these exact sums, int64 (J, 2)."""
+    """Return n0 and n1 per leaf of the rows with these exact sums, int64 (J, 2)."""
     n = sums[:, 1] // max(seen.row.h, 1)
     n1 = (n * seen.row.g0 - sums[:, 0]) // seen.row.one
     return np.stack([n - n1, n1], axis=1)
@@ -130,7 +143,7 @@ def _leaf_sums(seen: ValuesSeen, table: Table) -> tuple[Longs, Longs]:
 
 
 def _pairs(seen: ValuesSeen, value: np.float32, rows: int) -> Longs:
-    """Return the multiples of the step (G, H) whose leaf has this very value, int64 (k, 2)."""
+    """Return the multiples of the step (G, H) that give exactly this leaf value, int64 (k, 2)."""
     step, unit = seen.bounds.step, np.ldexp(1.0, np.negative(seen.bits))
     largest_h = rows * seen.row.h + len(seen.cuts.values) * step[1]
     h = np.arange(0, largest_h // step[1] + 1) * step[1]
@@ -145,7 +158,7 @@ def _pairs(seen: ValuesSeen, value: np.float32, rows: int) -> Longs:
 def _weighed(
     sums: Floats, var: Floats, row: Row, like: Longs, rows: int, tilt: float
 ) -> tuple[Longs, Longs, Floats]:
-    """Return the likeliest (n0, n1) behind some sums, and their log weights, shape (k,) each."""
+    """Return the most probable (n0, n1) for some sums, and their log weights, shape (k,) each."""
     centre = sums[:, 1] / max(row.h, 1)
     width = int(min(NEAR * np.sqrt(var[1]) / max(row.h, 1) + 1, 40))
     n = (np.rint(centre)[:, None] + np.arange(-width, width + 1)).reshape(-1)
@@ -160,7 +173,7 @@ def _weighed(
         gammaln(extra + prior_count + DIRICHLET_PRIOR) - gammaln(extra + 1.0)
         for extra, prior_count in ((n - n1, like[0]), (n1, like[1]))
     )
-    # of a fixed total the tilt is the same for all: it keeps large leaves among those listed
+    # with a fixed total the tilt is a constant, but it keeps large leaves among those listed
     score = prior - 0.5 * off + n * np.log(tilt)
     order = np.argsort(-score, kind="stable")
     pairs = np.stack([n, n1], axis=1)[order].astype(np.int64)
@@ -175,7 +188,7 @@ def _chosen(
     most_positives: int,
     positives: tuple[int, int] | None,
 ) -> Longs | None:
-    """Choose a pair per leaf, likeliest together among those that add up, int64 (J, 2)."""
+    """Choose one pair per leaf, most probable among those that add up, int64 (J, 2)."""
     start = np.cumsum([0, *(len(part[0]) for part in lists)])
     n0, n1, score = (np.concatenate([part[k] for part in lists]) for k in range(3))
     best, back = _forward(start, n0 + n1, n1, score, rows, most_positives)
@@ -197,7 +210,7 @@ def _chosen(
 def _forward(
     start: Longs, n: Longs, n1: Longs, score: Floats, rows: int, most_positives: int
 ) -> tuple[Floats, NDArray[np.int16]]:
-    """Return the best log weight of the leaves for every total, and what it takes of each leaf."""
+    """Return the best log weight for every total, and the chosen pair of each leaf."""
     best = np.full((rows + 1, most_positives + 1), -np.inf)
     best[0, 0] = 0.0
     back = np.zeros((start.shape[0] - 1, rows + 1, most_positives + 1), dtype=np.int16)
