@@ -159,8 +159,7 @@ def in_words(stated: Sequence[tuple[Guarantee, ...]]) -> str:
         bounded = [g for g in column if isinstance(g, PureDP | ApproximateDP)]
         largest = max(bounded, key=lambda g: g.epsilon, default=None)
         if largest is not None and math.isfinite(largest.epsilon):
-            of = " of the cut points" if largest.unit == "cuts" else ""
-            phrases.append(epsilon_in_words(largest).replace("epsilon", f"epsilon{of}", 1))
+            phrases.append(epsilon_in_words(largest))
     return "; ".join(phrases)
 
 
