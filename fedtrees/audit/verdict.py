@@ -266,7 +266,7 @@ def advice(audit: Audit, scrubbed: bool = False) -> list[Finding]:
 
 
 def leftovers(before: Audit, after: Audit, done: Scrubbed) -> list[str]:
-    """Return what scrubbing changed and what is still to be read from leaf values alone."""
+    """Return sentences on what scrubbing changed, and what leaf values alone still reveal."""
     compared = (
         f"Predictions are unchanged, bit for bit, on {done.points} points that reach "
         f"{100 * done.leaves_reached:.0f}% of all leaves."
@@ -286,17 +286,13 @@ def leftovers(before: Audit, after: Audit, done: Scrubbed) -> list[str]:
             "merge rare categories before the training."
         )
     left, had = after.summary, before.summary
-    if 0 < had.exact == left.exact:
+    if left.counted:
         lines.append(
-            f"That closes nothing that was certain before: leaf values alone still give the rows "
-            f"and labels of all {left.exact} leaves to somebody who knows eta and lambda. "
-            f"{_conditions(after)} Later trees no longer give bounds."
-        )
-    elif left.counted:
-        lines.append(
-            f"Still recoverable from leaf values alone, to somebody who knows eta and lambda: the "
-            f"rows of {left.counted} leaves (before: {had.counted}), of {left.exact} with their "
-            f"labels. {_conditions(after)}"
+            f"The copy does not hide everything. An adversary who knows eta and lambda, or tries "
+            f"XGBoost's defaults, still computes the number of rows in {left.counted} leaves "
+            f"(before: {had.counted}) from leaf values alone, and the labels in {left.exact} of "
+            f"them (before: {had.exact}). {_conditions(after)} Only a defense in training hides "
+            "these counts."
         )
     else:
         lines.append(

@@ -168,7 +168,10 @@ def audit(
     sheet: Sheet = "",
     scrub: Annotated[
         str | None,
-        typer.Option(help="Write the model without what prediction does not need (.json)."),
+        typer.Option(
+            metavar="COPY",
+            help="New .json file for a copy without the statistics that prediction does not need.",
+        ),
     ] = None,
     report: Annotated[
         str | None,
@@ -282,7 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> Any:
     except Exception as err:
         shown = getattr(err, "format_message", None)
         if shown is not None:  # typer's own usage errors
-            _fail(shown(), getattr(err, "exit_code", 2))
+            _fail(shown() + _argument_of(err, given), getattr(err, "exit_code", 2))
         if os.environ.get("FEDTREES_DEBUG"):
             raise
         _fail(f"{type(err).__name__}: {err} (a bug; FEDTREES_DEBUG=1 shows where it happened)", 1)
@@ -291,6 +294,20 @@ def main(arguments: Sequence[str] | None = None) -> Any:
             _ends_with.append(code)
         _fail("interrupted", code)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _argument_of(err: Exception, given: Sequence[str]) -> str:
+    """Return the help of an option that was given without its argument.
+
+    Empty for any other usage error of the command line.
+    """
+    option: str = getattr(err, "option_name", "")
+    if not option or "requires an argument" not in str(err):
+        return ""
+    commands = getattr(typer.main.get_command(app), "commands", {})
+    named = [commands[word] for word in given[:1] if word in commands]
+    texts = [p.help for c in named for p in c.params if option in p.opts]
+    return f" {texts[0]}" if texts and texts[0] else ""
 
 
 def _fail_with_all(err: Problems, given: Sequence[str]) -> None:

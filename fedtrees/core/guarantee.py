@@ -109,7 +109,8 @@ class PureDP(Guarantee):
 
     Notes
     -----
-    For one row replaced by another, a pure epsilon is twice as large.
+    For one row replaced by another, a pure epsilon is twice as large. An epsilon of 0 is spent if
+    a run ends before a release, for example because a client refuses a request.
     """
 
     kind: ClassVar[str] = "pure-dp"
@@ -123,8 +124,8 @@ class PureDP(Guarantee):
     coalition: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.epsilon > 0:
-            raise UsageError(f"epsilon={self.epsilon}: epsilon must be > 0")
+        if not self.epsilon >= 0:
+            raise UsageError(f"epsilon={self.epsilon}: epsilon must be >= 0")
 
 
 @dataclass(frozen=True)
@@ -159,8 +160,8 @@ class ApproximateDP(Guarantee):
     replaced: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.epsilon > 0:
-            raise UsageError(f"epsilon={self.epsilon}: epsilon must be > 0")
+        if not self.epsilon >= 0:
+            raise UsageError(f"epsilon={self.epsilon}: epsilon must be >= 0")
         check_share("delta", self.delta)
 
 
@@ -266,9 +267,16 @@ def epsilon_in_words(g: PureDP | ApproximateDP) -> str:
     --------
     >>> print(epsilon_in_words(PureDP(2.0)))
     epsilon 2 for one row added or removed, against every other party (one row replaced: 4)
+    >>> print(epsilon_in_words(PureDP(1.0, unit="cuts")).partition(",")[0])
+    epsilon of the cut points only: 1 for one row added or removed
     """
     delta = f" at delta {g.delta:g}" if isinstance(g, ApproximateDP) else ""
-    text = f"epsilon {g.epsilon:g}{delta} for one row added or removed, against {_adversaries(g)}"
+    # The cut points are one part of a run, whose epsilon can be larger.
+    part = {"cuts": " of the cut points only:", "histogram": " of each histogram:"}.get(g.unit, "")
+    text = (
+        f"epsilon{part} {g.epsilon:g}{delta} for one row added or removed, "
+        f"against {_adversaries(g)}"
+    )
     others = [
         f"{who}: {value:.3g}"
         for who, value in (

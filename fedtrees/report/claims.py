@@ -167,10 +167,9 @@ def in_words(stated: Sequence[tuple[Guarantee, ...]], *, brief: bool = False) ->
         bounded = [g for g in column if isinstance(g, PureDP | ApproximateDP)]
         largest = max(bounded, key=lambda g: g.epsilon, default=None)
         if largest is not None and math.isfinite(largest.epsilon):
-            of = " of the cut points" if largest.unit == "cuts" else ""
-            if brief:
-                largest = _without_details(largest)
-            phrases.append(epsilon_in_words(largest).replace("epsilon", f"epsilon{of}", 1))
+            if brief and _of_cuts(largest):  # the epsilon of the model includes them
+                continue
+            phrases.append(epsilon_in_words(_without_details(largest) if brief else largest))
     return "; ".join(phrases)
 
 

@@ -117,7 +117,8 @@ def test_scrubbing_says_what_is_left(capsys, made, tmp_path):
     assert found["predictions_unchanged"]
     assert found["leaves_reached"] == 1.0
     assert found["summary"]["exact"] == len(json.loads(out)["trees"][0]["leaves"])
-    assert "closes nothing" in found["says"][1]
+    leaves = found["summary"]["exact"]
+    assert f"and the labels in {leaves} of them (before: {leaves})" in found["says"][1]
 
 
 def test_the_page_loads_nothing_and_escapes_names(capsys, tmp_path):
@@ -165,6 +166,7 @@ def test_columns_the_model_does_not_know_are_left_out_aloud(capsys, made, tmp_pa
         (("--truth", "t.csv"), 2, "need --target"),
         (("--target", "ill"), 2, "describe --own and --truth"),
         (("--scrub", "c.txt"), 2, "end the name in .json"),
+        (("--scrub",), 2, "'--scrub' requires an argument. New .json file for a copy"),
         (("--report", "nowhere/r.html"), 2, "there is no folder nowhere"),
         (("--learning-rate", "0.1", "--reg-lambda", "1"), 2, "contradict the statistics"),
         (("--rows", "0"), 2, "must be at least 1"),

@@ -12,6 +12,7 @@ import pytest
 from present import CRYPTO, here
 
 from fedtrees.cli.main import main
+from fedtrees.core.guarantee import PureDP, epsilon_in_words
 
 
 def call(capsys, *arguments):
@@ -514,3 +515,21 @@ def test_a_defense_that_lacks_its_extra_is_named_before_anything_is_trained(caps
     ):
         err = fails(capsys, 2, *arguments)
         assert "dp-sgd needs dp_accounting, not installed: pip install 'fedtrees[neural]'" in err
+
+
+def test_explain_shows_a_run_that_ended_before_it_spent_an_epsilon(capsys):
+    # The clients refuse the changed number of the first request: no sketch and no leaf is sent.
+    protocol, defense = "dp-gbdt[epsilon=1,noise=distributed]", "dp-grid-cuts[epsilon=1]"
+    options = ("--threat", "server:lying-count", "--data", "breast-cancer[rows=60]")
+    code, out, err = call(capsys, "explain", protocol, "-d", defense, *options, "--format", "json")
+    assert code == 0, err
+    facts = json.loads(out)
+    assert facts["cheats"][0]["refused"].startswith("GridRequest.round=1")
+    assert facts["spent"].startswith("approximate-dp[epsilon=0,")
+    assert [row["from"] for row in facts["crossings"]] == ["server"]
+
+
+def test_the_meaning_of_two_epsilons_says_which_one_covers_the_cut_points_only():
+    whole, cuts = PureDP(2.0), PureDP(1.0, unit="cuts")
+    assert "cut points" not in epsilon_in_words(whole)
+    assert epsilon_in_words(cuts).startswith("epsilon of the cut points only: 1 for one row")

@@ -156,5 +156,5 @@ def test_parties_compose_in_parallel():
 def test_guarantees_are_written_in_the_grammar_of_specs():
     assert join([Structural(), PureDP(4.0)]) == "structural+pure-dp[epsilon=4]"
     assert join([]) == "none"
-    with pytest.raises(UsageError, match="epsilon must be > 0"):
-        PureDP(0.0)
+    with pytest.raises(UsageError, match="epsilon must be >= 0"):
+        PureDP(-1.0)
