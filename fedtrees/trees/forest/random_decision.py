@@ -135,7 +135,10 @@ def public_tests(schema: Schema, bins: int) -> list[NDArray[np.float32]]:
         raise DataError(str(why))
     tests = [_tests_of(f, bins) for f in schema.features]
     if not any(map(len, tests)):
-        raise DataError("no column has two values that a test could part; give another table")
+        raise DataError(
+            "no column can be split, because no column declares two categories or a range with an "
+            "inner cut point; declare more categories, a wider range or more cut points"
+        )
     return tests
 
 
