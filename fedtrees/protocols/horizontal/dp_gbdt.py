@@ -263,7 +263,11 @@ class RandomTreeServer(Coordinator):
         tests = [self.cuts.of(f)[:-1] for f in range(d)]
         usable = np.flatnonzero([len(t) > 0 for t in tests])
         if not len(usable):
-            raise DataError("no column has two values that a test could part; give another table")
+            raise DataError(
+                "no column can be split, because every column has a single bin: the columns are "
+                "constant, or the noise of the cut points merged their bins; give a larger epsilon "
+                "for the cut points (dp-grid-cuts[epsilon=...]) or more rows"
+            )
         # Columns without two distinct values cannot be split and are left out.
         trees, n_columns = p.trees * self.objective.n_outputs, p.features_per_tree or len(usable)
         rng = self.streams.rng("columns")
