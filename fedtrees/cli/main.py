@@ -297,12 +297,12 @@ def main(arguments: Sequence[str] | None = None) -> Any:
 
 
 def _argument_of(err: Exception, given: Sequence[str]) -> str:
-    """Return the help of an option that was given without its argument.
+    """Return the help of an option that was given without its argument, or with one too many.
 
     Empty for any other usage error of the command line.
     """
     option: str = getattr(err, "option_name", "")
-    if not option or "requires an argument" not in str(err):
+    if not option or type(err).__name__ != "BadOptionUsage":  # which typer does not export
         return ""
     commands = getattr(typer.main.get_command(app), "commands", {})
     named = [commands[word] for word in given[:1] if word in commands]
