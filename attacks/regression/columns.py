@@ -91,7 +91,7 @@ class ColumnsView:
         noted = next((m for _, m in view.messages(OwnDesign)), None)
         if noted is None or not view.own:
             return None
-        party_messages = [m for _, m in view.messages(Gradient)]
+        messages = [m for _, m in view.messages(Gradient)]
         scales = [m for _, m in view.messages(ColumnScales)]
         designs = []
         for local_data in view.own:
@@ -102,11 +102,11 @@ class ColumnsView:
                 same = [s for s in scales if np.array_equal(s.columns, local_data.columns)]
                 if not same:
                     continue
-                name = same[0].party
-                bits, party_messages = int(view.parameters["bits"]), same[0]
-                values = standardised(local_data.X, party_messages.mean, party_messages.scale, bits)
+                scaling = same[0]
+                name, bits = scaling.party, int(view.parameters["bits"])
+                values = standardised(local_data.X, scaling.mean, scaling.scale, bits)
                 values = shortened(values, bits, view.defense.row_bounds)
-            gradients = tuple(m for m in party_messages if m.party == name)
+            gradients = tuple(m for m in messages if m.party == name)
             designs.append(Design(name, values, gradients))
         rounds = min((len(d.gradients) for d in designs), default=0)
         remaining = tuple(s for s in scales if s.party not in view.principals)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from present import CRYPTO
 from regression_runs import by_columns, by_rows, inverted, seen, table, trained
 
+from fedtrees.attacks.regression.columns import ColumnsView
 from fedtrees.attacks.regression.modular import rank, solved
 from fedtrees.attacks.regression.rotation import Column, solutions
 from fedtrees.benchmarks.papers.regression import printed_rates
@@ -20,6 +21,7 @@ from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec
 from fedtrees.data.layout import columns_of
 from fedtrees.messages.fixed_point import decoded, encoded, integers, packed, rounded, unpacked
+from fedtrees.protocols.views import view_of
 
 ATTACK = register.make("attack", Spec("regression-inversion"))
 
@@ -283,3 +285,21 @@ def test_where_errors_drown_all_it_claims_what_known_values_make_likely(defense)
     assert read["submits_blind"] == 0
     assert scores["relative_error"] <= 1.05
     assert bare["entries"] > 0.9
+
+
+def test_an_active_and_a_passive_party_together_read_the_gradients_of_both():
+    rows, schema = table(9, 11, 3)
+    columns = np.arange(11)
+    held = {
+        "active": columns_of(rows, columns[:7], True),
+        "passive-1": columns_of(rows, columns[7:9], False),
+        "passive-2": columns_of(rows, columns[9:], False),
+    }
+    run = trained("vertical-regression[bits=128,rounds=14]", held, schema)
+    view, _ = seen(run, held, "active[queries=9]")
+    both = view_of(run, ("active", "passive-1"), held)
+    (alone,), together = ColumnsView.of(view).designs, ColumnsView.of(both).designs
+    assert [design.name for design in together] == ["active", "passive-1"]
+    assert len(together[0].gradients) == len(alone.gradients) == 14
+    assert len(together[1].gradients) == 14
+    assert {m.party for m in together[1].gradients} == {"passive-1"}
