@@ -34,7 +34,7 @@ class Proposal(NamedTuple):
     leaf : int32 array, shape (2, T)
         Their leaves after the move.
     p : float64 array, shape (2, T)
-        Prediction before each tree, see `State.p`. Valid from the first changed tree on.
+        Prediction before each tree, see `p` of `State`. Valid from the first changed tree on.
     factor : float64 array, shape (2, K)
         Factors on the odds of each class before and after a round, used while a row is routed.
     """

@@ -6,9 +6,9 @@ path, so that the weights of all pieces of a slot add up to its size. For exampl
 rows with the pieces "leaf 3, label 0" (weight 1.5) and "leaf 5, label 1" (weight 0.5) most probably
 has both rows in leaf 3.
 
-A new tree splits every piece into one per leaf that it can reach (`Paths.grow`). A solved leaf
+A new tree splits every piece into one per leaf that it can reach (`grow`). A solved leaf
 removes the pieces that contradict its contents, and splits slots into the rows inside and the
-others (`Paths.confine`).
+others (`confine`).
 """
 
 from __future__ import annotations

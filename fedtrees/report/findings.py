@@ -244,8 +244,8 @@ def _guaranteed(table: _Read) -> bool:
     """Return whether the protocol of a setting is a recipe by itself.
 
     It is if it claims a guarantee without a defense. It is also if its grid omitted the undefended
-    run (`fedtrees.bench.suite.Grid.undefended`), because its results are then meant to be compared
-    with another protocol.
+    run (`undefended` of `fedtrees.bench.suite.Grid`), because its results are then meant to be
+    compared with another protocol.
     """
     guarantees = table.guarantees.get(UNDEFENDED)
     if guarantees is None:

@@ -8,6 +8,11 @@ import time
 import pytest
 
 
+def _listen():
+    """Let Ctrl-C reach the command also if these tests run in the background of a shell."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_an_interrupted_bench_keeps_its_rows_and_writes_no_report_first(tmp_path, jobs):
@@ -17,7 +22,7 @@ def test_an_interrupted_bench_keeps_its_rows_and_writes_no_report_first(tmp_path
         "-p", "fedtree-hist[trees=2,max_depth=2]", "--seeds", "9", "-j", jobs, "--out", str(folder),
     ]  # fmt: skip
     with subprocess.Popen(
-        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=_listen
     ) as run:
         while not [*(folder / "cells").glob("*.json")]:
             assert run.poll() is None

@@ -150,6 +150,7 @@ def _attack(cell, attack, defense, leak):
              for i, name in enumerate(FEATURES)}  # fmt: skip
     for (metric, part), (blind, gain) in base.items():
         advantage = gain * defense[6] + rng.normal(0, 0.008) + own.normal(0, 0.006)
+        advantage = min(advantage, 1.0)  # no score is better than the best possible one
         score = blind + advantage * (1 - blind)
         told = {"part": part, "blind": blind, "advantage": advantage}
         yield _row(cell, "attack", metric, score, **told, **more)
