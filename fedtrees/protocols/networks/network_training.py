@@ -97,7 +97,7 @@ class NetworkClient(Party):
 
     @handles(
         Standardisation,
-        mean="once; with `statistics=public` what follows from declared ranges",
+        mean="once, at most 1e30 in size; with `statistics=public` as the declared ranges give it",
         std="as `mean`",
     )
     def standardise(self, message: Standardisation) -> None:
@@ -105,6 +105,8 @@ class NetworkClient(Party):
         shape = (len(self.encoding),)
         if message.mean.shape != shape or message.std.shape != shape:
             refuse(message, "mean", f"there are {shape[0]} input columns")
+        for field in ("mean", "std"):
+            check_bounded(message, field)
         if self.params.statistics == "public":
             agreed = declared(self.encoding, self.schema)
             check_equal(message, "mean", agreed.mean, "the mean of every input column")
