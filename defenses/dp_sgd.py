@@ -162,7 +162,8 @@ def clipped(gradients: NDArray[np.float32], bound: float) -> NDArray[np.float32]
     # for single rows, so that it must not exceed the bound either.
     finite = np.isfinite(gradients).all(axis=1, keepdims=True)
     gradients = np.where(finite, gradients, np.float32(0))
-    norms = np.linalg.norm(gradients, axis=1, keepdims=True)
+    with np.errstate(over="ignore"):  # a norm beyond single precision scales its row to 0
+        norms = np.linalg.norm(gradients, axis=1, keepdims=True)
     # Opacus adds 1e-6 to the norm. The clipped norm is therefore slightly below the bound.
     factor = np.minimum(np.float32(bound) / (norms + np.float32(1e-6)), np.float32(1))
     return np.asarray(gradients * factor, dtype=np.float32)

@@ -9,6 +9,8 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tampering import Tampering, tampered
 
 from fedtrees.bench.conformance.samples import sample_local_data, sample_table
@@ -20,9 +22,11 @@ from fedtrees.core.messages import load_families, names_of_type
 from fedtrees.core.party import rules_of
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_composed, parse_grid
+from fedtrees.defenses.dp_sgd import clipped
 from fedtrees.messages.boosting import LabelSumsRequest
 from fedtrees.messages.cuts import CutsRequest
 from fedtrees.protocols.training import train
+from fedtrees.trees.boosted.fixed_point import saturated, to_fixed
 
 #: Protocols and defenses in which a client or a passive party adds noise, or the arbiter does.
 NOISY = [
@@ -358,3 +362,21 @@ def test_every_message_of_a_secure_sum_that_a_client_answers_has_rules():
     assert {message.__name__ for _, message in ruled} == masks | {"PaillierKey", "PaillierSeeds"}
     for kind, message in ruled:
         assert {*kind.rules[message]} == {*names_of_type(message)}
+
+
+def test_gradients_that_are_not_finite_do_not_exceed_the_bound_of_dp_sgd():
+    gradients = np.array([[np.nan, 1], [np.inf, 0], [3e38, 3e38], [3, 4]], np.float32)
+    norms = np.linalg.norm(clipped(gradients, 1.0), axis=1)
+    assert norms.tolist() == pytest.approx([0, 0, 0, 1], abs=1e-6)
+
+
+@given(
+    g=st.floats(width=32),
+    h=st.floats(width=32),
+    bits=st.tuples(st.integers(0, 40), st.integers(0, 40)),
+)
+def test_every_saturated_gradient_fits_into_fixed_point(g, h, bits):
+    units = to_fixed(saturated(np.array([[g, h]], np.float32), bits), bits)
+    ordinary = np.abs([g, h]) < np.ldexp(1.0, 60 - np.array(bits))
+    exact = np.rint(np.ldexp(np.array([g, h], np.float64), bits))
+    assert (units[0][ordinary] == exact[ordinary]).all()
