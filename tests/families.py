@@ -23,36 +23,29 @@ ROOT = Path(__file__).parents[1]
 #: Modules of each family, below ``fedtrees``; what stands above all of them is in `ABOVE`.
 FAMILIES = {
     "horizontal": (
-        "protocols.horizontal", "protocols.behaviours.isolating", "protocols.behaviours.halving",
-        "protocols.behaviours.poisoned",
+        "protocols.horizontal", "protocols.behaviours.horizontal",
         "attacks.cheating", "attacks.timberstrike", "attacks.joint", "attacks.lattice",
-        "attacks.peeling", "attacks.sketches", "attacks.mappers", "defenses.laplace_hist",
-        "defenses.hist_rounding",
-        "defenses.sketch_rounding", "defenses.laplace_gradient", "defenses.min_bin",
-        "defenses.mask_sum_hessian", "defenses.dp_quantile_cuts",
+        "attacks.peeling", "attacks.sketch_reading", "attacks.mappers", "defenses.laplace",
     ),
     "vertical": (
-        "protocols.vertical", "protocols.behaviours.cheating",
-        "messages.vertical_model", "attacks.labels",
-        "attacks.orders", "attacks.bins", "attacks.queries", "attacks.clear", "defenses.id_lmid",
-        "defenses.grafting", "defenses.label_noise", "defenses.reduced_leakage",
+        "protocols.vertical", "protocols.behaviours.vertical", "attacks.labels",
+        "attacks.orders", "attacks.bins", "attacks.queries", "attacks.clear", "defenses.nodes",
+        "defenses.grafting", "defenses.label_noise",
     ),
-    "forests": (
-        "protocols.forests", "attacks.forests", "attacks.leaves", "defenses.min_leaf",
-    ),
+    "forests": ("protocols.forests", "attacks.forests", "attacks.leaves"),
     "networks": (
         "neural", "protocols.networks", "messages.networks", "attacks.gradients",
         "defenses.dp_sgd", "defenses.updates",
     ),
     "tree-networks": (
-        "protocols.tree_networks", "messages.tree_networks", "attacks.second_phase",
+        "protocols.tree_networks", "attacks.second_phase",
     ),
     "regressions": (
         "protocols.regression", "messages.regression", "attacks.regression",
         "defenses.decrypted_precision", "defenses.dp_gd",
     ),
-    "queries": ("defenses.answers", "defenses.endpoint"),
-    "crypto": ("crypto", "defenses.paillier", "defenses.masking", "defenses.real_sums"),
+    "queries": ("defenses.endpoint",),
+    "crypto": ("crypto", "defenses.paillier", "defenses.masking"),
     "audit": ("audit", "cli.audit"),
 }  # fmt: skip
 #: What puts families together.

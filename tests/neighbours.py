@@ -23,13 +23,13 @@ from fedtrees.core.codec import encode
 from fedtrees.core.errors import UsageError
 from fedtrees.core.messages import closed
 from fedtrees.core.transcript import Transcript
-from fedtrees.defenses import label_noise, settled_cuts
-from fedtrees.defenses.dp_quantile_cuts import PrivateQuantileCuts
+from fedtrees.defenses import cut_points, label_noise
+from fedtrees.defenses.cut_points import PrivateQuantileCuts
 from fedtrees.messages.aggregation import MaskSurvivors, OpenedSum
-from fedtrees.messages.cuts import CUT_MESSAGES, GridCounts
+from fedtrees.messages.horizontal import CUT_MESSAGES, GridCounts
 from fedtrees.privacy.noise import Gaussian, Noise, TruncatedLaplace
 from fedtrees.privacy.randomised_response import ranked
-from fedtrees.protocols.fit import fit
+from fedtrees.protocols.compatibility import fit
 from fedtrees.protocols.forests import dp_forest
 from fedtrees.protocols.horizontal import dp_gbdt
 from fedtrees.protocols.training import train
@@ -231,7 +231,7 @@ def replayed(tape):
 
     swaps = [
         (Noise, "send", lambda law, x, rng=None: tape.noisy(law, x, rng, sent)),
-        (settled_cuts, "discrete_laplace_share", tape.share("laplace")),
+        (cut_points, "discrete_laplace_share", tape.share("laplace")),
         (dp_forest, "discrete_laplace_share", tape.share("laplace")),
         (dp_gbdt, "discrete_gaussian_share", tape.share("gaussian")),
         (

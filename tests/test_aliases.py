@@ -16,7 +16,7 @@ from fedtrees.core.specs import Spec
 from fedtrees.data.layout import ONCE, lay_out
 from fedtrees.data.partition import Partition
 from fedtrees.estimators.federated import FederatedEstimator
-from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 
 
 def test_classes_have_their_old_names():

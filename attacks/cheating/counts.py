@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.reasons import Reason
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import BaseScore, Histogram
+from fedtrees.messages.horizontal import BaseScore, Histogram
 
 
 def unreadable(view: View) -> Reason | None:

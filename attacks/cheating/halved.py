@@ -17,8 +17,7 @@ from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import BaseScore, Histogram
-from fedtrees.messages.cuts import CutPoints
+from fedtrees.messages.horizontal import BaseScore, CutPoints, Histogram
 
 
 @register.attack("halved-rows")

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from fedtrees.attacks.cheating.nodes import Grown
-from fedtrees.messages.boosting import BaseScore
+from fedtrees.messages.horizontal import BaseScore
 
 Doubles = NDArray[np.float64]
 

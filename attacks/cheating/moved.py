@@ -10,7 +10,7 @@ from fedtrees.core.guess import CutWindows, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
-from fedtrees.messages.cuts import CutPoints, FeatureSketch
+from fedtrees.messages.horizontal import CutPoints, FeatureSketch
 
 
 @register.attack("moved-cuts")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.cheating.counts import class_counts, sums_by_node
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import BaseScore, Histogram, LeafValues, NodeSplits
+from fedtrees.messages.horizontal import BaseScore, Histogram, LeafValues, NodeSplits
 
 Longs = NDArray[np.int64]
 #: Bin of every column, -1 for none, and the label.

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.forests.consensus import weights
-from fedtrees.attacks.forests.labels import Labels
-from fedtrees.attacks.forests.noise import NAT, Noise
+from fedtrees.attacks.forests.likelihoods import NAT, Labels, Noise
+from fedtrees.attacks.forests.posterior import weights
 from fedtrees.attacks.forests.structure import NoisyForest
 from fedtrees.core.errors import DataError
 

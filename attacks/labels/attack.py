@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from fedtrees.attacks.labels.clustering import k_means, scaled
-from fedtrees.attacks.labels.communities import louvain, merge_to
+from fedtrees.attacks.labels.communities import Twins, contract, louvain, merge_to
 from fedtrees.attacks.labels.evidence import (
     Columns,
     no_leaves,
@@ -21,13 +21,9 @@ from fedtrees.attacks.labels.evidence import (
     seen_leaves,
     tree_weights,
 )
-from fedtrees.attacks.labels.mixture import mixture_of
-from fedtrees.attacks.labels.noise import MOST_LOST, denoised, response_of
+from fedtrees.attacks.labels.graph_methods import components, spectral, spread
+from fedtrees.attacks.labels.mixture import MOST_LOST, denoised, mixture_of, response_of
 from fedtrees.attacks.labels.published import MOST_ROWS, published_communities
-from fedtrees.attacks.labels.spectral import spectral
-from fedtrees.attacks.labels.spreading import spread
-from fedtrees.attacks.labels.twins import Twins, contract
-from fedtrees.attacks.labels.union import components
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError, check_known, check_whole
 from fedtrees.core.guess import Guess, Labels
@@ -255,7 +251,7 @@ class Spectral(LeafAttack):
     """Cluster rows by a normalised cut of the record-id graph.
 
     The eigenvectors come from a matrix with one row per leaf, see
-    `fedtrees.attacks.labels.spectral`.
+    `fedtrees.attacks.labels.graph_methods`.
     """
 
     def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
@@ -276,7 +272,7 @@ class LabelMixture(LeafAttack):
     communities.
 
     If a defense adds noise to labels, trees are grown on the noisy labels. The true labels are then
-    estimated from the noisy ones (`fedtrees.attacks.labels.noise`), provided that the noisy ones
+    estimated from the noisy ones (`fedtrees.attacks.labels.mixture`), provided that the noisy ones
     explain the splits (`MOST_LOST`).
 
     Parameters

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedtrees.attacks.evidence.draws import next_bits
-from fedtrees.attacks.peeling.counted import Counts
+from fedtrees.attacks.peeling.class_histograms import Counts
 from fedtrees.attacks.peeling.masks import WORD, Longs, Masked, has
 from fedtrees.attacks.peeling.rows import FEATURE, LEFT, RIGHT, Ints
 from fedtrees.core.compilation import inner_kernel, kernel

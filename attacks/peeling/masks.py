@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.peeling.counted import AskedForest, Counts
+from fedtrees.attacks.peeling.class_histograms import AskedForest, Counts
 from fedtrees.attacks.peeling.rows import CUT, DEFAULT_LEFT, FEATURE, LEFT, RIGHT, Ints
 from fedtrees.core.compilation import inner_kernel, kernel
 

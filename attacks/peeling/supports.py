@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.peeling.counted import AskedForest, Counts
+from fedtrees.attacks.peeling.class_histograms import AskedForest, Counts
 from fedtrees.attacks.peeling.masks import (
     WORD,
     Longs,

@@ -13,7 +13,7 @@ from fedtrees.attacks.peeling.rows import Ints
 from fedtrees.core.schema import Schema
 from fedtrees.core.view import View
 from fedtrees.guessing.tolerance import SIGMA_SHARE
-from fedtrees.messages.cuts import CutsRequest
+from fedtrees.messages.horizontal import CutsRequest
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.grid import LARGEST
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fedtrees.attacks.queries.splits import Way
 from fedtrees.core.channel import Chain
 from fedtrees.core.view import View
-from fedtrees.messages.vertical_model import HeldModel
+from fedtrees.messages.vertical import HeldModel
 
 #: Natural logarithm of the odds at which a noisy answer is believed: wrong once in 1,100. Wrong
 #: less often it asks more, and a budget of 2,000 finds less (breast cancer: .754 at 10, .836).

@@ -13,7 +13,7 @@ from fedtrees.core.guess import Guess, Thresholds
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
-from fedtrees.messages.vertical_model import HeldModel
+from fedtrees.messages.vertical import HeldModel
 
 
 @register.attack("threshold-queries")

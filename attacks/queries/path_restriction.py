@@ -14,8 +14,7 @@ from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
 from fedtrees.guessing.branches import NearRows
-from fedtrees.messages.vertical import RoutesOfRows, RowBuckets, replayed, routed
-from fedtrees.messages.vertical_model import HeldModel
+from fedtrees.messages.vertical import HeldModel, RoutesOfRows, RowBuckets, replayed, routed
 from fedtrees.trees.boosted.losses import named_objective
 
 #: Of an exact answer beside own columns, of which each weighs 1; a noisy one weighs as much less

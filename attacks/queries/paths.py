@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.messages.vertical_model import HeldModel
+from fedtrees.messages.vertical import HeldModel
 
 _MOST_WAYS = 2**15  # kept of one row; beyond, the likeliest
 _ABOVE_ALL = np.iinfo(np.int32).max

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.view import View
-from fedtrees.messages.vertical import replayed
-from fedtrees.messages.vertical_model import HeldModel
+from fedtrees.messages.vertical import HeldModel, replayed
 
 LARGEST = np.finfo(np.float32).max
 LEFT, RIGHT, UNKNOWN = 1, 0, -1

@@ -10,10 +10,9 @@ from fedtrees.attacks.second_phase.matching import Matching
 from fedtrees.attacks.second_phase.routing import SoftTrees
 from fedtrees.core.channel import Event
 from fedtrees.core.view import View
-from fedtrees.messages.networks import NetworkUpdate, NetworkWeights
-from fedtrees.messages.packing import unpack
-from fedtrees.messages.shared_trees import ClientModels
-from fedtrees.messages.tree_networks import start_of
+from fedtrees.messages.horizontal import ClientModels
+from fedtrees.messages.models import unpack
+from fedtrees.messages.networks import NetworkUpdate, NetworkWeights, start_of
 from fedtrees.neural.tree_outputs import RatesNetwork
 from fedtrees.trees.boosted.losses import objective_of
 

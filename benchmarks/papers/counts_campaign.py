@@ -22,17 +22,15 @@ from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.data import catalogue
-from fedtrees.defenses.hist_rounding import HistogramRounding
-from fedtrees.defenses.laplace_hist import LaplaceHistogram
+from fedtrees.defenses.cut_points import GridCuts, PrivateGridCuts
+from fedtrees.defenses.laplace import LaplaceHistogram
 from fedtrees.defenses.masking import Masking
-from fedtrees.defenses.min_bin import MinBin
+from fedtrees.defenses.rounding import HistogramRounding
 from fedtrees.defenses.secure_sum import SecureSum
-from fedtrees.defenses.settled_cuts import GridCuts, PrivateGridCuts
-from fedtrees.defenses.split_only import SplitOnly
+from fedtrees.defenses.suppression import MinBin, SplitOnly
 from fedtrees.protocols.base import Protocol
-from fedtrees.protocols.fit import Data, fit
-from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
-from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
+from fedtrees.protocols.compatibility import Data, fit
+from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist, NVFlareHist
 from fedtrees.protocols.training import Training, train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import bin_rows

@@ -17,7 +17,7 @@ from fedtrees.benchmarks.papers.study import (
     trained,
 )
 from fedtrees.core.transcript import Transcript
-from fedtrees.messages.cuts import CUT_MESSAGES, GridRequest
+from fedtrees.messages.horizontal import CUT_MESSAGES, GridRequest
 from fedtrees.report.rows import load_rows
 from fedtrees.trees.grid import count_cells
 

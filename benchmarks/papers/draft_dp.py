@@ -14,7 +14,7 @@ from statistics import mean
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.forests.noise import Noise
+from fedtrees.attacks.forests.likelihoods import Noise
 from fedtrees.attacks.forests.posterior import Answer, Question, annealed
 from fedtrees.benchmarks.papers.draft_dp_anytime import anytime, draw
 from fedtrees.benchmarks.papers.draft_dp_informed import informed
@@ -33,7 +33,7 @@ from fedtrees.benchmarks.papers.draft_dp_study import (
 from fedtrees.benchmarks.papers.study import markdown
 from fedtrees.core.schema import Table
 from fedtrees.guessing.told import nearest_guesses
-from fedtrees.metrics.row_errors import row_errors
+from fedtrees.metrics.rows import row_errors
 
 EPSILONS = ("1", "5", "10", "20", "30")
 #: Trees and depths whose leaks are compared, each on forests and rows drawn here.

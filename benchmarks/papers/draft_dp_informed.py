@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.forests.informed import Enumeration
-from fedtrees.attacks.forests.noise import Noise
+from fedtrees.attacks.forests.likelihoods import Noise
 from fedtrees.attacks.forests.structure import NoisyForest
 from fedtrees.benchmarks.papers.draft_dp_network import trained
 from fedtrees.benchmarks.papers.draft_dp_study import TABLES, Part, Study, own_forest

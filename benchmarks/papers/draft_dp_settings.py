@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.forests.chain import advance
-from fedtrees.attacks.forests.consensus import weights
-from fedtrees.attacks.forests.posterior import Answer, Question, posterior
+from fedtrees.attacks.forests.posterior import Answer, Question, posterior, weights
 from fedtrees.benchmarks.papers.draft_dp_study import TABLES, Part, Study, own_run
 from fedtrees.guessing.matching import assign
 

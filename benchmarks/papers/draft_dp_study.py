@@ -9,13 +9,12 @@ from time import process_time
 
 import numpy as np
 
-from fedtrees.attacks.forests.noise import Noise
+from fedtrees.attacks.forests.likelihoods import Noise
 from fedtrees.attacks.forests.posterior import Answer, Question, posterior
-from fedtrees.attacks.forests.structure import NoisyForest
-from fedtrees.attacks.forests.variables import Variables
+from fedtrees.attacks.forests.structure import NoisyForest, Variables
 from fedtrees.core.schema import Schema, Table
 from fedtrees.data.catalogue import load
-from fedtrees.metrics.row_errors import row_errors
+from fedtrees.metrics.rows import row_errors
 from fedtrees.privacy.mechanisms import truncated_laplace
 from fedtrees.trees.forest.random_decision import draw_splits
 

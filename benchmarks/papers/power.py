@@ -17,11 +17,11 @@ from fedtrees.benchmarks.papers.study import markdown
 from fedtrees.core.defense import Stage
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_one
-from fedtrees.defenses import dp_quantile_cuts, dp_sgd, label_noise, settled_cuts
+from fedtrees.defenses import cut_points, dp_sgd, label_noise
 from fedtrees.privacy import noise
 from fedtrees.privacy.randomised_response import odds_within
 from fedtrees.protocols.forests import dp_forest
-from fedtrees.protocols.horizontal import dp_ebm, dp_gbdt
+from fedtrees.protocols.horizontal import dp_gbdt, ebm
 from fedtrees.report.claims import refuted
 
 _HIST, _COLUMNS, _LAPLACE = "fedtree-hist", "secureboost", "laplace-hist[epsilon=1,calibrated=true]"
@@ -106,12 +106,12 @@ _DRAWS: tuple[tuple[Any, str, Callable[[Draw, float], Draw]], ...] = (
     (noise, "discrete_laplace", _scale),
     (noise, "truncated_laplace", _scale),
     (noise, "discrete_gaussian", _scale),
-    (settled_cuts, "discrete_laplace_share", _scale),
+    (cut_points, "discrete_laplace_share", _scale),
     (dp_forest, "discrete_laplace_share", _scale),
     (dp_gbdt, "discrete_gaussian_share", _scale),
-    (dp_ebm.DPEBM, "estimator", _by_library),
-    (dp_quantile_cuts, "discrete_laplace", _scale),
-    (dp_quantile_cuts, "private_quantiles", _asked(4, lambda epsilon, k: epsilon * k)),
+    (ebm.DPEBM, "estimator", _by_library),
+    (cut_points, "discrete_laplace", _scale),
+    (cut_points, "private_quantiles", _asked(4, lambda epsilon, k: epsilon * k)),
     (dp_forest, "permute_and_flip", _asked(1, lambda epsilon, k: epsilon * k)),
     (label_noise, "respond", _asked(2, lambda odds, k: odds_within(k * math.log(odds)))),
     (dp_sgd.DPSGD, "rows", _last_row),

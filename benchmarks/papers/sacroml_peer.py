@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.membership.ratios import lira
-from fedtrees.attacks.membership.references import boosted_trainer, forest_logits, references
+from fedtrees.attacks.membership.references import boosted_trainer, forest_logits, lira, references
 from fedtrees.audit.disclosure import checks
 from fedtrees.core.schema import Table
 from fedtrees.metrics.membership import FEW, at_few, auc

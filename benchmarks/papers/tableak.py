@@ -18,14 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
+from fedtrees.attacks.gradients.gradient_matching import LocalSteps
 from fedtrees.attacks.gradients.inversion import Inversion, invert
-from fedtrees.attacks.gradients.local_steps import LocalSteps
 from fedtrees.attacks.gradients.published import published
 from fedtrees.benchmarks.papers.study import markdown
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.data.catalogue import load
 from fedtrees.guessing.blind import Draws
-from fedtrees.metrics.batch_rows import agreement
+from fedtrees.metrics.batches import agreement
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import Layers
 

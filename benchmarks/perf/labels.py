@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from fedtrees.attacks.labels.attack import ID2Graph, LabelMixture, LeafView, leaf_view
-from fedtrees.attacks.labels.twins import contract
+from fedtrees.attacks.labels.communities import contract
 from fedtrees.benchmarks.perf.federations import two_parties
 from fedtrees.benchmarks.perf.measure import FULL, Line, Size, medians
 from fedtrees.benchmarks.perf.rivals import schema_of, table

@@ -24,7 +24,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec, parse_composed, parse_list
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.data.layout import LAYOUTS
-from fedtrees.protocols.fit import fit
+from fedtrees.protocols.compatibility import fit
 from fedtrees.report.advice import Advice, Tried, Wish, recipe, tried
 from fedtrees.report.deployed import runs_in, systems
 from fedtrees.report.rows import UNDEFENDED, load_rows

@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.membership.attack import together
-from fedtrees.attacks.membership.ratios import lira, ratio_weights, rmia
 from fedtrees.attacks.membership.references import (
     REFERENCES,
     boosted_trainer,
     forest_logits,
+    lira,
+    ratio_weights,
     references,
+    rmia,
 )
 from fedtrees.attacks.membership.structure import shared_thresholds
 from fedtrees.audit.audit import Audit

@@ -1,7 +1,7 @@
 """What is run where only a part of a suite is named: the rest is chosen so that it is really tried.
 
 What the suite has comes first; where nothing there goes with what was named, what is registered and
-fits (`fedtrees.protocols.fit`). What goes with nothing is refused, before anything runs.
+fits (`fedtrees.protocols.compatibility`). What goes with nothing is refused, before anything runs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from fedtrees.core.specs import Composed, Spec
 from fedtrees.core.threat import Threat
 from fedtrees.data.partition import BY_CLIENT, OF_COLUMNS, PARTITIONS
 from fedtrees.protocols.base import Protocol
-from fedtrees.protocols.fit import Data, fit
+from fedtrees.protocols.compatibility import Data, fit
 from fedtrees.protocols.training import Training, train
 
 MOST_PROTOCOLS = 2  # chosen for one thing that is named

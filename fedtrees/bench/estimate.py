@@ -19,7 +19,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.threat import Threat
 from fedtrees.guessing.wanted import wanted
-from fedtrees.protocols.fit import Data, fit
+from fedtrees.protocols.compatibility import Data, fit
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,8 @@ from fedtrees.core.errors import FedtreesError, UsageError
 from fedtrees.core.guarantee import AtLeast, Guarantee, MutualInformation
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.streams import Streams
-from fedtrees.privacy.measured import bound_of_guesses, most_of_guesses
+from fedtrees.privacy.measured import NoiseFound, bound_of_guesses, most_of_guesses, noise_found
 from fedtrees.privacy.node_information import node_information
-from fedtrees.privacy.residuals import NoiseFound, noise_found
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.canaries import Canaries
 from fedtrees.protocols.training import Training, train

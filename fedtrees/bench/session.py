@@ -31,7 +31,7 @@ from fedtrees.core.threat import Threat
 from fedtrees.data.sources import sha256
 from fedtrees.guessing.matching import MOST_COLUMNS
 from fedtrees.protocols.base import Protocol
-from fedtrees.protocols.fit import Data, fit
+from fedtrees.protocols.compatibility import Data, fit
 from fedtrees.protocols.training import Training
 
 #: Held-out rows, the non-members of membership scores, of which 1% is one row.

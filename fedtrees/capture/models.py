@@ -19,7 +19,7 @@ from fedtrees.capture.training import SERVER
 from fedtrees.core.errors import DataError
 from fedtrees.core.messages import Message
 from fedtrees.messages.captured import Intercept, ModelBytes
-from fedtrees.messages.shared_trees import ClientTrees, GlobalTrees, GrowRequest
+from fedtrees.messages.horizontal import ClientTrees, GlobalTrees, GrowRequest
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.files.xgboost import base_score_of, learner_of
 

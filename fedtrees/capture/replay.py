@@ -27,7 +27,6 @@ from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_list
-from fedtrees.messages.boosting import BaseScore, GlobalHistogram, Histogram, HistogramRequest
 from fedtrees.messages.captured import (
     GradientTotals,
     HistogramSegment,
@@ -35,13 +34,22 @@ from fedtrees.messages.captured import (
     LabelShare,
     RankedSketch,
 )
-from fedtrees.messages.cuts import CutPoints, CutsRequest, FeatureSketch
-from fedtrees.messages.shared_trees import ClientTrees, GlobalTrees, GrowRequest
+from fedtrees.messages.horizontal import (
+    BaseScore,
+    ClientTrees,
+    CutPoints,
+    CutsRequest,
+    FeatureSketch,
+    GlobalHistogram,
+    GlobalTrees,
+    GrowRequest,
+    Histogram,
+    HistogramRequest,
+)
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.cut_points import BinningClient
-from fedtrees.protocols.horizontal.flower_bagging import FlowerBagging
-from fedtrees.protocols.horizontal.flower_cyclic import FlowerCyclic
-from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
+from fedtrees.protocols.horizontal.histogram_protocols import NVFlareHist
+from fedtrees.protocols.horizontal.tree_sharing import FlowerBagging, FlowerCyclic
 from fedtrees.protocols.training import Training, train
 from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE
 from fedtrees.trees.boosted.fixed_point import to_fixed

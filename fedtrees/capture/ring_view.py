@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from fedtrees.capture.records import Record
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Schema
-from fedtrees.messages.boosting import GlobalHistogram
 from fedtrees.messages.captured import (
     AgreedStart,
     GradientTotals,
@@ -22,6 +21,7 @@ from fedtrees.messages.captured import (
     RankedSketch,
     RoundedHistogram,
 )
+from fedtrees.messages.horizontal import GlobalHistogram
 from fedtrees.protocols.horizontal.xgboost_ring import XGBoostRing
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.fixed_point import UNIT_BITS, from_fixed, to_fixed

@@ -89,7 +89,7 @@ def _planned(bench: Bench) -> Iterator[tuple[str, str]]:
     from fedtrees.bench.cells import AttackCell
     from fedtrees.bench.evaluate import parts_of
     from fedtrees.core.registry import register
-    from fedtrees.protocols.fit import fit
+    from fedtrees.protocols.compatibility import fit
 
     axes: dict[str, dict[str, None]] = {}
     unfit: dict[str, None] = {}

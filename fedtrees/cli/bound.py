@@ -46,7 +46,7 @@ def bound(
     """
     from fedtrees.bench.extras import check_extras
     from fedtrees.bench.options import load_plugins
-    from fedtrees.bounds.cells import USUAL, lines
+    from fedtrees.bounds.ceilings import USUAL, lines
     from fedtrees.bounds.tables import TinyTables
     from fedtrees.core.specs import parse_composed, parse_grid, parse_list
 

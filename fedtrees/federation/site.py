@@ -34,7 +34,7 @@ from fedtrees.data.spreadsheets import read_table
 from fedtrees.federation import agreements
 from fedtrees.federation.agreed import Agreed, check_text, read
 from fedtrees.federation.log import Log, keep_model, run_folder
-from fedtrees.protocols.limits import check_channels
+from fedtrees.protocols.compatibility import check_channels
 from fedtrees.protocols.training import seated
 
 #: What a site may answer in place of an agreement: nothing of its own is in these.

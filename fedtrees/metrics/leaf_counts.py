@@ -17,7 +17,7 @@ from fedtrees.core.guess import Claim, LeafCounts
 from fedtrees.core.messages import Trait
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
-from fedtrees.messages.shared_trees import ClientModels, ClientTrees
+from fedtrees.messages.horizontal import ClientModels, ClientTrees
 from fedtrees.metrics.metric import Case, Metric, Score
 from fedtrees.trees.routing import Routes
 

@@ -25,11 +25,10 @@ from fedtrees.core.streams import Streams
 from fedtrees.guessing.told import fitted, nearest_guesses
 from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.guessing.wanted import MOST_ROWS, spaced, wanted
-from fedtrees.messages.cuts import CutPoints
+from fedtrees.messages.horizontal import CutPoints
 from fedtrees.metrics.metric import Case, Metric, Score
 from fedtrees.metrics.records import score_records
-from fedtrees.metrics.returned_rows import score_returned_rows
-from fedtrees.metrics.row_errors import inliers, row_errors
+from fedtrees.metrics.rows import inliers, row_errors, score_returned_rows
 from fedtrees.metrics.specificity import nearest_row, specificity
 from fedtrees.trees.binning import Cuts
 

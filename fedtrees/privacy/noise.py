@@ -1,7 +1,7 @@
 """Channels with randomness: Laplace noise, Gaussian noise and randomised response.
 
 A channel draws the noise of a defense, and gives attacks the likelihood of a received value. The
-samplers for integers are in `fedtrees.privacy.mechanisms` and `fedtrees.privacy.discrete_gaussian`.
+samplers for integers are in `fedtrees.privacy.mechanisms` and `fedtrees.privacy.mechanisms`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from scipy.special import gamma, kve, log_ndtr
 from fedtrees.core.channel import Box, Channel, Floats
 from fedtrees.core.coarsening import plain
 from fedtrees.core.errors import UsageError
-from fedtrees.privacy.discrete_gaussian import discrete_gaussian
-from fedtrees.privacy.mechanisms import discrete_laplace, truncated_laplace
+from fedtrees.privacy.mechanisms import discrete_gaussian, discrete_laplace, truncated_laplace
 from fedtrees.privacy.polya import log_probabilities, log_tails
 from fedtrees.privacy.randomised_response import odds_within, respond
 

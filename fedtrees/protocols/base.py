@@ -106,9 +106,10 @@ class Protocol(ABC):
         Those messages in `says` that are sent only under some parameters or defenses, with the
         condition as text.
     serves : frozenset of str
-        Hooks and limits of defenses that the parties implement (`fedtrees.protocols.fit`): a subset
-        of ``rows``, ``candidates``, ``shown``, ``gradient_clip``, ``least_leaf_rows``,
-        ``poisson_sampling``, ``declared_rows`` and ``row_bounds``.
+        Hooks and limits of defenses that the parties implement
+        (`fedtrees.protocols.compatibility`): a subset of ``rows``, ``candidates``, ``shown``,
+        ``gradient_clip``, ``least_leaf_rows``, ``poisson_sampling``, ``declared_rows`` and
+        ``row_bounds``.
     summed : tuple of Message types
         Replies of which the coordinator receives only the sum, by the ideal functionality of a
         secure sum.
@@ -140,7 +141,7 @@ class Protocol(ABC):
 
     Examples
     --------
-    >>> from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+    >>> from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
     >>> dict(FedTreeHist().roles(2))
     {'server': 'server', 'client-0': 'client', 'client-1': 'client'}
     """

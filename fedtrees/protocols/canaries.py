@@ -18,8 +18,7 @@ from fedtrees.core.errors import ProtocolError
 from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.messages import closed
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.messages.boosting import Histogram
-from fedtrees.messages.cuts import CutPoints
+from fedtrees.messages.horizontal import CutPoints, Histogram
 from fedtrees.privacy.mechanisms import noise_log_pmf
 from fedtrees.trees.binning import Cuts, bin_rows
 

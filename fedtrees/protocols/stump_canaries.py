@@ -14,8 +14,13 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.local_data import LocalData, client_names, over_clients
 from fedtrees.core.messages import closed
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.messages.boosting import Histogram
-from fedtrees.messages.cuts import CutPoints, FeatureSketch, GridCounts, GridRequest
+from fedtrees.messages.horizontal import (
+    CutPoints,
+    FeatureSketch,
+    GridCounts,
+    GridRequest,
+    Histogram,
+)
 from fedtrees.protocols.canaries import Canaries, brings, laws_of_sums
 from fedtrees.trees.binning import Cuts, bin_rows
 

@@ -41,8 +41,7 @@ from fedtrees.core.transcript import Transcript
 from fedtrees.messages.models import as_message
 from fedtrees.privacy.accounting import AdversaryEpsilon, epsilon_by_adversary, for_each_party
 from fedtrees.protocols.base import Coordinator, Protocol
-from fedtrees.protocols.fit import Data, fit
-from fedtrees.protocols.limits import check_channels
+from fedtrees.protocols.compatibility import Data, check_channels, fit
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,7 +251,7 @@ def train(
     --------
     >>> from fedtrees.core.local_data import over_clients
     >>> from fedtrees.core.schema import Feature, Schema, Table
-    >>> from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+    >>> from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
     >>> X = np.arange(40, dtype=np.float32).reshape(20, 2)
     >>> table = Table(X, (X[:, 0] > 20).astype(np.int64))
     >>> schema = Schema((Feature("a"), Feature("b")), "y")

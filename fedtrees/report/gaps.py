@@ -18,7 +18,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_grid, parse_one
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC
-from fedtrees.protocols.fit import fit
+from fedtrees.protocols.compatibility import fit
 from fedtrees.report.budgets import ordered
 from fedtrees.report.rows import UNDEFENDED, Setting
 from fedtrees.report.worst import troubles

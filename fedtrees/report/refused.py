@@ -10,7 +10,7 @@ from fedtrees.core.reasons import FITS, Reason
 from fedtrees.core.registry import register
 from fedtrees.core.rows import COLUMNS
 from fedtrees.core.specs import parse_grid, parse_one, written
-from fedtrees.protocols.fit import fit
+from fedtrees.protocols.compatibility import fit
 
 _CELL = ["stage", "setting", "defense_spec", "threat", "attack_spec", "seed"]
 _MEASURED = [column.name for column in COLUMNS if column.kind == "number"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedtrees.attacks.attributes.attack import AttributeInference, _taught
-from fedtrees.attacks.attributes.sums import Sum, Sums, fitted
+from fedtrees.attacks.attributes.sum_constraints import Sum, Sums, fitted
 from fedtrees.bench.conformance.samples import sample_table
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.errors import UsageError
@@ -21,7 +21,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
 from fedtrees.metrics.entries import EntriesMetric
 from fedtrees.metrics.metric import Case
-from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.imputer import Imputer, decoded

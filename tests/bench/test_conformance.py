@@ -16,7 +16,7 @@ from fedtrees.core.attack import contenders
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import PUBLIC
-from fedtrees.protocols.fit import Data, fits
+from fedtrees.protocols.compatibility import Data, fits
 
 PRIVATE = (
     *("laplace-hist", "laplace-gradient", "dp-grid-cuts", "dp-quantile-cuts"),
@@ -178,7 +178,7 @@ def test_a_cheating_attack_is_caught_or_finds_nothing(how, tmp_path):
 def test_a_guard_that_does_nothing_is_caught(tmp_path):
     file = tmp_path / "idle.py"
     file.write_text(
-        "from fedtrees.defenses.split_only import SplitOnly\n"
+        "from fedtrees.defenses.suppression import SplitOnly\n"
         "from fedtrees.core.registry import register\n"
         "from fedtrees.messages.models import BoostedModel\n"
         "@register.defense('leaky-open')\n"
@@ -315,7 +315,7 @@ def test_a_defense_that_forgets_a_message_is_caught(tmp_path):
         "from fedtrees.core.defense import Defense\n"
         "from fedtrees.core.messages import Reveal\n"
         "from fedtrees.core.registry import register\n"
-        "from fedtrees.messages.boosting import NodeSplits\n"
+        "from fedtrees.messages.horizontal import NodeSplits\n"
         "@register.defense('leaky-split-only')\n"
         "@dataclass(frozen=True)\n"
         "class Leaky(Defense):\n"
@@ -338,8 +338,8 @@ def test_what_a_protocol_says_of_itself_is_compared_with_a_run(tmp_path):
     file.write_text(
         "from dataclasses import dataclass\n"
         "from fedtrees.core.registry import register\n"
-        "from fedtrees.messages.boosting import Histogram\n"
-        "from fedtrees.protocols.horizontal.flower_bagging import FlowerBagging\n"
+        "from fedtrees.messages.horizontal import Histogram\n"
+        "from fedtrees.protocols.horizontal.tree_sharing import FlowerBagging\n"
         "@register.protocol('boastful')\n"
         "@dataclass(frozen=True)\n"
         "class Boastful(FlowerBagging):\n"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fedtrees.core.defense import Defense
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.registry import register
-from fedtrees.messages.boosting import Histogram
+from fedtrees.messages.horizontal import Histogram
 
 @register.defense("sleeps")
 @dataclass(frozen=True)

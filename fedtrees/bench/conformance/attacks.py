@@ -26,7 +26,7 @@ from fedtrees.isolation.plugins import Elsewhere
 from fedtrees.isolation.process import Answer, attacks
 from fedtrees.isolation.watch import HOLD_TRUTH
 from fedtrees.metrics.records import score_records
-from fedtrees.protocols.fit import Data, fit
+from fedtrees.protocols.compatibility import Data, fit
 from fedtrees.protocols.views import view_of
 
 # What a file needs that brings its own claim: the bases of metrics hold no truth.

@@ -10,7 +10,7 @@ from fedtrees.bench.conformance.findings import Finding
 from fedtrees.bench.conformance.samples import made, sample_table, sample_training
 from fedtrees.bench.conformance.training import carries_nothing, leaves_nothing
 from fedtrees.bench.stated import Seen, departures, farther_apart, watched
-from fedtrees.bounds.ceiling import pooled, splits
+from fedtrees.bounds.ceilings import pooled, splits
 from fedtrees.bounds.tables import TinyTables
 from fedtrees.bounds.views import Tiny, views
 from fedtrees.core.codec import encode
@@ -23,7 +23,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.isolation.watch import leaving
 from fedtrees.protocols.base import Protocol
-from fedtrees.protocols.fit import Data, fit
+from fedtrees.protocols.compatibility import Data, fit
 from fedtrees.protocols.training import Training
 
 #: One row a client: whatever there is of leaves has room for it.

@@ -11,7 +11,7 @@ import numpy as np
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import Guess, LeafCounts
 from fedtrees.core.registry import register
-from fedtrees.messages.boosting import LeafValues
+from fedtrees.messages.horizontal import LeafValues
 
 
 @register.attack("told-counts")

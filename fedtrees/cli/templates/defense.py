@@ -10,7 +10,7 @@ from fedtrees.core.coarsening import Rounding
 from fedtrees.core.defense import Defense
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.registry import register
-from fedtrees.messages.boosting import LeafValues, NodeSplits
+from fedtrees.messages.horizontal import LeafValues, NodeSplits
 from fedtrees.messages.models import BoostedModel
 
 ROUNDED = {NodeSplits: ("g", "h", "gain"), LeafValues: ("g", "h")}

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register
-from fedtrees.messages.boosting import Histogram, HistogramRequest
-from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+from fedtrees.messages.horizontal import Histogram, HistogramRequest
+from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 from fedtrees.protocols.horizontal.histograms import HistogramClient
 
 

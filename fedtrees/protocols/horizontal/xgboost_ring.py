@@ -26,9 +26,9 @@ from fedtrees.messages.captured import (
     RankedSketch,
     RowCount,
 )
-from fedtrees.protocols.boosting_protocol import PlainBoosting
 from fedtrees.protocols.cut_points import public_cuts
 from fedtrees.protocols.lockstep import First, RowHolder, RowPeers, Script, hears
+from fedtrees.protocols.settings import PlainBoosting
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.fixed_point import UNIT_BITS, from_fixed, to_fixed
 from fedtrees.trees.boosted.forest import Forest

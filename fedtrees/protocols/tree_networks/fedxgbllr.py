@@ -19,14 +19,23 @@ from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, Turns, check_bounded, check_equal, refuse
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import Streams
-from fedtrees.messages.networks import NetworkUpdate, NetworkWeights
-from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GrowRequest
-from fedtrees.messages.tree_networks import TreeNetwork, TreeNetworkModel, start_of, tree_outputs
+from fedtrees.messages.horizontal import ClientModels, ClientTrees, GrowRequest
+from fedtrees.messages.networks import (
+    NetworkUpdate,
+    NetworkWeights,
+    TreeNetwork,
+    TreeNetworkModel,
+    start_of,
+    tree_outputs,
+)
 from fedtrees.neural.adam import Adam
 from fedtrees.neural.tree_outputs import RatesNetwork
 from fedtrees.protocols.base import ENCODED_FILE
-from fedtrees.protocols.horizontal.local_ensembles import EnsembleServer, LocalEnsembles
-from fedtrees.protocols.horizontal.tree_sharing import BoostingClient
+from fedtrees.protocols.horizontal.tree_sharing import (
+    BoostingClient,
+    EnsembleServer,
+    LocalEnsembles,
+)
 from fedtrees.protocols.networks.network_training import WHY, drawn, mean_update, rows_in
 from fedtrees.trees.boosted.losses import SquaredError, sigmoid
 

@@ -35,10 +35,9 @@ from fedtrees.messages.vertical import (
     sibling,
 )
 from fedtrees.protocols.base import Coordinator
-from fedtrees.protocols.vertical.columns import GlobalBins
-from fedtrees.protocols.vertical.model import VerticalModel
+from fedtrees.protocols.vertical.local_bins import GlobalBins
 from fedtrees.protocols.vertical.passive import drawn_columns
-from fedtrees.protocols.vertical.settings import VerticalProtocol
+from fedtrees.protocols.vertical.protocol import VerticalModel, VerticalProtocol
 from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE
 from fedtrees.sealing import sizes
 from fedtrees.sealing.row_sums import RowSums, Sums, key_bytes

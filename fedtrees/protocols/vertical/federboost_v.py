@@ -23,17 +23,16 @@ from fedtrees.core.registry import register
 from fedtrees.core.requests import Turns, refuse
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
-from fedtrees.messages.shared_trees import GrowRequest
-from fedtrees.messages.vertical import ChosenSplits, RowBuckets
-from fedtrees.messages.vertical_model import HeldModel
+from fedtrees.messages.horizontal import GrowRequest
+from fedtrees.messages.vertical import ChosenSplits, HeldModel, RowBuckets
 from fedtrees.privacy.accounting import composed
 from fedtrees.privacy.noise import Response
 from fedtrees.privacy.randomised_response import odds_within
-from fedtrees.protocols.boosting_protocol import BoostingProtocol
+from fedtrees.protocols.settings import BoostingProtocol
 from fedtrees.protocols.vertical.active import Active
-from fedtrees.protocols.vertical.columns import GlobalBins
-from fedtrees.protocols.vertical.model import VerticalModel
+from fedtrees.protocols.vertical.local_bins import GlobalBins
 from fedtrees.protocols.vertical.passive import SplitHolder
+from fedtrees.protocols.vertical.protocol import VerticalModel
 from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE, VerticallyHeld
 from fedtrees.trees.binning import Bins, Cuts
 from fedtrees.trees.boosted.boosting import grow_forest

@@ -18,15 +18,12 @@ from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.messages.vertical import OpenedBinSums
-from fedtrees.protocols.boosting_protocol import BoostingProtocol
+from fedtrees.protocols.settings import BoostingProtocol
 from fedtrees.protocols.vertical.active import Active
-from fedtrees.protocols.vertical.columns import GlobalBins
 from fedtrees.protocols.vertical.label_canaries import LabelCanaries
-from fedtrees.protocols.vertical.limits import Limits
-from fedtrees.protocols.vertical.model import VerticalModel
-from fedtrees.protocols.vertical.node_quantiles import NodeQuantiles
-from fedtrees.protocols.vertical.passive import Passive
-from fedtrees.protocols.vertical.settings import VerticalProtocol
+from fedtrees.protocols.vertical.local_bins import GlobalBins, NodeQuantiles
+from fedtrees.protocols.vertical.passive import Limits, Passive
+from fedtrees.protocols.vertical.protocol import VerticalModel, VerticalProtocol
 from fedtrees.protocols.vertically_held import ACTIVE
 from fedtrees.sealing.slots import Slots
 from fedtrees.trees.boosted.boosting import checked_weights

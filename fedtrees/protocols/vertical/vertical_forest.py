@@ -15,14 +15,12 @@ from fedtrees.core.local_data import LocalData
 from fedtrees.core.network import Network
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
-from fedtrees.protocols.forest_settings import class_count
+from fedtrees.protocols.settings import class_count
 from fedtrees.protocols.vertical.active import Active, TreeInProgress, completed
-from fedtrees.protocols.vertical.columns import GlobalBins
 from fedtrees.protocols.vertical.label_canaries import LabelCanaries
-from fedtrees.protocols.vertical.limits import Limits
-from fedtrees.protocols.vertical.model import VerticalModel
-from fedtrees.protocols.vertical.passive import Passive
-from fedtrees.protocols.vertical.settings import VerticalProtocol
+from fedtrees.protocols.vertical.local_bins import GlobalBins
+from fedtrees.protocols.vertical.passive import Limits, Passive
+from fedtrees.protocols.vertical.protocol import VerticalModel, VerticalProtocol
 from fedtrees.protocols.vertically_held import ACTIVE
 from fedtrees.sealing.slots import Slots
 from fedtrees.trees.forest.grower import ForestGrower, class_totals, draw_rows

@@ -20,8 +20,8 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.messages.captured import BestSplits, Intercept, PartitionBits, RowGradients
 from fedtrees.messages.vertical import TreeColumns
-from fedtrees.protocols.boosting_protocol import PlainBoosting
 from fedtrees.protocols.lockstep import First, Lockstep, Script, hears
+from fedtrees.protocols.settings import PlainBoosting
 from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE, VerticallyHeld
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.fixed_point import UNIT_BITS, from_fixed, to_fixed
