@@ -111,7 +111,7 @@ def _attacked(
     scores = {r["metric"]: r["value"] for r in score_guess(attack.name, guess, case, None)}
     table, true = guess.first(Records).table, case.victims_rows
     assert true is not None
-    among = score_records(table, true, case.schema, most=max(len(table), len(true))).ra
+    among = score_records(table, true, case.schema, limit=max(len(table), len(true))).ra
     return scores["ra"], among
 
 

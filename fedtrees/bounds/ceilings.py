@@ -93,7 +93,7 @@ def recognition(tables: TinyTables, views: Views) -> Ceiling:
 
 
 def ranked(
-    score: NDArray[np.float64], held: NDArray[np.float64], prior: NDArray[np.float64]
+    score: NDArray[np.float64], is_present: NDArray[np.float64], prior: NDArray[np.float64]
 ) -> float:
     """Return the probability that a row of the victims scores above a non-member (AUC).
 
@@ -102,7 +102,7 @@ def ranked(
     """
     # Entry (v, w): a member of type v scores above a non-member of type w.
     above = (score[:, None] > score) + 0.5 * (score[:, None] == score)
-    return float(held / held.sum() @ above @ prior)
+    return float(is_present / is_present.sum() @ above @ prior)
 
 
 def best_of(
@@ -137,13 +137,13 @@ def best_of(
     return np.asarray(np.sort(chance, axis=1)[:, -n:].sum(axis=1), dtype=np.float64)
 
 
-def splits(views: Views, alike: NDArray[np.int64]) -> tuple[int, int]:
+def splits(views: Views, same_view: NDArray[np.int64]) -> tuple[int, int]:
     """Return the number of sets of tables that should have equal views, and of those that do not.
 
-    `alike` is an int array of shape (T, m) with the information that a defense is meant to reveal.
-    Tables with equal rows of this array form one set.
+    `same_view` is an int array of shape (T, m) with the information that a defense is meant to
+    reveal. Tables with equal rows of this array form one set.
     """
-    _, group = np.unique(alike, axis=0, return_inverse=True)
+    _, group = np.unique(same_view, axis=0, return_inverse=True)
     pairs = np.unique(np.column_stack([group.ravel(), views.of]), axis=0)
     # A set with several views is distinguished although it should not be.
     seen = np.bincount(pairs[:, 0])

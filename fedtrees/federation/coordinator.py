@@ -20,7 +20,7 @@ from fedtrees.federation.agreed import Agreed
 from fedtrees.federation.log import Log, Logged, keep_model, run_folder
 from fedtrees.federation.site import Own, refusal
 from fedtrees.messages.models import as_message
-from fedtrees.protocols.training import drive, rows_agreed, seated
+from fedtrees.protocols.training import drive, agreed_row_counts, create_host
 
 T = TypeVar("T")
 #: ``send(party, blob, seconds)`` carries a frame to a party and returns its answer.
@@ -151,7 +151,7 @@ def why_of(err: BaseException) -> str:
 
 def _rows(federation: Agreed, said: Mapping[str, Declared]) -> int:
     try:
-        return rows_agreed(federation.made, federation.agreement, said)
+        return agreed_row_counts(federation.made, federation.agreement, said)
     except DataError as err:  # of what was declared alone
         raise PartyError(f"the tables do not match: {err}") from err
 
@@ -198,7 +198,9 @@ def _network(
         if name == federation.coordinator:
             held = None if own is None else own.held
             seat = Streams(federation.seed, federation.noise_from)
-            net.join(seated(made, agreement, name, seat, net.aggregation, held, made.sealing()))
+            net.join(
+                create_host(made, agreement, name, seat, net.aggregation, held, made.sealing())
+            )
         else:
             net.reach(name, Far(name, partial(sent, name)))
     return net

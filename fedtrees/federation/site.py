@@ -35,7 +35,7 @@ from fedtrees.federation import agreements
 from fedtrees.federation.agreed import Agreed, check_text, read
 from fedtrees.federation.log import Log, keep_model, run_folder
 from fedtrees.protocols.compatibility import check_channels
-from fedtrees.protocols.training import seated
+from fedtrees.protocols.training import create_host
 
 #: What a site may answer in place of an agreement: nothing of its own is in these.
 REFUSALS = {
@@ -172,7 +172,7 @@ def own_of(settings: Settings, federation: Agreed, party: str) -> Own:
         held, names = _whatever(settings, schema, vertical)
     _check_ranges(settings.csv, held, schema)
     check_own(party, held, schema)
-    federation.made.check_held(party, held, schema)
+    federation.made.check_local_data(party, held, schema)
     return Own(held, names.encode())
 
 
@@ -352,7 +352,9 @@ class Site:
         self._log = Log(self._out, federation, party, rows)
         streams = Streams(federation.seed, federation.noise_from)
         sums = federation.composed.aggregation() or IdealSum()  # of which nothing is asked
-        host = seated(made, federation.agreement, party, streams, sums, own.held, made.sealing())
+        host = create_host(
+            made, federation.agreement, party, streams, sums, own.held, made.sealing()
+        )
         self._own = None  # the party lets go of values that it needs no more
         coordinator = federation.coordinator
 

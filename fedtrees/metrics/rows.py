@@ -47,7 +47,7 @@ class RowErrors:
 
 
 def row_errors(
-    guess: Table, truth: Table, inlier: NDArray[np.bool_], told: Sequence[int] = ()
+    guess: Table, truth: Table, inlier: NDArray[np.bool_], known_columns: Sequence[int] = ()
 ) -> RowErrors:
     """Match guessed with true rows by their features, and compute the errors of the true rows.
 
@@ -59,7 +59,7 @@ def row_errors(
         n true rows. All cells of an unmatched row are wrong.
     inlier : bool array, shape (n,)
         Result of `inliers`.
-    told : sequence of int
+    known_columns : sequence of int
         Columns that the adversary knew. They are used for the matching, and do not count as errors
         or as cells.
 
@@ -81,7 +81,7 @@ def row_errors(
     pair = assign(cost)
     wrong = np.ones(n)
     matched = pair >= 0
-    unknown_columns = np.setdiff1d(np.arange(d), told)
+    unknown_columns = np.setdiff1d(np.arange(d), known_columns)
     # Known columns took part in the matching, and only the remaining columns count as errors.
     if len(unknown_columns) < d:
         cost = mismatch_counts(

@@ -263,7 +263,7 @@ def test_few_known_labels_are_drawn_declared_spread_and_not_scored(few_restarts)
     assert len(truth.ids) == len(table.target) - 20
     assert not np.isin(truth.ids, case.known.ids).any()
     run = train(made, held, schema, seed=1)
-    view = view_of(run, ("passive-1",), held, known=case.known)
+    view = view_of(run, ("passive-1",), held, known_rows=case.known)
     guess = FewShot().run(view, np.random.default_rng(0))
     scores = {s.name: s.value for s in LabelScores().score(guess.claims, truth)}
     assert LabelScores().refuses(guess.claims, case) is None

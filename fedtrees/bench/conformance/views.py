@@ -43,7 +43,7 @@ def _views_of(name: str, kind: type[Protocol]) -> dict[str, View]:
         if who in held and held[who].y is None:
             case = Case(held, training.transcript.roles, (who,), training.schema, Streams(3), KNOWN)
             known, records = case.known, "held"  # rows that only others have the labels of
-        views[role] = view_of(training, (who,), held, QUERIES, records=records, known=known)
+        views[role] = view_of(training, (who,), held, QUERIES, records=records, known_rows=known)
     return views
 
 

@@ -318,9 +318,14 @@ class DPForest(Protocol):
         public_tests(schema, self.bins)
 
     def party(
-        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
+        self,
+        name: str,
+        role: str,
+        local_data: LocalData | None,
+        schema: Schema,
+        defense: Composition,
     ) -> DrawingServer | CountingClient:
         """Create the server or a client."""
-        if held is None:
+        if local_data is None:
             return DrawingServer(self, schema)
-        return CountingClient(name, held.table, self, class_count(schema))
+        return CountingClient(name, local_data.table, self, class_count(schema))

@@ -234,9 +234,14 @@ class ForestHist(ForestProtocol):
             )
 
     def party(
-        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
+        self,
+        name: str,
+        role: str,
+        local_data: LocalData | None,
+        schema: Schema,
+        defense: Composition,
     ) -> ForestServer | ForestClient:
         """Create the server or a client."""
-        if held is None:
+        if local_data is None:
             return ForestServer(self, schema)
-        return ForestClient(name, held.table, self, class_count(schema))
+        return ForestClient(name, local_data.table, self, class_count(schema))

@@ -661,9 +661,14 @@ class DPGBDT(Protocol):
         return bare and Reason("no-tests", **dict(bare.args))
 
     def party(
-        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
+        self,
+        name: str,
+        role: str,
+        local_data: LocalData | None,
+        schema: Schema,
+        defense: Composition,
     ) -> RandomTreeServer | LeafClient:
         """Create the server or a client."""
-        if held is None:
+        if local_data is None:
             return RandomTreeServer(self, schema)
-        return LeafClient(name, held.table, self, self.objective_for(schema))
+        return LeafClient(name, local_data.table, self, self.objective_for(schema))

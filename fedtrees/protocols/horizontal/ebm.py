@@ -166,12 +166,17 @@ class EBMMerge(Protocol):
             )
 
     def party(
-        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
+        self,
+        name: str,
+        role: str,
+        local_data: LocalData | None,
+        schema: Schema,
+        defense: Composition,
     ) -> MergingServer | ShapesClient:
         """Create the server or a client."""
-        if held is None:
+        if local_data is None:
             return MergingServer(self, schema)
-        return ShapesClient(name, held.table, self, schema)
+        return ShapesClient(name, local_data.table, self, schema)
 
 
 def told(fitted: Any) -> ClientShapes:
@@ -392,11 +397,11 @@ class DPEBM(EBMMerge):
             (ClientShapes, "cuts"): rest,
         }
 
-    def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
+    def check_local_data(self, name: str, local_data: LocalData, schema: Schema) -> None:
         """Refuse missing values, and weights, which exceed the sensitivity of the noise."""
-        if held.weight is not None:
+        if local_data.weight is not None:
             raise DataError(f"{self.name!r} takes no sample weights; drop those of {name!r}")
-        if self.noisy and np.isnan(held.X).any():
+        if self.noisy and np.isnan(local_data.X).any():
             raise DataError(f"{self.name!r} has no bins for missing values, as {name!r} has")
 
     def check(self, schema: Schema) -> None:

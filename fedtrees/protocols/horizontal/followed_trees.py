@@ -95,12 +95,12 @@ class GrowingClient(BinningClient):
         self.partition.add_to(margin, message.nodes, message.value)
 
 
-def check_cuts(told: CutPoints, params: TreeParams, schema: Schema) -> None:
+def check_cuts(announced: CutPoints, params: TreeParams, schema: Schema) -> None:
     """Check the number of bins of every column.
 
     Parameters
     ----------
-    told : CutPoints
+    announced : CutPoints
         Cut points that the server announced.
     params : TreeParams
         Public parameters.
@@ -113,7 +113,7 @@ def check_cuts(told: CutPoints, params: TreeParams, schema: Schema) -> None:
         If a column has more bins than `max_bin`, and more than its declared cut points or
         categories.
     """
-    for feature, bins in zip(schema.features, np.diff(told.offsets).tolist(), strict=True):
+    for feature, bins in zip(schema.features, np.diff(announced.offsets).tolist(), strict=True):
         max_bins = max(params.max_bin, len(feature.cuts), len(feature.categories))
         if bins > max_bins:
             raise BeyondParametersError(f"{bins} bins of {feature.name!r}; at most {max_bins}")
@@ -159,12 +159,18 @@ class FollowedTree:
                 raise BeyondParametersError(f"node {node} or its sibling was asked for before")
             self._asked.add(pair)
 
-    def split(self, told: Decisions) -> None:
+    def split(self, decisions: Decisions) -> None:
         """Check the splits of a level."""
-        columns = (told.nodes, told.feature, told.bin, told.left, np.isnan(told.threshold))
-        if any(c.shape != told.nodes.shape for c in (*columns, told.default_left)):
+        columns = (
+            decisions.nodes,
+            decisions.feature,
+            decisions.bin,
+            decisions.left,
+            np.isnan(decisions.threshold),
+        )
+        if any(c.shape != decisions.nodes.shape for c in (*columns, decisions.default_left)):
             raise BeyondParametersError(
-                f"splits of {len(told.nodes)} nodes need one column, bin, threshold, direction of "
+                f"splits of {len(decisions.nodes)} nodes need one column, bin, threshold, direction of "
                 "missing values and left child each"
             )
         for node, feature, bin, left, by_category in zip(

@@ -66,12 +66,17 @@ class FedTreeHist(HistogramProtocol):
     server: ClassVar[type[DecidingServer]] = DecidingServer
 
     def party(
-        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
+        self,
+        name: str,
+        role: str,
+        local_data: LocalData | None,
+        schema: Schema,
+        defense: Composition,
     ) -> DecidingServer | HistogramClient:
         """Create the server or a client."""
-        if held is None:
+        if local_data is None:
             return self.server(self, schema, defense)
-        return self.client(name, held.table, schema, self, defense.gradient_clip)
+        return self.client(name, local_data.table, schema, self, defense.gradient_clip)
 
 
 class AllReduceClient(HistogramClient):
@@ -172,12 +177,17 @@ class NVFlareHist(HistogramProtocol):
     }  # fmt: skip
 
     def party(
-        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
+        self,
+        name: str,
+        role: str,
+        local_data: LocalData | None,
+        schema: Schema,
+        defense: Composition,
     ) -> AllReduceServer | AllReduceClient:
         """Create the server or a client."""
-        if held is None:
+        if local_data is None:
             return AllReduceServer(self, schema, defense)
-        return AllReduceClient(name, held.table, schema, self, defense.gradient_clip)
+        return AllReduceClient(name, local_data.table, schema, self, defense.gradient_clip)
 
 
 class SummingServer(DecidingServer):

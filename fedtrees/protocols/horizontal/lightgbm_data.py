@@ -377,9 +377,9 @@ class LightGBMData(RowPeers):
         """Check that the objective suits the target."""
         self.objective_for(schema)
 
-    def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
+    def check_local_data(self, name: str, local_data: LocalData, schema: Schema) -> None:
         """Refuse weights, no rows, and so many rows that LightGBM would sample them."""
-        if held.weight is not None or len(held) > _MOST_ROWS or not len(held):
+        if local_data.weight is not None or len(local_data) > _MOST_ROWS or not len(local_data):
             raise DataError(
                 f"{self.name!r} takes 1 to {_MOST_ROWS:,} rows of {name!r}, without weights"
             )

@@ -95,12 +95,17 @@ class TreeSharingProtocol(BoostingProtocol):
         return None if dropped is None else ~dropped
 
     def party(
-        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
+        self,
+        name: str,
+        role: str,
+        local_data: LocalData | None,
+        schema: Schema,
+        defense: Composition,
     ) -> TreeSharingServer | BoostingClient:
         """Create the server or a client."""
-        if held is None:
+        if local_data is None:
             return self.server(self, schema)
-        return BoostingClient(name, held.table, schema, self, defense.least_leaf_rows)
+        return BoostingClient(name, local_data.table, schema, self, defense.least_leaf_rows)
 
 
 @dataclass(frozen=True, kw_only=True)

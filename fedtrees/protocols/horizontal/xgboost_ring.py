@@ -220,7 +220,7 @@ class XGBoostRing(RowPeers, PlainBoosting):
         "xgboost": Deployed("xgboost.dask.train, or workers of a RabitTracker", XGBOOST)
     }
 
-    def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
+    def check_local_data(self, name: str, local_data: LocalData, schema: Schema) -> None:
         """Refuse weights, and parties without rows."""
-        if held.weight is not None or not len(held):
+        if local_data.weight is not None or not len(local_data):
             raise DataError(f"{self.name!r} takes one row of {name!r} or more, without weights")

@@ -218,10 +218,10 @@ class FedXGBllr(LocalEnsembles):
                 "takes two, or a number, as its authors do: use 'local-ensembles'"
             )
 
-    def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
+    def check_local_data(self, name: str, local_data: LocalData, schema: Schema) -> None:
         """Refuse sample weights, and more than two classes."""
         self.check(schema)
-        if held.weight is not None:
+        if local_data.weight is not None:
             raise DataError("networks take no sample weights; drop the weights")
 
     @property
@@ -274,9 +274,14 @@ class FedXGBllr(LocalEnsembles):
         return rows_in(self.batches(n, streams, round, defense or Composition()), n)
 
     def party(
-        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
+        self,
+        name: str,
+        role: str,
+        local_data: LocalData | None,
+        schema: Schema,
+        defense: Composition,
     ) -> RatesServer | RatesClient:
         """Create the server or a client."""
-        if held is None:
+        if local_data is None:
             return RatesServer(self, schema)
-        return RatesClient(name, held.table, schema, self, defense)
+        return RatesClient(name, local_data.table, schema, self, defense)

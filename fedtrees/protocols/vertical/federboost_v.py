@@ -42,9 +42,14 @@ class BucketHolder(SplitHolder):
     """A passive party that sends its bins once, and receives its splits at the end."""
 
     def __init__(
-        self, name: str, held: LocalData, bins: GlobalBins, protocol: FederBoostV, schema: Schema
+        self,
+        name: str,
+        local_data: LocalData,
+        bins: GlobalBins,
+        protocol: FederBoostV,
+        schema: Schema,
     ) -> None:
-        super().__init__(name, held, bins)
+        super().__init__(name, local_data, bins)
         self.params, self.schema, self.asked = protocol, schema, Turns(1)
 
     @handles(GrowRequest, round="0, and answered once")
@@ -238,14 +243,19 @@ class FederBoostV(VerticallyHeld, BoostingProtocol):
         return _given_ends(composed(transcript.events)) if self.noisy else NoGuarantee()
 
     def party(
-        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
+        self,
+        name: str,
+        role: str,
+        local_data: LocalData | None,
+        schema: Schema,
+        defense: Composition,
     ) -> BoostingAlone | BucketHolder:
         """Create the active party or a passive party."""
-        assert held is not None
-        bins, params = GlobalBins(held, self.max_bin), cast(Any, self)
+        assert local_data is not None
+        bins, params = GlobalBins(local_data, self.max_bin), cast(Any, self)
         if role == ACTIVE:
-            return BoostingAlone(name, held, bins, None, params, schema)
-        return BucketHolder(name, held, bins, self, schema)
+            return BoostingAlone(name, local_data, bins, None, params, schema)
+        return BucketHolder(name, local_data, bins, self, schema)
 
 
 def _given_ends(epsilon: float) -> PureDP:

@@ -32,14 +32,14 @@ class GlobalBins:
         Columns of the current tree, by position among `columns`.
     """
 
-    def __init__(self, held: LocalData, max_bin: int) -> None:
-        self.columns = held.columns.astype(np.int32)
+    def __init__(self, local_data: LocalData, max_bin: int) -> None:
+        self.columns = local_data.columns.astype(np.int32)
         self.cuts: Cuts | None = None
         self.n_bins = np.zeros(0, dtype=np.int32)
         if len(self.columns):
-            self.cuts = quantile_cuts(held.X, max_bin)
+            self.cuts = quantile_cuts(local_data.X, max_bin)
             self.n_bins = self.cuts.n_bins
-            self._all = bin_rows(held.X, self.cuts)
+            self._all = bin_rows(local_data.X, self.cuts)
         self.chosen = np.arange(len(self.columns))
         self._bins: Bins | None = None
 
@@ -175,12 +175,12 @@ class NodeQuantiles(GlobalBins):
         Number of quantiles q. There are q + 1 bins.
     """
 
-    def __init__(self, held: LocalData, quantiles: int) -> None:
-        self.columns = held.columns.astype(np.int32)
+    def __init__(self, local_data: LocalData, quantiles: int) -> None:
+        self.columns = local_data.columns.astype(np.int32)
         self.cuts = None
         self.n_bins = np.full(len(self.columns), quantiles + 1, dtype=np.int32)
         self.chosen = np.arange(len(self.columns))
-        self._X, self._quantiles = held.X, quantiles
+        self._X, self._quantiles = local_data.X, quantiles
         self._cuts: dict[int, list[NDArray[np.float32]]] = {}
 
     def of_rows(self) -> dict[int, NDArray[np.int64]]:

@@ -108,73 +108,84 @@ class LimitedTree:
     _left: dict[int, int] = field(default_factory=dict)  # left child by node
     _asked: set[int] = field(default_factory=set)
 
-    def next(self, told: RootRows, held: int) -> LimitedTree:
-        """Return the state of a later tree on some of the party's `held` rows.
+    def next(self, root_rows: RootRows, n_rows: int) -> LimitedTree:
+        """Return the state of a later tree on some of the party's `n_rows` rows.
 
         Trees may be missing between the two, because defenses may hide a tree from the party.
         """
-        if not self.number < told.tree < self.limits.trees:
+        if not self.number < root_rows.tree < self.limits.trees:
             raise BeyondParametersError(
-                f"tree {told.tree} after {self.number}; they are {self.limits.trees}, in turn"
+                f"tree {root_rows.tree} after {self.number}; they are {self.limits.trees}, in turn"
             )
-        rows = told.rows
-        if len(rows) and not (rows[0] >= 0 and rows[-1] < held and (np.diff(rows) > 0).all()):
-            raise BeyondParametersError(f"tree {told.tree}: its rows are none of 0 to {held - 1}")
-        return LimitedTree(self.limits, told.tree, len(rows), held)
+        rows = root_rows.rows
+        if len(rows) and not (rows[0] >= 0 and rows[-1] < n_rows and (np.diff(rows) > 0).all()):
+            raise BeyondParametersError(
+                f"tree {root_rows.tree}: its rows are none of 0 to {n_rows - 1}"
+            )
+        return LimitedTree(self.limits, root_rows.tree, len(rows), n_rows)
 
-    def bring(self, told: RowStatistics) -> None:
+    def bring(self, statistics: RowStatistics) -> None:
         """Accept row statistics once, with the agreed width and the number of rows of the tree."""
-        self._same(told.tree)
+        self._same(statistics.tree)
         if self._brought:
             raise BeyondParametersError(f"tree {self.number}: its rows brought statistics before")
         self._brought, few = True, self.limits.statistics
-        n, width = told.statistics.shape
-        if (n, told.terms) != (self.rows,) * 2 or width not in (few, few + self.limits.classes):
+        n, width = statistics.statistics.shape
+        if (n, statistics.terms) != (self.rows,) * 2 or width not in (
+            few,
+            few + self.limits.classes,
+        ):
             raise BeyondParametersError(
-                f"{n} rows bring {width} statistics each, of which {told.terms} are added; they "
+                f"{n} rows bring {width} statistics each, of which {statistics.terms} are added; they "
                 f"are {self.rows} rows, and {few} statistics"
             )
 
-    def ask(self, told: NodeRows) -> None:
+    def ask(self, request: NodeRows) -> None:
         """Accept a request for sums: each node once, and only above the deepest leaves."""
-        self._same(told.tree)
+        self._same(request.tree)
         if not self._brought:
             raise BeyondParametersError(f"tree {self.number}: sums of what no row brought")
-        count, offsets = len(told.nodes), told.offsets
+        count, offsets = len(request.nodes), request.offsets
         ordered = offsets.shape == (count + 1,) and not (np.diff(offsets) < 0).any()
-        if not ordered or len(told.parents) != count or offsets[0] or offsets[-1] != len(told.rows):
+        if (
+            not ordered
+            or len(request.parents) != count
+            or offsets[0]
+            or offsets[-1] != len(request.rows)
+        ):
             raise BeyondParametersError(f"{count} nodes need a parent each, and rows in order")
-        if len(told.rows) and not 0 <= told.rows.min() <= told.rows.max() < self.held:
+        if len(request.rows) and not 0 <= request.rows.min() <= request.rows.max() < self.held:
             raise BeyondParametersError(f"rows of nodes are none of 0 to {self.held - 1}")
-        for node, parent in zip(told.nodes.tolist(), told.parents.tolist(), strict=True):
+        for node, parent in zip(request.nodes.tolist(), request.parents.tolist(), strict=True):
             self._part(parent, min(node, sibling(node)))
-        for node in told.asked.tolist():
+        for node in request.asked.tolist():
             if node in self._asked:
                 raise BeyondParametersError(f"node {node} was asked for before")
             self._asked.add(node)
             self._above(node)
 
     def split(
-        self, told: ChosenSplits, columns: NDArray[np.int32], n_bins: NDArray[np.int32]
+        self, chosen: ChosenSplits, columns: NDArray[np.int32], n_bins: NDArray[np.int32]
     ) -> None:
         """Accept the splits that were chosen among the bins of the columns of this tree.
 
         Parameters
         ----------
-        told : ChosenSplits
+        chosen : ChosenSplits
             The message of the active party.
         columns : int32 array, shape (c,)
             Columns that this tree may use.
         n_bins : int32 array, shape (c,)
             Their numbers of bins.
         """
-        self._same(told.tree)
+        self._same(chosen.tree)
         bins = dict(zip(columns.tolist(), n_bins.tolist(), strict=True))
-        parts = (told.nodes, told.left, told.columns, told.bins, told.default_left)
+        parts = (chosen.nodes, chosen.left, chosen.columns, chosen.bins, chosen.default_left)
         if len({len(part) for part in parts}) > 1:
             raise BeyondParametersError("each node needs one split")
         for node, left, column, bin in zip(
-            *(a.tolist() for a in (told.nodes, told.left, told.columns, told.bins)), strict=True
+            *(a.tolist() for a in (chosen.nodes, chosen.left, chosen.columns, chosen.bins)),
+            strict=True,
         ):
             if not -1 <= bin < bins.get(column, -1):
                 raise BeyondParametersError(f"node {node}: bin {bin} of column {column} is no cut")
@@ -219,9 +230,9 @@ class SplitHolder(Party):
 
     role = PASSIVE
 
-    def __init__(self, name: str, held: LocalData, bins: GlobalBins) -> None:
+    def __init__(self, name: str, local_data: LocalData, bins: GlobalBins) -> None:
         super().__init__(name)
-        self.held, self.bins = held, bins
+        self.held, self.bins = local_data, bins
         self.splits: dict[tuple[int, int], tuple[int, np.float32, bool]] = {}
 
     def own_thresholds(self) -> dict[tuple[int, int], tuple[int, float]]:
@@ -285,13 +296,13 @@ class Passive(SplitHolder):
     def __init__(
         self,
         name: str,
-        held: LocalData,
+        local_data: LocalData,
         bins: GlobalBins,
         share: str | int | float | None,
         limits: Limits,
         defense: Composition,
     ) -> None:
-        super().__init__(name, held, bins)
+        super().__init__(name, local_data, bins)
         self.share, self.limited, self.limits = share, LimitedTree(limits), limits
         # Without a defense of sums, the party adds ciphertexts and never sees a statistic.
         self.defended = any(PASSIVE in part.at for part in defense.parts)

@@ -284,15 +284,22 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
         return grown, LabelCanaries()
 
     def party(
-        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
+        self,
+        name: str,
+        role: str,
+        local_data: LocalData | None,
+        schema: Schema,
+        defense: Composition,
     ) -> Active | Passive:
         """Create the active party or a passive party."""
-        assert held is not None
+        assert local_data is not None
         kind = GlobalBins if self.candidates == "global" else NodeQuantiles
-        bins, share = kind(held, self.max_bin), self.colsample_bytree
+        bins, share = kind(local_data, self.max_bin), self.colsample_bytree
         share_or_all = None if share == 1 else float(share)
         if role == ACTIVE:
-            return BoostingActive(name, held, bins, share_or_all, self, schema, defense=defense)
+            return BoostingActive(
+                name, local_data, bins, share_or_all, self, schema, defense=defense
+            )
         outputs = self.objective_for(schema).n_outputs
         together = self.multi_output and outputs > 1
         limits = Limits(
@@ -309,7 +316,7 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
                 ranges = self.ranges(objective, defense.gradient_clip) * (limits.statistics // 2)
                 # Only with proofs can a passive party rely on the ranges of encrypted statistics.
                 limits = replace(limits, ranges=ranges)
-        return Passive(name, held, bins, share_or_all, limits, defense)
+        return Passive(name, local_data, bins, share_or_all, limits, defense)
 
     def ranges(self, objective: Objective, clip: float) -> tuple[tuple[int, int], ...]:
         """Return the range of a clipped gradient and of a clipped hessian, in fixed-point units."""
