@@ -278,16 +278,16 @@ def _of_all(view: View, clients: set[str]) -> Floats | None:
     )
 
 
-def agreed(found: dict[str, Floats], whole: Floats) -> dict[str, Floats]:
+def agreed(counts_by_client: dict[str, Floats], whole: Floats) -> dict[str, Floats]:
     """Return the closest non-negative counts that add up, for equal noise at all clients.
 
     The first argument maps clients to noisy rows of each class (float64, shape (K,)), and the
     second one is their exact total. For example, 3.2 and 1.2 rows with a total of 4 become 3.0 and
     1.0.
     """
-    counts = np.stack([*found.values()])
+    counts = np.stack([*counts_by_client.values()])
     columns = [_adding_up(x, total) for x, total in zip(counts.T, whole.tolist(), strict=True)]
-    return dict(zip(found, np.column_stack(columns), strict=True))
+    return dict(zip(counts_by_client, np.column_stack(columns), strict=True))
 
 
 def _adding_up(x: Floats, total: float) -> Floats:

@@ -67,7 +67,7 @@ class Sums:
     possible: NDArray[np.bool_]
 
     @staticmethod
-    def of(view: View, seen: Evidence, told: Told, values: NDArray[np.float32]) -> Sums | None:
+    def of(view: View, seen: Evidence, knowledge: Told, values: NDArray[np.float32]) -> Sums | None:
         """Read the sums of boosted trees of one output that contain all rows, else return None.
 
         ``seen`` contains the trees, and ``values`` (float32, shape (K, c)) the possible values of
@@ -79,7 +79,7 @@ class Sums:
         plain &= seen.row_law is None
         if not plain:
             return None
-        return _Reader(view, seen, told, values).read()
+        return _Reader(view, seen, knowledge, values).read()
 
 
 class _Reader:
@@ -217,7 +217,7 @@ class _Reader:
         return rows, np.stack(both).astype(np.float32)
 
 
-def fitted(p: Floats, sums: Sums | None, held: Column | None) -> Floats:
+def fitted(p: Floats, sums: Sums | None, victims_values: Column | None) -> Floats:
     """Return the closest probabilities under which the expected sums are the observed ones.
 
     Each sum in turn changes the log odds of rows and values in proportion to their contribution
@@ -230,7 +230,7 @@ def fitted(p: Floats, sums: Sums | None, held: Column | None) -> Floats:
         Prior probabilities.
     sums : Sums or None
         Observed sums.
-    held : Column or None
+    victims_values : Column or None
         All values of the victims, in the order of the columns of ``p``.
     """
     n = len(p)
@@ -255,8 +255,8 @@ def fitted(p: Floats, sums: Sums | None, held: Column | None) -> Floats:
 
     for _ in range(_SWEEPS):
         q = law()
-        if held is not None:
-            counts = held.counts * (n / held.counts.sum())
+        if victims_values is not None:
+            counts = victims_values.counts * (n / victims_values.counts.sum())
             for _ in range(3):
                 log_value += np.clip(np.log(counts) - np.log(q.sum(axis=0) + 1e-12), -2, 2)
                 q = law()

@@ -28,7 +28,9 @@ _ROWS, _SPREADS, _SHARES = (1, 2, 4), (0.01, 1.0, 2.0), (0.02, 0.1, 0.3)
 _FEWEST = 5
 
 
-def likeliest(said: NDArray[np.int64], bins: int, odds: float, own: Floats) -> NDArray[np.int64]:
+def likeliest(
+    reported: NDArray[np.int64], bins: int, odds: float, local_columns: Floats
+) -> NDArray[np.int64]:
     """Return the most probable true bin of every row, given the reported bins.
 
     The prior of a row's bin is a mixture of two distributions, both corrected for randomised
@@ -37,22 +39,25 @@ def likeliest(said: NDArray[np.int64], bins: int, odds: float, own: Floats) -> N
 
     Parameters
     ----------
-    said : int64 array, shape (n,)
+    reported : int64 array, shape (n,)
         Reported bins, 0 to `bins` - 1.
     bins : int
         Number of bins.
     odds : float
         Odds of reporting the true bin against each other bin.
-    own : float64 array, shape (n, c)
+    local_columns : float64 array, shape (n, c)
         Other columns of the same rows.
     """
-    n = len(said)
-    all_rows = _true(np.bincount(said, minlength=bins)[None] / n, odds)
+    n = len(reported)
+    all_rows = _true(np.bincount(reported, minlength=bins)[None] / n, odds)
     rows, answer = np.arange(n), np.ones((n, bins))
-    answer[rows, said] = odds
+    answer[rows, reported] = odds
     best, most_probable = -np.inf, np.zeros(n, dtype=np.int64)
-    for expected in (np.repeat(all_rows, n, axis=0), *_beside(said, bins, odds, own, all_rows)):
-        expected_reports = expected[rows, said]
+    for expected in (
+        np.repeat(all_rows, n, axis=0),
+        *_beside(reported, bins, odds, local_columns, all_rows),
+    ):
+        expected_reports = expected[rows, reported]
         likelihood = float(np.log(odds * expected_reports + 1 - expected_reports).sum())
         if likelihood > best:
             best, most_probable = likelihood, (answer * expected).argmax(axis=1)
@@ -200,7 +205,7 @@ def ranks_of(shares: Floats) -> tuple[Floats, Floats]:
 
 
 def likely_shares(
-    known: Floats, shares: Floats, allowed: NDArray[np.bool_], told: Told | None
+    local_ranks: Floats, shares: Floats, allowed: NDArray[np.bool_], equations: Told | None
 ) -> Floats:
     """Return the probability of every bin by a regression of ranks on the adversary's columns.
 
@@ -209,13 +214,13 @@ def likely_shares(
 
     Parameters
     ----------
-    known : float64 array, shape (N, c)
+    local_ranks : float64 array, shape (N, c)
         Centred ranks of the adversary's columns, and labels.
     shares : float64 array, shape (N, B + 1)
         Shares that satisfy the sums.
     allowed : bool array, shape (N, B + 1)
         Possible bins.
-    told : Told or None
+    equations : Told or None
         Equations for the open rows. None if there are none.
 
     Returns
@@ -224,13 +229,13 @@ def likely_shares(
     """
     ends, rank = ranks_of(shares)
     low, high = rank_interval(ends, allowed)
-    X = np.column_stack([np.ones(len(known)), known, known**2])
+    X = np.column_stack([np.ones(len(local_ranks)), local_ranks, local_ranks**2])
     weight = shares[:, :-1].sum(axis=1)
     gram = (X * weight[:, None]).T @ X + _RIDGE * np.eye(X.shape[1])
     middle = middles(ends)
     within = np.where(allowed.sum(axis=1) > 1, 1.0, 0.0)  # remaining share of the variance
-    if told is not None:
-        within[told.open] -= (told.sides**2).sum(axis=1)
+    if equations is not None:
+        within[equations.open] -= (equations.sides**2).sum(axis=1)
     spread = 1.0
     for _ in range(_STEPS):
         mean = X @ np.linalg.solve(gram, (X * weight[:, None]).T @ rank)
@@ -238,8 +243,8 @@ def likely_shares(
             weight @ ((rank - mean) ** 2 + within * spread**2) / max(weight.sum(), _SMALLEST_SHARE)
         )
         spread = max(float(np.sqrt(error)), _SMALLEST_SPREAD)
-        if told is not None:
-            mean = told.moved(mean, middle)
+        if equations is not None:
+            mean = equations.moved(mean, middle)
         rank = np.clip(mean, low, high)
     doubt = spread * np.sqrt(np.clip(within, _SMALLEST_REST, 1.0))
     inside = np.diff(ndtr((ends - mean[:, None]) / doubt[:, None]), axis=1) + _SMALLEST_SHARE

@@ -279,7 +279,7 @@ class DraftDP(Attack):
             )
             given_levels = {g: int(level[0]) for g, level in (question.known or {}).items()}
             every = Enumeration.of(question.forest)
-            row, _ = every.missing_row(question.noise, local_rows, told=given_levels)
+            row, _ = every.missing_row(question.noise, local_rows, known_values=given_levels)
             return row[None, :], 0.0
         if self.mode == "map":
             return annealed(question, rng, work).value, 0.0

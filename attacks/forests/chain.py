@@ -77,7 +77,7 @@ class World(NamedTuple):
         forest: NoisyForest,
         cost: NDArray[np.int64],
         m: int,
-        known: NDArray[np.integer] | None = None,
+        known_rows: NDArray[np.integer] | None = None,
         labels: Labels | None = None,
     ) -> World:
         """Return the constants for `m` rows and a forest.
@@ -90,7 +90,7 @@ class World(NamedTuple):
             Cost of each residual.
         m : int
             Number of rows.
-        known : int array, optional
+        known_rows : int array, optional
             Variables that do not change.
         labels : Labels, optional
             Released labels. None means that counts were released.
@@ -106,7 +106,7 @@ class World(NamedTuple):
                 f"{m} rows of {len(sizes) - 1} variables: the weight of a latent class would not "
                 "fit a float; leave out columns, or rows"
             )
-        free = np.setdiff1d(np.flatnonzero(sizes > 1), [] if known is None else known)
+        free = np.setdiff1d(np.flatnonzero(sizes > 1), [] if known_rows is None else known_rows)
         rows = np.arange(m + 1, dtype=np.float64)
         weight = rows + ALPHA / CLASSES
         for r in sizes:

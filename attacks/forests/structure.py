@@ -97,7 +97,7 @@ class Variables:
     def of_schema(
         schema: Schema,
         tests: Sequence[NDArray[np.floating]],
-        own: NDArray[np.floating] | None = None,
+        local_rows: NDArray[np.floating] | None = None,
     ) -> Variables:
         """Return the variables of declared columns.
 
@@ -109,7 +109,7 @@ class Variables:
             Ascending thresholds of each column, which determine a number up to an interval. Its
             value in the interval is estimated by the median of the known rows, or else by the
             middle.
-        own : float array, shape (k, d), optional
+        local_rows : float array, shape (k, d), optional
             Known rows.
         """
         places = [tuple(map(schema.names.index, group.columns)) for group in schema.groups]
@@ -125,7 +125,9 @@ class Variables:
                 values = np.arange(len(feature.categories), dtype=np.float32)
             else:
                 values = _middles(np.asarray(tests[j], dtype=np.float64), feature.declared_range)
-                values = values if own is None else _medians(values, tests[j], own[:, j])
+                values = (
+                    values if local_rows is None else _medians(values, tests[j], local_rows[:, j])
+                )
             variables.append(((j,), values[:, None]))
         variables.sort(key=lambda variable: variable[0])
         numbers = {

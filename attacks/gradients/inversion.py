@@ -320,7 +320,7 @@ def rehearsed(
     rows: int,
     local: LocalSteps | None,
     rng: np.random.Generator,
-    kept: int = 0,
+    n_kept: int = 0,
 ) -> tuple[float, float]:
     """Return the accuracy of found rows and of likely rows, on a simulated batch.
 
@@ -346,7 +346,7 @@ def rehearsed(
         If given, an update of local steps is simulated.
     rng : numpy.random.Generator
         Randomness.
-    kept : int, default 0
+    n_kept : int, default 0
         If positive, only so many of the largest coordinates are used, without noise.
     """
     batch = likely_rows(view, encoding, rows, rng, samples=1)
@@ -358,8 +358,8 @@ def rehearsed(
         moved = local.update(layers, weights, X, batch.y, local.orders(rows, rng))
         weights, gradient = local.as_gradient(weights, moved, rows)
     shown = None
-    if kept:
-        shown = np.abs(gradient) >= np.sort(np.abs(gradient))[-kept]
+    if n_kept:
+        shown = np.abs(gradient) >= np.sort(np.abs(gradient))[-n_kept]
         gradient = np.where(shown, gradient, np.float32(0))
     else:
         gradient = gradient + noise * rng.standard_normal(len(gradient))

@@ -200,13 +200,13 @@ _STUCK = 1.5
 
 
 def pooled(
-    found: Found, encoding: Encoding, labels: NDArray[np.int64]
+    restarts: Found, encoding: Encoding, labels: NDArray[np.int64]
 ) -> tuple[Table, NDArray[np.float64]]:
     """Match the rows of all good restarts with those of the best one and vote for each cell.
 
     Parameters
     ----------
-    found : Found
+    restarts : Found
         Results of the restarts.
     encoding : Encoding
         Conversion of rows to inputs.
@@ -221,9 +221,9 @@ def pooled(
         In schema order. For a category, 1 less the entropy of the mean shares relative to its
         largest value. For a number, exp(-s), with s its standard deviation over restarts.
     """
-    order = np.argsort(found.loss, kind="stable")
-    good = order[found.loss[order] <= _STUCK * max(found.loss[order[0]], 1e-6)]
-    p, x = matched(found.weights[good], found.numbers[good], labels)
+    order = np.argsort(restarts.loss, kind="stable")
+    good = order[restarts.loss[order] <= _STUCK * max(restarts.loss[order[0]], 1e-6)]
+    p, x = matched(restarts.weights[good], restarts.numbers[good], labels)
     tables = [
         Table(encoding.decode(codes_of(q, encoding), z), labels) for q, z in zip(p, x, strict=True)
     ]

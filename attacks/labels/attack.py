@@ -293,7 +293,11 @@ class LabelMixture(LeafAttack):
         return self.climbed(seen, [], None, rng)
 
     def climbed(
-        self, seen: LeafView, more: list[Clusters], known: Clusters | None, rng: np.random.Generator
+        self,
+        seen: LeafView,
+        more: list[Clusters],
+        known_labels: Clusters | None,
+        rng: np.random.Generator,
     ) -> Clusters:
         """Maximise the likelihood of the labels from several starts.
 
@@ -303,7 +307,7 @@ class LabelMixture(LeafAttack):
             Visible leaves and local columns.
         more : list of int64 array, shape (N,)
             Additional starts.
-        known : int64 array, shape (N,), or None
+        known_labels : int64 array, shape (N,), or None
             Known labels, -1 for unknown ones. They stay fixed unless labels are noisy.
         rng : numpy.random.Generator
             The only source of randomness.
@@ -318,12 +322,14 @@ class LabelMixture(LeafAttack):
         if int(community.max(initial=0)) + 1 >= seen.classes:
             starts.append(merge_to(seen.twins, community, seen.classes))
         law = response_of(seen.view)
-        fixed = known if law is None else None  # trees are grown on noisy labels, not on these
+        fixed = (
+            known_labels if law is None else None
+        )  # trees are grown on noisy labels, not on these
         observed = seen.view, seen.columns, seen.twins, seen.trees, seen.classes
         model = mixture_of(*observed, fixed)
         named = [start[seen.twins.of_row] for start in starts]
-        if known is not None:
-            named = [_as_known(start, known, seen.classes) for start in named]
+        if known_labels is not None:
+            named = [_as_known(start, known_labels, seen.classes) for start in named]
         likeliest = model.best([*more, *named], self.rows, rng)
         if law is None or model.lost(likeliest) > MOST_LOST:
             return likeliest

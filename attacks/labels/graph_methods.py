@@ -32,14 +32,14 @@ ALPHA = 0.99
 STEPS = 50
 
 
-def spread(twins: Twins, known: NDArray[np.float64]) -> NDArray[np.float64]:
+def spread(twins: Twins, known_labels: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return class shares of every group by label spreading (Zhou et al. 2004, random walk).
 
     Parameters
     ----------
     twins : Twins
         The record-id graph with S groups of rows.
-    known : float64 array, shape (S, K)
+    known_labels : float64 array, shape (S, K)
         Number of known rows of each class in each group.
 
     Returns
@@ -48,9 +48,9 @@ def spread(twins: Twins, known: NDArray[np.float64]) -> NDArray[np.float64]:
         Shares that add up to 1. They are equal if no known row is connected to the group. All
         classes have the same total weight, independently of the number of their known rows.
     """
-    K = known.shape[1]
+    K = known_labels.shape[1]
     # Normalise per class, so that a frequent class does not dominate.
-    source = known / np.maximum(known.sum(axis=0), 1.0) / twins.weight[:, None]
+    source = known_labels / np.maximum(known_labels.sum(axis=0), 1.0) / twins.weight[:, None]
     seen = twins.leaf >= 0
     inverse = 1.0 / np.maximum(twins.degree, 1.0)[:, None]
     scores = source.copy()

@@ -54,7 +54,7 @@ def response_of(view: View) -> Channel | None:
 
 
 def denoised(
-    said: NDArray[np.int64],
+    noisy_labels: NDArray[np.int64],
     X: NDArray[np.float32],
     classes: int,
     law: Channel,
@@ -71,7 +71,7 @@ def denoised(
 
     Parameters
     ----------
-    said : int64 array, shape (N,)
+    noisy_labels : int64 array, shape (N,)
         Noisy labels.
     X : float32 array, shape (N, F)
         Local columns.
@@ -87,21 +87,21 @@ def denoised(
         each[None, :, None], each[:, None, None]
     )  # by label and answer
     back = np.linalg.pinv(np.exp(log_channel))
-    if len(said) < FOLDS or np.ptp(log_channel, axis=0).max() == 0:
-        return said
-    cuts, fold = quantile_cuts(X, FOREST.max_bin), rng.permutation(len(said)) % FOLDS
-    shares = np.empty((len(said), classes))
+    if len(noisy_labels) < FOLDS or np.ptp(log_channel, axis=0).max() == 0:
+        return noisy_labels
+    cuts, fold = quantile_cuts(X, FOREST.max_bin), rng.permutation(len(noisy_labels)) % FOLDS
+    shares = np.empty((len(noisy_labels), classes))
     for f in range(FOLDS):
         training = fold != f
         randomness = Streams(int(rng.integers(2**31)))
         forest = grow_random_forest(
-            X[training], said[training], cuts, FOREST, n_classes=classes, seed=randomness
+            X[training], noisy_labels[training], cuts, FOREST, n_classes=classes, seed=randomness
         )
         shares[~training] = forest.probabilities(X[~training])
     # The inverse of the channel can produce negative values from estimated shares.
     true = np.maximum(shares @ back, 0)
     true /= true.sum(axis=1, keepdims=True)
-    log_posterior = np.log(np.maximum(true, LEAST_SHARE)) + log_channel.T[said]
+    log_posterior = np.log(np.maximum(true, LEAST_SHARE)) + log_channel.T[noisy_labels]
     return np.asarray(log_posterior.argmax(axis=1))
 
 
@@ -341,7 +341,7 @@ def mixture_of(
     twins: Twins,
     numbers: NDArray[np.intp],
     classes: int,
-    known: Ints | None = None,
+    known_labels: Ints | None = None,
 ) -> Mixture:
     """Return the model of a view.
 
@@ -357,7 +357,7 @@ def mixture_of(
         Numbers of its trees.
     classes : int
         Number of classes.
-    known : int64 array, shape (N,), or None
+    known_labels : int64 array, shape (N,), or None
         Known labels, -1 for unknown ones.
     """
     trees = seen_trees(view, columns.positions)
@@ -376,7 +376,7 @@ def mixture_of(
             doubt=DOUBT if public.get("pure_leaves") else 0.0,
         )
     candidates = Candidates(*candidate_bins(columns.X, public["max_bin"]))
-    return Mixture(leaf, pure, trees, candidates, classes, boosting, known)
+    return Mixture(leaf, pure, trees, candidates, classes, boosting, known_labels)
 
 
 def _log_rates(model: Mixture, assignment: NDArray, leaf: NDArray[np.int32]) -> Floats:  # type: ignore[type-arg]

@@ -34,7 +34,13 @@ class Candidates:
 
 
 def log_probability(
-    tree: SeenTree, own: Candidates, G: Floats, H: Floats, lam: float, floor: float, doubt: float
+    tree: SeenTree,
+    local_candidates: Candidates,
+    G: Floats,
+    H: Floats,
+    lam: float,
+    floor: float,
+    doubt: float,
 ) -> tuple[float, Floats]:
     """Return the log-likelihood of the splits of one tree, and its derivative with respect to G.
 
@@ -42,7 +48,7 @@ def log_probability(
     ----------
     tree : SeenTree
         Visible nodes.
-    own : Candidates
+    local_candidates : Candidates
         Local candidate splits.
     G, H : float64 array, shape (N, C)
         The score of a node S is ``sum_c G_S^2 / (H_S + lam)``, with sums over its rows. Class
@@ -62,14 +68,14 @@ def log_probability(
     slope : float64 array, shape (N, C)
         Derivative with respect to G.
     """
-    B = int(own.n_bins.max(initial=0))
+    B = int(local_candidates.n_bins.max(initial=0))
     slope = np.zeros_like(G)
     V = len(tree.begin)
     if not V or B < 2 or not tree.usable.any():
         return 0.0, slope
     used = np.flatnonzero(tree.usable)
-    codes = np.ascontiguousarray(own.codes[:, used])
-    n_bins = own.n_bins[used]
+    codes = np.ascontiguousarray(local_candidates.codes[:, used])
+    n_bins = local_candidates.n_bins[used]
     nodes = (tree.rows, tree.begin, tree.middle, tree.end, codes, n_bins)
     taken, gains, left_g, left_h, total_g, total_h, own_g, own_h = _gains(*nodes, G, H, lam, B)
     split = tree.middle >= 0

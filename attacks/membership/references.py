@@ -89,7 +89,7 @@ def halves(y: NDArray[Any], pairs: int, rng: np.random.Generator) -> Iterator[Bo
 
 
 def references(
-    rows: Table, known: Table | None, trainer: Trainer, models: int, rng: np.random.Generator,
+    rows: Table, known_rows: Table | None, trainer: Trainer, models: int, rng: np.random.Generator,
     numbers: bool = False,
 ) -> References:  # fmt: skip
     """Train reference models on halves of the candidates.
@@ -98,7 +98,7 @@ def references(
     ----------
     rows : Table
         The n candidates.
-    known : Table or None
+    known_rows : Table or None
         Rows that the adversary knows to be members. They are in the training set of each model.
     trainer : Trainer
         The learner of the protocol.
@@ -113,7 +113,7 @@ def references(
     -------
     References
     """
-    every = rows if known is None else Table.concat([rows, known])
+    every = rows if known_rows is None else Table.concat([rows, known_rows])
     always = np.ones(len(every) - len(rows), dtype=bool)
     member = np.array([*halves(rows.y, models // 2, rng)])
     train = trainer(every, len(rows))

@@ -220,7 +220,7 @@ def _by_sums(n: Longs, g: Floats, at: Longs, column: Ints, gradients: Floats, of
 
 
 def completed(
-    counted: CountedBins, rows: FirstRows, alike: Floats, rng: np.random.Generator
+    counted: CountedBins, rows: FirstRows, similar_rows: Floats, rng: np.random.Generator
 ) -> tuple[Ints, Floats]:
     """Return rows with all bins and gradients, with the counts of the first tree.
 
@@ -230,7 +230,7 @@ def completed(
         Histograms.
     rows : FirstRows
         Known bins and gradients.
-    alike : float64 array, shape (r, d + 1)
+    similar_rows : float64 array, shape (r, d + 1)
         Similar rows, by their bins and, last, targets. Unknown bins have the same dependence, by
         rank (a copula, Nelsen 2006). Without such rows they are independent.
     rng : numpy.random.Generator
@@ -241,7 +241,9 @@ def completed(
     for c in np.unique(rows.cell).tolist():
         at = np.flatnonzero(rows.cell == c)
         g[at] = _gradients(counted, c, bins[at], g[at], rng)
-        drawn = alike[rng.integers(0, len(alike), len(at))] if len(alike) else None
+        drawn = (
+            similar_rows[rng.integers(0, len(similar_rows), len(at))] if len(similar_rows) else None
+        )
         if drawn is not None:  # larger targets have smaller gradients
             drawn = drawn[np.argsort(-drawn[:, -1], kind="stable")]
         by_target = np.argsort(g[at], kind="stable")
@@ -282,7 +284,7 @@ def _gradients(
 
 
 def read_off(
-    counted: CountedBins, rows: FirstRows, alike: Floats, rng: np.random.Generator
+    counted: CountedBins, rows: FirstRows, similar_rows: Floats, rng: np.random.Generator
 ) -> tuple[FirstRows, NDArray[np.bool_]]:
     """Fill in the bins of all certain rows, and return which rows are certain.
 
@@ -295,7 +297,7 @@ def read_off(
         Histograms.
     rows : FirstRows
         Known bins and gradients.
-    alike : float64 array, shape (r, d + 1)
+    similar_rows : float64 array, shape (r, d + 1)
         Similar rows, see `completed`.
     rng : numpy.random.Generator
         Randomness of the searches.
@@ -303,7 +305,7 @@ def read_off(
     sure = np.zeros(len(rows.g), dtype=bool)
     near = NEAR * float(np.nanmax(np.abs(rows.g), initial=0.0))
     for _ in range(ROUNDS):
-        drawn = [completed(counted, rows, alike, rng) for _ in range(SEARCHES)]
+        drawn = [completed(counted, rows, similar_rows, rng) for _ in range(SEARCHES)]
         solutions = [agreeing(counted, rows, *d, rng) for d in drawn]
         one, g = solutions[0], drawn[0][1]
         same = ~sure

@@ -75,7 +75,7 @@ class Solution:
 
 def solutions(
     L: Reals,
-    known: Sequence[Column],
+    known_columns: Sequence[Column],
     direction: Reals | None,
     cost: Callable[[int, Reals], float],
     tiny: Any,
@@ -87,7 +87,7 @@ def solutions(
     ----------
     L : array, shape (m, n)
         Factor of the Gram matrix.
-    known : sequence of Column
+    known_columns : sequence of Column
         Knowledge about every column of X.
     direction : array, shape (n,), or None
         ``R W``. Its scalar product with every column of R is ``along``.
@@ -100,13 +100,13 @@ def solutions(
     """
     n = L.shape[1]
     # columns with many known entries have few solutions, so that the beam stays small
-    order = sorted(range(len(known)), key=lambda j: -len(known[j].rows))
+    order = sorted(range(len(known_columns)), key=lambda j: -len(known_columns[j].rows))
     beam = [Solution({})]
     for j in order:
         grown = [
             Solution({**s.columns, j: r}, s.cost + cost(j, L @ r) + IMPOSSIBLE * beyond)
             for s in beam
-            for r, beyond in _candidates(L, known[j], s.columns, direction, tiny, square, n)
+            for r, beyond in _candidates(L, known_columns[j], s.columns, direction, tiny, square, n)
         ]
         beam = sorted(grown, key=lambda s: s.cost)[:BEAM]
     return beam

@@ -20,7 +20,7 @@ from fedtrees.federation.agreed import Agreed
 from fedtrees.federation.log import Log, Logged, keep_model, run_folder
 from fedtrees.federation.site import Own, refusal
 from fedtrees.messages.models import as_message
-from fedtrees.protocols.training import drive, agreed_row_counts, create_host
+from fedtrees.protocols.training import agreed_row_counts, create_host, drive
 
 T = TypeVar("T")
 #: ``send(party, blob, seconds)`` carries a frame to a party and returns its answer.

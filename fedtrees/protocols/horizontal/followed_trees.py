@@ -170,8 +170,8 @@ class FollowedTree:
         )
         if any(c.shape != decisions.nodes.shape for c in (*columns, decisions.default_left)):
             raise BeyondParametersError(
-                f"splits of {len(decisions.nodes)} nodes need one column, bin, threshold, direction of "
-                "missing values and left child each"
+                f"splits of {len(decisions.nodes)} nodes need one column, bin, threshold, "
+                "direction of missing values and left child each"
             )
         for node, feature, bin, left, by_category in zip(
             *(c.tolist() for c in columns), strict=True

@@ -347,8 +347,8 @@ class NetworkProtocol(Protocol):
         min_rows = max(self.rows_of_update(len(local_data)), self.batch)
         if len(local_data) < min_rows:
             raise DataError(
-                f"{name!r} holds {len(local_data)} rows, fewer than the {min_rows} it is to draw; give "
-                "a smaller batch, or fewer clients"
+                f"{name!r} holds {len(local_data)} rows, fewer than the {min_rows} it is to draw; "
+                "give a smaller batch, or fewer clients"
             )
 
     @abstractmethod

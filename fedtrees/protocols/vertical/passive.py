@@ -136,8 +136,8 @@ class LimitedTree:
             few + self.limits.classes,
         ):
             raise BeyondParametersError(
-                f"{n} rows bring {width} statistics each, of which {statistics.terms} are added; they "
-                f"are {self.rows} rows, and {few} statistics"
+                f"{n} rows bring {width} statistics each, of which {statistics.terms} are added; "
+                f"they are {self.rows} rows, and {few} statistics"
             )
 
     def ask(self, request: NodeRows) -> None:
