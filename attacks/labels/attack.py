@@ -322,9 +322,8 @@ class LabelMixture(LeafAttack):
         if int(community.max(initial=0)) + 1 >= seen.classes:
             starts.append(merge_to(seen.twins, community, seen.classes))
         law = response_of(seen.view)
-        fixed = (
-            known_labels if law is None else None
-        )  # trees are grown on noisy labels, not on these
+        # Under label noise the trees are grown on noisy labels, which may differ from known ones.
+        fixed = known_labels if law is None else None
         observed = seen.view, seen.columns, seen.twins, seen.trees, seen.classes
         model = mixture_of(*observed, fixed)
         named = [start[seen.twins.of_row] for start in starts]

@@ -98,8 +98,10 @@ def test_samples_are_matched_among_rows_that_are_told_alike():
 def test_a_missing_row_is_looked_for_among_those_that_are_told():
     variables = Variables.binary(4)
     forest = NoisyForest.of(variables, np.zeros((1, 1), int), np.zeros((1, 2, 2), int))
-    others = np.zeros((5, 5), dtype=np.int16)
-    row, chance = Enumeration.of(forest).missing_row(Noise("geometric", 50.0), others, known_values={2: 1})
+    companions = np.zeros((5, 5), dtype=np.int16)
+    row, chance = Enumeration.of(forest).missing_row(
+        Noise("geometric", 50.0), companions, known_values={2: 1}
+    )
     assert row.tolist()[:4] == [0, 0, 1, 0]
     assert chance.sum() == pytest.approx(1.0)
 
