@@ -376,7 +376,7 @@ def whole(array: NDArray[Any]) -> NDArray[np.int64]:
 def from_whole(
     sums: NDArray[np.int64], shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
-    """Convert sums of integers that `whole` returned back to an array.
+    """Convert sums of integers back to an array, the inverse of `whole`.
 
     Parameters
     ----------
@@ -405,7 +405,7 @@ def from_whole(
 
 
 def size_of_whole(array: NDArray[Any] | Sealed) -> int:
-    """Return the number of integers that `whole` returns for an array, which may be `Sealed`."""
+    """Return the number of integers that represent an array, which may be `Sealed`."""
     return math.prod(array.shape) * (_DIGITS if np.dtype(array.dtype).kind == "f" else 1)
 
 
@@ -417,7 +417,7 @@ def summed(first: Message, numbers: NDArray[np.int64]) -> Message:
     first : Message
         The reply of one party. It supplies the remaining fields, and shapes and dtypes of the sums.
     numbers : int64 array, shape (n_integers,)
-        Sums in the representation of `whole`, concatenated in the order of the fields.
+        Sums of the integers that represent the fields, concatenated in the order of the fields.
     """
     totals, begin = {}, 0
     for field, like in summands(first).items():

@@ -230,6 +230,7 @@ class Host:
         if reply is None:
             raise ProtocolError(f"{self.name!r} gave no reply to {type(message).__name__}")
         reply, agreed = self.leaving(reply), self.agreement
+        # A reply is summed securely if a defense or the protocol demands it.
         by_defense = agreed.defense.seals(reply, self.context)
         if not by_defense and type(reply) not in agreed.summed:
             return self._reply(reply)
@@ -248,6 +249,8 @@ class Host:
     def seal(self, how: Mapping[str, Any], why: str = "") -> Reply:
         """Send the stored reply in protected form, with the arguments of the opening side."""
         message = self.closing.seal(self._waiting, how)
+        # The opening side may also request other messages, for example keys. Only a protected reply
+        # has plain content.
         crosses = message is not None and type(message) is type(self._waiting)
         self.inside = self._waiting if crosses and self._told else None
         return self._reply(message)

@@ -102,14 +102,14 @@ def check_fields(message: Message) -> None:
         If an attribute is neither a field nor an attribute of the class.
     """
     field_names = names_of(message)
-    extra = [
+    odd = [
         name
         for name in vars(message)
         if name not in field_names and not hasattr(type(message), name)
     ]
-    if extra:
+    if odd:
         raise ProtocolError(
-            f"{type(message).__name__} carries {', '.join(extra)}, which its class does not declare; "
+            f"{type(message).__name__} carries {', '.join(odd)}, which its class does not declare; "
             "make it a field, so that it is counted, and defenses see it"
         )
 
@@ -234,6 +234,7 @@ def frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         empty = np.empty(array.shape, array.dtype)
         empty.flags.writeable = False
         return empty
+    # The array was frozen before, for example by another message with the same array.
     if isinstance(array.base, bytes) and not array.flags.writeable:
         return array
     return np.ndarray(array.shape, array.dtype, array.tobytes())

@@ -84,7 +84,7 @@ class Network(ABC):
         Returns
         -------
         message : Message
-            The message after the sender's defenses, as it was sent.
+            The message after the sender's defenses.
         """
 
     @abstractmethod
@@ -97,7 +97,7 @@ class Network(ABC):
 
     @abstractmethod
     def publish(self, message: Message, *, why: str) -> Message:
-        """Release the model to the role ``public``, and return it as it was sent."""
+        """Release the model to the role ``public``, and return it after the sender's defenses."""
 
     @abstractmethod
     def spend(self, mechanism: str, **release: Any) -> None:
@@ -259,7 +259,7 @@ class LocalNetwork(Network):
         return [total]
 
     def tell(self, to: str, message: Message, *, why: str) -> Message:
-        """Send a message that has no reply, and return it as it was sent.
+        """Send a message that has no reply, and return it after the sender's defenses.
 
         Parameters
         ----------
@@ -292,7 +292,7 @@ class LocalNetwork(Network):
         self.transcript.record(name, (name,), message, why)
 
     def publish(self, message: Message, *, why: str) -> Message:
-        """Release the model to the role ``public``, and return it as it was sent."""
+        """Release the model to the role ``public``, and return it after the sender's defenses."""
         name = self._sender().name
         message = self._leaving(name, message)
         self.transcript.roles[PUBLIC] = PUBLIC
@@ -323,6 +323,7 @@ class LocalNetwork(Network):
         for name, query in queries.items():
             self._hosts[name].expect(query)
         coordinator: Any = self.party(self.transcript.coordinator)
+        # Predictions are recorded separately from the training, also if they fail.
         training, self.transcript = self.transcript, self.inference
         try:
             with acting(coordinator):
@@ -377,6 +378,7 @@ class LocalNetwork(Network):
         context = replace(self.context(self._sender().name), level=level)
         mask = self.defense.shown(np.ones(len(level.nodes), dtype=bool), level.tree, context)
         if len(mask) > 1:
+            # Nodes are in pairs of siblings, except the root.
             mask = np.repeat(mask.reshape(-1, 2).all(axis=1), 2)
         return mask
 
@@ -434,6 +436,7 @@ class LocalNetwork(Network):
         receivers = self.defense.audience(message, other_receivers, self.context(name))
         message = self._leaving(name, message)
         self.transcript.record(name, tuple(receivers), message, why)
+        # The server side also digests what it sent, to compare it with the clients' digests.
         self._opening.hear(receivers, message)
         return name, message, receivers
 

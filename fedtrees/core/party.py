@@ -156,6 +156,8 @@ class Party(metaclass=_Walled):
 
     def __getattribute__(self, key: str) -> Any:
         value = object.__getattribute__(self, key)
+        # ``__dict__`` would give access to all attributes. Further special names are needed by
+        # Python.
         if _acting.get() is self or (key.startswith("__") and key != "__dict__"):
             return value
         if key == "__dict__" or (

@@ -186,6 +186,7 @@ class Transcript:
                 for rnd, sender, receivers, key, why in header["deliveries"]:
                     if key not in messages:
                         messages[key] = decode(data[f"m{key}"].tobytes())
+                    # `record` takes the round from the transcript.
                     transcript.rounds = rnd
                     transcript.record(sender, tuple(receivers), messages[key], why)
                 transcript.rounds = header["rounds"]
