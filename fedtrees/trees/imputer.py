@@ -213,11 +213,9 @@ class Imputer:
         best = min(tried, key=lambda r: off(tried[r]))
         with_trees = said(best, True)
         helped = off(with_trees) < 0.99 * off(tried[best])
-        best_prediction = with_trees if helped else tried[best]
-        spread = max(off(best_prediction), 1e-9 * max(float(x.std()), 1e-9))
-        error = (
-            np.abs(x - best_prediction) if back is None else np.abs(back(x) - back(best_prediction))
-        )
+        found = with_trees if helped else tried[best]
+        spread = max(off(found), 1e-9 * max(float(x.std()), 1e-9))
+        error = np.abs(x - found) if back is None else np.abs(back(x) - back(found))
         return _Line(best, helped, spread, float(np.median(error)), back is not None)
 
     def _predicted(
