@@ -1,4 +1,4 @@
-"""The vocabulary: parties, local data, messages, views, guesses, defenses.
+"""The core vocabulary: parties, local data, messages, views, guesses and defenses.
 
-It imports nothing else of fedtrees.
+The core imports no other package of fedtrees.
 """

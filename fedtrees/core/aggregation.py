@@ -1,4 +1,23 @@
-"""Aggregation: how replies cross closed in a run, and how their sum alone is opened."""
+"""Secure aggregation: the server learns the sum of the clients' replies and nothing else.
+
+Training on histograms needs only sums over all clients. This module defines the interface of a
+secure sum: `Closing` is the client side, `Opening` the server side, and `Aggregation` creates both.
+It implements the ideal functionality `IdealSum`, a trusted third party that adds the replies. The
+defenses ``masking`` and ``paillier`` implement the same interface with cryptography.
+
+A secure sum takes four steps:
+
+1. The server sends a request. Each client computes its reply. Its host (`fedtrees.core.host`)
+   applies the defenses, stores the reply, and shows the network only the fields that are not
+   summed.
+2. The network (`fedtrees.core.network`) passes these incomplete replies to `Opening.opened`.
+3. The opening side requests the protected replies. Each host creates its protected reply with
+   `Closing.seal`, for example by adding pairwise masks.
+4. The opening side computes the sum and returns it as one message of the type of the replies.
+
+The module also contains the arithmetic of all sums: `add_messages`, and the conversion between
+floats and integers that makes sums exact.
+"""
 
 import math
 from abc import ABC, abstractmethod
@@ -16,57 +35,69 @@ from fedtrees.core.messages import Message, sealed
 from fedtrees.core.sealed import Sealed
 from fedtrees.core.streams import Streams
 
-# Floats are added as whole numbers of 2^-192, in twelve digits of 32 bits: a sum of up to 2^31 of
-# them fits an int64, is exact, and does not depend on how its parts were added.
+# A float is represented by twelve signed digits of 32 bits, in units of 2^-192. Every digit is
+# smaller than 2^32 in absolute value, so that the sum of up to 2^31 of them fits an int64. Such
+# sums are exact and do not depend on the order of addition.
 _DIGIT = 32
 _DIGITS = 12
 _PLACES = 192
-FLOAT_LIMIT = 1 << _DIGIT  # no digit is larger
-_LARGEST = np.float64(2.0 ** (_DIGITS * _DIGIT - _PLACES))  # more than a float32 holds
+FLOAT_LIMIT = 1 << _DIGIT  # every digit is smaller in absolute value
+_LARGEST = np.float64(2.0 ** (_DIGITS * _DIGIT - _PLACES))  # every finite float32 is smaller
 
 
 @dataclass(frozen=True)
 class Known:
-    """What everybody knows of the sums of a run."""
+    """Public facts about the secure sums of a run."""
 
-    parties: tuple[str, ...]  # who has a part in them
-    exact: bool  # whether nobody adds noise or rounds: sums are then bounded by what rows can bring
-    classes: int  # of the target; 0: it is a number
-    parameters: Mapping[str, Any]  # the protocol's public parameters
-    # by type of reply, how many parties' shares of noise a sum needs to be opened
+    parties: tuple[str, ...]  # names of the parties whose replies are added
+    # True if no party adds noise or rounds. The declared number of rows then bounds every sum.
+    exact: bool
+    classes: int  # number of classes of the target, 0 if it is numeric
+    parameters: Mapping[str, Any]  # public parameters of the protocol
+    # by reply type, the number of parties whose noise shares a sum must contain to be opened
     shares: Mapping[type[Message], int]
 
 
 @dataclass(frozen=True)
 class Wire:
-    """What whoever opens a sum may know and do."""
+    """Access of the opening side to the network during one secure sum."""
 
-    server: str  # who asked, and opens the sum
-    # declared rows of all parties, where each counts once; None where rows have weights
+    server: str  # name of the party that sent the request and opens the sum
+    # Declared number of training rows of all parties. None if the rows have sample weights, because
+    # their number then does not bound a sum.
     rows: int | None
     known: Known
-    # ``ask(to, message, why, back="", gone=())`` sends to all and returns what answers, by party;
-    # `back` is why they answer, where that is another reason, and of who is `gone` nothing is heard
+    # ``ask(to, message, why, back="", gone=())`` sends a message of the aggregation protocol, for
+    # example a public key, to all parties in ``to`` and returns the replies by party. ``back`` is
+    # the recorded reason of the replies if it differs from ``why``. Parties in ``gone`` are
+    # simulated as disconnected and do not reply.
     ask: Callable[..., dict[str, Message]]
-    # ``seal(names, how, why)`` lets waiting replies cross closed; ``how`` is what the parties'
-    # `Closing` takes
+    # ``seal(names, how, why)`` requests the protected replies of the parties. ``how`` contains the
+    # arguments of their `Closing.seal`.
     seal: Callable[[Iterable[str], Mapping[str, Any], str], dict[str, Message]]
-    streams: Streams  # randomness of what happens to messages on their way, and no party's own
-    # how many replies must arrive for a sum to be opened: those whose shares of noise add up to
-    # what is claimed
+    # randomness of the simulated network, for example of lost messages, independent of all parties
+    streams: Streams
+    # Smallest number of replies whose sum may be opened: the number of noise shares that add up to
+    # the claimed noise.
     least: int = 0
 
 
 class Closing(ABC):
-    """What one party closes its replies with; its keys are here and nowhere else.
+    """Client side of secure sums. It protects the replies of one client and stores its keys.
 
-    `ledger`: object. What it took (`fedtrees.sealing.ledger`); None: nothing.
-    `kept`: What it opened for itself, each with a reason, for its own log.
+    Attributes
+    ----------
+    ledger : object or None
+        Counts of cryptographic operations (`fedtrees.sealing.ledger`), None if there are none.
+    kept : list of (Message, str)
+        Messages that this client decrypted, each with the reason. The host moves them to the
+        transcript.
     """
 
     ledger: Any = None
-    #: Rules by which it keeps a dishonest server from opening more than agreed, by the messages
-    #: that it takes and their fields (as `fedtrees.core.party.handles` states them for parties).
+    #: Rules that the client checks so that a dishonest server cannot open more than agreed, by
+    #: message type and field. `fedtrees.core.party.handles` declares the rules of parties in the
+    #: same form.
     rules: ClassVar[Mapping[type[Message], Mapping[str, str]]] = {}
 
     def __init__(self) -> None:
@@ -74,118 +105,183 @@ class Closing(ABC):
         self._told = blake2b()
 
     def hear(self, message: Message) -> None:
-        """Note what the party is told, before it answers: sums open for who was told the same."""
+        """Add a received message to the digest of everything that the client received.
+
+        A sum is opened only if all clients have the same digest. Otherwise a malicious server could
+        send different requests to different clients and infer the reply of one client from the sum.
+        """
         self._told.update(digest_of(message))
 
     @abstractmethod
     def seal(self, reply: Message | None, how: Mapping[str, Any]) -> Message | None:
-        """Return a reply as it crosses, or what is asked for in its place; None: nothing crosses.
+        """Return the message that this client sends in place of its reply.
 
-        `reply`: What waits, if anything does.
+        Parameters
+        ----------
+        reply : Message or None
+            The stored reply. None if there is none yet.
+        how : mapping of str to object
+            Arguments of the opening side (`Wire.seal`).
+
+        Returns
+        -------
+        message : Message or None
+            The protected reply, or another message that the opening side requested. None if the
+            client sends nothing.
         """
 
     def takes(self, message: Message) -> bool:
-        """Tell whether a message is for it, and not for the party beside it."""
+        """Return whether a message belongs to the aggregation protocol and not to the training."""
         return False
 
     def answer(self, message: Message) -> Message | None:
-        """Answer what whoever opens sends."""
+        """Handle a message of the aggregation protocol and return the reply, if there is one.
+
+        Raises
+        ------
+        ProtocolError
+            If the protocol has no such message.
+        """
         raise ProtocolError(f"{type(self).__name__} takes no {type(message).__name__}")
 
 
 class Opening(ABC):
-    """What whoever asked opens sums with."""
+    """Server side of secure sums. It collects the protected replies and opens their sum."""
 
     ledger: Any = None
 
-    def hear(self, names: Iterable[str], message: Message) -> None:  # noqa: B027 - most need not
-        """Note what these parties are told."""
+    def hear(self, names: Iterable[str], message: Message) -> None:  # noqa: B027 - few implementations need it
+        """Record a message that was sent to these parties."""
 
     @abstractmethod
     def opened(self, waiting: Mapping[str, Message], wire: Wire, why: str) -> Message:
-        """Let replies cross closed and return their sum.
+        """Collect the protected replies and return their sum.
 
-        Nothing may be opened where fewer than ``wire.least`` replies arrive.
+        Implementations must not open a sum of fewer than ``wire.least`` replies.
 
-        `waiting`: Replies by party, all of one type, without what is inside their summed fields.
+        Parameters
+        ----------
+        waiting : mapping of str to Message
+            One incomplete reply per party, all of the same type. Their summed fields are sealed and
+            empty.
+        wire : Wire
+            Access to the network.
+        why : str
+            Recorded reason of the protected replies.
         """
 
 
 class Aggregation(ABC):
-    """How replies are summed in one run; `Defense.aggregation` makes it.
+    """Secure sums of one run. `Defense.aggregation` creates them.
 
-    It holds nobody's secrets; an ideal functionality, which is in nobody's hands, keeps values in
-    it, so that it is one object for all.
+    An implementation must not store the secrets of a party. The ideal functionality is the
+    exception: it represents a trusted third party, and all parties of a run share one instance.
     """
 
     @abstractmethod
     def closing(self, name: str, rows: int | None, known: Known) -> Closing:
-        """Make what one party closes its replies with, given how many rows it has."""
+        """Create the client side of one party.
+
+        Parameters
+        ----------
+        name : str
+            Name of the party.
+        rows : int or None
+            Number of its rows, None if they have sample weights.
+        known : Known
+            Public facts about the sums of this run.
+        """
 
     @abstractmethod
     def opening(self) -> Opening:
-        """Make what the sums are opened with."""
+        """Create the server side."""
 
     def costs(self, ledgers: Mapping[str, Any]) -> Mapping[str, float]:
-        """Return what it took by the ledgers of all parties: counts, and ``cpu_seconds:...``."""
+        """Return operation counts and CPU seconds (keys ``cpu_seconds:...``), given all ledgers."""
         return {}
 
 
-#: Of every party, a digest of all that it was told and its reply.
+#: For each party, the digest of all messages that it received, and its plain reply.
 Inside = dict[str, tuple[bytes, Message]]
 
 
 class IdealSum(Aggregation):
-    """The ideal functionality: nothing but the sum is opened, and nothing else crosses."""
+    """The ideal functionality of a secure sum: a trusted third party that adds the replies.
+
+    The server receives only the sum. Attacks that succeed against the ideal functionality succeed
+    against every correct cryptographic protocol.
+    """
 
     def __init__(self) -> None:
         self.inside: Inside = {}
         self._last: tuple[Message | None, bytes] = None, b""
 
     def digest(self, message: Message) -> bytes:
-        """Return a message's digest: one, for all who are told it."""
+        """Return the digest of a message, computed once for all receivers of a broadcast."""
         if self._last[0] is not message:
             self._last = message, digest_of(message)
         return self._last[1]
 
     def closing(self, name: str, rows: int | None, known: Known) -> Closing:
-        """Make what hands replies to the functionality."""
+        """Create the client side that passes the replies of one party to the third party.
+
+        Parameters
+        ----------
+        name : str
+            Name of the party.
+        rows, known
+            Not used.
+        """
         return IdealClosing(name, self)
 
     def opening(self) -> Opening:
-        """Make what takes their sum from it."""
+        """Create the server side that receives the sums from the third party."""
         return IdealOpening(self.inside)
 
 
 class IdealClosing(Closing):
-    """A party's way to the functionality."""
+    """Client side of the ideal functionality."""
 
     def __init__(self, name: str, sums: IdealSum) -> None:
         super().__init__()
         self._name, self._sums = name, sums
 
     def hear(self, message: Message) -> None:
-        """Note what the party is told."""
+        """Add a received message to the digest of everything that the client received."""
         self._told.update(self._sums.digest(message))
 
     def seal(self, reply: Message | None, how: Mapping[str, Any]) -> Message | None:
-        """Hand a reply over; nothing of it is in what crosses."""
+        """Pass the reply to the third party, and return it with empty summed fields."""
         assert reply is not None
         self._sums.inside[self._name] = self._told.digest(), reply
         return sealed(reply)
 
 
 class IdealOpening(Opening):
-    """The way to it of whoever asked."""
+    """Server side of the ideal functionality."""
 
     def __init__(self, inside: Inside) -> None:
         self._inside = inside
 
     def opened(self, waiting: Mapping[str, Message], wire: Wire, why: str) -> Message:
-        """Let replies cross closed and return their sum.
+        """Collect the replies and return their sum.
 
-        Raises `ProtocolError` if it would be one party's, and others have a part in it;
-        `EquivocationError` if not all were told the same before.
+        Parameters
+        ----------
+        waiting : mapping of str to Message
+            One incomplete reply per party.
+        wire : Wire
+            Access to the network.
+        why : str
+            Recorded reason of the protected replies.
+
+        Raises
+        ------
+        ProtocolError
+            If the sum would contain the reply of a single party although several parties contribute
+            to sums in this run.
+        EquivocationError
+            If the parties received different messages from the server.
         """
         if len(waiting) < 2 <= len(wire.known.parties):
             raise ProtocolError(
@@ -193,7 +289,8 @@ class IdealOpening(Opening):
                 f"{len(wire.known.parties)} parties that have a part in it"
             )
         parts = {name: self._inside.pop(name) for name in wire.seal(waiting, {}, why)}
-        if len({told for told, _ in parts.values()}) > 1:
+        # A digest covers all earlier messages, so that the digests also differ in all later sums.
+        if len({history for history, _ in parts.values()}) > 1:
             raise EquivocationError(
                 f"{', '.join(parts)}: not all were told the same; their sum stays closed, and so "
                 "do all that follow. Start anew"
@@ -202,53 +299,76 @@ class IdealOpening(Opening):
 
 
 def digest_of(message: Message) -> bytes:
-    """Return a digest of a message as it crosses, 64 bytes."""
+    """Return the 64-byte BLAKE2b digest of the encoding of a message."""
     return blake2b(encode(message)).digest()
 
 
 def agreed(messages: Iterable[Message]) -> Message:
-    """Return the first message; fields that are not summed must be the same in all.
+    """Check that messages differ only in their summed fields, and return the first one.
 
-    Raises `ProtocolError` if they differ.
+    For example, two histograms can be added only if they describe the same nodes of the same tree.
+
+    Raises
+    ------
+    ProtocolError
+        If a field that is not summed differs.
     """
-    first, *others = messages
-    for item in fields(first):
-        value = getattr(first, item.name)
-        if not item.metadata.get("summed") and any(
-            not np.array_equal(getattr(m, item.name), value) for m in others
+    first, *remaining = messages
+    for field in fields(first):
+        value = getattr(first, field.name)
+        if not field.metadata.get("summed") and any(
+            not np.array_equal(getattr(m, field.name), value) for m in remaining
         ):
             raise ProtocolError(
-                f"cannot sum {type(first).__name__}: the parties disagree on {item.name!r}"
+                f"cannot sum {type(first).__name__}: the parties disagree on {field.name!r}"
             )
     return first
 
 
 def summands(message: Message) -> dict[str, Any]:
-    """Return the fields of a message that are added, by name: arrays, or sealed ones."""
+    """Return the fields of a message that are added, by name: arrays, or `Sealed` arrays."""
     return {f.name: getattr(message, f.name) for f in fields(message) if f.metadata.get("summed")}
 
 
 def whole(array: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the numbers of an array as whole numbers that add up exactly, int64, one axis.
+    """Represent an array by integers whose sums over parties are exact.
 
-    Whole numbers as they are; floats as twelve digits each, which loses what is below 2^-192.
+    Integers are returned unchanged. A float becomes twelve signed digits of 32 bits, the most
+    significant digit first. Bits of a float64 below 2^-192 are lost. A float32 has no such bits.
 
-    Raises `DataError` if a float is not finite, or not below 2^192.
+    Parameters
+    ----------
+    array : integer or float array of any shape
+
+    Returns
+    -------
+    integers : int64 array, shape (array.size,) for integers or (12 * array.size,) for floats
+
+    Raises
+    ------
+    DataError
+        If a float is infinite, NaN, or at least 2^192 in absolute value.
+
+    Notes
+    -----
+    This is a small superaccumulator with a reduced range of exponents (R. M. Neal, "Fast exact
+    summation using small and large superaccumulators", arXiv:1505.05571, 2015).
     """
     if array.dtype.kind != "f":
         return np.ascontiguousarray(array, dtype=np.int64).reshape(-1)
-    rest = np.array(array, dtype=np.float64).reshape(-1)
-    if not (np.abs(rest) < _LARGEST).all():
-        worst = rest[np.argmin(np.abs(rest) < _LARGEST)]
+    remainder = np.array(array, dtype=np.float64).reshape(-1)
+    if not (np.abs(remainder) < _LARGEST).all():
+        worst = remainder[np.argmin(np.abs(remainder) < _LARGEST)]
         raise DataError(
             f"{worst} cannot be summed securely: numbers must be finite and below 2^192; scale the "
             "target or the weights"
         )
-    digits = np.empty((rest.size, _DIGITS), dtype=np.int64)
+    digits = np.empty((remainder.size, _DIGITS), dtype=np.int64)
     for k in range(_DIGITS):
         place = (_DIGITS - 1 - k) * _DIGIT - _PLACES
-        digit = np.trunc(np.ldexp(rest, -place))
-        rest = rest - np.ldexp(digit, place)  # exact: the low bits of a float are a float
+        digit = np.trunc(np.ldexp(remainder, -place))
+        # exact: it removes leading bits, and the remaining bits of a float are a float
+        remainder = remainder - np.ldexp(digit, place)
         digits[:, k] = digit
     return digits.reshape(-1)
 
@@ -256,50 +376,84 @@ def whole(array: NDArray[Any]) -> NDArray[np.int64]:
 def from_whole(
     sums: NDArray[np.int64], shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
-    """Return sums of what `whole` made, rounded once to `dtype`, of shape `shape`."""
+    """Convert sums of integers back to an array, the inverse of `whole`.
+
+    Parameters
+    ----------
+    sums : int64 array, shape (n_integers,)
+        Sum of the integers of up to 2^31 arrays.
+    shape : tuple of int
+        Shape of each of these arrays.
+    dtype : numpy.dtype
+        Their dtype.
+
+    Returns
+    -------
+    total : array of the given shape and dtype
+        For float64, the exact sum, rounded correctly. For float32, this float64 value is rounded a
+        second time, so that the last bit may differ from the correctly rounded sum.
+    """
     if dtype.kind != "f":
         return sums.reshape(shape).astype(dtype, copy=False)
-    found = []
+    totals = []
     for digits in sums.reshape(-1, _DIGITS).tolist():
-        total = 0
+        numerator = 0
         for digit in digits:
-            total = (total << _DIGIT) + digit
-        found.append(total / (1 << _PLACES))  # Python rounds such quotients correctly
-    return np.array(found, dtype=dtype).reshape(shape)
+            numerator = (numerator << _DIGIT) + digit
+        totals.append(numerator / (1 << _PLACES))  # Python rounds quotients of integers correctly
+    return np.array(totals, dtype=dtype).reshape(shape)
 
 
 def size_of_whole(array: NDArray[Any] | Sealed) -> int:
-    """Return how many whole numbers `whole` makes of an array, which may be sealed."""
+    """Return the number of integers that represent an array, which may be `Sealed`."""
     return math.prod(array.shape) * (_DIGITS if np.dtype(array.dtype).kind == "f" else 1)
 
 
 def summed(first: Message, numbers: NDArray[np.int64]) -> Message:
-    """Return a message with its summed fields made of sums of what `whole` made, one by one."""
-    found, begin = {}, 0
+    """Return a message whose summed fields are replaced by sums over all parties.
+
+    Parameters
+    ----------
+    first : Message
+        The reply of one party. It supplies the remaining fields, and shapes and dtypes of the sums.
+    numbers : int64 array, shape (n_integers,)
+        Sums of the integers that represent the fields, concatenated in the order of the fields.
+    """
+    totals, begin = {}, 0
     for field, like in summands(first).items():
         end = begin + size_of_whole(like)
-        found[field] = from_whole(numbers[begin:end], like.shape, np.dtype(like.dtype))
+        totals[field] = from_whole(numbers[begin:end], like.shape, np.dtype(like.dtype))
         begin = end
-    return replace(first, **found)
+    return replace(first, **totals)
 
 
 def add_arrays(arrays: list[NDArray[Any]]) -> NDArray[Any]:
-    """Add arrays of one shape: whole numbers exactly, floats as `from_whole` rounds their sum."""
+    """Add arrays of the same shape and dtype.
+
+    Integers, and floats below 2^192 in absolute value, are added exactly, so that the result does
+    not depend on the order of the parties. If any float is outside this range, the arrays are added
+    in floating point.
+    """
     first = arrays[0]
     if first.dtype.kind != "f" or not all((np.abs(a) < _LARGEST).all() for a in arrays):
         total = first
-        for array in arrays[1:]:  # np.sum would first copy all of them
+        for array in arrays[1:]:  # np.sum would first copy all arrays into one
             total = np.add(total, array)
         return total
     return from_whole(sum(map(whole, arrays[1:]), whole(first)), first.shape, first.dtype)
 
 
 def add_messages(messages: Iterable[Message]) -> Message:
-    """Add messages of one type: fields made with `summable` are added, all others must agree.
+    """Add messages of the same type.
 
-    Raises `ProtocolError` if they do not.
+    Fields declared with `summable` are added. All remaining fields must be equal.
+
+    Raises
+    ------
+    ProtocolError
+        If a field that is not summed differs.
     """
-    every = list(messages)
-    first = agreed(every)
-    parts = [summands(m) for m in every]
+    replies = list(messages)
+    first = agreed(replies)
+    parts = [summands(m) for m in replies]
     return replace(first, **{name: add_arrays([p[name] for p in parts]) for name in parts[0]})

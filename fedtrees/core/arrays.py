@@ -1,4 +1,4 @@
-"""Arrays, numbers and sealed values as bytes: an entry in a header, and raw bytes behind it."""
+"""Binary form of arrays, numbers and sealed values: an entry in a JSON header, then raw bytes."""
 
 from typing import Any
 
@@ -11,15 +11,21 @@ _KINDS = "biuf"  # bool, signed, unsigned, float
 
 
 def described(value: Any, arrays: list[Any], *, open_seals: bool = False) -> Any:
-    """Return the entry of a value for the header; what is raw is appended to `arrays`.
+    """Return the header entry of a value, and append its raw data to `arrays`.
 
-    `value`: array, numpy scalar, Sealed, or what JSON can say.
-    `arrays`: Contiguous little-endian arrays, in the order of their entries.
-    `open_seals`: Describe a sealed value as if it were the array inside, and append the seal
-    itself: enough to count bytes.
+    Parameters
+    ----------
+    value : array, numpy scalar, Sealed, or JSON value
+        The value.
+    arrays : list
+        Contiguous little-endian arrays in the order of their entries. The list is extended.
+    open_seals : bool
+        Describe a sealed value like the array that it contains, and append the sealed value itself.
+        This is sufficient for counting bytes.
     """
     if isinstance(value, np.ndarray):
-        value = np.asarray(value)  # a subclass may change what it says
+        # the methods of an array subclass may describe other data than the array
+        value = np.asarray(value)
         arrays.append(np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<")))
         return {"dtype": arrays[-1].dtype.str, "shape": list(value.shape)}
     if isinstance(value, np.generic):
@@ -30,25 +36,36 @@ def described(value: Any, arrays: list[Any], *, open_seals: bool = False) -> Any
     if isinstance(value, Sealed):
         payload = np.frombuffer(value.payload, np.uint8)
         arrays.append(payload)
-        said = {k: v for k, v in vars(value).items() if k != "payload"}
-        return {"sealed": said, "dtype": "|u1", "shape": [len(payload)]}
+        attributes = {k: v for k, v in vars(value).items() if k != "payload"}
+        return {"sealed": attributes, "dtype": "|u1", "shape": [len(payload)]}
     return value
 
 
 class Reader:
-    """Takes values from their entries and the raw bytes, in order.
+    """Reads values from their header entries and the raw bytes, in order.
 
-    `offset`: Where the raw bytes begin.
-    `align`: Every array begins at a multiple of so many bytes.
+    Parameters
+    ----------
+    blob : bytes
+        The encoded values.
+    offset : int
+        Position of the first raw byte.
+    align : int
+        Every array begins at a multiple of this number of bytes.
     """
 
     def __init__(self, blob: bytes, offset: int, align: int = 1) -> None:
         self._blob, self._offset, self._align = blob, offset, align
 
     def value(self, entry: Any, name: str) -> Any:
-        """Return the next value; arrays are read-only, and lie on the bytes if they are aligned.
+        """Return the next value. Arrays are read-only.
 
-        Raises `DataError` if it is cut off, or no number.
+        An aligned array is a view of the encoded bytes. An unaligned array is copied.
+
+        Raises
+        ------
+        DataError
+            If the value is truncated or has another dtype than bool, integer or float.
         """
         if not isinstance(entry, dict):
             return entry
@@ -61,14 +78,19 @@ class Reader:
         return _sealed(entry["sealed"], array.tobytes()) if "sealed" in entry else array
 
     def end(self) -> None:
-        """See that nothing is left.
+        """Check that all bytes were read.
 
-        Raises `DataError` if something is.
+        Raises
+        ------
+        DataError
+            If bytes remain.
         """
         if self._offset != len(self._blob):
             raise DataError(f"malformed message: {len(self._blob) - self._offset} bytes too many")
 
     def _array(self, dtype: np.dtype[Any], shape: tuple[int, ...], name: str) -> Any:
+        """Return the next array and move the position behind it."""
+        # The product is computed with Python integers, which do not overflow for a malicious shape.
         count = 1
         for n in shape:
             count *= n
@@ -85,5 +107,6 @@ class Reader:
 
 
 def _sealed(said: dict[str, Any], payload: bytes) -> Sealed:
+    """Return a sealed value with the given attributes and payload."""
     holders, shape = tuple(map(str, said["keyholders"])), tuple(map(int, said["shape"]))
     return Sealed(holders, shape, str(said["dtype"]), int(said["nbytes"]), payload)

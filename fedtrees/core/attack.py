@@ -1,4 +1,9 @@
-"""Attacks: pure functions of a view."""
+"""Attacks: pure functions from a view to a guess.
+
+An attack receives the view of its adversary (`fedtrees.core.view`) and a random generator, and
+returns claims about the victims' local data (`fedtrees.core.guess`). Metrics compare the claims
+with the ground truth, which no attack can access.
+"""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -12,37 +17,43 @@ from fedtrees.core.view import View
 
 
 class Attack(ABC):
-    """Base of all attacks. Nothing here lets truth in: a view and randomness go in, a guess comes
-    out.
+    """Base class of all attacks.
+
+    The only inputs of an attack are a view and a random generator. No parameter gives access to the
+    ground truth.
 
     Attributes
     ----------
     name : str
-        Set by ``@register.attack``.
+        Registered name, set by ``@register.attack``.
     blind : bool
-        Whether it needs no transcript. Blind attacks are the line that others of the same claim
-        are measured against: the metric of `gives` runs them on an empty transcript.
+        Whether the attack needs no transcript. The metric of the claim type `gives` runs blind
+        attacks on an empty transcript. Their score is the baseline for all attacks with the same
+        claim type.
     gives : type of Claim or None
-        What a blind attack claims.
+        Claim type of a blind attack.
     claims : tuple of type of Claim
-        Types of the claims that it can make. Where it returns no claim (`Guess.none`), the measures
-        of these claims are not settled. Empty and without `gives`: not declared, so that then no
-        measure is settled.
+        Types of the claims that the attack can make. If it returns no claim (`Guess.none`), the
+        measures of these claims are reported as not settled. If both `claims` and `gives` are
+        empty, the types are not declared and no measure is settled.
     comparison : bool
-        Whether it is a control, or a published implementation: another attack knows all that it
-        does. Such attacks run where they are named; they are not among those that apply.
+        Whether the attack is a control or a published implementation whose knowledge another attack
+        includes. Such attacks run only if they are requested by name. They do not count as
+        applicable.
     candidates : bool
-        Whether it is told candidates, of which it claims `Membership` and nothing else.
+        Whether the view contains candidates. The attack then claims only `Membership`.
     most_rows : int or None
-        Training rows of more than which it is not run: its cost grows faster than they do. That is
-        said before anything is trained.
+        Largest number of training rows for which the attack runs, because its cost grows faster
+        than the number of rows. The limit is checked before the training. None if there is no
+        limit.
     numbers : bool
-        Whether it also reads tables whose target is a number.
+        Whether the attack also supports tables with a numeric target.
     threats : tuple of str
-        Threats that it is tried under where it is named: of roles with what they must know besides.
+        Threat models that are tried if the attack is requested by name. Each names roles and their
+        required background knowledge.
     behaviours : tuple of str
-        What principals who cheat must have done, any of it; it reads nobody else's view. Empty: it
-        reads who keeps to the protocol.
+        Dishonest behaviours, of which the principals must have shown at least one. Empty if the
+        attack supports honest-but-curious principals.
     """
 
     name: ClassVar[str] = "attack"
@@ -57,9 +68,9 @@ class Attack(ABC):
     behaviours: ClassVar[tuple[str, ...]] = ()
 
     def inapplicable(self, view: View) -> Reason | str | None:
-        """Return why there is nothing in such a view for this attack, None if there is.
+        """Return why the attack cannot use a view, None if it can.
 
-        A text is what no code of `fedtrees.core.reasons` says.
+        Return a text if `fedtrees.core.reasons` has no code for the reason.
         """
         return None
 
@@ -67,24 +78,31 @@ class Attack(ABC):
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Guess the local data of the victims.
 
+        Parameters
+        ----------
+        view : View
+            Messages and local data of the adversary.
+        rng : numpy.random.Generator
+            The only source of randomness that the attack may use.
+
         Returns
         -------
         Guess
-            With at least one claim, or `Guess.none` with the reason why there is none.
+            At least one claim, or `Guess.none` with the reason why there is none.
         """
 
 
 def claims_of(attack: object) -> tuple[type[Claim], ...]:
-    """Return the types of claims that an attack declares, () if it declares none."""
+    """Return the declared claim types of an attack, () if it declares none."""
     gives = getattr(attack, "gives", None)
     return getattr(attack, "claims", ()) or (() if gives is None else (gives,))
 
 
 def contenders() -> list[str]:
-    """Return the names of the attacks that a defense must withstand.
+    """Return the names of the attacks that a defense must resist.
 
-    That is all that are registered but the blind ones and those for comparison.
+    These are all registered attacks except blind attacks and comparisons.
     """
-    found = ((name, register.get("attack", name)) for name in register.names("attack"))
+    registered = ((name, register.get("attack", name)) for name in register.names("attack"))
     marks = ("blind", "comparison")
-    return [name for name, maker in found if not any(getattr(maker, m, False) for m in marks)]
+    return [name for name, maker in registered if not any(getattr(maker, m, False) for m in marks)]

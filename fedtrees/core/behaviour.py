@@ -1,4 +1,4 @@
-"""Behaviours: what a party does that does not keep to its protocol."""
+"""Behaviours: deviations of a dishonest party from its protocol."""
 
 from typing import ClassVar
 
@@ -8,14 +8,22 @@ from fedtrees.core.registry import register
 
 
 class Behaviour:
-    """Base of all behaviours: a subclass of the honest party that it takes the place of.
+    """Base class of all behaviours.
 
-    It overrides what it does otherwise. Local data boundary, host, defenses, transcript and view
-    stay: it sends typed messages to parties that are honest, and its attack reads what it saw.
+    A behaviour is a subclass of the honest party that it replaces.
 
-    `name`: Set by ``@register.behaviour``.
-    `beyond`: What it does beyond the protocol, in a sentence without a full stop.
-    `noticed`: Whether the others could notice, likewise.
+    It overrides the methods in which the dishonest party deviates. Local data boundary, host,
+    defenses, transcript and view are unchanged: the party sends typed messages to honest parties,
+    and its attack receives its view.
+
+    Attributes
+    ----------
+    name : str
+        Registered name, set by ``@register.behaviour``.
+    beyond : str
+        The deviation from the protocol, as a sentence without a full stop.
+    noticed : str
+        Whether the honest parties could detect it, as a sentence without a full stop.
     """
 
     name: ClassVar[str] = "behaviour"
@@ -24,16 +32,22 @@ class Behaviour:
 
 
 def turn(party: Party, name: str) -> None:
-    """Let a party that was made honest act by a behaviour.
+    """Replace the behaviour of an honest party.
 
-    Raises `UsageError` if there is none of this name; `Unfit` if it takes the place of another.
+    Raises
+    ------
+    # The combined class inherits the methods of the party that the behaviour does not override.
+    UsageError
+        If no behaviour has this name.
+    Unfit
+        If the behaviour replaces another class of party.
     """
     behaviour = register.get("behaviour", name)
     assert isinstance(behaviour, type)
     honest = [base for base in behaviour.__mro__ if issubclass(base, Party)]
     honest = [base for base in honest if not issubclass(base, Behaviour)]
     if not isinstance(party, honest[0]):
-        kinds = {"wanted": honest[0].__name__, "found": type(party).__name__}
-        raise Unfit(Reason("behaviour-unfit", behaviour=name, party=party.name, **kinds))
+        class_names = {"wanted": honest[0].__name__, "found": type(party).__name__}
+        raise Unfit(Reason("behaviour-unfit", behaviour=name, party=party.name, **class_names))
     with acting(party):
         party.__class__ = type(behaviour.__name__, (behaviour, type(party)), {})

@@ -1,8 +1,9 @@
-"""Channels: what happens to a number on its way, as a law that everybody knows.
+"""Channels: the public conditional distribution of a sent value, given the true value.
 
-A channel acts on cells: the last axis of an array holds numbers that are changed together, such as
-G and H of a bin, or the K scores of a record. It is made of public parameters alone, and the
-defense or protocol that states it applies it.
+A defense or protocol declares a channel for each field that it changes, and applies this channel.
+Attacks use it to compute bounds and likelihoods of the true value. A channel depends on public
+parameters only. It acts on *cells*: the last axis of an array contains numbers that are changed
+together, such as the sums G and H of a bin, or the K scores of a record.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ Floats = NDArray[np.float64]
 Box = tuple[Floats, Floats]
 
 _KINDS: list[type] = []
-# Draws of one noise that stand for all of them where the masses of two or more are convolved.
+# Number of draws of all noise before the last in a `Chain`. Its log mass is an average over these
+# draws, in place of an exact convolution.
 _DRAWS = 512
 
 
-class Change(ABC):  # noqa: B024 - what it is made for is to be told apart
-    """What a defense or protocol does to a field: a `Channel`, or why it is none."""
+class Change(ABC):  # noqa: B024 - it is a common type, without methods
+    """Change of a field by a defense or protocol: a `Channel`, or the reason why there is none."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -35,31 +37,31 @@ class Change(ABC):  # noqa: B024 - what it is made for is to be told apart
 
 
 def kinds() -> tuple[type, ...]:
-    """Return all loaded classes of changes that can be made."""
+    """Return all loaded subclasses of `Change` that can be instantiated."""
     return tuple(kind for kind in _KINDS if not inspect.isabstract(kind))
 
 
 @dataclass(frozen=True)
 class Removal(Change):
-    """The field is not sent; or always as the same constant."""
+    """The field is not sent, or it always contains the same constant."""
 
     constant: float | None = None
 
 
 def honest_shares(parties: int, colluders: int, least: int = 0) -> int:
-    """Return how many noise shares must add up to the noise that is claimed.
+    """Return the number of noise shares that must add up to the claimed noise.
 
-    A client that colludes with the adversary knows its own share of the noise, because it drew it.
-    The shares of the other clients must therefore suffice. A federation of one client has no other
-    client whose rows could be protected against it, so that its one share is the whole noise.
+    A client that colludes with the adversary knows its share of the noise, because it drew it. The
+    shares of the remaining clients must therefore suffice. A federation of one client has no other
+    client whose rows could be protected against it, so that its single share is the complete noise.
 
     Parameters
     ----------
     parties : int
         Number of clients, each of which adds one share.
     colluders : int
-        Number of colluding clients against whom the claimed epsilon holds. 0: it holds only against
-        parties that know no share.
+        Number of colluding clients that the claimed epsilon covers. 0: it covers only parties that
+        know no share.
     least : int
         Number of clients whose shares are certain to arrive, if clients may drop out. 0: all.
 
@@ -96,7 +98,7 @@ class Share(Change):
     Attributes
     ----------
     whole : Channel
-        The law of as many shares as the noise is calibrated for (`honest_shares`).
+        Law of the sum of as many shares as the noise is calibrated for (`honest_shares`).
     least : int
         Number of parties whose shares must arrive. A sum over fewer is not opened (`Wire.least`).
         0: all parties that are asked.
@@ -109,7 +111,7 @@ class Share(Change):
     colluders: int = 0
 
     def law(self, parties: int, known: int = 0) -> Channel | None:
-        """Return the law of the noise that an adversary does not know; None if it knows it all.
+        """Return the law of the noise that an adversary does not know, None if it knows all noise.
 
         Parameters
         ----------
@@ -121,6 +123,7 @@ class Share(Change):
         unknown = parties - known
         if unknown <= 0:
             return None
+        # The law is that of `honest_shares` shares. With more unknown shares, there is more noise.
         draws = unknown / honest_shares(parties, self.colluders, self.least)
         return self.whole if draws == 1 else self.whole.added(draws)
 
@@ -138,14 +141,21 @@ class SumOfShares(Change):
 
 @dataclass(frozen=True)
 class Mechanism(Change):
-    """What is sent is drawn by a private mechanism from the rows; there is no number x behind y.
+    """A private mechanism draws the sent values from the rows, so that no single x belongs to y.
 
-    `rank_error`: Of values drawn from a column, the standard deviation of their ranks, about, in
-    rows.
-    `noise`: Noise that the mechanism adds to each number that it computes from rows, before it
-    processes the noisy numbers without another look at rows; None: not stated.
-    `log_chance`: Log probability of the values drawn, (k,), from a column's values, (n,), each of
-    so many rows, between its public ends; None if it is not known.
+    Attributes
+    ----------
+    why : str
+        Description of the mechanism.
+    rank_error : float
+        If values are drawn from a column: approximate standard deviation of their ranks, in rows.
+    log_chance : callable or None
+        ``log_chance(drawn, column, n_rows, ends)`` returns the log probability of the drawn values,
+        shape (k,), given the column's values, shape (n,), each of which has so many rows, and its
+        public ends. None if it cannot be computed.
+    noise : Channel or None
+        Noise that the mechanism adds to each number that it computes from rows. It then processes
+        the noisy numbers without using rows again. None if it is not declared.
     """
 
     why: str
@@ -158,23 +168,28 @@ class Mechanism(Change):
 
 @dataclass(frozen=True)
 class Event(Change):
-    """What is sent at all depends on the rows: absence is evidence."""
+    """Whether the message is sent depends on the rows, so that its absence is also evidence."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Reshaped(Change):
-    """Values become fewer or more: there is no x for every y."""
+    """The number of values changes, so that no single x belongs to each y."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Memory(Change):
-    """The law differs by row, or follows from what was sent before.
+    """The law differs between rows, or depends on earlier messages.
 
-    `usual`: That of a row of which nothing is known.
+    Attributes
+    ----------
+    why : str
+        Description of the dependence.
+    usual : Channel or None
+        Law of a row about which the adversary knows nothing.
     """
 
     why: str
@@ -182,11 +197,18 @@ class Memory(Change):
 
 
 class Channel(Change):
-    """A law P(y | x) for what is sent, y, of a true cell x; arrays have shape (..., c).
+    """Conditional distribution P(y | x) of a sent cell y, given a true cell x.
 
-    `deterministic`: Whether y follows from x.
-    `additive`: Whether ``y - x`` has one law, whatever x is.
-    `hides`: Whether some cells are sent as one that says next to nothing of them.
+    All arrays have shape (..., c): the last axis is the cell.
+
+    Attributes
+    ----------
+    deterministic : bool
+        Whether x determines y.
+    additive : bool
+        Whether the distribution of ``y - x`` does not depend on x.
+    hides : bool
+        Whether some cells are replaced by a constant that reveals almost nothing about them.
     """
 
     deterministic: ClassVar[bool] = False
@@ -195,22 +217,26 @@ class Channel(Change):
 
     @abstractmethod
     def within(self, units: ArrayLike, whole: bool = True) -> Channel:
-        """Return the same law of numbers in a message's own units.
+        """Return the same channel for numbers in the units of a message.
 
-        `units`: float or array, shape (c,). How many of them make one, of every number of a cell:
-        ``2^bits``, or rows.
-        `whole`: Whether the message's numbers are whole.
+        Parameters
+        ----------
+        units : float or array, shape (c,)
+            Number of units that make one, for every number of a cell: ``2^bits``, or a number of
+            rows.
+        whole : bool
+            Whether the numbers of the message are integers.
         """
 
     @abstractmethod
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
-        """Return what is sent, of the shape of x."""
+        """Return the sent values, of the same shape as x."""
 
     def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
-        """Return a box that holds every x from which something in [lo, hi] is sent.
+        """Return a box that contains every x from which a value in [lo, hi] can be sent.
 
-        Two float64 arrays of the shape of the ends; infinite where nothing bounds x. Compare with
-        ``lo <= x <= hi``.
+        Two float64 arrays of the shape of the ends. They are infinite if the channel does not bound
+        x. Compare with ``lo <= x <= hi``.
         """
         shape = np.broadcast_shapes(np.shape(lo), np.shape(hi))
         return np.full(shape, -np.inf), np.full(shape, np.inf)
@@ -218,17 +244,27 @@ class Channel(Change):
     def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
         """Return ``log P(lo <= y <= hi | x)`` of every cell in nats, float64, shape (...).
 
-        Of numbers that are not whole, a point counts by its density.
+        For continuous numbers, a point has its log density.
+
+        Parameters
+        ----------
+        lo, hi : array, shape (..., c)
+            Ends of the interval of each sent number.
+        x : array, shape (..., c)
+            True cells.
         """
         if not self.deterministic:
             raise NotImplementedError(f"{type(self).__name__} must define log_mass")
-        first, last = self.preimage(lo, hi)  # floats that were sent may miss what is computed again
+        # Compare in the space of x: a value that is computed again can differ from the sent float
+        # in its last bits.
+        first, last = self.preimage(lo, hi)
         return np.where(((first <= x) & (x <= last)).all(axis=-1), 0.0, -np.inf)
 
     def error(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
-        """Return mean and variance of x given y, each of its shape, as Gaussian evidence.
+        """Return mean and variance of x given y, each of the shape of y.
 
-        Nothing else is known of x; the variance is infinite where its box is open.
+        They approximate the distribution of x by a Gaussian. The prior of x is uniform. The
+        variance is infinite if the preimage of y is unbounded.
         """
         lo, hi = self.bounds(y)
         ends = np.isfinite(lo) & np.isfinite(hi)
@@ -236,15 +272,18 @@ class Channel(Change):
         return (lo + hi) / 2, np.where(ends, (hi - lo) ** 2 / 12, np.inf)
 
     def spread(self, c: int) -> Box:
-        """Return the least and the most that ``x - y`` is, float64, shape (c,) each."""
+        """Return the smallest and largest possible value of ``x - y``, float64, shape (c,) each."""
         return np.full(c, -np.inf), np.full(c, np.inf)
 
     def added(self, n: float) -> Channel:
-        """Return the law of n draws of additive noise together; of a whole number, if need be."""
+        """Return the law of the sum of n independent draws of additive noise.
+
+        This implementation rounds n to an integer.
+        """
         return Chain((self,) * round(n))
 
     def bounds(self, y: NDArray[Any]) -> Box:
-        """Return a box that holds every x from which y is sent."""
+        """Return a box that contains every x from which y can be sent."""
         return self.preimage(y, y)
 
     def log_likelihood(self, y: NDArray[Any], x: NDArray[Any]) -> Floats:
@@ -254,64 +293,80 @@ class Channel(Change):
 
 @dataclass(frozen=True)
 class Chain(Channel):
-    """Channels one after the other.
+    """Several channels, applied one after the other.
 
-    `parts`: As they are passed; none: nothing changes.
+    Attributes
+    ----------
+    parts : tuple of Channel
+        The channels in order. An empty chain changes nothing.
     """
 
     parts: tuple[Channel, ...]
 
     @property
     def deterministic(self) -> bool:  # type: ignore[override]
-        """Whether all parts are."""
+        """Whether all parts are deterministic."""
         return all(p.deterministic for p in self.parts)
 
     @property
     def additive(self) -> bool:  # type: ignore[override]
-        """Whether all parts are."""
+        """Whether all parts are additive."""
         return all(p.additive for p in self.parts)
 
     @property
     def hides(self) -> bool:  # type: ignore[override]
-        """Whether any part does."""
+        """Whether any part hides cells."""
         return any(p.hides for p in self.parts)
 
     def within(self, units: ArrayLike, whole: bool = True) -> Chain:
-        """Return the parts in these units."""
+        """Return the chain for numbers in these units."""
         return Chain(tuple(p.within(units, whole) for p in self.parts))
 
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
-        """Pass x through the parts."""
+        """Apply the parts to x in order."""
         for part in self.parts:
             x = part.send(x, rng)
         return x
 
     def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
-        """Go back from the last part to the first."""
+        """Apply the preimages of the parts from the last to the first."""
         for part in reversed(self.parts):
             lo, hi = part.preimage(lo, hi)
         return np.asarray(lo, dtype=np.float64), np.asarray(hi, dtype=np.float64)
 
     def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
-        """Return the log mass: exact with one draw, else over 512 draws of those before the last.
+        """Return the log mass of every cell, see `Channel.log_mass`.
 
-        What is deterministic comes before a draw as it is, and after it by its preimage.
+        It is exact if at most one part is random. With more random parts it is an average over 512
+        draws of all parts before the last random one. Deterministic parts after that are replaced
+        by their preimage.
+
+        Parameters
+        ----------
+        lo, hi : array, shape (..., c)
+            Ends of the interval of each sent number.
+        x : array, shape (..., c)
+            True cells.
         """
         drawn = [i for i, part in enumerate(self.parts) if not part.deterministic]
         if not drawn:
             return super().log_mass(lo, hi, x)
         last = self.parts[drawn[-1]]
+        # Deterministic parts after the last draw: the draw must be in their preimage.
         lo, hi = Chain(self.parts[drawn[-1] + 1 :]).preimage(lo, hi)
+        # The fixed seed makes the average a deterministic function of its arguments.
         before, rng = Chain(self.parts[: drawn[-1]]), np.random.default_rng(0)
         if before.deterministic:
             return last.log_mass(lo, hi, before.send(np.asarray(x)))
+        # Average the mass over draws of the earlier noise. The sum is computed in logarithms,
+        # because masses can underflow.
         total = last.log_mass(lo, hi, before.send(np.asarray(x), rng))
         for _ in range(1, _DRAWS):
             total = np.logaddexp(total, last.log_mass(lo, hi, before.send(np.asarray(x), rng)))
         return np.asarray(total - np.log(_DRAWS))
 
     def error(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
-        """Add up variances, from the last part to the first."""
+        """Add the variances of the parts, from the last to the first."""
         mean, variance = np.asarray(y, dtype=np.float64), np.zeros(np.shape(y))
         for part in reversed(self.parts):
             mean, more = part.error(mean)
@@ -319,17 +374,24 @@ class Chain(Channel):
         return mean, variance
 
     def spread(self, c: int) -> Box:
-        """Add up what the parts leave open."""
+        """Add the spreads of the parts."""
         ends = [part.spread(c) for part in self.parts]
         return sum((e[0] for e in ends), np.zeros(c)), sum((e[1] for e in ends), np.zeros(c))
 
 
 @dataclass(frozen=True)
 class SumOf(Channel):
-    """The sum of what n parties send, each by a channel of its own, against the sum of their x.
+    """Sum of the values that n parties send through the same channel, given the sum of their x.
 
-    Bounds add up. A likelihood given the true sum alone exists only where the part is additive: how
-    rounding and suppression end depends on how the sum was split.
+    Bounds add up. A likelihood given the true sum exists only if the channel is additive, because
+    the result of rounding and suppression depends on how the sum is split over the parties.
+
+    Attributes
+    ----------
+    part : Channel
+        Channel of each party.
+    n : int
+        Number of parties.
     """
 
     part: Channel
@@ -337,43 +399,62 @@ class SumOf(Channel):
 
     @property
     def deterministic(self) -> bool:  # type: ignore[override]
-        """Whether one party sends what follows from its x; the sum of several x is split anyhow."""
+        """Whether the sum of x determines the result, which requires a single party."""
         return self.part.deterministic and self.n == 1
 
     @property
     def additive(self) -> bool:  # type: ignore[override]
-        """Whether the part is."""
+        """Whether the channel of each party is additive."""
         return self.part.additive
 
     @property
     def hides(self) -> bool:  # type: ignore[override]
-        """Whether the part does."""
+        """Whether the channel of each party hides cells."""
         return self.part.hides
 
     def within(self, units: ArrayLike, whole: bool = True) -> SumOf:
-        """Return the part in these units."""
+        """Return the same sum for numbers in these units."""
         return SumOf(self.part.within(units, whole), self.n)
 
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
-        """Raise ProtocolError unless the part is additive: x says nothing of how it is split."""
+        """Apply the channel to the sum x.
+
+        Raises
+        ------
+        ProtocolError
+            If the channel is not additive: the result then depends on the x of each party.
+        """
         return self._added("send").send(x, rng)
 
     def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
-        """Add up what each party leaves open."""
+        """Add the spreads of the parties to the ends of the box."""
         if self.n == 1:
             return self.part.preimage(lo, hi)
         least, greatest = self.part.spread(np.shape(lo)[-1])
         return lo + self.n * least, hi + self.n * greatest
 
     def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
-        """Return the log mass given the true sum.
+        """Return the log mass given the true sum, see `Channel.log_mass`.
 
-        Raises `ProtocolError` if the part is not additive.
+        Parameters
+        ----------
+        lo, hi : array, shape (..., c)
+            Ends of the interval of each sent number.
+        x : array, shape (..., c)
+            True sums.
+
+        Raises
+        ------
+        ProtocolError
+            If the channel is not additive.
         """
         return self._added("log_mass").log_mass(lo, hi, x)
 
     def error(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
-        """Add up variances; infinite where some parties may have hidden what they brought."""
+        """Add the variances of the parties.
+
+        They are infinite if a party may have hidden its cell.
+        """
         if self.n == 1:
             return self.part.error(y)
         mean, variance = self.part.error(y)
@@ -382,11 +463,12 @@ class SumOf(Channel):
         return y + self.n * (mean - y), self.n * variance
 
     def spread(self, c: int) -> Box:
-        """Add up what the parties leave open."""
+        """Multiply the spread of one party by the number of parties."""
         least, greatest = self.part.spread(c)
         return self.n * least, self.n * greatest
 
     def _added(self, what: str) -> Channel:
+        """Return the channel of the sum, or raise `ProtocolError` if it depends on the split."""
         if self.n == 1:
             return self.part
         if not self.additive:
@@ -398,16 +480,22 @@ class SumOf(Channel):
 
 
 def chained(changes: Iterable[Change], parties: int = 1) -> Channel | None:
-    """Return the channels among some changes as one, None if there is none.
+    """Return the channels among some changes as one channel, None if there is no channel.
 
-    `changes`: In the order in which they happened.
-    `parties`: How many send what is summed; shares of noise are then there once.
+    Parameters
+    ----------
+    changes : iterable of Change
+        Changes in the order in which they were applied.
+    parties : int
+        Number of parties whose values are summed. The noise of all their shares is then included
+        once.
     """
     all_changes = list(changes)
     parts: Sequence[Channel] = [c for c in all_changes if isinstance(c, Channel)]
     if parts and parties > 1:
         parts = [SumOf(parts[0] if len(parts) == 1 else Chain(tuple(parts)), parties)]
     if parties > 1:
+        # Shares of noise are defined for the sum only, so that they follow the sum of the parts.
         shared = (c.law(parties) for c in all_changes if isinstance(c, Share))
         parts = [*parts, *(law for law in shared if law is not None)]
     if len(parts) < 2:

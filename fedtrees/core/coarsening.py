@@ -1,4 +1,4 @@
-"""Channels that follow from what is true: rounding, suppression, ends."""
+"""Channels that lose information: rounding, suppression and clipping."""
 
 from __future__ import annotations
 
@@ -11,28 +11,33 @@ from numpy.typing import ArrayLike, NDArray
 from fedtrees.core.channel import Box, Change, Channel, Floats
 from fedtrees.core.errors import UsageError
 
-# Where numbers are floats: what a step may be off by that rounds to the same multiple, and in units
-# of the last place by how much one that is on the way to a half may miss it.
+# Tolerances for floats. `_NEAR`: largest error, as a share of a step, of a number that rounds to
+# the same multiple. `_ULPS`: largest error of a computed midpoint between two multiples, in units
+# of the last place.
 _NEAR = 1e-4
 _ULPS = 4.0
 _COARSEST = 2.0**62
-_LARGEST_WHOLE = 2.0**53  # above it float64 does not hold every whole number
+_LARGEST_WHOLE = 2.0**53  # above it, float64 cannot represent every integer
 
 
 @dataclass(frozen=True)
 class Rounding(Channel):
     """Round every number to a multiple of a step.
 
-    Whole numbers at halves go up; others to the even multiple.
+    For integers, a number in the middle between two multiples is rounded up. For floats, it is
+    rounded to the even multiple.
 
-    Raises `UsageError` if a step is not finite and above 0, or beyond 2^62 units.
+    Raises
+    ------
+    UsageError
+        If a step is not finite and positive, or at least 2^62 units.
     """
 
-    step: float | tuple[float, ...]  # above 0; a tuple has one for every number of a cell
-    # to one of the two multiples beside it, with the odds that keep its mean, in place of the
-    # nearest
+    step: float | tuple[float, ...]  # step > 0, or a tuple with one step for every number of a cell
+    # True: stochastic rounding to one of the two neighbouring multiples, with probabilities that
+    # preserve the mean. False: rounding to the nearest multiple.
     random: bool = False
-    whole: bool = False  # whether numbers are whole
+    whole: bool = False  # whether numbers are integers
 
     def __post_init__(self) -> None:
         steps = np.asarray(self.step, dtype=np.float64)
@@ -43,24 +48,26 @@ class Rounding(Channel):
 
     @property
     def deterministic(self) -> bool:  # type: ignore[override]
-        """Whether it is to the nearest."""
+        """Whether numbers are rounded to the nearest multiple."""
         return not self.random
 
     def within(self, units: ArrayLike, whole: bool = True) -> Rounding:
-        """Return the steps in these units; whole ones are 1 at least."""
+        """Return the same rounding in these units. Steps of integers are at least 1."""
         steps = np.asarray(self.step) * np.asarray(units, dtype=np.float64)
         if whole:
             steps = np.maximum(np.rint(steps), 1)
         return replace(self, step=plain(steps), whole=whole)
 
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
-        """Round."""
+        """Round every number."""
         if not self.whole:
             if self.random:
                 assert rng is not None
                 return np.asarray(np.floor(x / self.step + rng.random(np.shape(x))) * self.step)
             return np.asarray(np.round(x / self.step) * self.step)
         grid = np.asarray(self.step).astype(np.int64)
+        # Adding a uniform integer below the step before rounding down gives the stochastic rounding
+        # with exact odds. Adding half of the step gives the nearest multiple.
         up: NDArray[np.int64] | np.int64 = grid // 2
         if self.random:
             assert rng is not None
@@ -68,18 +75,19 @@ class Rounding(Channel):
         return np.asarray((x + up) // grid * grid)
 
     def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
-        """Go as far as the numbers that round to a multiple in the box."""
+        """Extend the box by all numbers that round to a multiple in it."""
         step = np.asarray(self.step)
         first, last = _multiples(lo, hi, step, self.whole, single=True)
-        least, most = self._ends()
-        return outward(first * step + least, last * step + most, self.whole, single=True)
+        least, greatest = self._ends()
+        return outward(first * step + least, last * step + greatest, self.whole, single=True)
 
     def spread(self, c: int) -> Box:
-        """Return half a step either way, or a whole one."""
-        least, most = self._ends()
-        return np.broadcast_to(least, c), np.broadcast_to(most, c)
+        """Return half a step in both directions, or a full step if rounding is random."""
+        least, greatest = self._ends()
+        return np.broadcast_to(least, c), np.broadcast_to(greatest, c)
 
     def _ends(self) -> Box:
+        """Return the smallest and largest value of x - y, in the shape of the step."""
         step = np.asarray(self.step, dtype=np.float64)
         if self.whole:
             down = step - 1 if self.random else step // 2
@@ -87,14 +95,23 @@ class Rounding(Channel):
         return -step if self.random else -step / 2, step if self.random else step / 2
 
     def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
-        """Return the log mass of the multiples in the box."""
+        """Return the log mass of the multiples in the box, see `Channel.log_mass`.
+
+        Parameters
+        ----------
+        lo, hi : array, shape (..., c)
+            Ends of the interval of each sent number.
+        x : array, shape (..., c)
+            True cells.
+        """
         if not self.random:
             return super().log_mass(lo, hi, x)
         step = np.asarray(self.step)
         below = np.floor(np.asarray(x) / step)
-        share = np.asarray(x) / step - below  # of going up
+        share = np.asarray(x) / step - below  # probability of rounding up
         first, last = _multiples(lo, hi, step, self.whole, single=True)
         mass = np.zeros(np.broadcast_shapes(first.shape, np.shape(x)))
+        # Only the two neighbouring multiples have a positive probability.
         for multiple, weight in ((below, 1 - share), (below + 1, share)):
             inside = (first <= multiple) & (multiple <= last)
             mass = mass + np.where(inside, weight, 0.0)
@@ -102,17 +119,26 @@ class Rounding(Channel):
             return np.asarray(np.log(mass).sum(axis=-1))
 
     def error(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
-        """Return the middle, and the variance of a uniform number or, if random, of two."""
-        least, most = self._ends()
-        variance = (most - least) ** 2 / (24 if self.random else 12)
-        return y + (least + most) / 2, np.broadcast_to(variance, np.shape(y))
+        """Return the middle of the preimage, and the variance of its distribution.
+
+        With a uniform prior, x - y has a uniform distribution for nearest rounding. For random
+        rounding it has the triangular distribution of the sum of two uniform numbers.
+        """
+        least, greatest = self._ends()
+        variance = (greatest - least) ** 2 / (24 if self.random else 12)
+        return y + (least + greatest) / 2, np.broadcast_to(variance, np.shape(y))
 
 
 @dataclass(frozen=True)
 class Decimals(Channel):
-    """Round every float to so many decimal places, as numpy does.
+    """Round every float to a number of decimal places, as `numpy.round` does.
 
-    `single`: Whether numbers are float32: then their last places count.
+    Attributes
+    ----------
+    decimals : int
+        Number of decimal places.
+    single : bool
+        Whether numbers are float32, which have larger rounding errors.
     """
 
     decimals: int
@@ -122,38 +148,43 @@ class Decimals(Channel):
 
     @property
     def step(self) -> float:
-        """What is sent is a multiple of it."""
+        """Sent numbers are multiples of this step."""
         return float(10.0**-self.decimals)
 
     def within(self, units: ArrayLike, whole: bool = True) -> Channel:
-        """Return itself: it has no units but the number's own."""
+        """Return the channel itself, because decimals do not depend on the unit of a message."""
         return self
 
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
-        """Round."""
+        """Round every number."""
         return np.round(x, self.decimals)
 
     def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
-        """Go half a step and some units in the last place beyond the box."""
+        """Extend the box by half a step and some units in the last place."""
         first, last = _multiples(lo, hi, self.step, False, self.single)
         ends = (first - 0.5) * self.step, (last + 0.5) * self.step
         return outward(*ends, False, self.single)
 
     def error(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
-        """Return y, and the variance of a uniform number."""
+        """Return y, and the variance of a uniform distribution over one step."""
         y = np.asarray(y, dtype=np.float64)
         return y, np.full(y.shape, self.step**2 / 12)
 
     def spread(self, c: int) -> Box:
-        """Return half a step either way; ulps depend on the number."""
+        """Return half a step in both directions, without errors in the last place."""
         return np.full(c, -self.step / 2), np.full(c, self.step / 2)
 
 
 @dataclass(frozen=True)
 class Suppression(Channel):
-    """Send a cell as zeros where its last number is below a limit.
+    """Send a cell as zeros if its last number is below a limit.
 
-    `whole`: Whether numbers are whole.
+    Attributes
+    ----------
+    least : float
+        The limit.
+    whole : bool
+        Whether numbers are integers.
     """
 
     least: float
@@ -163,16 +194,21 @@ class Suppression(Channel):
     hides = True
 
     def within(self, units: ArrayLike, whole: bool = True) -> Suppression:
-        """Return the limit in units of the last number."""
+        """Return the same suppression, with the limit in units of the last number."""
         return Suppression(float(self.least * np.ravel(units)[-1]), whole)
 
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
-        """Put zeros for what is small."""
+        """Replace the cells below the limit by zeros."""
         small: NDArray[np.bool_] = x[..., -1] < self.least
         return np.where(small[..., None], np.zeros((), x.dtype), x)
 
     def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
-        """Open the box where it holds zeros: all but the last number can be anything."""
+        """Return the bounds of the true cell.
+
+        If the box contains a cell of zeros, the cell may be suppressed. All numbers except the last
+        are then unbounded, and the last one has no lower bound. Its upper bound is the limit if the
+        box contains no visible cell.
+        """
         lo, hi = (np.array(end, dtype=np.float64) for end in np.broadcast_arrays(lo, hi))
         hidden = np.asarray(((lo <= 0) & (hi >= 0)).all(axis=-1))
         shown = hi[..., -1] >= self.least
@@ -184,25 +220,32 @@ class Suppression(Channel):
         return lo, hi
 
     def error(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
-        """Return y as it is; where it is zeros, nothing."""
+        """Return y with variance 0, or infinite variance for a cell of zeros."""
         y = np.asarray(y, dtype=np.float64)
         hidden = (y == 0).all(axis=-1, keepdims=True)
         return y, np.broadcast_to(np.where(hidden, np.inf, 0.0), y.shape)
 
     def spread(self, c: int) -> Box:
-        """Bound the last number alone, which is never negative."""
-        least, most = np.full(c, -np.inf), np.full(c, np.inf)
+        """Return the spread of the last number, which is never negative.
+
+        The remaining numbers are unbounded.
+        """
+        least, greatest = np.full(c, -np.inf), np.full(c, np.inf)
         least[-1] = 0.0
-        most[-1] = np.ceil(self.least) - 1 if self.whole else self.least
-        return least, most
+        greatest[-1] = np.ceil(self.least) - 1 if self.whole else self.least
+        return least, greatest
 
 
 @dataclass(frozen=True)
 class FewRows(Change):
-    """A cell of fewer rows is sent as zeros, whatever these bring.
+    """A cell with fewer rows than a limit is sent as zeros, whatever its sums are.
 
-    `least`: Rows.
-    `node`: Rows of a node, of which all cells are sent as zeros where it has fewer.
+    Attributes
+    ----------
+    least : int
+        Smallest number of rows of a cell.
+    node : int
+        Smallest number of rows of a node. All cells of a smaller node are sent as zeros.
     """
 
     least: int
@@ -211,7 +254,13 @@ class FewRows(Change):
 
 @dataclass(frozen=True)
 class Ends(Channel):
-    """Send what is beyond either end as that end."""
+    """Clip every number to an interval.
+
+    Attributes
+    ----------
+    low, high : float
+        Ends of the interval.
+    """
 
     low: float
     high: float
@@ -219,25 +268,34 @@ class Ends(Channel):
     deterministic = True
 
     def within(self, units: ArrayLike, whole: bool = True) -> Ends:
-        """Return the ends in these units, the same for all numbers of a cell."""
+        """Return the same interval in these units.
+
+        The unit must be the same for all numbers of a cell.
+        """
         size = float(np.ravel(units)[0])
         return Ends(self.low * size, self.high * size)
 
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
-        """Clip."""
+        """Clip every number."""
         return np.asarray(np.clip(x, self.low, self.high))
 
     def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
-        """Open the box where it reaches an end."""
+        """Extend the box to infinity on each side that reaches an end of the interval."""
         lo, hi = np.asarray(lo, dtype=np.float64), np.asarray(hi, dtype=np.float64)
         return np.where(lo <= self.low, -np.inf, lo), np.where(hi >= self.high, np.inf, hi)
 
 
 @dataclass(frozen=True)
 class LargestRemainders(Channel):
-    """Round shares that add up to 1 to decimal places, so that they still do.
+    """Round shares that add up to 1 to decimal places, so that their sum is still 1.
 
-    Down, and up again where most was cut off: joint over a record's K shares.
+    All shares are rounded down. Those with the largest remainders are then rounded up (the method
+    of largest remainders). The result of one share depends on all K shares of the record.
+
+    Attributes
+    ----------
+    decimals : int
+        Number of decimal places.
     """
 
     decimals: int
@@ -245,61 +303,83 @@ class LargestRemainders(Channel):
     deterministic = True
 
     def within(self, units: ArrayLike, whole: bool = True) -> Channel:
-        """Return itself: shares have no unit."""
+        """Return the channel itself, because shares have no unit."""
         return self
 
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
-        """Round."""
+        """Round the shares of every record."""
         steps = x * 10.0**self.decimals
         cut = np.floor(steps + 1e-9)
         short = np.round(steps.sum(axis=-1) - cut.sum(axis=-1)).astype(np.int64)
+        # rank of each remainder within its record, 0 for the largest
         place = np.argsort(np.argsort(cut - steps, axis=-1, kind="stable"), axis=-1)
         return np.asarray((cut + (place < short[..., None])) / 10.0**self.decimals)
 
     def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
-        """Go a whole step beyond the box."""
+        """Extend the box by a full step."""
         step = 10.0**-self.decimals
         return outward(np.asarray(lo) - step, np.asarray(hi) + step, False)
 
     def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
-        """Return 0 where what is sent lies in the box, else minus infinity."""
+        """Return 0 if the sent cell is in the box, else minus infinity.
+
+        Parameters
+        ----------
+        lo, hi : array, shape (..., c)
+            Ends of the interval of each sent number.
+        x : array, shape (..., c)
+            True cells.
+        """
         y, near = self.send(np.asarray(x)), _NEAR * 10.0**-self.decimals
         inside = (np.asarray(lo) - near <= y) & (y <= np.asarray(hi) + near)
         return np.where(inside.all(axis=-1), 0.0, -np.inf)
 
     def spread(self, c: int) -> Box:
-        """Return a whole step either way."""
+        """Return a full step in both directions."""
         return np.full(c, -(10.0**-self.decimals)), np.full(c, 10.0**-self.decimals)
 
 
 def plain(values: NDArray[np.float64]) -> float | tuple[float, ...]:
-    """Return an array without axes as a number, and one with an axis as a tuple."""
+    """Return a zero-dimensional array as a number, and a one-dimensional array as a tuple."""
     return float(values) if values.ndim == 0 else tuple(values.tolist())
 
 
 def _multiples(lo: NDArray[Any], hi: NDArray[Any], step: Any, whole: bool, single: bool) -> Box:
-    """Return the first and the last multiple in a box, which floats hit only nearly."""
+    """Return the first and last multiple in a box, with a tolerance if numbers are floats."""
     first, last = np.asarray(lo, np.float64) / step, np.asarray(hi, np.float64) / step
     if whole:
         return np.ceil(first), np.floor(last)
     near = _ulps(single)
-    with np.errstate(invalid="ignore"):  # infinite less infinite
+    with np.errstate(invalid="ignore"):  # infinity minus infinity
         first = np.where(np.isinf(first), first, np.ceil(first - _NEAR - near * np.abs(first)))
         last = np.where(np.isinf(last), last, np.floor(last + _NEAR + near * np.abs(last)))
     return first, last
 
 
 def _ulps(single: bool) -> float:
+    """Return the relative error of some units in the last place of a float32 or float64."""
     return _ULPS * 2.0 ** (-24 if single else -53)
 
 
 def outward(lo: NDArray[Any], hi: NDArray[Any], whole: bool, single: bool = False) -> Box:
-    """Return the ends of a box so far out that no arithmetic of floats left anything outside."""
+    """Extend a box by the rounding errors of floats, so that no true value is outside.
+
+    Parameters
+    ----------
+    lo, hi : array, shape (..., c)
+        Ends of the box.
+    whole : bool
+        Whether numbers are integers, which float64 represents exactly up to 2^53.
+    single : bool
+        Whether numbers are float32.
+    """
     return lo - _reach(lo, whole, single), hi + _reach(hi, whole, single)
 
 
 def _reach(end: NDArray[Any], whole: bool, single: bool) -> Floats:
+    """Return the largest rounding error of an end of a box, in absolute terms."""
     size = np.where(np.isinf(end), 0.0, np.abs(end))
     if whole:
+        # Below 2^53, sums of integers are exact in float64.
         return np.where(size > _LARGEST_WHOLE, size * 2.0**-51, 0.0)
     return np.asarray(size * _ulps(single))

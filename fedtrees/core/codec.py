@@ -1,6 +1,6 @@
-"""One encoding of messages: a JSON header and raw arrays. Never pickle.
+"""Encoding of messages: a JSON header, then raw arrays. Pickle is never used.
 
-It gives the byte counts, the saved transcripts and the wire format of a remote network.
+The encoding defines the byte counts, the saved transcripts, and the wire format between machines.
 """
 
 import json
@@ -17,10 +17,9 @@ _PREFIX = len(_MAGIC) + 4
 
 
 def encoded_size(message: Message) -> int:
-    """Return how many bytes cross with a message, without copying its arrays.
+    """Return the number of bytes of an encoded message, without copying its arrays.
 
-    That is the length of its encoding, where a value sealed by the ideal functionality counts as
-    much as the open array.
+    A value that is sealed by the ideal functionality counts as much as the plain array.
     """
     header, arrays = header_of(message, open_seals=True)
     return _PREFIX + len(_written(header)) + sum(int(a.nbytes) for a in arrays)
@@ -58,9 +57,10 @@ def decode(blob: bytes) -> Message:
 
 
 def header_of(message: Message, *, open_seals: bool = False) -> tuple[dict[str, Any], list[Any]]:
-    """Return what stands in a message's header and the arrays behind it.
+    """Return the header of a message, and its arrays in order.
 
-    To count bytes, sealed values are described as if open (`open_seals`).
+    With `open_seals`, sealed values are described like the arrays that they contain, which is
+    sufficient for counting bytes.
     """
     arrays: list[Any] = []
     entries = {
@@ -71,9 +71,12 @@ def header_of(message: Message, *, open_seals: bool = False) -> tuple[dict[str, 
 
 
 def message_of(header: Mapping[str, Any], reader: Reader) -> Message:
-    """Return the message that a header and the arrays behind it describe.
+    """Create the message that a header and the following arrays describe.
 
-    Raises `DataError` if its type is unknown, or an array is cut off.
+    Raises
+    ------
+    DataError
+        If the message type is unknown, or an array is truncated.
     """
     cls = message_type(header["type"])
     if cls is None:
@@ -85,4 +88,5 @@ def message_of(header: Mapping[str, Any], reader: Reader) -> Message:
 
 
 def _written(header: dict[str, Any]) -> bytes:
+    """Return a header as JSON."""
     return json.dumps(header, separators=(",", ":")).encode()

@@ -1,4 +1,4 @@
-"""The keys of ``rows.csv``: unit, direction, class and wording of each, declared once."""
+"""Measures: the keys of ``rows.csv``, each with its unit, direction, class and wording."""
 
 import csv
 import io
@@ -11,47 +11,52 @@ from fedtrees.core.registry import register
 from fedtrees.core.rows import COLUMNS
 
 Klass = Literal["person", "guess", "group", "utility", "cost", "meta", "diagnostic"]
-#: What is said of a leak last, and so of plug-ins that do not rank theirs.
+#: Severity of plug-in measures that declare none. The least severe leak is reported last.
 LAST = 1000
 
 
 @dataclass(frozen=True)
 class Measure:
-    """What a key measures, and how it is said.
+    """Meaning of one key of ``rows.csv``, and its wording in reports.
 
     Attributes
     ----------
     key : str
-        Its name in the column ``metric``.
+        Value of the column ``metric``.
     name : str
-        In words.
+        Name in words.
+    unit : str
+        Unit of the value.
     best : float or None
-        Of a perfect guess or model: 1 for a share, 0 for an error, infinity where more is always
-        better. None: neither more nor less is, as of a count.
+        Value of a perfect guess or model: 1 for a share, 0 for an error, infinity if a higher value
+        is always better. None if no direction is better, for example for a count.
     klass : str
-        Whom a leak is about: a ``person``, as a ``guess`` at persons, a ``group``. Else
-        ``utility`` of a model, ``cost``, ``meta`` (of the scoring), ``diagnostic`` (of an attack).
+        For a leak, the affected party: a ``person``, a ``guess`` about persons, or a ``group``.
+        Other measures are the ``utility`` of a model, a ``cost``, ``meta`` (about the scoring) or
+        ``diagnostic`` (about an attack).
     part : str
-        What the column ``part`` holds; "" where it is empty.
+        Meaning of the column ``part``, "" if it is empty.
     slot : str
-        Which of the facts about an adversary it can be: ``rows``, ``guess`` or ``certain``.
+        Fact about an adversary that the measure can supply: ``rows``, ``guess`` or ``certain``.
     short, head : str
-        Name in a paper's table, and in plain words over a column; empty: `name`.
+        Name in the table of a paper, and in plain words as a column heading. Empty: `name`.
     decimals : int or None
-        Of the number in a sentence; None: a share, in percent.
+        Decimal places in a sentence. None for a share, which is written as a percentage.
     counted_by : str
-        Plural noun, where a sentence says how many: ``69 of 379 rows``.
+        Plural noun for sentences with a count, for example ``69 of 379 rows``.
     phrase : str
-        What an adversary can do, with ``{}`` for how much. Scores without one are told beside the
-        others, and neither in verdicts nor of the population.
+        Ability of an adversary, with ``{}`` for the quantity. Measures without a phrase are
+        reported next to the remaining scores, but neither in verdicts nor in sentences about the
+        population.
     explained : str
-        What the phrase means by its words: a sentence below a verdict.
+        Explanation of the phrase: a sentence below a verdict.
     beside : tuple of str
-        Keys that tell the same more plainly: where one of them leaks, this one is not said.
+        Keys that express the same leak more plainly. If one of them leaks, this one is not
+        reported.
     severity : int
-        Its place in verdicts: the least leads.
+        Rank in verdicts. The smallest number comes first.
     required : bool
-        Whether a recipe that lacks it, where the undefended run has it, was not tested.
+        Whether a recipe counts as untested if it lacks this measure and the undefended run has it.
     margin : float
         Factor of the margin of states (`fedtrees.report.states.MARGIN`). It is 2 for an AUC: its
         baseline is 0.5, so that an advantage is twice the difference of two AUCs.
@@ -83,16 +88,16 @@ class Measure:
 
     @property
     def better(self) -> Literal["higher", "lower", ""]:
-        """Which way is better for an adversary, or of a model."""
+        """Better direction for an adversary or a model: "higher", "lower", or "" for neither."""
         return "" if self.best is None else "higher" if self.best else "lower"
 
     @property
     def sign(self) -> float:
-        """1 where more is better, else -1."""
+        """Sign of an improvement: -1 if a lower value is better, else 1."""
         return -1.0 if self.better == "lower" else 1.0
 
 
-#: How good a model is on held-out rows; the first that every seed has is shown.
+#: Quality of a model on test rows. Reports show the first measure that every seed has.
 UTILITY = (
     Measure("auc", "AUC", "AUC", klass="utility", decimals=3),
     Measure("log_loss", "log-loss", "nats", 0.0, "utility", decimals=3),
@@ -128,40 +133,49 @@ OTHERS = (
 )  # fmt: skip
 
 
-# What a run's own file says of a measure, beside its key and name; and what files said.
+# Fields of a measure in ``columns.csv``, after key and name.
 _DESCRIBED = fields(Measure)[2:]
 _read: dict[str, Measure] = {}
 
 
 def measures() -> dict[str, Measure]:
-    """Return every measure by its key: those of the metrics, by name, then `OTHERS`.
+    """Return every measure by its key: those of the metrics in order of their names, then `OTHERS`.
 
-    Raises `UsageError` if two are of one key.
+    Raises
+    ------
+    UsageError
+        If two measures have the same key.
     """
     return _measures(tuple(register.names("metric")))
 
 
 @cache
 def _measures(metrics: tuple[str, ...]) -> dict[str, Measure]:
-    found: dict[str, Measure] = {}
+    by_key: dict[str, Measure] = {}
     owners = [(f"metric {n!r}", register.get("metric", n).measures) for n in metrics]  # type: ignore[attr-defined]
-    for owner, mine in (*owners, ("the bench", OTHERS)):
-        for m in mine:
-            if m.key in found:
+    for owner, declared in (*owners, ("the bench", OTHERS)):
+        for m in declared:
+            if m.key in by_key:
                 raise UsageError(f"{owner} measures {m.key!r}, as another does; rename it")
-            found[m.key] = m
-    return found
+            by_key[m.key] = m
+    return by_key
 
 
 def read_described(text: str) -> None:
-    """Take what ``columns.csv`` of a run says of keys that are of no metric here: of a plugin's."""
+    """Read the measures of a run's ``columns.csv``.
+
+    They are used for the keys of plug-ins that no loaded metric declares.
+    """
     for row in csv.DictReader(io.StringIO(text)):
         if row["metric"]:
-            told = {f.name: _of_text(str(f.type), row[f.name]) for f in _DESCRIBED if f.name in row}
-            _read[row["metric"]] = Measure(row["metric"], row["meaning"], **told)
+            described_fields = {
+                f.name: _of_text(str(f.type), row[f.name]) for f in _DESCRIBED if f.name in row
+            }
+            _read[row["metric"]] = Measure(row["metric"], row["meaning"], **described_fields)
 
 
 def _of_text(kind: str, text: str) -> Any:
+    """Convert the text of a field to its declared type."""
     if "tuple" in kind:
         return tuple(text.split())
     if "float" in kind or "int" in kind:
@@ -170,12 +184,12 @@ def _of_text(kind: str, text: str) -> Any:
 
 
 def measure(key: str) -> Measure:
-    """Return what a key means; of one that is not here, of a file that is not loaded, its name."""
+    """Return the measure of a key. A key of a plug-in that is not loaded is its name."""
     return measures().get(key) or _read.get(key) or Measure(key, key, decimals=2)
 
 
 def described() -> str:
-    """Return ``columns.csv``: what stands in each column of ``rows.csv``, and what each key is."""
+    """Return ``columns.csv``: the meaning of each column of ``rows.csv``, and of each key."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["column", "metric", "meaning", *(f.name for f in _DESCRIBED)])
@@ -186,6 +200,7 @@ def described() -> str:
 
 
 def _text(value: Any) -> str:
+    """Return the text of a field."""
     if isinstance(value, tuple):
         return " ".join(value)
     return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

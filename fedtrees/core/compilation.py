@@ -1,10 +1,9 @@
-"""Compile numerical kernels with numba, each one once on a machine.
+"""Compile numerical kernels with numba, each of them once per machine.
 
 numba stores machine code in files next to the source, so that later processes load it. Two
-processes that start at the same time would nevertheless compile the same kernel twice, because
-neither finds it in the files of the other yet. The decorators of this module therefore let one
-process compile while the others wait for its file lock. The waiting processes then load the stored
-code.
+processes that start at the same time would nevertheless compile the same kernel twice, because the
+files of neither are complete yet. The decorators of this module therefore let one process compile
+while the remaining processes wait for its file lock. They then load the stored code.
 
 If numba can write neither next to the source nor below the home folder, as in a read-only
 installation, the machine code is stored in a temporary folder.
@@ -24,7 +23,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 
-_compiler: Any = numba.njit  # its types do not know the options for wrappers
+_compiler: Any = numba.njit  # the type annotations of numba lack the options for wrappers
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -106,9 +105,9 @@ def _compile_once(dispatcher: Any) -> Any:
 def _file_lock(cache: Any) -> Iterator[None]:
     """Lock the file that lists the stored code of one function while the body runs.
 
-    The body also runs without a lock: if this process may not write to the folder, because then it
-    stores nothing that others could load, and if the other process still has the lock after
-    `_LONGEST_WAIT` seconds, because that process may have been suspended.
+    The body runs without a lock in two cases. If this process may not write to the folder, it
+    stores nothing that another process could load. If another process still has the lock after
+    `_LONGEST_WAIT` seconds, that process may have been suspended.
     """
     index = Path(cache._cache_file._index_path)
     try:

@@ -1,4 +1,4 @@
-"""Several defenses as one: every hook in order, and what they allow together."""
+"""Composition of defenses: every hook is applied part by part, and conflicts are refused."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -23,11 +23,17 @@ from fedtrees.core.transcript import Transcript
 
 @dataclass(frozen=True)
 class Composition:
-    """Defenses applied left to right as written. An empty one is `none`.
+    """Defenses that are applied in the order in which they are written.
 
-    Raises `Unfit` if one part makes hessians 1 and another counts on their bound, two parts say how
-    cut points are settled, answer for labels, or bring cryptography for sums, or one acts before
-    the noise that another's claim counts on (`fedtrees.core.sensitivity`).
+    An empty one is ``none``.
+
+    Raises
+    ------
+    Unfit
+        - One part sets hessians to 1 and another relies on the bound of hessians.
+        - Two parts choose cut points, perturb labels, or supply cryptography for sums.
+        - One part acts before the noise on which the claim of another relies
+          (`fedtrees.core.sensitivity`).
     """
 
     parts: tuple[Defense, ...] = ()
@@ -36,6 +42,7 @@ class Composition:
         for one in (p for p in self.parts if p.unit_hessian):
             for other in (p for p in self.parts if p.bounds_hessian):
                 raise Unfit(Reason("hessians-of-one", subject=one.name, other=other.name))
+        # At most one part may decide each of these.
         once = {
             "cuts-settled-twice": [p.name for p in self.parts if p.cuts() is not None],
             "sums-sealed-twice": [p.name for p in self.parts if "aggregation" in p.acts_through],
@@ -50,18 +57,18 @@ class Composition:
 
     @property
     def gradient_clip(self) -> float | None:
-        """The tightest clip of the parts, None where no part clips."""
+        """The smallest gradient clip of the parts, None if no part clips."""
         clips = [p.gradient_clip for p in self.parts if p.gradient_clip is not None]
         return min(clips) if clips else None
 
     @property
     def proven(self) -> bool:
-        """Whether no part does without a proof that what is summed unread is clipped."""
+        """Whether every part requires a proof that encrypted summands are clipped."""
         return all(p.proven for p in self.parts)
 
     @property
     def least_leaf_rows(self) -> int:
-        """The strictest of the parts' limits, 0 where no part sets one."""
+        """The largest minimum of rows per leaf of the parts, 0 if no part sets one."""
         return max((p.least_leaf_rows for p in self.parts), default=0)
 
     @property
@@ -72,13 +79,25 @@ class Composition:
     def changes(
         self, place: Place, schema: Schema, parameters: Mapping[str, Any], role: str = ""
     ) -> list[Change]:
-        """Return what the parts state of a field, as written: those that act at a role, or all."""
+        """Return the declared changes of a field, in the order of the parts.
+
+        Parameters
+        ----------
+        place : Place
+            Site and field.
+        schema : Schema
+            Columns and classes of the table.
+        parameters : mapping
+            Public parameters of the protocol.
+        role : str
+            Role of the sender. Only parts that act at this role are included. Empty: all parts.
+        """
         acting = (p for p in self.parts if isinstance(place[0], str) or not role or role in p.at)
         each = (p.channels(schema, parameters).get(place) for p in acting)
         return [change for change in each if change is not None]
 
     def shared(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[type[Message], int]:
-        """Return the messages in which a part adds a share of noise, and `Share.least` of each."""
+        """Return the message types in which a part adds a share of noise, with `Share.least`."""
         laws = (law for p in self.parts for law in p.channels(schema, parameters).items())
         return {
             kind: change.least
@@ -88,90 +107,128 @@ class Composition:
 
     @property
     def unit_hessian(self) -> bool:
-        """Whether any part makes every row's hessian 1."""
+        """Whether any part sets every hessian to 1."""
         return any(p.unit_hessian for p in self.parts)
 
     @property
     def cut_plan(self) -> CutPlan | None:
-        """How a part wants cut points settled, None where none has a say."""
+        """The plan of the part that chooses cut points, None if there is no such part."""
         return next((plan for p in self.parts if (plan := p.cuts()) is not None), None)
 
     @property
     def restricts_splits(self) -> bool:
-        """Whether any part has a say in which splits may be chosen."""
+        """Whether any part restricts which splits may be chosen."""
         return any("candidates" in p.acts_through for p in self.parts)
 
     @property
     def hides_nodes(self) -> bool:
-        """Whether any part has a say in which nodes other parties are told of."""
+        """Whether any part restricts of which nodes other parties learn the rows."""
         return any("shown" in p.acts_through for p in self.parts)
 
     @property
     def poisson_sampling(self) -> bool:
-        """Whether any part needs every row to be drawn into a batch by itself."""
+        """Whether the claim of any part assumes Poisson sampling of batches."""
         return any(p.poisson_sampling for p in self.parts)
 
     @property
     def declared_rows(self) -> int:
-        """How many rows each client is declared to have, 0 where no part says so."""
+        """Declared number of rows of each client, 0 if no part declares it."""
         return max((p.declared_rows for p in self.parts), default=0)
 
     @property
     def row_bounds(self) -> tuple[float, float] | None:
-        """The tightest bounds on rows and scores, None where no part bounds them."""
+        """The smallest bounds on rows and on scores, None if no part sets bounds."""
         bounds = [p.row_bounds for p in self.parts if p.row_bounds is not None]
         return (min(f[0] for f in bounds), min(f[1] for f in bounds)) if bounds else None
 
     @property
     def changes_examples(self) -> bool:
-        """Whether any part acts on gradients of single rows of a network."""
+        """Whether any part changes the gradients of single rows of a network."""
         kind = "example-gradients"
         return any("rows" in p.acts_through and kind in p.acts_on for p in self.parts)
 
     @property
     def counts_classes(self) -> bool:
-        """Whether any part reads the class counts of candidates."""
+        """Whether any part reads the class counts of candidate splits."""
         return any(p.counts_classes for p in self.parts)
 
     def check(self, roles: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
-        """Refuse parties and parameters that do not suit a part; raises `UsageError`."""
+        """Check parties and parameters with every part.
+
+        Raises `UsageError` if a part refuses them.
+        """
         for part in self.parts:
             part.check(roles, parameters)
 
     def claims(self) -> list[Guarantee]:
-        """Return each part's claim, in order."""
+        """Return the claim of each part, in order."""
         return [p.claim() for p in self.parts]
 
     def spent(self, transcript: Transcript) -> list[Guarantee]:
-        """Return what each part spent in a run, in order; what never acted guarantees nothing."""
+        """Return the guarantee that each part really provided in a run, in order.
+
+        A part that changed nothing in the run guarantees nothing.
+        """
         return [
             p.spent(transcript) if i in transcript.acted else ActedOnNothing()
             for i, p in enumerate(self.parts)
         ]
 
     def rows(self, stage: Stage, values: NDArray[Any], ctx: Context) -> NDArray[Any]:
-        """Pass what belongs to a party's rows through every part."""
+        """Apply every part to values of single rows of a party.
+
+        Parameters
+        ----------
+        stage : Stage
+            Time and kind of the values.
+        values : array
+            As described in `Stage`.
+        ctx : Context
+            Context of the acting party.
+        """
         for i, part in enumerate(self.parts):
-            before = len(ctx.ledger)
+            n_events = len(ctx.ledger)
             changed = part.rows(stage, values, _for(part, ctx))
-            paid = len(ctx.ledger) > before  # noise may leave all as it is
+            paid = len(ctx.ledger) > n_events  # noise may be zero, so that nothing changes
             if i not in ctx.acted and (paid or not equal(changed, values)):
                 ctx.acted.add(i)
             values = changed
         return values
 
     def candidates(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
-        """Pass the candidate mask through every part, none of which allows what another forbids."""
+        """Apply every part to the mask of candidate splits. No part can allow a forbidden split.
+
+        Parameters
+        ----------
+        mask : bool array, shape (n_nodes, total_bins)
+            True for the splits that are allowed so far.
+        tree : int
+            Number of the tree.
+        ctx : Context
+            Context of the acting party.
+        """
         return self._masked("candidates", mask, tree, ctx)
 
     def shown(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
-        """Pass the mask of nodes through every part, none of which shows what another hides."""
+        """Apply every part to the mask of shown nodes. No part can show a hidden node.
+
+        Parameters
+        ----------
+        mask : bool array, shape (n_nodes,)
+            True for the nodes that are shown so far.
+        tree : int
+            Number of the tree.
+        ctx : Context
+            Context of the acting party.
+        """
         return self._masked("shown", mask, tree, ctx)
 
     def _masked(
         self, hook: str, mask: NDArray[np.bool_], tree: int, ctx: Context
     ) -> NDArray[np.bool_]:
+        """Apply one hook of every part to a mask, and record which parts changed it."""
         for i, part in enumerate(self.parts):
+            # The intersection guarantees that no part allows what another part forbids.
             changed = mask & getattr(part, hook)(mask.copy(), tree, _for(part, ctx))
             if i not in ctx.acted and not np.array_equal(changed, mask):
                 ctx.acted.add(i)
@@ -179,16 +236,16 @@ class Composition:
         return mask
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
-        """Pass a message through every part that acts at this role.
+        """Apply every part that acts at the sender's role to a message.
 
         Raises
         ------
         UnguardedMessageError
-            If the message reveals what a part protects, or is derived from a type that a part
-            guards, and that part neither guards nor exempts the type itself. A message with one
-            more field is of another type.
+            If the message reveals a kind of information that a part protects, and the part neither
+            guards nor exempts its type. Types are compared exactly: a subclass of a guarded type,
+            for example with one more field, is refused as well.
         ProtocolError
-            As `fedtrees.core.hooks.outgoing`.
+            As in `fedtrees.core.hooks.outgoing`.
         """
         for i, part in enumerate(self.parts):
             if ctx.role not in part.at:
@@ -199,6 +256,7 @@ class Composition:
                 if i not in ctx.acted and (exposed - sent.reveals or not equal(sent, message)):
                     ctx.acted.add(i)
                 message = sent
+            # A subclass of a guarded type may contain more, so that it is refused.
             elif type(message) not in part.exempts and isinstance(message, part.guards):
                 raise UnguardedMessageError(_derived(part, message, "guards"))
             elif exposed and type(message) not in part.exempts:
@@ -210,7 +268,17 @@ class Composition:
         return message
 
     def audience(self, message: Message, receivers: Sequence[str], ctx: Context) -> Sequence[str]:
-        """Pass the receivers through every part."""
+        """Apply every part to the receivers of a message.
+
+        Parameters
+        ----------
+        message : Message
+            The message before `outgoing`.
+        receivers : sequence of str
+            Names of the parties that would receive it.
+        ctx : Context
+            Context of the sender.
+        """
         for i, part in enumerate(self.parts):
             chosen = part.audience(message, receivers, _for(part, ctx))
             if list(chosen) != list(receivers):
@@ -219,7 +287,7 @@ class Composition:
         return receivers
 
     def seals(self, message: Message, ctx: Context) -> bool:
-        """Tell whether a part lets only sums of such a reply be opened."""
+        """Return whether a part permits opening such replies only as a sum."""
         acting = [i for i, part in enumerate(self.parts) if type(message) in part.summed()]
         for part in self.parts:
             if not acting and isinstance(message, part.summed()):
@@ -228,20 +296,23 @@ class Composition:
         return bool(acting)
 
     def aggregation(self) -> Aggregation | None:
-        """Make what seals and sums in one run; None where no part brings any."""
+        """Create the secure sum of one run, None if no part supplies cryptography."""
         return next(
             (aggregation for p in self.parts if (aggregation := p.aggregation()) is not None), None
         )
 
     @property
     def sums_exactly(self) -> bool:
-        """Whether sums are of what rows bring: nobody adds noise, rounds or leaves out."""
+        """Whether summed replies follow from rows only, so that no part changes them.
+
+        A part can change sums by adding noise, rounding or suppressing.
+        """
         plan = self.cut_plan
         noisy_cuts = plan is not None and plan.epsilon is not None
         return not noisy_cuts and not any(map(_alters_sums, self.parts))
 
     def finish(self, model: Any, ctx: Context) -> Any:
-        """Pass the model through every part."""
+        """Apply every part to the model."""
         for i, part in enumerate(self.parts):
             repaired = part.finish(model, _for(part, ctx))
             if i not in ctx.acted and not equal(repaired, model):
@@ -250,7 +321,7 @@ class Composition:
         return model
 
     def answer(self, scores: NDArray[np.float64], ctx: Context) -> NDArray[np.float64]:
-        """Pass inference scores through every part."""
+        """Apply every part to the scores of an inference query."""
         for i, part in enumerate(self.parts):
             changed = part.answer(scores, _for(part, ctx))
             if i not in ctx.acted and not equal(changed, scores):
@@ -259,19 +330,19 @@ class Composition:
         return scores
 
     def endpoint(self, answers: str, budget: int) -> tuple[str, int]:
-        """Pass what an endpoint answers, and how many rows, through every part."""
+        """Apply every part to the kind of answers and the row budget of an inference endpoint."""
         for part in self.parts:
             answers, budget = part.endpoint(answers, budget)
         return answers, budget
 
 
 def _for(part: Defense, ctx: Context) -> Context:
-    """Return what a part may know: rows only if it says that it reads them."""
+    """Return the context of a part. It gives access to rows only if the part declares this."""
     return ctx if part.reads_rows else replace(ctx, reader=part.name)
 
 
 def _alters_sums(part: Defense) -> bool:
-    """Tell whether a part may change what is summed: in rows' gradients, or on their way."""
+    """Return whether a part may change summed values: gradients of rows, or sent sums."""
     sends = "outgoing" in part.acts_through
     summed = any(f.metadata.get("summed") for kind in part.guards for f in fields(kind))
     rows = "rows" in part.acts_through and "gradients" in part.acts_on
@@ -279,6 +350,7 @@ def _alters_sums(part: Defense) -> bool:
 
 
 def _derived(part: Defense, message: Message, does: str) -> str:
+    """Return the error message for a subclass of a type that a part handles."""
     by_kind = part.guards if does == "guards" else part.summed()
     base = next(kind for kind in type(message).__mro__ if kind in by_kind)
     return (
@@ -288,7 +360,7 @@ def _derived(part: Defense, message: Message, does: str) -> str:
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Tell whether two values are the same: arrays, and what dataclasses and tuples hold."""
+    """Return whether two values are equal, including arrays in dataclasses and tuples."""
     if a is b or type(a) is not type(b):
         return a is b
     if isinstance(a, np.ndarray):

@@ -1,18 +1,27 @@
-"""How a defense wants cut points settled, in place of the protocol's way."""
+"""Plan of a defense that replaces the protocol's choice of cut points."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class CutPlan:
-    """How cut points are settled.
+    """Method by which cut points are chosen.
 
-    `method`: {"sketch", "equal-width", "public", "grid"}. As in the protocols; ``grid``: from
-    counts in the cells of a public grid.
-    `cells, rounds`: Of a grid: cells per feature, and how often they are counted, finer where the
-    rows are. Of declared cut points of LightGBM: how many, at most.
-    `epsilon`: What all counts together cost one row, in nats, where they carry noise.
-    `fill`: Whether bins that declared cut points leave over are cut among a party's own values.
+    Attributes
+    ----------
+    method : {"sketch", "equal-width", "public", "grid"}
+        As in the protocols. ``grid``: from the number of rows in the cells of a public grid.
+    cells : int
+        For a grid, the number of cells per feature. For declared cut points of LightGBM, their
+        maximum number.
+    rounds : int
+        For a grid, the number of times that cells are counted. Each round refines the cells with
+        many rows.
+    epsilon : float or None
+        Privacy cost of all counts together for one row, in nats. None if the counts have no noise.
+    fill : bool
+        Whether remaining bins beyond the declared cut points are cut among the local values of a
+        party.
     """
 
     method: str
@@ -22,8 +31,9 @@ class CutPlan:
     fill: bool = False
 
     def count_scale(self, features: int) -> float:
-        """Return the scale of the noise on each count, in rows, where so many features have one.
+        """Return the scale of the noise on each count, in rows.
 
-        A row is in one cell of every feature, in every round.
+        A row is in one cell of each of the `features` features in every round, so that its
+        contribution has an L1 norm of ``rounds * features``.
         """
         return 0.0 if self.epsilon is None else self.rounds * features / self.epsilon

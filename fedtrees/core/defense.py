@@ -1,4 +1,10 @@
-"""Defenses: hooks on a protocol, and the claim they make. They fail closed."""
+"""Defenses: hooks that change the messages, rows or model of a protocol, and their privacy claim.
+
+A defense fails closed. If a message reveals a kind of information that the defense claims to
+protect, and the defense neither handles nor exempts the message type, the run stops.
+`fedtrees.core.composition` combines several defenses. A defense publishes the conditional
+distribution of each value that it changes (`Defense.channels`), so that attacks can adapt to it.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -25,25 +31,25 @@ from fedtrees.core.transcript import BudgetEvent, Transcript
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """Nodes that wait for splits, as whoever has the labels knows them.
+    """Nodes of a tree that are to be split, as the party with the labels sees them.
 
     Attributes
     ----------
     tree, round : int
-        Numbers of the tree, and of the round that it belongs to.
+        Number of the tree, and number of its boosting round.
     nodes : int32 array, shape (k,)
-        The root, or children in pairs.
+        Node numbers: the root, or children in pairs.
     counts : int64 array, shape (k, K)
-        Their rows by class; 0 columns where the target is a number.
+        Number of rows of each class in each node. No columns if the target is numeric.
     totals : int64 array, shape (K,)
-        All training rows by class.
+        Number of all training rows of each class.
     offsets : int32 array, shape (d + 1,)
-        Candidates of column f are ``offsets[f]:offsets[f + 1]``.
+        The candidate splits of column f are ``offsets[f]:offsets[f + 1]``.
     others : bool array, shape (d,)
-        Columns of other parties.
+        True for the columns of other parties.
     left : int64 array, shape (k, candidates, K), or None
-        Rows by class up to each candidate, without those that have no value. None unless a part
-        `counts_classes`.
+        Number of rows of each class on the left side of each candidate, without rows that have a
+        missing value in its column. None unless a part of the defense sets `counts_classes`.
     """
 
     tree: int
@@ -58,28 +64,30 @@ class Level:
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """What a hook may know: who acts, the public parameters, that party's randomness, the ledger.
+    """Information that a hook of a defense may use.
 
     Attributes
     ----------
     party, role : str
-        Who is about to send, or whose data is prepared.
+        Name and role of the party that is about to send a message, or whose data is prepared.
+    schema : Schema
+        Columns and classes of the table.
     parameters : mapping
         Public parameters of the protocol (trees, max_depth, reg_lambda, ...).
     streams : Streams
-        The acting party's own random streams.
+        Random streams of the acting party.
     ledger : list of BudgetEvent
-        Where `spend` enters what a noisy release cost.
+        Noisy releases of the party so far, see `spend`.
     acted : set of int
-        Where a composition enters which of its parts changed something.
+        Positions of the parts of a composition that have changed something.
     level : Level or None
-        What `candidates` and `shown` are asked about, where parties hold columns.
+        The nodes that `candidates` and `shown` restrict, in protocols with a vertical partition.
     reader : str or None
-        Name of the part that is asked, where it does not say that it reads rows.
+        Name of the current part if it does not declare `reads_rows`. `held` then raises an error.
     columns : intp array, shape (c,), or None
-        Which columns the party holds, as positions in the schema; None: it holds no rows.
+        Columns of the party, as positions in the schema. None if it has no rows.
     roles : mapping of str to str
-        Role of every party of the run by name, as the party itself agreed to.
+        Role of every party of the run by name, from the party's copy of the agreement.
     """
 
     party: str
@@ -98,10 +106,12 @@ class Context:
 
     @property
     def held(self) -> LocalData | None:
-        """What the acting party holds, for its own hooks alone.
+        """Local data of the acting party, for its own hooks only.
 
-        Raises `LocalDataError` if another party acts, or none, or if the part does not say that it
-        `reads_rows`.
+        Raises
+        ------
+        LocalDataError
+            If another party or no party acts, or if the part does not declare `reads_rows`.
         """
         party = acting_party()
         if party is None or party.name != self.party:
@@ -114,11 +124,11 @@ class Context:
         return self._held
 
     def count(self, role: str) -> int:
-        """Return how many parties of a role take part, by the agreement."""
+        """Return the number of parties of a role, according to the agreement."""
         return sum(other == role for other in self.roles.values())
 
     def rng(self, purpose: str) -> np.random.Generator:
-        """Return a fresh secret generator of the acting party, another at every call."""
+        """Return a new secret generator of the acting party. Each call returns a different one."""
         self._draws[purpose] += 1
         return self.streams.noise.rng(purpose, self._draws[purpose])
 
@@ -126,36 +136,59 @@ class Context:
         self, mechanism: str, *, scale: float, what: str, l1: float = 0.0, l2: float = 0.0,
         count: int = 1, rate: float = 1.0, trusted: str = "", shares: int = 0, calibrated: int = 0,
     ) -> None:  # fmt: skip
-        """Enter noisy releases into the budget ledger (`BudgetEvent`)."""
+        """Enter noisy releases into the ledger of the acting party.
+
+        Parameters
+        ----------
+        mechanism : str
+            Distribution of the noise, see `BudgetEvent`.
+        scale : float
+            Scale of the noise. For Gaussian noise, its standard deviation.
+        what : str
+            Name of the message type that contains the noise.
+        l1, l2 : float
+            L1 and L2 sensitivity of the release to one row, in the unit of `scale`.
+        count : int
+            Number of releases of this sensitivity, each with independent noise.
+        rate : float
+            Probability that a row takes part in a release.
+        trusted : str
+            Role that must be trusted, empty if there is none.
+        shares, calibrated : int
+            Number of clients that add a share of the noise, and number of shares that the claim
+            needs.
+        """
         event = BudgetEvent(
             self.party, mechanism, l1, scale, what, count, l2, rate, trusted, shares, calibrated
         )
         self.ledger.append(event)
 
 
-#: Where something is changed: a type of message, a kind of `Stage`, or ``answers``, ``model`` (at
-#: its end), ``candidates``, ``shown`` or ``leaves``; and its field.
+#: Site of a change: a message type, a kind of `Stage`, or ``answers``, ``model`` (at the end of the
+#: training), ``candidates``, ``shown`` or ``leaves``. A `Place` also names the field.
 Place = tuple[type[Message] | str, str]
 Site = type[Message] | str
 
 
 @dataclass(frozen=True)
 class Stage:
-    """When `Defense.rows` is called, and on what.
+    """Time at which `Defense.rows` is called, and the kind of its values.
 
     Attributes
     ----------
     kind : {"labels", "gradients", "example-gradients"}
-        ``labels``: once, before training, y of shape (n,). ``gradients``: every round of boosting,
-        after clipping, int64 in fixed point, shape (K, n, 2). ``example-gradients``: every step of
-        a network, float32, shape (n, parameters); what comes back is summed, so that a row that is
-        added to it can be noise.
+        - ``labels``: once before the training. The values are y, shape (n,).
+        - ``gradients``: in every boosting round after clipping. The values are fixed-point int64
+          numbers, shape (K, n, 2).
+        - ``example-gradients``: in every step of a network. The values are float32, shape (n,
+          parameters). The rows of the result are summed, so that a defense can append a row of
+          noise.
     bits : pair of int
-        Binary places of fixed-point gradients and of hessians.
+        Number of binary places of fixed-point gradients and of hessians.
     rate : float
-        Of example gradients: probability with which each row takes part in a step.
+        For example gradients, the probability that a row takes part in a step.
     steps : int
-        How many such steps the party takes in the whole run.
+        For example gradients, the number of steps of the party in the run.
     """
 
     kind: Literal["labels", "gradients", "example-gradients"]
@@ -164,7 +197,7 @@ class Stage:
     steps: int = 1
 
 
-#: What a defense may override to act.
+#: Hooks that a defense may override.
 HOOKS = (
     "rows", "outgoing", "candidates", "shown", "audience", "summed", "aggregation", "cuts",
     "finish", "answer", "endpoint",
@@ -172,66 +205,73 @@ HOOKS = (
 
 
 class Defense:
-    """Base of all defenses; every hook is optional, the default changes nothing.
+    """Base class of all defenses. Every hook is optional, and its default changes nothing.
 
-    Fail closed: at the first send by a role in `at`, a message that reveals something in
-    `protects` must be of a type in `guards` or in `exempts`, or the run stops.
+    A defense fails closed: when a party with a role in `at` sends a message that reveals something
+    in `protects`, the type of the message must be in `guards` or `exempts`. Otherwise the run
+    stops.
 
     Attributes
     ----------
     name : str
-        Set by ``@register.defense``.
+        Registered name, set by ``@register.defense``.
     acts_through : frozenset of str
-        The `HOOKS` that it overrides: it makes sense only where a protocol has room for each. A
-        class that overrides others than it says raises `UsageError`.
+        Names of the `HOOKS` that the class overrides. The defense only fits protocols that support
+        each of them. A class that overrides different hooks raises `UsageError` when it is defined.
     at : frozenset of str
         Roles whose outgoing messages pass `outgoing`.
     protects : frozenset of Reveal
-        What the claim speaks of.
+        Kinds of information that the privacy claim covers.
     guards : tuple of Message types
-        Types `outgoing` handles.
+        Message types that `outgoing` handles.
     exempts : mapping of Message type to str
-        Types let through although they reveal it, each with the reason why that is acceptable.
+        Message types that are sent although they reveal a protected kind of information, each with
+        the reason why this is acceptable.
     requires : tuple of Message types
-        It makes sense only where one of these crosses; empty: one of `guards`.
+        The defense only fits protocols that send one of these types. Empty: one of `guards`.
     guarantee : Guarantee
-        What is claimed, where that does not depend on parameters.
+        The claim, if it does not depend on parameters.
     acts_on : frozenset of str
-        Kinds of `Stage` that `rows` acts on; labels are there in every protocol.
+        Kinds of `Stage` that `rows` changes. Labels exist in every protocol.
     gradient_clip : float or None
-        Clients clip each row's gradient to [-R, R] and hessian to [0, 2R] before summing.
+        Before summing, clients clip the gradient of each row to [-R, R] and its hessian to [0, 2R].
     proven : bool
-        Whether who sums what it cannot read has a proof that it is clipped.
+        Whether the party that sums values it cannot read receives a proof that they are clipped.
     least_leaf_rows : int
-        Clients that grow trees by themselves leave so many rows on either side of a split.
+        Smallest number of rows on each side of a split, for clients that grow trees on local data.
     unit_hessian : bool
-        Whether `rows` makes every hessian 1.
+        Whether `rows` sets every hessian to 1.
     bounds_hessian : bool
-        Whether it is right only while hessians keep to the loss's own bound.
+        Whether the claim assumes that hessians are within the bound of the loss function.
     poisson_sampling : bool
-        Whether it is right only while every row is drawn into a batch by itself.
+        Whether the claim assumes that every row enters a batch independently (Poisson sampling).
     declared_rows : int
-        How many rows each client is declared to have, which rates and steps follow from; 0: as many
-        as it has.
+        Declared number of rows of each client, from which rates and steps follow. 0: the true
+        number.
     row_bounds : pair of float or None
-        Parties of a regression scale rows of their columns down to the first, a Euclidean norm, and
-        keep what these bring to a score within the second on either side of 0.
+        For regressions: each party scales the rows of its columns down to the first bound, a
+        Euclidean norm, and clips its contribution to a score to the second bound on both sides of
+        0.
     counts_classes : bool
-        Whether `candidates` reads `Level.left`: then class counts are summed beside gradients.
+        Whether `candidates` reads `Level.left`. Class counts are then summed in addition to
+        gradients.
     reads_rows : bool
-        Whether a hook reads `Context.held`. What is made of rows that way is in no other part's
-        claim, so that beside a claim of epsilon it takes one of its own.
+        Whether a hook reads `Context.held`. No other part's claim covers what a hook computes from
+        rows in this way. In a composition with a claim of epsilon, the part therefore needs a claim
+        of its own.
     opens_to : frozenset of str
-        Roles that read the sums it seals, beside who asked for them.
+        Roles that read the sums that this defense seals, in addition to the party that requested
+        them.
     nonexpansive : tuple of Message types and kinds of `Stage`
-        Where two tables that differ by a row are no farther apart after this part than before, in
-        any norm, and no row brings more: only there may it act before noise is added.
+        Sites at which the part does not increase the distance of two tables that differ in one row,
+        in any norm, nor the contribution of any row. Only there may it act before noise is added.
     tries : mapping of str to tuple of float
-        Budgets that a bench runs, by the parameter's name, where none is given.
+        Default budgets that a bench runs, by name of the parameter.
     deployed : mapping of str to Deployed
-        Systems that have it, or whose users add it in code of their own, with what is set there.
+        Systems that contain the defense, or whose users can add it, with the settings of the
+        system.
     needs : tuple of str
-        Modules of an extra that it works with.
+        Modules of an optional dependency that the defense imports.
     """
 
     name: ClassVar[str] = "defense"
@@ -261,96 +301,166 @@ class Defense:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        own = {hook for hook in HOOKS if getattr(cls, hook) is not getattr(Defense, hook)}
-        if own != cls.acts_through:
-            said = ", ".join(sorted(cls.acts_through)) or "nothing"
+        hooks = {hook for hook in HOOKS if getattr(cls, hook) is not getattr(Defense, hook)}
+        if hooks != cls.acts_through:
+            declared = ", ".join(sorted(cls.acts_through)) or "nothing"
             raise UsageError(
-                f"defense {cls.__name__} says that it acts through {said}, and overrides "
-                f"{', '.join(sorted(own)) or 'none'}; write acts_through = {frozenset(own)}"
+                f"defense {cls.__name__} says that it acts through {declared}, and overrides "
+                f"{', '.join(sorted(hooks)) or 'none'}; write acts_through = {frozenset(hooks)}"
             )
 
     def claim(self) -> Guarantee:
-        """State what is guaranteed, as published; by default `guarantee`."""
+        """Return the claimed guarantee as published, by default `guarantee`."""
         return self.guarantee
 
     def check(self, roles: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
-        """Refuse parties by name and role, or parameters of a protocol, that do not suit.
+        """Check the parties, by name and role, and the public parameters of a protocol.
 
-        Raises `UsageError`.
+        Raises
+        ------
+        UsageError
+            If the defense does not support them.
         """
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
-        """State what is done to each field that is changed, from what is public.
+        """Return the change of each field that the defense changes, from public information only.
 
-        Numbers are in the field's own meaning (gradients, rows), not in a message's units. What is
-        drawn or rounded is best drawn and rounded by the very `Channel` that is stated. Of a
-        `Stage` the fields are ``y``, ``g``, ``h`` or ``rows``; of ``answers`` ``scores``.
+        Numbers are in the meaning of the field (gradients, rows) and not in the units of a message.
+        A defense should draw and round with the same `Channel` objects that it returns here. The
+        fields of a `Stage` are ``y``, ``g``, ``h`` or ``rows``. The field of ``answers`` is
+        ``scores``.
         """
         return {}
 
     def spent(self, transcript: Transcript) -> Guarantee:
-        """Compose what a run really spent; by default the claim."""
+        """Compute the guarantee that a run really provided, by default the claim."""
         return self.claim()
 
     def rows(self, stage: Stage, values: NDArray[Any], ctx: Context) -> NDArray[Any]:
-        """Change what belongs to a party's single rows: labels, or gradients before it sums them.
+        """Change values of single rows of a party: labels, or gradients before they are summed.
 
-        `values`: array. As the stage says; the first axis of labels and the second of gradients are
-        the rows.
+        Parameters
+        ----------
+        stage : Stage
+            Time and kind of the values.
+        values : array
+            Shape and dtype as described in `Stage`. Rows are the first axis of labels and the
+            second axis of gradients.
+        ctx : Context
+            Context of the acting party.
+
+        Returns
+        -------
+        values : array
+            Of the same dtype.
         """
         return values
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
-        """Change what leaves a party."""
+        """Return the message that a party sends in place of `message`."""
         return message
 
     def log_chance(self, message: Message, X: NDArray[np.float32], schema: Schema) -> float:
-        """Return the log probability that a client with such columns sends this, in nats.
+        """Return the log probability, in nats, that a client with the columns X sends this message.
 
-        For an audit of what is drawn from rows and is no channel; 0: nothing is known of it.
+        The audit uses it for values that are drawn from rows and that no channel describes. 0 means
+        that the defense does not know the probability.
+
+        Parameters
+        ----------
+        message : Message
+            The message that was sent.
+        X : float32 array, shape (n, d)
+            Rows of the client.
+        schema : Schema
+            Columns of the table.
         """
         return 0.0
 
     def candidates(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
-        """Restrict which splits may be chosen; `mask` is bool, shape (n_nodes, total_bins)."""
+        """Restrict which splits may be chosen.
+
+        Parameters
+        ----------
+        mask : bool array, shape (n_nodes, total_bins)
+            True for the splits that are allowed so far.
+        tree : int
+            Number of the tree.
+        ctx : Context
+            Context of the acting party.
+
+        Returns
+        -------
+        mask : bool array of the same shape
+        """
         return mask
 
     def shown(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
-        """Restrict of which nodes other parties are told the rows; `mask` is bool, (n_nodes,).
+        """Restrict of which nodes other parties learn the rows.
 
-        Where they are not told of the root, a tree is grown without them. Nodes are shown in pairs,
-        and nothing below a node that is not.
+        Nodes are shown in pairs of siblings. No descendant of a hidden node is shown. If the root
+        is hidden, the other parties do not take part in the tree.
+
+        Parameters
+        ----------
+        mask : bool array, shape (n_nodes,)
+            True for the nodes that are shown so far.
+        tree : int
+            Number of the tree.
+        ctx : Context
+            Context of the acting party.
+
+        Returns
+        -------
+        mask : bool array of the same shape
         """
         return mask
 
     def audience(self, message: Message, receivers: Sequence[str], ctx: Context) -> Sequence[str]:
-        """Restrict which parties get a message."""
+        """Restrict which parties receive a message.
+
+        Parameters
+        ----------
+        message : Message
+            The message before `outgoing`.
+        receivers : sequence of str
+            Names of the parties that would receive it.
+        ctx : Context
+            Context of the sender.
+
+        Returns
+        -------
+        receivers : sequence of str
+        """
         return receivers
 
     def summed(self) -> tuple[type[Message], ...]:
-        """Name the reply types of which only the sum over parties can be opened."""
+        """Return the reply types of which only the sum over parties can be opened."""
         return ()
 
     def aggregation(self) -> Aggregation | None:
-        """Make what seals and sums in one run; None: the ideal functionality does."""
+        """Create the secure sum of one run, None to use the ideal functionality."""
         return None
 
     def undone_by(self, principals: Sequence[str], roles: Mapping[str, str]) -> Reason | None:
-        """Return why these principals together open what it seals, None if they do not."""
+        """Return why these colluding principals can open the sealed values, None if they cannot."""
         return None
 
     def cuts(self) -> CutPlan | None:
-        """Say how cut points are settled in place of the protocol's way; None: in that way."""
+        """Return a plan that replaces the protocol's choice of cut points, None for no change."""
         return None
 
     def finish(self, model: Any, ctx: Context) -> Any:
-        """Repair the model after training, on the record."""
+        """Change the model after the training. The change is recorded."""
         return model
 
     def answer(self, scores: NDArray[np.float64], ctx: Context) -> NDArray[np.float64]:
-        """Change what an inference query gets back."""
+        """Change the scores that an inference query receives."""
         return scores
 
     def endpoint(self, answers: str, budget: int) -> tuple[str, int]:
-        """Restrict what an endpoint answers one asker (`fedtrees.core.oracle`), and how often."""
+        """Restrict the answers of an inference endpoint and the number of rows that it answers.
+
+        The two values are those of `fedtrees.core.oracle.Oracle`.
+        """
         return answers, budget

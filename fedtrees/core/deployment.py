@@ -1,4 +1,4 @@
-"""Systems that run a protocol or a defense as it is, and what is set there."""
+"""Existing systems that implement a protocol or a defense, and their settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,10 +7,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Deployed:
-    """What is set in a system.
+    """Settings of a system.
 
-    `how`: Beside parameters, as its user writes it. `names`: Of public parameters, how it is told
-    of their value: ``eta={}``. `only`: Parameters that have one value there.
+    Attributes
+    ----------
+    how : str
+        Settings that are not parameters, in the notation of the system.
+    names : mapping of str to str
+        Notation of public parameters, for example ``eta={}``.
+    only : mapping of str to object
+        Parameters that have a fixed value in the system.
     """
 
     how: str
@@ -18,16 +24,17 @@ class Deployed:
     only: Mapping[str, Any] = field(default_factory=dict)
 
     def takes(self, parameters: Mapping[str, Any]) -> bool:
-        """Tell whether the system has such parameters."""
+        """Return whether the system supports the parameters."""
         return all(parameters[name] == value for name, value in self.only.items())
 
     def settings(self, parameters: Mapping[str, Any]) -> str:
-        """Write what is set."""
-        told = ", ".join(text.format(parameters[name]) for name, text in self.names.items())
-        return f"{self.how} ({told})" if told else self.how
+        """Return the settings as text."""
+        values = ", ".join(text.format(parameters[name]) for name, text in self.names.items())
+        return f"{self.how} ({values})" if values else self.how
 
 
-#: Public parameters of boosting in XGBoost. Sampling by columns and rows is drawn otherwise there.
+#: Public parameters of boosting in XGBoost. Subsampling is left out, because XGBoost draws rows and
+#: columns differently.
 XGBOOST = {
     "trees": "num_boost_round={}", "max_depth": "max_depth={}", "learning_rate": "eta={}",
     "reg_lambda": "lambda={}", "gamma": "gamma={}", "min_child_weight": "min_child_weight={}",

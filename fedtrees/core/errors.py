@@ -1,4 +1,4 @@
-"""Errors that name the value, the rule and the remedy, and the exit code each one ends with."""
+"""Errors that name the value, the rule and the remedy, with the exit code of each class."""
 
 import difflib
 import math
@@ -8,38 +8,43 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 _NEURAL = "pip install 'fedtrees[neural]' --extra-index-url https://download.pytorch.org/whl/cpu"
-#: How to get modules of extras.
+#: Command that installs an optional dependency, by module.
 INSTALL = {
     "torch": _NEURAL,
     "dp_accounting": _NEURAL,
     "interpret": "pip install 'fedtrees[ebm]'",
 }
-_LISTED = 60  # names in one line of a message, and characters of each
+_LISTED = 60  # limit of names in one line of a message, and of characters of each name
 
 
 class FedtreesError(Exception):
-    """Anything fedtrees can explain to its user in one line."""
+    """Base class of all errors that fedtrees explains to its user in one line."""
 
     exit_code: ClassVar[int] = 1
 
 
 class UsageError(FedtreesError, ValueError):
-    """A name, option or parameter that cannot be used as given (exit code 2)."""
+    """A name, option or parameter is invalid (exit code 2)."""
 
     exit_code = 2
 
 
 class DataError(FedtreesError, ValueError):
-    """A table, file or partition that cannot be used as given (exit code 5)."""
+    """A table, file or partition is invalid (exit code 5)."""
 
     exit_code = 5
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with a table, and the option that mends it.
+    """One problem of a table, and the option that solves it.
 
-    `option, value`: Name of the option and what to give it; an empty value: leave it out.
+    Attributes
+    ----------
+    text : str
+        Description of the problem.
+    option, value : str
+        Name of the option and its value. Without a value, the option is to be left out.
     """
 
     text: str
@@ -48,102 +53,129 @@ class Problem:
 
 
 class Problems(DataError):
-    """Everything that is wrong with a table, told at once."""
+    """All problems of a table, reported together."""
 
     def __init__(self, where: str, found: Sequence[Problem]) -> None:
         self.where, self.found = where, tuple(found)
-        said = "; also ".join(problem.text for problem in found)
-        # a cell or a name as long as a page is no part of a line
-        super().__init__(f"{where}: " + re.sub(r"(\S{60})\S{60,}", r"\1...", said))
+        problem_text = "; also ".join(problem.text for problem in found)
+        # shorten long cells and names, so that the message stays one line
+        super().__init__(f"{where}: " + re.sub(r"(\S{60})\S{60,}", r"\1...", problem_text))
 
 
 class ProtocolError(FedtreesError):
-    """A party did something its protocol does not allow (exit code 6)."""
+    """A party violated its protocol (exit code 6)."""
 
     exit_code = 6
 
 
 class PartyError(ProtocolError):
-    """A party is lost, fails or takes no part: names it, and holds nothing of anybody's rows."""
+    """A party is lost, fails or does not take part.
+
+    The text names it and contains no private data.
+    """
 
 
 class BeyondParametersError(ProtocolError):
-    """A party was told, or asked for, what the public parameters rule out; it refuses to go on."""
+    """A party refuses a message or request that contradicts the public parameters."""
 
 
 class EquivocationError(ProtocolError):
-    """A sum stays closed: not all who have a part in it were told the same."""
+    """A sum is not opened, because its contributors received different messages."""
 
 
 class LocalDataError(ProtocolError):
-    """Private state of a party was read from outside that party's own methods."""
+    """Private state of a party was read outside the methods of this party."""
 
 
-GlassWallError = LocalDataError  # until the next release
+GlassWallError = LocalDataError  # deprecated name, removed in the next release
 
 
 class UnguardedMessageError(ProtocolError):
-    """A message reveals what a defense claims to protect, and the defense does not handle it."""
+    """A message reveals information that a defense claims to protect but does not handle."""
 
 
 class StoreError(FedtreesError):
-    """A run folder that cannot be read or written (exit code 7)."""
+    """A run folder cannot be read or written (exit code 7)."""
 
     exit_code = 7
 
 
 def check_positive(name: str, value: Any) -> None:
-    """Raise UsageError unless a parameter is a finite number above 0."""
+    """Raise `UsageError` unless a parameter is a finite number above 0."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not (number and 0 < value < math.inf):
         raise UsageError(f"{name} must be a finite number > 0; got {value!r}")
 
 
 def check_share(name: str, value: Any) -> None:
-    """Raise UsageError unless a parameter is a number between 0 and 1, neither of them."""
+    """Raise `UsageError` unless a parameter is a number strictly between 0 and 1."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not (number and 0 < value < 1):
         raise UsageError(f"{name} must be a number between 0 and 1; got {value!r}")
 
 
 def check_whole(name: str, value: Any, least: int, most: int | None = None) -> None:
-    """Raise UsageError unless a parameter is a whole number within bounds, both included."""
+    """Raise `UsageError` unless a parameter is an integer within bounds.
+
+    Parameters
+    ----------
+    name : str
+        Name of the parameter.
+    value : object
+        Its value.
+    least, most : int
+        Bounds, which are allowed values. None: no upper bound.
+    """
     if type(value) is not int or value < least or (most is not None and value > most):
         bounds = f", {least} or more" if most is None else f" from {least} to {most}"
         raise UsageError(f"{name}={value!r}: give a whole number{bounds}")
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Raise UsageError unless a parameter is true or false."""
+    """Raise `UsageError` unless a parameter is a boolean."""
     if not isinstance(value, bool):
         raise UsageError(f"{name}={value!r}: give true or false")
 
 
 def check_margin(margin: float) -> None:
-    """Raise UsageError unless it is an advantage that a defense may leave."""
+    """Raise `UsageError` unless a margin, the advantage that a defense may leave, is in (0, 1)."""
     if not 0 < margin < 1:
         raise UsageError(f"margin {margin:g}: give an advantage above 0 and below 1, such as 0.05")
 
 
 def check_known(what: str, value: Any, known: Iterable[str]) -> None:
-    """Raise UsageError unless a parameter has one of the known values."""
+    """Raise `UsageError` unless a parameter has one of the known values.
+
+    Parameters
+    ----------
+    what : str
+        Name of the parameter.
+    value : object
+        Its value.
+    known : iterable of str
+        Allowed values.
+    """
     if value not in known:
         raise UsageError(f"unknown {what} {value!r}{did_you_mean(str(value), known)}")
 
 
 def short(text: object, most: int = 60) -> str:
-    """Return a text without its middle where it is long: a message is one line."""
-    said = str(text)
-    return said if len(said) <= most else f"{said[: most // 2]}...{said[-most // 4 :]}"
+    """Return a text whose middle is left out if it is longer than `most` characters."""
+    full_text = str(text)
+    return (
+        full_text
+        if len(full_text) <= most
+        else f"{full_text[: most // 2]}...{full_text[-most // 4 :]}"
+    )
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """Return the known name that is most like one that is not; empty: none is."""
+    """Return the known name that is most similar to an unknown one, empty if none is similar."""
     return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)), "")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the closest known name, else the list of names."""
+    """Return ``"; did you mean 'x'?"`` for the most similar known name, else the list of names."""
     names = sorted(known)
     close = closest(name, names)
     if close:

@@ -1,4 +1,8 @@
-"""Files that appear whole or not at all, and checksums that tell whether they still are."""
+"""Files that are written completely or not at all, and checksums that detect changed files.
+
+A writer writes to a temporary file and renames it. The file ``SHA256SUMS`` of a run folder lists
+the checksums of its files. Locks on bytes of one lock file coordinate several processes.
+"""
 
 import contextlib
 import errno
@@ -15,22 +19,24 @@ from fedtrees.core.errors import FedtreesError, StoreError
 
 try:
     import fcntl
-except ImportError:  # not on Windows: there, two runs in one folder may compute a cell twice
+except ImportError:  # Windows has no fcntl: there, two runs in one folder may compute a cell twice
     fcntl = None  # type: ignore[assignment]
 
-#: Checksums of a folder's files, as ``sha256sum`` writes them: ``sha256sum -c SHA256SUMS``.
+#: Name of the list of checksums in a folder, in the format of ``sha256sum -c SHA256SUMS``.
 CHECKSUMS = "SHA256SUMS"
-#: A file that is not listed is read so often before it is called changed: writers may be at work.
+#: Number of times that an unlisted file is read before it counts as changed, because a writer may
+#: be replacing it.
 READINGS = 5
 _LOCK = ".claims"
-# Claims lock the byte of their cell's first 12 hexadecimal digits; this one is beyond them all.
+# The claim of a cell locks the byte whose number is the first 12 hexadecimal digits of the cell's
+# name. This byte is beyond all of them.
 _CHECKSUMS_BYTE = 1 << 48
 _PARTIAL = re.compile(r"\..+\.([0-9]{1,9})\.partial", re.DOTALL)
 _LINE = re.compile(rb"[0-9a-f]{64}  (.+)")
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write a text whole or not at all; raises as `write_whole`."""
+    """Write a text file completely or not at all. Raises the errors of `write_whole`."""
     write_whole(path, text.encode(), remedy="the rows are untouched")
     return path
 
@@ -46,10 +52,22 @@ def write_whole(
 ) -> None:
     """Write a file under a temporary name, flush it to disk, then rename it.
 
-    `error`: Type of the exception if the disk is full or the folder cannot be written. No partial
-    file remains then. `remedy`: End of its message. `flush`: False if a file that is lost in a
-    power cut is soon written again, and a torn file is detected. `private`: Whether only the owner
-    may read the file (mode 0600).
+    Parameters
+    ----------
+    path : Path
+        The file.
+    content : bytes or callable
+        Its content, or a function that writes it to an open binary file.
+    error : type of FedtreesError
+        Type of the exception if the disk is full or the folder cannot be written. No partial file
+        remains then.
+    remedy : str
+        End of the error message.
+    flush : bool
+        False if a file that is lost in a power failure is soon written again, and a torn file is
+        detected.
+    private : bool
+        Whether only the owner may read the file (mode 0600).
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -82,8 +100,8 @@ def append_private(path: Path, text: str) -> None:
 def copy_private(source: Path, target: Path) -> None:
     """Copy a folder so that only the owner may read the copy: folders 0700, files 0600.
 
-    Modes of the source are not copied, because an archive may have lost them. The target may exist,
-    and its files and folders that the source does not have stay as they are.
+    Modes of the source are not copied, because an archive may have lost them. The target may exist.
+    Files and folders that exist only in the target stay unchanged.
     """
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     target.chmod(0o700)
@@ -95,7 +113,7 @@ def copy_private(source: Path, target: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what writers that were killed left in a folder; other files stay."""
+    """Remove temporary files of killed writers from a folder."""
     for path in folder.glob(".*.partial"):
         named = _PARTIAL.fullmatch(path.name)
         if named and not _alive(int(named[1])):
@@ -104,7 +122,7 @@ def sweep(folder: Path) -> None:
 
 
 def _alive(pid: int) -> bool:
-    """Tell whether a process other than this one has that number."""
+    """Return whether another process with this id exists."""
     if pid == os.getpid():
         return False
     try:
@@ -118,9 +136,10 @@ def _alive(pid: int) -> bool:
 
 @contextlib.contextmanager
 def locked(folder: Path, byte: int) -> Iterator[None]:
-    """Hold one byte of a folder's lock file; whoever else wants it waits.
+    """Lock one byte of a folder's lock file. Other processes that lock the same byte wait.
 
-    The lock ends with the process at the latest. One process holds one lock per folder at a time.
+    The operating system releases the lock when the process ends. A process can have only one lock
+    per folder at a time.
     """
     if fcntl is None:
         yield
@@ -131,6 +150,7 @@ def locked(folder: Path, byte: int) -> Iterator[None]:
 
 
 def _opened(path: Path) -> IO[bytes]:
+    """Open a file for writing, or raise `StoreError` with a remedy."""
     try:
         return path.open("wb")
     except OSError as err:
@@ -142,16 +162,16 @@ def _opened(path: Path) -> IO[bytes]:
 def write_listed(folder: Path, name: str, content: bytes) -> None:
     """Write a file of a folder and list its checksum.
 
-    While the file is exchanged, the old and the new checksum both stand in the list: a reader, or
-    a kill at any moment, finds a file that is listed.
+    While the file is replaced, the list contains both the old and the new checksum. A reader
+    therefore finds a listed file at every moment, also after the writer was killed.
     """
     with locked(folder, _CHECKSUMS_BYTE):
         new = f"{hashlib.sha256(content).hexdigest()}  {name}".encode()
-        known = sorted(line for line in _listed(folder) or () if _LINE.fullmatch(line))
-        others = [line for line in known if line[66:] != name.encode()]
-        _write_lines(folder, sorted({*known, new}))
+        listed = sorted(line for line in _listed(folder) or () if _LINE.fullmatch(line))
+        other_lines = [line for line in listed if line[66:] != name.encode()]
+        _write_lines(folder, sorted({*listed, new}))
         write_whole(folder / name, content)
-        _write_lines(folder, sorted({*others, new}))
+        _write_lines(folder, sorted({*other_lines, new}))
 
 
 def _write_lines(folder: Path, lines: list[bytes]) -> None:
@@ -159,7 +179,7 @@ def _write_lines(folder: Path, lines: list[bytes]) -> None:
 
 
 def _listed(folder: Path) -> set[bytes] | None:
-    """Return the lines of the list of checksums, None if the folder has none."""
+    """Return the lines of the list of checksums, None if the folder has no list."""
     path = folder / CHECKSUMS
     try:
         return set(read_regular(path).splitlines())
@@ -181,16 +201,17 @@ def read_regular(path: Path, limit: int | None = None, *, follow: bool = True) -
     Parameters
     ----------
     path : Path
+        The file.
     limit : int, optional
         Largest size in bytes. Without a limit, files of any size are read.
     follow : bool
-        Whether a symbolic link is followed. Files that a stranger sent are read with False.
+        Whether a symbolic link is followed. Files from an untrusted sender are read with False.
 
     Raises
     ------
     OSError
-        If the file cannot be opened, is not regular, is a symbolic link that is not followed, or
-        is larger than `limit`.
+        If the file cannot be opened, is not regular, is a symbolic link that is not followed, or is
+        larger than `limit`.
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     if not follow:
@@ -209,9 +230,16 @@ def read_regular(path: Path, limit: int | None = None, *, follow: bool = True) -
 
 
 def read_listed(folder: Path, name: str) -> bytes:
-    """Read a file of a folder as it was written; without a list of checksums, as it is.
+    """Read a file of a folder and check its checksum.
 
-    Raises `OSError` if it cannot be read. Raises `StoreError` if it is not what was written.
+    Without a list of checksums, nothing is checked.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    StoreError
+        If its checksum is not listed.
     """
     before = _listed(folder)
     for _ in range(READINGS):
@@ -220,7 +248,7 @@ def read_listed(folder: Path, name: str) -> bytes:
         line = f"{hashlib.sha256(content).hexdigest()}  {name}".encode()
         if after is None or line in after | (before or set()):
             return content
-        before = after  # it may have been exchanged while it was read
+        before = after  # a writer may have replaced the file between the two reads
     raise StoreError(
         f"{(folder / name).as_posix()!r} is not what was written: its sha256 is not in "
         f"{CHECKSUMS}. `fedtrees bench --resume --out {folder}` makes rows.csv, "
@@ -230,10 +258,21 @@ def read_listed(folder: Path, name: str) -> bytes:
 
 
 def parse_json(text: str | bytes, name: str, error: type[FedtreesError] = StoreError) -> Any:
-    """Parse JSON.
+    """Parse a JSON text.
 
-    Raises `FedtreesError`: of the type given, if it is not JSON or is nested too deep; `name` names
-    the file.
+    Parameters
+    ----------
+    text : str or bytes
+        The text.
+    name : str
+        Name of the file, for error messages.
+    error : type of FedtreesError
+        Type of the exception.
+
+    Raises
+    ------
+    FedtreesError
+        Of the given type, if the text is not JSON or is nested too deep.
     """
     try:
         return json.loads(text)
@@ -245,7 +284,7 @@ def parse_json(text: str | bytes, name: str, error: type[FedtreesError] = StoreE
 
 
 def unique_labels(paths: Sequence[str | Path]) -> list[str]:
-    """Return a name per file: its stem, with as many folders as make the names different."""
+    """Return a unique label for each file: its stem, with as many parent folders as necessary."""
     parts = [Path(path).absolute().with_suffix("").parts for path in paths]
     for depth in range(1, max(map(len, parts)) + 1):
         labels = ["/".join(part[-depth:]) for part in parts]

@@ -1,11 +1,11 @@
-"""Recognise the format of a file by its first bytes, and name the remedy for unreadable ones."""
+"""Detect the format of a file from its first bytes, and suggest a remedy for unreadable formats."""
 
 import zipfile
 from os import PathLike
 from pathlib import Path
 
 _PICKLE = "is a Python pickle, which can run code when it is opened"
-# First bytes -> what the file is, and how a user gets a readable one.
+# First bytes, then the format and a way to obtain a readable file.
 _SIGNATURES = (
     (b"\x1f\x8b", "is compressed with gzip: decompress it first (gunzip)"),
     (b"BZh", "is compressed with bzip2: decompress it first (bunzip2)"),
@@ -30,7 +30,7 @@ _SIGNATURES = (
 
 
 def table_format(path: Path) -> str:
-    """Return the format of a table's file: ``xlsx``, ``parquet``, ``feather``, else ``text``."""
+    """Return the format of a table file: ``xlsx``, ``parquet``, ``feather``, else ``text``."""
     try:
         with path.open("rb") as file:
             head = file.read(8)
@@ -43,7 +43,7 @@ def table_format(path: Path) -> str:
 
 
 def is_numpy_archive(path: str | PathLike[str]) -> bool:
-    """Return whether a ZIP archive contains arrays only, as files of the ending .npz do."""
+    """Return whether a ZIP archive contains arrays only, as ``.npz`` files do."""
     try:
         with zipfile.ZipFile(path) as archive:
             return all(name.endswith(".npy") for name in archive.namelist())
@@ -52,9 +52,9 @@ def is_numpy_archive(path: str | PathLike[str]) -> bool:
 
 
 def unreadable(head: bytes, remedy: str = "") -> str:
-    """Return why a file that starts with some bytes cannot be read, empty if it is unknown.
+    """Return why a file with these first bytes cannot be read, empty if the format is unknown.
 
-    `remedy`: What to save a pickled object as.
+    `remedy` names the format in which a pickled object should be saved.
     """
     for signature, text in _SIGNATURES:
         if head.startswith(signature):
@@ -63,7 +63,7 @@ def unreadable(head: bytes, remedy: str = "") -> str:
 
 
 def no_local_file(path: str) -> str:
-    """Return why a path names no file of this machine, empty if it may name one."""
+    """Return why a path is no file of this machine, empty if it may be one."""
     if path == "-":
         return "standard input is not read: save it to a file first"
     if path.partition(":/")[0] in ("http", "https", "ftp", "s3", "gs", "file"):

@@ -1,4 +1,7 @@
-"""What a defense guarantees, as values: claimed by it, spent by a run, measured by an audit."""
+"""Privacy guarantees as values: claimed by a defense, spent by a run, or measured by an audit.
+
+Every guarantee can be written and read in the inline grammar ``kind[key=value,...]``.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,22 +16,22 @@ _BUDGETS = ("epsilon", "xi", "rho", "mu")
 
 @dataclass(frozen=True)
 class Guarantee:
-    """Base of all guarantees; written in the inline grammar of specs: ``kind[key=value,...]``."""
+    """Base class of all guarantees. The text form is ``kind[key=value,...]``."""
 
     kind: ClassVar[str] = "none"
 
     @property
     def stated(self) -> dict[str, Value]:
-        """The parameters that are not at their defaults."""
+        """The parameters that differ from their defaults."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         return {item.name: values[item.name] for item in fields(self)
                 if values[item.name] != item.default}  # fmt: skip
 
     @property
     def budget(self) -> tuple[str, float] | None:
-        """Name and value of what bounds the leak, None where nothing does."""
-        found = ((key, self.stated.get(key)) for key in _BUDGETS)
-        return next(((k, float(v)) for k, v in found if type(v) in (int, float)), None)  # type: ignore[arg-type]
+        """Name and value of the parameter that bounds the leak, None if nothing bounds it."""
+        parameters = ((key, self.stated.get(key)) for key in _BUDGETS)
+        return next(((k, float(v)) for k, v in parameters if type(v) in (int, float)), None)  # type: ignore[arg-type]
 
     def __str__(self) -> str:
         return written(self.kind, {key: show(value) for key, value in self.stated.items()})
@@ -36,37 +39,38 @@ class Guarantee:
 
 @dataclass(frozen=True)
 class NoGuarantee(Guarantee):
-    """Nothing is promised."""
+    """No guarantee is claimed."""
 
 
 @dataclass(frozen=True)
 class ActedOnNothing(Guarantee):
-    """Nothing that the defense handles crossed in the run: it protected nothing."""
+    """The run sent no message that the defense handles, so that it protected nothing."""
 
     kind: ClassVar[str] = "acted-on-nothing"
 
 
 @dataclass(frozen=True)
 class Structural(Guarantee):
-    """Some values are never sent; what remains is not bounded."""
+    """Some values are never sent. The information in the remaining values is not bounded."""
 
     kind: ClassVar[str] = "structural"
 
 
 @dataclass(frozen=True)
 class Computational(Guarantee):
-    """Nobody with bounded computing power reads more than the functionality's output.
+    """An adversary with bounded computing power learns only the output of the ideal functionality.
 
     Attributes
     ----------
     bits : int
-        Strength, as the length of a symmetric key.
+        Security level, as the length of a symmetric key.
     assumes : str
-        What is taken to be hard, joined by ``+``.
+        Hardness assumptions, joined by ``+``.
     uncovered : str
-        Names of what is read beside that output, or crosses as it is, joined by ``+``.
+        Names of further values that an adversary reads or that are sent unprotected, joined by
+        ``+``.
     mode : str
-        ``ideal``: the functionality and its traffic, without arithmetic.
+        ``ideal`` if the run simulated the functionality and its traffic without the arithmetic.
     """
 
     kind: ClassVar[str] = "computational"
@@ -86,31 +90,31 @@ class PureDP(Guarantee):
         In nats, for one row added or removed, against outsiders and against `colluders` colluding
         clients. Infinite if private values were sent without protection.
     unit : str
-        What epsilon covers: ``record`` (the whole run), ``histogram`` (one release) or ``cuts``
-        (the choice of cut points, without what is trained on them).
+        Part of the run that epsilon covers: ``record`` (the complete run), ``histogram`` (one
+        release) or ``cuts`` (the choice of cut points, without the training on them).
     histograms : float
         If `epsilon` is infinite: the epsilon of the protected part.
     unprotected : str
-        Names of what was sent without protection, joined by ``+``. ``rows``: the number of rows is
-        public, so that epsilon holds for tables of the same size only.
+        Names of values that were sent without protection, joined by ``+``. ``rows``: the number of
+        rows is public, so that epsilon covers tables of the same size only.
     trusted : str
         Roles against whom nothing is guaranteed, joined by ``+``. A ``server`` that adds the noise
-        sees the sums without it. ``clients`` that each add a share must keep it to themselves: an
-        adversary who knows more than `colluders` shares has a larger epsilon.
+        sees the sums without it. ``clients`` that each add a share must keep it secret: an
+        adversary that knows more than `colluders` shares has a larger epsilon.
     colluders : int
-        Number of colluding clients against whom `epsilon` holds if clients share the noise. 0:
-        it holds against parties that know no share.
+        Number of colluding clients that `epsilon` covers if clients share the noise. 0: it covers
+        parties that know no share.
     outsider : float
-        Epsilon against an adversary who knows no share of the noise, if it is smaller. 0: it is
+        Epsilon against an adversary that knows no share of the noise, if it is smaller. 0: it is
         `epsilon`, or not computed because the number of clients is not known yet.
     coalition : float
-        Epsilon against all clients but the one whose row is in question, if they collude and it
+        Epsilon against all clients except the one whose row is in question, if they collude and it
         is larger. 0: it is `epsilon`, or not computed.
 
     Notes
     -----
-    For one row replaced by another, a pure epsilon is twice as large. An epsilon of 0 is spent if
-    a run ends before a release, for example because a client refuses a request.
+    For one row replaced by another, a pure epsilon is twice as large. An epsilon of 0 is spent if a
+    run ends before a release, for example because a client refuses a request.
     """
 
     kind: ClassVar[str] = "pure-dp"
@@ -137,7 +141,7 @@ class ApproximateDP(Guarantee):
     epsilon : float
         In nats, as in `PureDP`.
     delta : float
-        Of each of the epsilons.
+        Delta of each of the epsilons.
     unit, unprotected, trusted, colluders, outsider, coalition
         As in `PureDP`.
     replaced : float
@@ -167,20 +171,20 @@ class ApproximateDP(Guarantee):
 
 @dataclass(frozen=True)
 class AtLeast(Guarantee):
-    """What an audit found: no smaller epsilon holds, with 95% confidence.
+    """Result of an audit: with 95% confidence, epsilon has at least this value.
 
     Attributes
     ----------
     epsilon : float
-        In nats; 0: nothing was found.
+        Lower bound in nats. 0 if the audit found no evidence of leakage.
     unit : str
         As in `PureDP`.
     runs : int
-        From how many runs.
+        Number of runs of the audit.
     delta : float
-        Beside which.
+        Delta of the audited guarantee.
     most : float
-        The largest epsilon that the audit could have shown; 0: not known.
+        Largest epsilon that the audit could have shown. 0: not known.
     """
 
     kind: ClassVar[str] = "at-least"
@@ -193,17 +197,18 @@ class AtLeast(Guarantee):
 
 @dataclass(frozen=True)
 class LabelDP(Guarantee):
-    """Differential privacy of the label alone (Chaudhuri and Hsu 2011).
+    """Differential privacy of the labels only (Chaudhuri and Hsu 2011).
 
-    Neighbours differ in the label of one row; all columns, and which rows there are, is public.
+    Neighbouring tables differ in the label of one row. All columns, and the set of rows, are
+    public.
 
     Attributes
     ----------
     epsilon : float
-        In nats, of the whole run.
+        In nats, for the complete run.
     covers : str
-        Whose view it speaks of; empty: whatever is made of the labels, the model and all that it
-        answers included.
+        Party whose view the claim covers. Empty: everything that is computed from the labels,
+        including the model and all of its answers.
     """
 
     kind: ClassVar[str] = "label-dp"
@@ -217,9 +222,14 @@ class LabelDP(Guarantee):
 
 @dataclass(frozen=True)
 class MutualInformation(Guarantee):
-    """At most `xi` between the labels and what one node shows.
+    """At most `xi` of mutual information between the labels and the statistics of one node.
 
-    `unit`: A share is one of ``log(1 / p)``, p the share of the rarest class.
+    Attributes
+    ----------
+    xi : float
+        Upper bound.
+    unit : str
+        ``nats``, or a share of ``log(1 / p)``, where p is the share of the rarest class.
     """
 
     kind: ClassVar[str] = "mutual-information"
@@ -228,15 +238,15 @@ class MutualInformation(Guarantee):
 
 
 def join(guarantees: Sequence[Guarantee]) -> str:
-    """Write the guarantees of composed defenses in order, without the empty ones."""
+    """Write the guarantees of composed defenses in order, without those that guarantee nothing."""
     texts = [str(g) for g in guarantees if not isinstance(g, NoGuarantee)]
     return "+".join(texts) or "none"
 
 
 def without_noise(g: Guarantee) -> Guarantee:
-    """Return a guarantee for an adversary who can draw the noise again: its epsilon is infinite.
+    """Return a guarantee for an adversary that can reproduce the noise: its epsilon is infinite.
 
-    A guarantee that rests on no noise stays.
+    Guarantees that do not rely on noise are returned unchanged.
     """
     if isinstance(g, PureDP | ApproximateDP):
         unprotected = "+".join(filter(None, (g.unprotected, "noise")))
@@ -247,13 +257,13 @@ def without_noise(g: Guarantee) -> Guarantee:
 
 @dataclass(frozen=True)
 class Unknown(Guarantee):
-    """A guarantee of a kind that is not imported here, as it was written."""
+    """A guarantee of a kind that this installation does not know, in its written form."""
 
     spec: Spec
 
     @property
     def stated(self) -> dict[str, Value]:
-        """The parameters as written."""
+        """The parameters in their written form."""
         return dict(self.spec.params)
 
     def __str__(self) -> str:
@@ -277,7 +287,7 @@ def epsilon_in_words(g: PureDP | ApproximateDP) -> str:
         f"epsilon{part} {g.epsilon:g}{delta} for one row added or removed, "
         f"against {_adversaries(g)}"
     )
-    others = [
+    remarks = [
         f"{who}: {value:.3g}"
         for who, value in (
             ("outsiders only", g.outsider),
@@ -286,14 +296,14 @@ def epsilon_in_words(g: PureDP | ApproximateDP) -> str:
         )
         if value
     ]
-    text += f" ({', '.join(others)})" if others else ""
+    text += f" ({', '.join(remarks)})" if remarks else ""
     if "rows" in g.unprotected.split("+"):
         text += "; the number of rows is public"
     return text
 
 
 def _adversaries(g: PureDP | ApproximateDP) -> str:
-    """Name the adversaries against whom an epsilon holds."""
+    """Name the adversaries that an epsilon covers."""
     trusted = g.trusted.split("+") if g.trusted else []
     if g.colluders:
         who = f"outsiders and {g.colluders} client{'s' * (g.colluders > 1)}"
@@ -301,12 +311,12 @@ def _adversaries(g: PureDP | ApproximateDP) -> str:
         who = "outsiders, but not against a client"
     else:
         who = "every other party"
-    roles = [role for role in trusted if role != "clients"]
-    return f"{who}, except the {' and the '.join(roles)}" if roles else who
+    trusted_roles = [role for role in trusted if role != "clients"]
+    return f"{who}, except the {' and the '.join(trusted_roles)}" if trusted_roles else who
 
 
 def show(value: Value) -> str:
-    """Write a parameter of a guarantee: six digits are enough."""
+    """Write a parameter of a guarantee. Floats are written with six digits."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -317,27 +327,32 @@ def written(kind: str, stated: Mapping[str, str]) -> str:
 
 
 def parse(text: str) -> tuple[Guarantee, ...]:
-    """Read what `join` wrote; nothing for the empty text.
+    """Read a text that `join` wrote. The empty text gives no guarantee.
 
-    Raises `UsageError` if it is not of the form ``kind[key=value,...]+...``.
+    Raises
+    ------
+    UsageError
+        If the text is not of the form ``kind[key=value,...]+...``.
     """
     return tuple(_one(spec) for piece in split_outside(text, "+") for spec in parse_grid(piece))
 
 
 def _one(spec: Spec) -> Guarantee:
-    known = {made.kind: made for made in _kinds(Guarantee) if made is not Unknown}
+    """Create the guarantee of a spec, or `Unknown` if its kind or a parameter is not known."""
+    by_kind = {kind.kind: kind for kind in _kinds(Guarantee) if kind is not Unknown}
     read = {"float": float, "int": int, "str": str}
     try:
-        made = known[spec.name]
+        kind = by_kind[spec.name]
         types = {
-            item.name: read[str(getattr(item.type, "__name__", item.type))] for item in fields(made)
+            item.name: read[str(getattr(item.type, "__name__", item.type))] for item in fields(kind)
         }
-        return made(**{key: types[key](value) for key, value in spec.params.items()})
+        return kind(**{key: types[key](value) for key, value in spec.params.items()})
     except (KeyError, TypeError, ValueError, OverflowError):
         return Unknown(spec)
 
 
 def _kinds(base: type[Guarantee]) -> Iterator[type[Guarantee]]:
-    for made in base.__subclasses__():
-        yield made
-        yield from _kinds(made)
+    """Yield all direct and indirect subclasses of a guarantee class."""
+    for kind in base.__subclasses__():
+        yield kind
+        yield from _kinds(kind)

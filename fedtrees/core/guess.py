@@ -1,4 +1,8 @@
-"""What an attack returns: claims about the local data of the victims, or the reason for none."""
+"""Guesses of an attack: claims about the victims' local data, or the reason why there is none.
+
+Each subclass of `Claim` is one kind of claim, for example reconstructed records or class counts of
+leaves. A metric for this type compares claims with the ground truth (`fedtrees.metrics`).
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,17 +18,20 @@ from fedtrees.core.schema import Table
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """Base of all claims. What a claim is compared with, and by whom it is also guessed blindly,
-    is up to the metrics of its type (`fedtrees.metrics.metric.Metric`)."""
+    """Base class of all claims.
+
+    The metrics of its type define the ground truth and the blind baseline
+    (`fedtrees.metrics.metric.Metric`).
+    """
 
     @property
     def certain(self) -> bool:
-        """Whether the attack vouches for it."""
+        """Whether the attack guarantees that the claim is correct."""
         return False
 
     @property
     def empty(self) -> bool:
-        """Whether it contains no row, leaf, value or other entry that could be scored."""
+        """Whether the claim contains no row, leaf, value or other entry that could be scored."""
         return False
 
 
@@ -33,17 +40,17 @@ C = TypeVar("C", bound=Claim)
 
 @dataclass(frozen=True, eq=False)
 class Records(Claim):
-    """Rows that victims hold.
+    """Reconstructed rows of the victims.
 
     Attributes
     ----------
     table : Table
         m rows with labels, in no particular order.
     confidence : float64 array, shape (m,), or None
-        Probability, to the attack's knowledge, that each row is right. Given by attacks that
-        return only what they are sure of.
+        Probability, according to the attack, that each row is correct. Attacks that return only
+        rows they are certain of set it.
     owner : tuple of str, length m, or None
-        Party that holds each row.
+        Name of the party that has each row.
     """
 
     table: Table
@@ -71,18 +78,18 @@ class Records(Claim):
 
     @property
     def certain(self) -> bool:
-        """Whether only rows were returned that the attack is sure of."""
+        """Whether the attack returned only rows that it is certain of."""
         return self.confidence is not None
 
     @property
     def empty(self) -> bool:
-        """Whether it contains no row."""
+        """Whether the claim contains no row."""
         return len(self.table) == 0
 
 
 @dataclass(frozen=True, eq=False)
 class EveryRecord(Records):
-    """Rows of the whole federation, the principals' own among them, as some papers score."""
+    """Rows of all parties, including the principals' local rows, as some papers score them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,11 +99,13 @@ class BatchRows(Claim):
     Attributes
     ----------
     owner : tuple of str
-        Parties whose rows they are: several, where what was seen is their sum.
+        Parties that the rows belong to. Several if the adversary only saw their sum.
+    round : int
+        Number of the round.
     table : Table
         m rows with labels, in no particular order.
     confidence : float64 array, shape (m, d), or None
-        How sure the attack is of every cell, 0 to 1; what counts is the order.
+        Confidence in each cell, 0 to 1. Only the order of the values matters.
     """
 
     owner: tuple[str, ...]
@@ -120,7 +129,7 @@ class BatchRows(Claim):
 
     @property
     def empty(self) -> bool:
-        """Whether it contains no row."""
+        """Whether the claim contains no row."""
         return len(self.table) == 0
 
 
@@ -135,11 +144,11 @@ class LeafCounts(Claim):
     leaf : int array, shape (J,)
         Node numbers of the leaves.
     counts : int64 array, shape (J, K)
-        Guessed number of rows of each class; in a boosted tree of more than two classes, of the
-        others and of the tree's own (K = 2).
+        Guessed number of rows of each class. If a boosted model has more than two classes, K is 2:
+        the rows of all remaining classes, then those of the tree's class.
     certified : bool array, shape (J,), or None
-        Leaves whose counts the attack has proved, so that a wrong one is an error of the attack.
-        None: it has proved none.
+        True for leaves whose counts the attack has proved, so that a wrong count is an error in the
+        attack. None if it has proved none.
     """
 
     tree: int
@@ -169,32 +178,32 @@ class LeafCounts(Claim):
 
     @property
     def certain(self) -> bool:
-        """Whether the counts of all its leaves are certified."""
+        """Whether the counts of all leaves are certified."""
         return self.certified is not None and bool(self.certified.all())
 
     @property
     def empty(self) -> bool:
-        """Whether it contains no leaf."""
+        """Whether the claim contains no leaf."""
         return len(self.leaf) == 0
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnValues(Claim):
-    """Values that one victim holds in one column, without telling in which rows.
+    """Values of one victim in one column, without their rows.
 
     Attributes
     ----------
     owner : str
-        Party that holds them.
+        Party that has the values.
     feature : int
         Position of the column in the schema.
     values : float32 array, shape (k,)
-        Different values, ascending; missing ones are left out.
+        Distinct values in ascending order, without missing values.
     counts : int64 array, shape (k,)
-        Rows of the owner that have each value, at least 1.
+        Number of rows of the owner with each value, at least 1.
     exact : bool
-        Whether these are all values that the owner has, each as often as it says; else they are
-        some of its values, and counts stand for what lies between them.
+        True if these are all values of the owner with exact counts. False if they are some of its
+        values. A count then includes the rows between neighbouring values.
     """
 
     owner: str
@@ -219,27 +228,28 @@ class ColumnValues(Claim):
 
     @property
     def certain(self) -> bool:
-        """Whether these are all values that the owner has."""
+        """Whether the claim contains all values of the owner."""
         return self.exact
 
     @property
     def empty(self) -> bool:
-        """Whether it contains no value, and does not claim that the owner has none either."""
+        """Whether the claim contains no value, without claiming that the owner has none."""
         return len(self.values) == 0 and not self.exact
 
 
 @dataclass(frozen=True, eq=False)
 class Labels(Claim):
-    """Labels of rows that the principals know by id, without their labels.
+    """Labels of rows of which the principals know the ids but not the labels.
 
     Attributes
     ----------
     ids : int64 array, shape (n,)
+        Ids of the rows.
     cluster : int64 array, shape (n,)
-        Rows said to have equal labels have equal numbers. Which class a number stands for is told
-        by `probability` alone.
+        Rows with equal numbers are claimed to have equal labels. Only `probability` assigns numbers
+        to classes.
     probability : float64 array, shape (n, K), or None
-        Of every class.
+        Probability of each class.
     """
 
     ids: NDArray[np.int64]
@@ -258,20 +268,20 @@ class Labels(Claim):
 
     @property
     def empty(self) -> bool:
-        """Whether it contains no row."""
+        """Whether the claim contains no row."""
         return np.size(self.ids) == 0
 
 
 @dataclass(frozen=True, eq=False)
 class RoutedLabels(Claim):
-    """Labels of rows that a model was asked to predict, known by their place among these.
+    """Labels of rows that a model was asked to predict, identified by their position among these.
 
     Attributes
     ----------
     rows : int64 array, shape (n,)
-        Places.
+        Positions of the rows.
     probability : float64 array, shape (n, K)
-        Of every class, under whatever names: which of them is which is not claimed.
+        Probability of each class, in any order: the claim does not assign columns to classes.
     """
 
     rows: NDArray[np.int64]
@@ -290,22 +300,24 @@ class RoutedLabels(Claim):
 
     @property
     def empty(self) -> bool:
-        """Whether it contains no row."""
+        """Whether the claim contains no row."""
         return np.size(self.rows) == 0
 
 
 @dataclass(frozen=True, eq=False)
 class Branches(Claim):
-    """Where rows to predict go at the splits of other parties, if they come by.
+    """Direction of rows at the splits of other parties.
+
+    The probabilities assume that a row reaches the split.
 
     Attributes
     ----------
     rows : int64 array, shape (n,)
-        Places among the rows to predict.
+        Positions among the rows to predict.
     tree, node : int64 array, shape (k,)
-        Which splits.
+        Tree and node of each split.
     left : float64 array, shape (n, k)
-        Probability of going left; NaN: nothing is claimed.
+        Probability that a row goes left. NaN if nothing is claimed.
     """
 
     rows: NDArray[np.int64]
@@ -326,22 +338,25 @@ class Branches(Claim):
 
     @property
     def empty(self) -> bool:
-        """Whether it contains no row or no split."""
+        """Whether the claim contains no row or no split."""
         return np.size(self.left) == 0
 
 
 @dataclass(frozen=True, eq=False)
 class Thresholds(Claim):
-    """Where other parties split their columns.
+    """Thresholds of the splits of other parties.
 
     Attributes
     ----------
-    tree, node, feature : int64 array, shape (k,)
-        Which splits, and the column of each, as its position in the schema.
+    tree, node : int64 array, shape (k,)
+        Tree and node of each split.
+    feature : int64 array, shape (k,)
+        Column of each split, as a position in the schema.
     value : float64 array, shape (k,)
-        The threshold.
+        Estimated threshold.
     low, high : float64 array, shape (k,)
-        It is above ``low`` and not above ``high``, to the attack's knowledge.
+        Interval that contains the threshold according to the attack: above ``low``, and at most
+        ``high``.
     """
 
     tree: NDArray[np.int64]
@@ -358,23 +373,26 @@ class Thresholds(Claim):
 
     @property
     def empty(self) -> bool:
-        """Whether it contains no threshold."""
+        """Whether the claim contains no threshold."""
         return np.size(self.value) == 0
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnRanks(Claim):
-    """How another party's column orders rows that the principals know by id.
+    """Order of rows in another party's column. The principals know the ids of the rows.
 
     Attributes
     ----------
+    owner : str
+        Party that has the column.
     feature : int
         Position of the column in the schema.
     ids : int64 array, shape (n,)
+        Ids of the rows.
     rank : float64 array, shape (n,)
-        Share of the rows whose value is below, 0 to 1: greater means a larger value.
+        Share of the rows with a smaller value, 0 to 1.
     low, high : float64 array, shape (n,)
-        Where the rank is, to the attack's knowledge.
+        Interval that contains the rank according to the attack.
     """
 
     owner: str
@@ -393,21 +411,24 @@ class ColumnRanks(Claim):
 
     @property
     def empty(self) -> bool:
-        """Whether it contains no row."""
+        """Whether the claim contains no row."""
         return np.size(self.ids) == 0
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnBins(Claim):
-    """The bin that another party's column has rows in, of rows that the principals know by id.
+    """Bins of rows in another party's column. The principals know the ids of the rows.
 
     Attributes
     ----------
+    owner : str
+        Party that has the column.
     feature : int
         Position of the column in the schema.
     ids : int64 array, shape (n,)
+        Ids of the rows.
     bin : int64 array, shape (n,)
-        From 0, in the order of values; -1: no value.
+        Number of the bin, from 0 in the order of values, -1 for a missing value.
     """
 
     owner: str
@@ -422,20 +443,20 @@ class ColumnBins(Claim):
 
     @property
     def empty(self) -> bool:
-        """Whether it contains no row."""
+        """Whether the claim contains no row."""
         return np.size(self.ids) == 0
 
 
 @dataclass(frozen=True, eq=False)
 class BinClassCounts(Claim):
-    """How many rows of each class one victim has in every bin of every column.
+    """Number of rows of each class that one victim has in every bin of every column.
 
     Attributes
     ----------
     owner : str
-        Party that holds the rows.
+        Party that has the rows.
     counts : int64 array, shape (total_bins, K)
-        Bins in the order of the cut points that were told.
+        Rows by bin and class. Bins are in the order of the announced cut points.
     """
 
     owner: str
@@ -452,7 +473,7 @@ class BinClassCounts(Claim):
 
     @property
     def empty(self) -> bool:
-        """Whether it contains no bin."""
+        """Whether the claim contains no bin."""
         return np.size(self.counts) == 0
 
 
@@ -463,9 +484,9 @@ class ClassShares(Claim):
     Attributes
     ----------
     owner : str
-        Party that holds the rows.
+        Party that has the rows.
     share : float64 array, shape (K,)
-        Adds up to 1.
+        Shares that add up to 1.
     """
 
     owner: str
@@ -480,16 +501,16 @@ class ClassShares(Claim):
 
 @dataclass(frozen=True, eq=False)
 class CutWindows(Claim):
-    """Where the principals moved cut points, or splits of roots.
+    """Intervals to which dishonest principals moved cut points, or the splits of roots.
 
     Attributes
     ----------
     feature : int64 array, shape (k,)
         Columns, as positions in the schema.
     low, high : float64 array, shape (k,)
-        Ends of the windows, both within.
+        Ends of the intervals, which belong to them.
     tree : int64 array, shape (k,)
-        Whose root is split there; -1: cut points are meant.
+        Tree whose root is split in the interval. -1 if cut points are meant.
     """
 
     feature: NDArray[np.int64]
@@ -502,24 +523,24 @@ class CutWindows(Claim):
 
     @property
     def empty(self) -> bool:
-        """Whether it contains no window."""
+        """Whether the claim contains no interval."""
         return np.size(self.feature) == 0
 
 
 @dataclass(frozen=True, eq=False)
 class Entries(Claim):
-    """Single values that one victim holds, by row and column.
+    """Single values of one victim, by row and column.
 
     Attributes
     ----------
     owner : str
-        Empty: whoever holds the row.
+        Party that has the values. Empty: the party that has the row.
     ids : int64 array, shape (k,)
-        Rows.
+        Ids of the rows.
     feature : int64 array, shape (k,)
         Columns, as positions in the schema.
     value : float64 array, shape (k,)
-        Finite.
+        Finite values.
     """
 
     owner: str
@@ -536,20 +557,20 @@ class Entries(Claim):
 
     @property
     def empty(self) -> bool:
-        """Whether it contains no value."""
+        """Whether the claim contains no value."""
         return np.size(self.value) == 0
 
 
 @dataclass(frozen=True, eq=False)
 class Membership(Claim):
-    """How likely candidates are to be among the rows that were trained on, by one test.
+    """Score of each candidate for being a training row, by one test.
 
     Attributes
     ----------
     test : str
-        Name of the test; the first claim is the attack's own.
+        Name of the test. The first claim of a guess is the main test of the attack.
     score : float64 array, shape (n,)
-        Of each candidate, finite: greater means more likely.
+        Finite score of each candidate. A higher score means a more likely training row.
     """
 
     test: str
@@ -563,12 +584,12 @@ class Membership(Claim):
 
     @property
     def empty(self) -> bool:
-        """Whether it contains no candidate."""
+        """Whether the claim contains no candidate."""
         return np.size(self.score) == 0
 
 
 def _same_length(claim: Claim, whole: tuple[str, ...], real: tuple[str, ...]) -> None:
-    """Make columns of a claim arrays of their kind, one value each per entry."""
+    """Convert fields of a claim to int64 or float64 arrays, and check that their lengths agree."""
     shapes = {np.shape(getattr(claim, name)) for name in (*whole, *real)}
     if len(shapes) != 1 or len(next(iter(shapes))) != 1:
         raise ProtocolError(
@@ -585,19 +606,20 @@ def _same_length(claim: Claim, whole: tuple[str, ...], real: tuple[str, ...]) ->
 
 @dataclass(frozen=True, eq=False)
 class Guess:
-    """Everything that an attack claims, or the reason why it claims nothing.
+    """All claims of an attack, or the reason why it makes none.
 
-    An attack that finds nothing must state a reason, because silence is no evidence that nothing
-    leaks: `Guess.none` makes such a guess. A guess without claims and without a reason is refused
-    where the attack was run.
+    An attack that finds nothing must state a reason with `Guess.none`, because an empty result is
+    no evidence that nothing leaks. The process that runs the attack refuses a guess with neither
+    claims nor a reason.
 
     Attributes
     ----------
     claims : tuple of Claim
+        The claims, in the order of the attack.
     notes : mapping of str to float
-        Diagnostics that the attack can compute itself, such as residuals or seconds per stage.
+        Diagnostics that the attack computes itself, such as residuals or seconds per stage.
     reason : Reason or None
-        Why there are no claims. None if there are some.
+        Reason for an empty guess. None if there are claims.
 
     Examples
     --------
@@ -642,14 +664,14 @@ class Guess:
         ----------
         reason : Reason or str
             Why the attack claims nothing: a code of ``fedtrees/core/reasons.csv``, or a sentence.
-            None is accepted for the return value of `Attack.inapplicable`, and refused.
+            The type permits None, the return value of `Attack.inapplicable`, but None is refused.
         notes : mapping of str to float, optional
             Diagnostics.
 
         Raises
         ------
         ProtocolError
-            There is no reason.
+            If there is no reason.
         """
         if not reason:
             raise ProtocolError(
@@ -669,16 +691,16 @@ class Guess:
         *,
         otherwise: Reason | str,
     ) -> "Guess":
-        """Return a guess with claims of which there may be none.
+        """Return a guess with claims, or with a reason if all of the claims are empty.
 
         Parameters
         ----------
         claims : iterable of Claim
-            Those that are `empty` are left out.
+            Claims that are `empty` are left out.
         notes : mapping of str to float, optional
             Diagnostics.
         otherwise : Reason or str
-            Why there are no claims, if there are none.
+            Reason for the empty guess, used if no claim remains.
         """
         nonempty = tuple(c for c in claims if not c.empty)
         return cls(nonempty, notes or {}) if nonempty else cls.none(otherwise, notes)

@@ -1,4 +1,4 @@
-"""What `fedtrees.core.local_data` was called; read until the next release."""
+"""Deprecated name of `fedtrees.core.local_data`, removed in the next release."""
 
 from fedtrees.core.local_data import LocalData as Holding
 from fedtrees.core.local_data import over_clients

@@ -1,7 +1,7 @@
-"""Call the hooks of a defense, and explain their errors to the author of the defense.
+"""Call the hooks of a defense, and explain errors to the author of the defense.
 
 An error names the line of the defense, the field of the message, the unit of its numbers and a
-remedy. Without this check, a field of another type would fail later, where another party adds it.
+remedy. Without this check, a field of another dtype would fail later, at the party that adds it.
 """
 
 import inspect
@@ -17,13 +17,22 @@ from fedtrees.core.messages import Message, names_of
 
 
 def outgoing(part: Defense, message: Message, ctx: Context) -> Message:
-    """Return what a defense sends in place of a message.
+    """Return the message that a defense sends in place of a message.
+
+    Parameters
+    ----------
+    part : Defense
+        The defense.
+    message : Message
+        The message of the party.
+    ctx : Context
+        Context of the sender.
 
     Raises
     ------
     ProtocolError
         If the hook raises an error of Python or numpy, returns no message, or returns fractions in
-        a field of whole numbers.
+        a field of integers.
     """
     try:
         sent = part.outgoing(message, ctx)
@@ -32,13 +41,16 @@ def outgoing(part: Defense, message: Message, ctx: Context) -> Message:
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as err:
         where = _line_of(part, err.__traceback__)
         text = f"{part.name!r} ({where}): {type(err).__name__}: {err}"
-        whole = _whole_fields(message) if isinstance(err, (TypeError, ValueError)) else []
-        raise ProtocolError("; ".join([text, *(_unit(message, f) for f in whole[:1])])) from err
+        integer_fields = _whole_fields(message) if isinstance(err, (TypeError, ValueError)) else []
+        raise ProtocolError(
+            "; ".join([text, *(_unit(message, f) for f in integer_fields[:1])])
+        ) from err
     if not isinstance(sent, Message):
         raise ProtocolError(
             f"{part.name!r}: outgoing returned a {type(sent).__name__}; return the message to send"
         )
     if type(sent) is type(message):
+        # Fractions would be truncated or refused at another party, far from the cause.
         for field in _whole_fields(message):
             value = getattr(sent, field)
             if isinstance(value, np.ndarray) and value.dtype.kind == "f":
@@ -50,14 +62,14 @@ def outgoing(part: Defense, message: Message, ctx: Context) -> Message:
 
 
 def _whole_fields(message: Message) -> list[str]:
-    """Return the array fields of a message that contain whole numbers, sums (int64) first."""
+    """Return the array fields of a message that contain integers, sums (int64) first."""
     arrays = {name: getattr(message, name) for name in names_of(message)}
-    whole = [n for n, v in arrays.items() if isinstance(v, np.ndarray) and v.dtype.kind in "iu"]
-    return sorted(whole, key=lambda name: arrays[name].dtype.itemsize, reverse=True)
+    names = [n for n, v in arrays.items() if isinstance(v, np.ndarray) and v.dtype.kind in "iu"]
+    return sorted(names, key=lambda name: arrays[name].dtype.itemsize, reverse=True)
 
 
 def _unit(message: Message, field: str) -> str:
-    """Return the unit of a field of whole numbers, and how to add noise to it."""
+    """Return the unit of an integer field, and how to add noise to it."""
     name, units = type(message).__name__, message.unit_of(field)[0]
     many = ", ".join(f"{int(unit):,}" for unit in np.ravel(units))
     return (
@@ -71,7 +83,7 @@ def _unit(message: Message, field: str) -> str:
 
 
 def _line_of(part: Defense, trace: TracebackType | None = None) -> str:
-    """Return file and line of a defense: of the error, or else of its `outgoing`."""
+    """Return file and line of an error in a defense, or of its `outgoing` if there is no error."""
     module = sys.modules.get(type(part).__module__)
     file = getattr(module, "__file__", None) or "?"
     for frame in reversed(traceback.extract_tb(trace)):

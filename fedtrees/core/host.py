@@ -1,4 +1,8 @@
-"""Hosts: what stands beside a party and lets nothing leave that its defenses have not seen."""
+"""Hosts run one party each and apply its defenses to every message before it is sent.
+
+A host owns the randomness, the keys and the defense context of its party. The network
+(`fedtrees.core.network`) communicates with hosts and never with a party directly.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -20,19 +24,24 @@ from fedtrees.core.transcript import BudgetEvent
 
 @dataclass(frozen=True, eq=False)
 class Agreement:
-    """What everybody knows of a run before it begins.
+    """Public facts about a run that all parties know before it begins.
 
     Attributes
     ----------
+    schema : Schema
+        Columns and classes of the table.
     parameters : mapping
-        The protocol's public parameters.
+        Public parameters of the protocol.
+    defense : Composition
+        All defenses of the run.
     roles : mapping of str to str
         Role of every party by name, in the order in which replies are taken.
     summed : tuple of Message types
-        Reply types that cross under the protocol's own secure sum: the ideal one, unless a defense
-        brings its cryptography.
+        Reply types that are summed by the protocol's own secure sum. It is the ideal functionality
+        unless a defense supplies cryptography.
     shared : tuple of Message types
-        Of these, what holds more than follows from the sender's rows: its share of noise.
+        Those of `summed` that also contain the sender's share of noise, which does not follow from
+        its rows.
     """
 
     schema: Schema
@@ -47,34 +56,36 @@ class Agreement:
         return tuple(name for name, other in self.roles.items() if other == role)
 
     def sums(self, role: str) -> Known:
-        """Return what everybody knows of sums of a role's replies."""
+        """Return the public facts about secure sums of the replies of a role."""
         parties, classes = self.members(role), len(self.schema.classes)
         exact = self.defense.sums_exactly
         return Known(parties, exact, classes, self.parameters, self.noise_shares(role))
 
     def noise_shares(self, role: str) -> dict[type[Message], int]:
-        """Return the replies that contain a share of noise, and how many shares are needed.
+        """Return the reply types that contain a share of noise, with the required number of shares.
 
-        A sum over fewer replies of such a type has less noise than claimed.
+        A sum over fewer replies of such a type would contain less noise than claimed.
         """
         least_shares = {**dict.fromkeys(self.shared, 0)}
         least_shares |= self.defense.shared(self.schema, self.parameters)
-        every = len(self.members(role))
-        return {kind: least or every for kind, least in least_shares.items()}
+        n_members = len(self.members(role))
+        return {kind: least or n_members for kind, least in least_shares.items()}
 
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """What leaves a host.
+    """Result of a call to a host.
 
     Attributes
     ----------
     message : Message or None
-        Of a reply that `waits` to cross closed, what crosses open: all but its summed fields.
+        The reply after the defenses. If `waits` is True, its summed fields are sealed and empty.
+    waits : bool
+        Whether the complete reply is stored at the host until it is sent in protected form.
     events : tuple of BudgetEvent
-        What the party spent since the reply before.
+        Noisy releases of the party since the reply before.
     acted : frozenset of int
-        Places of the defenses that changed something at this party so far.
+        Positions of the defenses that have changed something at this party so far.
     """
 
     message: Message | None = None
@@ -88,20 +99,26 @@ class Host:
 
     Parameters
     ----------
+    agreement : Agreement
+        Public facts about the run.
+    name : str
+        Name of the party.
     streams : Streams
-        Where the party's own randomness comes from.
+        Parent of the party's random streams.
     held : LocalData, optional
-        What the party holds.
+        Local data of the party.
     aggregation : Aggregation
-        How replies are summed; of one process one object, of several each its own.
+        Implementation of secure sums. All hosts of one process share one object. On separate
+        machines, each host has a separate one.
     sealing : Sealing, optional
-        What computes on sealed values.
+        Implementation of the computation on encrypted values.
 
     Attributes
     ----------
     inside : Message or None
-        What the party put into the reply that crossed closed last, where that does not follow from
-        its rows: for its own log.
+        Plain content of the reply that the party last sent in protected form. It is stored only if
+        it contains randomness, so that it does not follow from the party's rows. It enters the view
+        of this party only.
     """
 
     party: Party
@@ -119,13 +136,14 @@ class Host:
         self.name, self.role, self.agreement = name, agreement.roles[name], agreement
         self.inside: Message | None = None
         self._waiting: Message | None = None
-        self._told = False  # whether what waits does not follow from rows
+        self._told = False  # whether the stored reply contains randomness, see `inside`
         self._streams = streams.child(name)
         self._sealing, self._aggregation = sealing, aggregation
         self._closing: Closing | None = None
         self._sums = bool(agreement.summed or agreement.defense.summed)
         self._rows = None if held is None or held.weight is not None else len(held)
-        reads = any(part.reads_rows for part in agreement.defense.parts)  # else nobody keeps them
+        # the rows are stored only for defenses that read them
+        reads = any(part.reads_rows for part in agreement.defense.parts)
         self.context = Context(
             party=name,
             role=self.role,
@@ -139,7 +157,7 @@ class Host:
         )
 
     def join(self, party: Party) -> None:
-        """Take the party in, and hand it what is its own."""
+        """Attach the party, and give it its streams, its agreement and its defenses."""
         self.party = party
         with acting(party):
             party.streams, party.agreement = self._streams, self.agreement
@@ -149,50 +167,62 @@ class Host:
 
     @property
     def sealing(self) -> Any:
-        """What the party computes on sealed values with, for itself and the harness."""
+        """The party's part of the computation on encrypted values."""
         with acting(self.party):
             return self.party.sealing
 
     def expect(self, queries: LocalData) -> None:
-        """Take in the party's columns of the rows to predict."""
+        """Give the party its columns of the rows to predict."""
         with acting(self.party):
             self.party.queries = queries
 
     def own(self, what: Callable[[Party], Any]) -> Any:
-        """Return what the party alone knows, for the harness (`Party.own_bins`)."""
+        """Return the result of a method of the party, as ground truth for the harness.
+
+        For example, `Party.own_bins` returns the bins of its rows.
+        """
         with acting(self.party):
             return getattr(self.party, what.__name__)()
 
     def ledgers(self) -> tuple[Any, Any]:
-        """Return what cryptography took here: of sums, and of what the party itself computed."""
+        """Return the operation counts of the secure sums and of the encrypted computation."""
         return _told(self.closing), _told(self.sealing)
 
     @property
     def closing(self) -> Closing:
-        """What its replies are closed with."""
+        """Client side of the secure sums of this party, created at first use."""
         if self._closing is None:
             agreed_sums = self.agreement.sums(self.role)
             self._closing = self._aggregation.closing(self.name, self._rows, agreed_sums)
         return self._closing
 
     def leaving(self, message: Message) -> Message:
-        """Pass what the party sends through its defenses."""
+        """Apply the party's defenses to a message that it sends."""
         with acting(self.party):
             return self.agreement.defense.outgoing(message, self.context)
 
     def kept(self) -> list[tuple[Message, str]]:
-        """Return what its keys opened for itself since this was asked last, with reasons."""
+        """Return the messages that the party decrypted since the last call, with their reasons."""
         messages, self.closing.kept[:] = [*self.closing.kept], []
         return messages
 
     def tell(self, message: Message, why: str = "") -> Reply:
-        """Let the party hear a message."""
+        """Deliver a message that has no reply."""
         self._hear(message)
         self.party.answer(message)
         return self._reply()
 
     def ask(self, message: Message, why: str = "") -> Reply:
-        """Let the party answer a request; a reply that is summed waits to be closed."""
+        """Deliver a request and return the reply.
+
+        A reply that is summed securely is stored until `seal` is called. The returned message then
+        has empty summed fields.
+
+        Raises
+        ------
+        ProtocolError
+            If the party does not reply.
+        """
         if self.closing.takes(message):
             return self._reply(self.closing.answer(message))
         self._hear(message)
@@ -200,6 +230,7 @@ class Host:
         if reply is None:
             raise ProtocolError(f"{self.name!r} gave no reply to {type(message).__name__}")
         reply, agreed = self.leaving(reply), self.agreement
+        # A reply is summed securely if a defense or the protocol demands it.
         by_defense = agreed.defense.seals(reply, self.context)
         if not by_defense and type(reply) not in agreed.summed:
             return self._reply(reply)
@@ -208,26 +239,33 @@ class Host:
         return self._reply(sealed(reply), waits=True)
 
     def _hear(self, message: Message) -> None:
+        """Add a received message to the digest of the party's secure sums.
+
+        Nothing happens if the run has no such sums.
+        """
         if self._sums:
             self.closing.hear(message)
 
     def seal(self, how: Mapping[str, Any], why: str = "") -> Reply:
-        """Let what waits cross closed, as whoever opens it says."""
+        """Send the stored reply in protected form, with the arguments of the opening side."""
         message = self.closing.seal(self._waiting, how)
+        # The opening side may also request other messages, for example keys. Only a protected reply
+        # has plain content.
         crosses = message is not None and type(message) is type(self._waiting)
         self.inside = self._waiting if crosses and self._told else None
         return self._reply(message)
 
     def _reply(self, message: Message | None = None, *, waits: bool = False) -> Reply:
+        """Return a reply with the budget events since the reply before."""
         return replace(self.spent(), message=message, waits=waits)
 
     def spent(self) -> Reply:
-        """Return what the party spent, and which defenses acted, with no message."""
+        """Return a reply without a message: only budget events, and the defenses that acted."""
         events, self.context.ledger[:] = tuple(self.context.ledger), []
         return Reply(events=events, acted=frozenset(self.context.acted))
 
 
 def _told(thing: Any) -> Any:
-    """Return a ledger as numbers; None where there is none."""
+    """Return the operation counts of an object, None if it has no ledger."""
     ledger = getattr(thing, "ledger", None)
     return None if ledger is None else ledger.told()

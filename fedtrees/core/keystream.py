@@ -1,10 +1,10 @@
 """A numpy bit generator whose output is an AES-256 keystream.
 
 Noise that claims a privacy budget must be unpredictable. The bit generators of numpy (PCG64, the
-Mersenne Twister) are not: their state can be computed from outputs, so that an adversary who learns
-a few noise values could compute the others. `Keystream` draws the bits of AES-256 in counter mode
-(NIST SP 800-38A) under a key of 256 bits. The same key gives the same bits, so that runs with a
-seed can be repeated.
+Mersenne Twister) are not: their state can be computed from outputs, so that an adversary that
+learns a few noise values could compute all remaining ones. `Keystream` draws the bits of AES-256 in
+counter mode (NIST SP 800-38A) under a key of 256 bits. The same key gives the same bits, so that
+runs with a seed can be repeated.
 
 A `numpy.random.Generator` calls its bit generator through a C struct of function pointers
 (``bitgen_t``). They are compiled by numba and read from a buffer, which Python refills.
@@ -19,13 +19,13 @@ import weakref
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-_FIRST = 64  # words in the first part of the keystream
+_FIRST = 64  # number of 64-bit words in the first part of the keystream
 _Refill = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _streams: weakref.WeakValueDictionary[int, Keystream] = weakref.WeakValueDictionary()
 
 
 class _Bitgen(ctypes.Structure):
-    """numpy's ``bitgen_t``."""
+    """The C struct ``bitgen_t`` of numpy."""
 
     _fields_ = (
         ("state", ctypes.c_void_p),
@@ -42,14 +42,14 @@ class Keystream:
     Parameters
     ----------
     key : bytes
-        32 bytes. A key is used for one stream only, so that the counter starts at 0.
+        32 bytes. A key must be used for one stream only, because the counter starts at 0.
 
     Attributes
     ----------
     capsule : PyCapsule
         The C interface that `numpy.random.Generator` reads.
     lock : threading.Lock
-        Held by the generator during a draw.
+        Lock that the generator acquires for each draw.
 
     Examples
     --------
@@ -61,7 +61,7 @@ class Keystream:
     """
 
     def __init__(self, key: bytes) -> None:
-        # numba is loaded where noise is first drawn, not with the package
+        # numba is imported at the first draw of noise, so that importing fedtrees is fast
         from fedtrees.core import keystream_functions as functions
 
         self._header, self._largest = functions.HEADER, functions.LARGEST
@@ -71,6 +71,7 @@ class Keystream:
         self._size = _FIRST
         self.lock = threading.Lock()
         address = self._words.ctypes.data
+        # The layout of the header is described in `fedtrees.core.keystream_functions`.
         self._words[4], self._words[5] = _REFILL, address
         word = functions.next_uint64.address
         half, real = functions.next_uint32.address, functions.next_double.address
@@ -82,7 +83,8 @@ class Keystream:
         _streams[address] = self
 
     def refill(self) -> None:
-        """Put the next part of the keystream into the buffer; parts grow up to 64 KiB."""
+        """Write the next part of the keystream into the buffer. Parts grow up to 64 KiB."""
+        # The encryption of zeros is the keystream itself.
         drawn = self._cipher.update(self._zeros[: 8 * self._size])
         self._words[self._header : self._header + self._size] = np.frombuffer(drawn, "<u8")
         self._words[0], self._words[1] = 0, self._size
@@ -91,6 +93,7 @@ class Keystream:
 
 @_Refill  # type: ignore[untyped-decorator]
 def _refill(address: int) -> None:
+    """Refill the buffer at an address. Compiled code calls this function."""
     _streams[address].refill()
 
 

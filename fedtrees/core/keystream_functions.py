@@ -1,8 +1,8 @@
 """Compiled functions through which numpy reads the buffer of a `fedtrees.core.keystream.Keystream`.
 
-The buffer is an array of 64-bit words. Its header contains the position of the next word, the
-number of words, an unused 32-bit half and whether there is one, the address of the function that
-refills the buffer, and the address of the buffer itself.
+The buffer is an array of 64-bit words. Its header contains six words: the position of the next
+word, the number of words, an unused 32-bit half, whether there is such a half, the address of the
+function that refills the buffer, and the address of the buffer itself.
 """
 
 from typing import Any
@@ -33,6 +33,7 @@ def _call(typing: Any, function: Any, argument: Any) -> Any:
 
 @kernel
 def _word(state: Any) -> Any:
+    """Return the next word of the buffer, and refill the buffer if it is used up."""
     if state[0] == state[1]:
         _call(state[4], state[5])  # type: ignore[call-arg]
     at = state[0]

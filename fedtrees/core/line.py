@@ -1,7 +1,7 @@
-"""Lines: what a network and a host say to one another, as bytes. Never pickle.
+"""Lines: calls from a network to a host on another machine, as bytes. Pickle is never used.
 
-A frame is a header in JSON, and the encoding of a message behind it, byte for byte as the
-transcript counts it.
+A frame consists of a JSON header and an encoded message, whose bytes are those that the transcript
+counts.
 """
 
 import json
@@ -20,19 +20,19 @@ _PREFIX = len(_MAGIC) + 4
 
 
 def framed(header: Mapping[str, Any], message: Message | None = None) -> bytes:
-    """Return a frame."""
+    """Return a frame with a header and, optionally, a message."""
     text = json.dumps(header, separators=(",", ":")).encode()
     body = b"" if message is None else encode(message)
     return b"".join([_MAGIC, struct.pack("<I", len(text)), text, body])
 
 
 def unframed(blob: bytes) -> tuple[dict[str, Any], bytes]:
-    """Return the header of a frame and the bytes of its message, which may be empty.
+    """Return the header of a frame, and the bytes of its message, which may be empty.
 
     Raises
     ------
     DataError
-        If the bytes are no frame.
+        If the bytes are not a frame.
     """
     if len(blob) < _PREFIX or blob[: len(_MAGIC)] != _MAGIC:
         raise DataError(f"not a frame: it starts with {blob[:4]!r}")
@@ -47,14 +47,21 @@ def unframed(blob: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 class Served:
-    """A host at its end of a line.
+    """Server end of a line: it executes the calls of the network on a host.
 
-    Whatever goes wrong there crosses as the type of the error alone, for its text may hold values
-    of rows, and the host answers nothing after it.
+    If a call fails, only the type of the exception is sent, because its text may contain values of
+    private rows. The host then refuses all further calls.
 
-    `log`: ``log(message, why, sent)``: writes down what the party sent, or was sent; `sent` is None
-    for what it opened for itself.
-    `failed`: Takes what went wrong, for the eyes of whoever keeps the host.
+    Parameters
+    ----------
+    host : Host
+        The host of the party.
+    log : callable, optional
+        ``log(message, why, sent)`` records each message of the party. `sent` is True for a sent
+        message, False for a received one, and None for a message that the party decrypted for
+        itself.
+    failed : callable
+        Receives each exception, for the local log of the party's operator.
     """
 
     def __init__(
@@ -67,86 +74,97 @@ class Served:
         self._stopped = ""
 
     def call(self, blob: bytes) -> bytes:
-        """Answer a frame with a frame."""
+        """Execute the call in a frame, and return a frame with the result."""
         if not self._stopped:
             try:
                 return self._answered(blob)
-            except Exception as err:  # of which nothing but the type may leave
+            except Exception as err:  # only the type of an exception may be sent
                 self._failed(err)
                 self._stopped = type(err).__name__
         return framed({"error": self._stopped})
 
     def _answered(self, blob: bytes) -> bytes:
+        """Execute the call in a frame. Exceptions are handled by `call`."""
         header, body = unframed(blob)
-        does, why = header.get("does"), str(header.get("why", ""))
-        if does == "ledgers":
+        operation, why = header.get("does"), str(header.get("why", ""))
+        if operation == "ledgers":
             return framed({"ledgers": self._host.ledgers()})
-        if does == "spent":
+        if operation == "spent":
             reply = self._host.spent()
-        elif does == "seal":
+        elif operation == "seal":
             reply = self._host.seal(header["how"])
-        elif does in ("ask", "tell"):
+        elif operation in ("ask", "tell"):
             message = decode(body)
             if self._log is not None:
                 self._log(message, why, False)
-            reply = self._host.ask(message) if does == "ask" else self._host.tell(message)
+            reply = self._host.ask(message) if operation == "ask" else self._host.tell(message)
         else:
-            raise ProtocolError(f"a host does not {does!r}")
+            raise ProtocolError(f"a host does not {operation!r}")
         if self._log is not None:
-            for kept, reason in self._host.kept():
-                self._log(kept, reason, None)
+            for opened, reason in self._host.kept():
+                self._log(opened, reason, None)
             if reply.message is not None and not reply.waits:
                 self._log(reply.message, why, True)
-        told = {
+        reply_header = {
             "waits": reply.waits,
             "events": [vars(event) for event in reply.events],
             "acted": sorted(reply.acted),
         }
-        return framed(told, reply.message)
+        return framed(reply_header, reply.message)
 
 
 class Far:
-    """A host at the other end of a line: what a network says to it is what it says to a `Host`.
+    """Client end of a line, with the same methods as a `Host`.
 
-    `send`: Carries a frame there, and returns the one that comes back.
+    Parameters
+    ----------
+    name : str
+        Name of the party.
+    send : callable
+        Sends a frame to the other end, and returns the frame of the reply.
     """
 
     def __init__(self, name: str, send: Callable[[bytes], bytes]) -> None:
         self.name, self._send = name, send
 
     def ask(self, message: Message, why: str = "") -> Reply:
-        """As `Host.ask`."""
+        """Call `Host.ask`."""
         return self._reply({"does": "ask", "why": why}, message)
 
     def tell(self, message: Message, why: str = "") -> Reply:
-        """As `Host.tell`."""
+        """Call `Host.tell`."""
         return self._reply({"does": "tell", "why": why}, message)
 
     def seal(self, how: Mapping[str, Any], why: str = "") -> Reply:
-        """As `Host.seal`."""
+        """Call `Host.seal`."""
         return self._reply({"does": "seal", "how": how, "why": why})
 
     def spent(self) -> Reply:
-        """As `Host.spent`."""
+        """Call `Host.spent`."""
         return self._reply({"does": "spent"})
 
     def ledgers(self) -> tuple[Any, Any]:
-        """As `Host.ledgers`."""
-        sums, own = self._call({"does": "ledgers"})[0]["ledgers"]
-        return sums, own
+        """Call `Host.ledgers`."""
+        sums, computation = self._call({"does": "ledgers"})[0]["ledgers"]
+        return sums, computation
 
     def _reply(self, header: Mapping[str, Any], message: Message | None = None) -> Reply:
-        told, body = self._call(header, message)
-        events = tuple(BudgetEvent(**event) for event in told["events"])
-        acted = frozenset(map(int, told["acted"]))
-        return Reply(decode(body) if body else None, bool(told["waits"]), events, acted)
+        """Send a call and return the reply of the host."""
+        reply_header, body = self._call(header, message)
+        events = tuple(BudgetEvent(**event) for event in reply_header["events"])
+        acted = frozenset(map(int, reply_header["acted"]))
+        return Reply(decode(body) if body else None, bool(reply_header["waits"]), events, acted)
 
     def _call(
         self, header: Mapping[str, Any], message: Message | None = None
     ) -> tuple[dict[str, Any], bytes]:
-        told, body = unframed(self._send(framed(header, message)))
-        if "error" in told:
+        """Send a call and return header and message of the resulting frame.
+
+        Raises `PartyError` if the party stopped the run.
+        """
+        result, body = unframed(self._send(framed(header, message)))
+        if "error" in result:
             raise PartyError(
-                f"{self.name!r} stopped the run ({str(told['error'])[:60]}); its own log says why"
+                f"{self.name!r} stopped the run ({str(result['error'])[:60]}); its own log says why"
             )
-        return told, body
+        return result, body

@@ -1,4 +1,9 @@
-"""What one party holds of a table: some of its rows, some of its columns, perhaps its labels."""
+"""Local data: the rows and columns of a table that one party has, and perhaps the labels.
+
+In a horizontal federation each client has complete rows. In a vertical federation each party has
+some columns of the same rows, which they identify by common ids. This module also checks that the
+parts of all parties make up one table.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +22,25 @@ from fedtrees.core.schema import Schema, Table, read_only
 
 @dataclass(frozen=True, eq=False)
 class LocalData:
-    """A part of a table, as one party holds it.
-
-    Raises `DataError` if the shapes do not fit, or an id stands twice.
+    """The part of a table that one party has.
 
     Attributes
     ----------
     ids : int64 array, shape (n,)
-        Which rows: parties that hold other columns of the same rows name them by the same ids.
+        Ids of the rows. Parties with other columns of the same rows use the same ids.
     columns : intp array, shape (c,)
-        Which columns, as positions in the schema.
+        Columns, as positions in the schema.
     X : float32 array, shape (n, c)
-        Values; NaN marks a missing one.
+        Values. NaN marks a missing value.
     y : int64 or float64 array, shape (n,), or None
-        Class codes or a numeric target; None: this party has no labels.
+        Class codes or a numeric target. None if this party has no labels.
     weight : float32 array, shape (n,), or None
-        Sample weights; None: every row counts 1.
+        Sample weights. None if every row counts 1.
+
+    Raises
+    ------
+    DataError
+        If the shapes do not agree, or an id occurs twice.
     """
 
     ids: NDArray[np.int64]
@@ -51,7 +59,8 @@ class LocalData:
             values = getattr(self, name)
             if values is not None and np.shape(values) != (n,):
                 raise DataError(f"local data of {n} rows has {name} of shape {np.shape(values)}")
-        rising = bool((self.ids[1:] > self.ids[:-1]).all())  # as they mostly are; takes no memory
+        # Ids are usually sorted. This check needs no sorted copy of them.
+        rising = bool((self.ids[1:] > self.ids[:-1]).all())
         if not rising and len(np.unique(self.ids)) != n:
             raise DataError("local data names a row twice; give every row an id of its own")
         kinds = {"ids": np.int64, "columns": np.intp, "X": np.float32, "weight": np.float32}
@@ -63,20 +72,20 @@ class LocalData:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.__post_init__()  # arrays come out of a pickle writeable
+        self.__post_init__()  # numpy unpickles arrays as writeable arrays
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @staticmethod
     def of(table: Table, ids: NDArray[np.integer[Any]] | None = None) -> LocalData:
-        """Return whole rows with labels as local data; ids count from 0 unless given."""
+        """Return complete rows with labels as local data. Without `ids`, the ids are 0, 1, ..."""
         n, d = table.X.shape
         rows = np.arange(n) if ids is None else ids.astype(np.int64)
         return LocalData(rows, np.arange(d), table.X, table.y, table.weight)
 
     def covers(self, schema: Schema) -> bool:
-        """Tell whether these are whole rows of such a table, with their labels."""
+        """Return whether these are complete rows of a table with this schema, with their labels."""
         every = np.arange(len(schema.features))
         return self.y is not None and np.array_equal(self.columns, every)
 
@@ -84,7 +93,10 @@ class LocalData:
     def table(self) -> Table:
         """The rows with their labels.
 
-        Raises `DataError` if it has no labels.
+        Raises
+        ------
+        DataError
+            If the party has no labels.
         """
         if self.y is None:
             raise DataError("this party holds no labels; it has columns of rows alone")
@@ -93,15 +105,16 @@ class LocalData:
 
 @dataclass(frozen=True, eq=False)
 class KnownEntries:
-    """Single values of others' training rows, as a threat declares them known.
+    """Single values of other parties' training rows that a threat model declares known.
 
     Attributes
     ----------
     ids : int64 array, shape (k,)
-        Which rows.
+        Ids of the rows.
     columns : int64 array, shape (k,)
-        Positions in the schema.
+        Columns, as positions in the schema.
     values : float32 array, shape (k,)
+        The values.
     """
 
     ids: NDArray[np.int64]
@@ -113,26 +126,27 @@ class KnownEntries:
 
     @property
     def of_all_rows(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Columns that are known of every row there is a value of, and those values.
+        """Columns whose value is known for every row, and these values.
 
-        int64, shape (c,), and float32, shape (n, c), rows in the order of their ids.
+        Only rows with at least one known value count. The columns are int64, shape (c,). The values
+        are float32, shape (n, c), with the rows in the order of their ids.
         """
         rows, row = np.unique(self.ids, return_inverse=True)
         columns, times = np.unique(self.columns, return_counts=True)
         columns = columns[times == len(rows)]
         X = np.empty((len(rows), len(columns)), dtype=np.float32)
-        told = np.isin(self.columns, columns)
-        X[row[told], np.searchsorted(columns, self.columns[told])] = self.values[told]
+        selected = np.isin(self.columns, columns)
+        X[row[selected], np.searchsorted(columns, self.columns[selected])] = self.values[selected]
         return columns, X
 
 
 def client_names(count: int) -> list[str]:
-    """Return the names of so many clients, in order."""
+    """Return the names of a number of clients, in order."""
     return [f"client-{i}" for i in range(count)]
 
 
 def over_clients(tables: Sequence[Table]) -> dict[str, LocalData]:
-    """Return whole rows as local data of ``client-0``, ``client-1``, ...; ids count through."""
+    """Return tables as local data of ``client-0``, ``client-1``, ... with consecutive ids."""
     ends = np.cumsum([0, *map(len, tables)])
     ids = [np.arange(a, b) for a, b in pairwise(ends)]
     return {
@@ -142,37 +156,45 @@ def over_clients(tables: Sequence[Table]) -> dict[str, LocalData]:
 
 
 def stacked(local_data: Iterable[LocalData], schema: Schema) -> Table | None:
-    """Return whole rows of several parties as one table, None if there is no such party."""
+    """Return the complete rows of several parties as one table, None if there are none."""
     tables = [h.table for h in local_data if h.covers(schema)]
     return Table.concat(tables) if tables else None
 
 
 def side_by_side(local_data: Iterable[LocalData], schema: Schema) -> Table | None:
-    """Return rows whose columns several parties hold as one table, None if these are no such."""
+    """Return rows whose columns are distributed over parties as one table.
+
+    None if the parties do not have the same rows in the same order, if no party has labels, or if
+    their columns do not make up the schema.
+    """
     parts = list(local_data)
     y = next((h.y for h in parts if h.y is not None), None)
-    alike = len({h.ids.tobytes() for h in parts}) == 1
-    if y is None or not alike or sum(len(h.columns) for h in parts) != len(schema.features):
+    same_rows = len({h.ids.tobytes() for h in parts}) == 1
+    if y is None or not same_rows or sum(len(h.columns) for h in parts) != len(schema.features):
         return None
     X = np.empty((len(y), len(schema.features)), dtype=np.float32)
-    for held in parts:
-        X[:, held.columns] = held.X
+    for party_data in parts:
+        X[:, party_data.columns] = party_data.X
     return Table(X, y)
 
 
 @dataclass(frozen=True)
 class Declared:
-    """What a party says of its local data, for others to check that together they make a table.
+    """Description of a party's local data.
+
+    The parties exchange these descriptions to check that their parts make up a table.
 
     Attributes
     ----------
+    rows : int
+        Number of rows.
     columns : tuple of int
-        Which columns, as positions in the schema.
+        Columns, as positions in the schema.
     labels, weighted : bool
-        Whether it has labels, and sample weights.
+        Whether the party has labels, and sample weights.
     order : bytes
-        Keyed digest of the ids in their order: the same where the rows are, and nobody without the
-        key can try out ids.
+        Keyed digest of the ids in their order. It is equal for parties with the same rows. Without
+        the key, an adversary cannot test guesses of ids.
     """
 
     rows: int
@@ -183,37 +205,50 @@ class Declared:
 
     @classmethod
     def of(cls, held: LocalData, key: bytes = b"") -> Declared:
-        """Return what a party says; ``key`` is what those who hold rows have agreed on."""
+        """Describe local data. The parties that have rows must use the same secret `key`."""
         order = hashlib.blake2b(held.ids.tobytes(), key=key, digest_size=16).digest()
         columns = tuple(held.columns.tolist())
         return cls(len(held), columns, held.y is not None, held.weight is not None, order)
 
 
 def rows_declared(said: Iterable[Declared]) -> int:
-    """Return how many different rows are held."""
+    """Return the number of different rows that the parties declared together."""
     return sum({one.order: one.rows for one in said}.values())
 
 
 def rows_of(local_data: Mapping[str, LocalData]) -> int:
-    """Return how many different rows are held, for who has all ids."""
-    ids = list({held.ids.tobytes(): held.ids for held in local_data.values()}.values())
-    if len(ids) < 2:  # columns of the same rows; local data names no row twice
-        return sum(map(len, ids))
-    return len(np.unique(np.concatenate(ids)))
+    """Return the number of different rows of all parties, from their ids."""
+    distinct_ids = list({held.ids.tobytes(): held.ids for held in local_data.values()}.values())
+    if len(distinct_ids) < 2:  # columns of the same rows, whose ids are distinct
+        return sum(map(len, distinct_ids))
+    return len(np.unique(np.concatenate(distinct_ids)))
 
 
 def check_own(name: str, held: LocalData, schema: Schema) -> None:
-    """Refuse what a party alone sees to be no part of such a table.
+    """Check the local data of one party against the schema.
 
-    Raises `DataError` if columns stand in another order, or a value is missing of a column that is
-    declared complete.
+    Parameters
+    ----------
+    name : str
+        Name of the party.
+    held : LocalData
+        Data of this party.
+    schema : Schema
+        Columns of the complete table.
+
+    Raises
+    ------
+    DataError
+        If the columns are not in the order of the schema, or if a value is missing in a column that
+        is declared complete.
     """
     if not isinstance(held, LocalData):
         raise DataError(f"{name!r} holds a {type(held).__name__}; give it a LocalData")
     if (np.diff(held.columns) <= 0).any():
         raise DataError(f"{name!r} names its columns out of order; sort them as the schema")
     complete = [c < len(schema.features) and schema.features[c].complete for c in held.columns]
-    for k in np.flatnonzero(complete):  # column by column: a mask of all is a quarter of the table
+    # one column at a time, because a mask of all columns needs a quarter of the table's memory
+    for k in np.flatnonzero(complete):
         if np.isnan(held.X[:, k]).any():
             column = int(held.columns[k])
             raise DataError(
@@ -223,30 +258,36 @@ def check_own(name: str, held: LocalData, schema: Schema) -> None:
 
 
 def check_together(said: Mapping[str, Declared], schema: Schema) -> None:
-    """Refuse what parties say they hold where that does not make up a table.
+    """Check that the declared parts of all parties make up a table.
 
-    Raises `DataError` if rows lack a column, have one twice, or have no label.
+    Raises
+    ------
+    DataError
+        If rows lack a column, have a column twice, or have no label.
     """
-    every = list(range(len(schema.features)))
+    all_columns = list(range(len(schema.features)))
     groups: dict[bytes, list[str]] = {}
     for name, one in said.items():
         if one.rows:
             groups.setdefault(one.order, []).append(name)
     for names in groups.values():
         columns = sorted(c for n in names for c in said[n].columns)
-        if columns != every:
+        if columns != all_columns:
             raise DataError(
                 f"together {', '.join(names)} hold the columns {columns} of their rows; "
-                f"the schema has 0 to {len(every) - 1}, each held once"
+                f"the schema has 0 to {len(all_columns) - 1}, each held once"
             )
         if not any(said[n].labels for n in names):
             raise DataError(f"nobody of {', '.join(names)} holds the labels of their rows")
 
 
 def check_ids(local_data: Mapping[str, LocalData]) -> None:
-    """Refuse ids by which a row is held twice; only whoever has all of them can tell.
+    """Check that no row belongs to two parties. This requires the ids of all parties.
 
-    Raises `DataError`.
+    Raises
+    ------
+    DataError
+        If two parties have some of the same rows but not all of them in the same order.
     """
     held_ids = list({h.ids.tobytes(): h.ids for h in local_data.values()}.values())
     if len(held_ids) > 1 and len(np.unique(np.concatenate(held_ids))) < sum(map(len, held_ids)):

@@ -1,4 +1,10 @@
-"""Messages: the only thing that crosses between parties. Frozen, typed, tagged."""
+"""Messages: the only data that one party sends to another.
+
+A message is a frozen dataclass. Its type is registered by name, and each type declares the kinds of
+information that it can reveal (`Reveal`) and the roles that it has for defenses (`Trait`). Every
+family of protocols defines its own message types in `fedtrees.messages`. The network
+(`fedtrees.core.network`) sends them, and the transcript (`fedtrees.core.transcript`) records them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +22,7 @@ from fedtrees.core.sealed import Sealed
 
 
 class Reveal(StrEnum):
-    """What a message tells its reader about somebody's private rows."""
+    """Kind of information about the private rows of a party that a message reveals."""
 
     LABELS = "labels"
     FEATURES = "features"
@@ -28,7 +34,7 @@ class Reveal(StrEnum):
 
 
 class Trait(StrEnum):
-    """What a type of message is to defenses that act on the messages of every family."""
+    """Role of a message type, for defenses that act on the messages of every protocol family."""
 
     SUMMED = "a client's part of sums that a model is made of"
     SUMMED_SECURELY = "a client's part of what the protocol itself sums securely"
@@ -49,7 +55,15 @@ _TYPES: dict[str, type[Message]] = {}
 
 
 def sealed(message: Message, *keyholders: str) -> Message:
-    """Return the message with its summable fields sealed by the ideal functionality."""
+    """Return the message with its summable fields sealed by the ideal functionality.
+
+    Parameters
+    ----------
+    message : Message
+        The message to seal.
+    *keyholders : str
+        Names of the parties that can read the sealed fields.
+    """
     secret = [f.name for f in fields(message) if f.metadata.get("summed")]
     return replace(
         message, **{name: Sealed.of(getattr(message, name), *keyholders) for name in secret}
@@ -57,7 +71,7 @@ def sealed(message: Message, *keyholders: str) -> Message:
 
 
 def closed(message: Message) -> bool:
-    """Tell whether any part of a message is sealed."""
+    """Return whether any field of a message is sealed."""
     return any(isinstance(getattr(message, f.name), Sealed) for f in fields(message))
 
 
@@ -65,21 +79,34 @@ _NAMES: dict[type, tuple[str, ...]] = {}
 
 
 def names_of(message: Message) -> tuple[str, ...]:
-    """Return the names of the fields of a message, which are looked up once for each type."""
+    """Return the names of the fields of a message. They are looked up once per type."""
     return names_of_type(type(message))
 
 
 def names_of_type(kind: type[Message]) -> tuple[str, ...]:
-    """Return the names of the fields of a type of message."""
+    """Return the names of the fields of a message type."""
     if kind not in _NAMES:
         _NAMES[kind] = tuple(f.name for f in fields(kind))
     return _NAMES[kind]
 
 
 def check_fields(message: Message) -> None:
-    """Raise `ProtocolError` where something hangs on a message that is none of its fields."""
-    known = names_of(message)
-    odd = [name for name in vars(message) if name not in known and not hasattr(type(message), name)]
+    """Check that a message has no attribute besides its declared fields.
+
+    The size of a message and the defenses only consider declared fields. An additional attribute
+    would be sent without being counted or defended.
+
+    Raises
+    ------
+    ProtocolError
+        If an attribute is neither a field nor an attribute of the class.
+    """
+    field_names = names_of(message)
+    odd = [
+        name
+        for name in vars(message)
+        if name not in field_names and not hasattr(type(message), name)
+    ]
     if odd:
         raise ProtocolError(
             f"{type(message).__name__} carries {', '.join(odd)}, which its class does not declare; "
@@ -88,9 +115,10 @@ def check_fields(message: Message) -> None:
 
 
 def emptied(message: Message) -> Message:
-    """Return a message without what is inside its sealed fields, itself if nothing is there.
+    """Return a message without the payload of its sealed fields.
 
-    Keys and ciphertexts are others in every run; all else is the same.
+    A message without such a payload is returned itself. Keys and ciphertexts differ between runs
+    with the same seed. All remaining content is equal, so that emptied messages can be compared.
     """
     values = ((f.name, getattr(message, f.name)) for f in fields(message))
     empty = {
@@ -102,28 +130,35 @@ def emptied(message: Message) -> Message:
 
 
 def summable() -> Any:
-    """Declare a message field that a secure sum adds over parties; all others must agree."""
+    """Declare a message field that a secure sum adds over parties.
+
+    Fields that are declared without `summable` must be equal in all replies that are added.
+    """
     return field(metadata={"summed": True})
 
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """Base of everything that crosses.
+    """Base class of all messages.
 
     Subclasses are frozen dataclasses whose fields are numpy arrays, numbers, strings, booleans,
-    None, or `Sealed` arrays. Arrays become read-only when the message is made.
+    None, or `Sealed` arrays. Arrays become read-only when the message is created.
 
     Attributes
     ----------
     discloses : frozenset of Reveal
-        The most a message of this type can reveal: everything, unless its class says otherwise.
+        Upper bound of the information that a message of this type can reveal. By default,
+        everything.
     verbatim : frozenset of str
-        Fields in which values of somebody's rows stand as they are: ends, summaries, thresholds. In
-        all others ``fedtrees check`` takes such a value for a leak.
+        Fields that are declared to contain unchanged values of private rows, for example the ends
+        of a column, summaries or thresholds. In all remaining fields, ``fedtrees check`` reports
+        such a value as a leak.
     traits : frozenset of Trait
-        Of this type alone: one that is derived from it, and may say more, has none of them.
-    row_statistics, leaf_value
-        Names of fields, for `Trait.STATISTICS` and `Trait.LEAVES`.
+        Traits of exactly this type. A subclass does not inherit them, because it may reveal more.
+    row_statistics : tuple of str
+        Names of the fields with sums over rows, for `Trait.STATISTICS`.
+    leaf_value : str
+        Name of the field with the predictions of leaves, for `Trait.LEAVES`.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset(Reveal)
@@ -134,10 +169,10 @@ class Message:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        known = _TYPES.get(cls.__name__)
-        if known is not None and known.__module__ != cls.__module__:
+        registered = _TYPES.get(cls.__name__)
+        if registered is not None and registered.__module__ != cls.__module__:
             raise ProtocolError(
-                f"two message types are called {cls.__name__!r} ({known.__module__} and "
+                f"two message types are called {cls.__name__!r} ({registered.__module__} and "
                 f"{cls.__module__}); rename one"
             )
         if "traits" not in vars(cls):
@@ -157,82 +192,94 @@ class Message:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.__post_init__()  # arrays come out of a pickle writeable
+        self.__post_init__()  # numpy unpickles arrays as writeable arrays
 
     @property
     def reveals(self) -> frozenset[Reveal]:
-        """What this very message reveals; at most `discloses`."""
+        """Kinds of information that this single message reveals, a subset of `discloses`."""
         return self.discloses
 
     def unit_of(self, field: str) -> tuple[Any, bool]:
-        """Return how many units of an array field make one, and whether its numbers are whole.
+        """Return the unit of an array field, and whether the field contains integers only.
 
-        A number, or an array for the last axis; what a channel's `within` takes.
+        The unit is the number of stored units that make one, for example ``2 ** g_bits`` for a
+        fixed-point gradient. It is a number, or an array for the last axis. `Channel.within` takes
+        both values.
         """
         return 1.0, getattr(self, field).dtype.kind in "iu"
 
     def numbers(self, field: str) -> np.ndarray[Any, Any]:
-        """Return an array field as the numbers that it holds, where it is packed."""
-        found: np.ndarray[Any, Any] = getattr(self, field)
-        return found
+        """Return the numbers of an array field, unpacked if it is stored in packed form."""
+        values: np.ndarray[Any, Any] = getattr(self, field)
+        return values
 
     @property
     def series(self) -> str:
-        """Which sums of replies a protocol combines: they must be over the same parties."""
+        """Name of the group of sums that a protocol combines.
+
+        All sums of a group must cover the same parties.
+        """
         return type(self).__name__
 
 
 def frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return a contiguous copy that cannot be made writeable again: its memory is bytes."""
+    """Return a contiguous copy of an array that cannot be made writeable again.
+
+    The memory of the copy belongs to a ``bytes`` object, which is why numpy refuses
+    ``flags.writeable = True``.
+    """
     if array.dtype.hasobject:
         raise ProtocolError("a message cannot carry an array of Python objects; use numbers")
     if array.size == 0:
         empty = np.empty(array.shape, array.dtype)
         empty.flags.writeable = False
         return empty
+    # The array was frozen before, for example by another message with the same array.
     if isinstance(array.base, bytes) and not array.flags.writeable:
         return array
     return np.ndarray(array.shape, array.dtype, array.tobytes())
 
 
 def message_type(name: str) -> type[Message] | None:
-    """Return the message class of that name, None if no installed module defines one."""
+    """Return the message class of this name, None if no installed module defines it."""
     if name not in _TYPES:
         load_families()
     return _TYPES.get(name)
 
 
 class _Having:
-    """Types by trait, as a class attribute: whatever families are installed."""
+    """Class attribute that lists the installed message types with given traits."""
 
     def __init__(self, reasons: Mapping[Trait, str], with_reasons: bool) -> None:
         self._reasons, self._with_reasons = reasons, with_reasons
 
     def __get__(self, part: object, owner: object = None) -> Any:
-        found = _having(tuple(self._reasons.items()), len(_TYPES))
-        return dict(found) if self._with_reasons else tuple(found)
+        # The number of registered types is part of the cache key: a family that is imported later
+        # adds types, and the list is then computed again.
+        matching = _having(tuple(self._reasons.items()), len(_TYPES))
+        return dict(matching) if self._with_reasons else tuple(matching)
 
 
 @cache
 def _having(traits: tuple[tuple[Trait, str], ...], _: int) -> dict[type[Message], str]:
-    every = sorted(_TYPES.items())
-    return {t: why for trait, why in traits for _, t in every if trait in t.traits}
+    registered = sorted(_TYPES.items())
+    return {t: why for trait, why in traits for _, t in registered if trait in t.traits}
 
 
 def having(*traits: Trait) -> Any:
-    """Declare a defense's `guards` or `requires`: message types with one of these traits."""
+    """Declare a defense's `guards` or `requires`: message types that have one of these traits."""
     load_families()
     return _Having(dict.fromkeys(traits, ""), with_reasons=False)
 
 
 def exempting(reasons: Mapping[Trait, str]) -> Any:
-    """Declare a defense's `exempts`: message types with these traits, and why each may cross."""
+    """Declare a defense's `exempts`: the message types with these traits, each with its reason."""
     load_families()
     return _Having(reasons, with_reasons=True)
 
 
 @cache
 def load_families() -> None:
-    """Import the messages of every family that is installed: entry points ``fedtrees.messages``."""
+    """Import the messages of every installed family (entry points ``fedtrees.messages``)."""
     for entry in entry_points(group="fedtrees.messages"):
         entry.load()

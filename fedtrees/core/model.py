@@ -1,4 +1,4 @@
-"""Models: anything that predicts, and can be told to somebody."""
+"""Interface of all models."""
 
 from typing import Any, Protocol, runtime_checkable
 
@@ -8,7 +8,11 @@ from numpy.typing import NDArray
 
 @runtime_checkable
 class Model(Protocol):
-    """What a training releases. How it is told is up to `fedtrees.messages.models.as_message`."""
+    """Result of a training. `fedtrees.messages.models.as_message` creates its release message."""
 
     def predict(self, X: NDArray[np.float32]) -> NDArray[Any]:
-        """Return scores of rows: of class 1, shape (n,), of every class, (n, K), or values."""
+        """Return scores or values of rows.
+
+        Scores of class 1, shape (n,), scores of every class, shape (n, K), or predicted values,
+        shape (n,).
+        """

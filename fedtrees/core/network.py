@@ -1,4 +1,9 @@
-"""Networks carry messages between parties and write every crossing down."""
+"""Networks carry messages between parties and record each of them in the transcript.
+
+A coordinator sends requests with `Network.ask` and broadcasts with `Network.tell`. Before a message
+leaves a party, its host applies the defenses. `LocalNetwork` runs all parties in one process. A
+federation (`fedtrees.federation`) reaches the remaining parties over a line to another machine.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,10 +32,16 @@ T = TypeVar("T")
 
 
 class Network(ABC):
-    """What a coordinator talks to; nothing in a protocol may depend on which network it is.
+    """Interface through which a coordinator communicates with the parties.
 
-    `declared`: Rows that each party said it has, by name; empty where nobody was asked.
-    `weighted`: Whether rows have sample weights.
+    A protocol must not depend on the implementation.
+
+    Attributes
+    ----------
+    declared : mapping of str to int
+        Number of rows that each party declared, by name. Empty if the parties were not asked.
+    weighted : bool
+        Whether rows have sample weights.
     """
 
     declared: Mapping[str, int] = MappingProxyType({})
@@ -38,18 +49,47 @@ class Network(ABC):
 
     @abstractmethod
     def ask(self, to: str, message: Message, *, why: str) -> list[Message]:
-        """Send a request to a role or a party and return the replies, in party order.
+        """Send a request to a role or a party and return the replies in party order.
 
-        Where a functionality hides the single replies, the list holds their sum alone.
+        If an ideal functionality or a cryptographic protocol hides the single replies, the list
+        contains only their sum.
+
+        Parameters
+        ----------
+        to : str
+            Name of a role or of a party.
+        message : Message
+            The request.
+        why : str
+            Reason for this disclosure, recorded in the transcript.
+
+        Returns
+        -------
+        replies : list of Message
         """
 
     @abstractmethod
     def tell(self, to: str, message: Message, *, why: str) -> Message:
-        """Send without reply; return the message as it left, after the defenses."""
+        """Send a message that has no reply.
+
+        Parameters
+        ----------
+        to : str
+            Name of a role or of a party.
+        message : Message
+            The message before the sender's defenses.
+        why : str
+            Reason for this disclosure, recorded in the transcript.
+
+        Returns
+        -------
+        message : Message
+            The message after the sender's defenses.
+        """
 
     @abstractmethod
     def note(self, message: Message, *, why: str) -> None:
-        """Write down what the acting party opened of what it had received; nothing crosses."""
+        """Record a message that the acting party decrypted. Nothing is sent."""
 
     @abstractmethod
     def members(self, role: str) -> list[str]:
@@ -57,44 +97,59 @@ class Network(ABC):
 
     @abstractmethod
     def publish(self, message: Message, *, why: str) -> Message:
-        """Tell the model to whoever wants it, the role ``public``; return it as it left."""
+        """Release the model to the role ``public``, and return it after the sender's defenses."""
 
     @abstractmethod
     def spend(self, mechanism: str, **release: Any) -> None:
-        """Enter noisy releases of the protocol's own into the ledger (`Context.spend`)."""
+        """Enter noisy releases of the protocol itself into the ledger (`Context.spend`)."""
 
     @abstractmethod
     def allowed_splits(
         self, tree: int, nodes: int, bins: int, level: Level | None = None
     ) -> NDArray[np.bool_] | None:
-        """Return which splits the defenses allow, bool, shape (nodes, bins); None: all."""
+        """Return which splits the defenses allow.
+
+        Parameters
+        ----------
+        tree : int
+            Number of the tree.
+        nodes, bins : int
+            Number of nodes that are to be split, and of candidate splits of each node.
+        level : Level, optional
+            Statistics of the nodes, for a defense that reads them.
+
+        Returns
+        -------
+        mask : bool array, shape (nodes, bins), or None
+            None if no defense restricts splits.
+        """
 
     @abstractmethod
     def shown_nodes(self, level: Level) -> NDArray[np.bool_]:
-        """Return of which nodes the defenses let other parties know, bool, shape (k,)."""
+        """Return of which nodes the defenses let other parties learn the rows, bool, shape (k,)."""
 
     @abstractmethod
     def reads_levels(self) -> tuple[bool, bool]:
-        """Tell whether a defense reads a `Level`, and whether it reads its class counts too."""
+        """Return whether a defense reads a `Level`, and whether it also reads its class counts."""
 
     @abstractmethod
     def cut_plan(self) -> CutPlan | None:
-        """Return how the defenses want cut points settled, None where no defense has a say."""
+        """Return how the defenses choose cut points, None if no defense changes the protocol."""
 
 
 class LocalNetwork(Network):
-    """Parties in one process, each beside its `Host`; others may be at the end of a line.
+    """Network of the parties of one process. Some parties may be reached over a line instead.
 
     Parameters
     ----------
     agreement : Agreement
-        What everybody knows.
+        Public facts that all parties know.
     streams : Streams
-        Randomness of what happens to messages on their way.
+        Randomness of the simulated network, for example of lost messages.
     rows : int or None
-        Declared training rows of all parties, where each counts once.
+        Declared number of training rows of all parties. None if rows have weights.
     transcript : Transcript, optional
-        Where crossings of the training are recorded.
+        Transcript that records the messages of the training. By default a new one.
     """
 
     def __init__(
@@ -109,24 +164,31 @@ class LocalNetwork(Network):
         self._hosts: dict[str, Host] = {}
         self._lines: dict[str, Host | Far] = {}
         self.transcript, self.inference = transcript or Transcript(), Transcript()
-        self._ledger = self.transcript  # of training and of predictions
+        self._ledger = self.transcript  # ledger of training and of predictions
         self.aggregation: Aggregation = self.defense.aggregation() or IdealSum()
         self._opening = self.aggregation.opening()
 
     def join(self, host: Host) -> None:
-        """Connect a party; replies come in the order of joining.
+        """Connect the host of a party. Replies are returned in the order of joining.
 
-        Raises `ProtocolError` if the name is taken.
+        Raises
+        ------
+        ProtocolError
+            If the name is taken.
         """
         self.reach(host.name, self.line(host))
         self._hosts[host.name] = host
         with acting(host.party):
-            host.party.net = proxy(self)  # what one party holds leads to nobody else's
+            # a weak reference, so that a party gives no access to another one
+            host.party.net = proxy(self)
 
     def reach(self, name: str, line: Host | Far) -> None:
-        """Connect a party by what is said to it.
+        """Connect a party by its host or by a line to its machine.
 
-        Raises `ProtocolError` if the name is taken.
+        Raises
+        ------
+        ProtocolError
+            If the name is taken.
         """
         if name in self._lines:
             raise ProtocolError(f"party names must be unique; {name!r} joined twice")
@@ -141,11 +203,11 @@ class LocalNetwork(Network):
 
     @property
     def parties(self) -> list[Party]:
-        """The parties in this process, behind their local data boundary."""
+        """The parties in this process, protected by their local data boundary."""
         return [host.party for host in self._hosts.values()]
 
     def party(self, name: str) -> Party:
-        """Return a party, behind its local data boundary; act as it to hand it rows to predict."""
+        """Return a party, protected by its local data boundary."""
         return self._hosts[name].party
 
     def context(self, name: str) -> Context:
@@ -153,15 +215,39 @@ class LocalNetwork(Network):
         return self._hosts[name].context
 
     def line(self, host: Host) -> Host | Far:
-        """Return what the network says to a party by: its host itself, in one process."""
+        """Return the object through which the network calls a host.
+
+        In one process, this is the host itself.
+        """
         return host
 
     def ask(self, to: str, message: Message, *, why: str) -> list[Message]:
-        """Send a request and return the replies, or their sum under a secure sum."""
+        """Send a request and return the replies in party order, or one message with their sum.
+
+        Parameters
+        ----------
+        to : str
+            Name of a role or of a party.
+        message : Message
+            The request before the sender's defenses.
+        why : str
+            Reason for this disclosure, recorded in the transcript.
+
+        Returns
+        -------
+        replies : list of Message
+            If the replies are summed securely, the list contains only the sum.
+
+        Raises
+        ------
+        ProtocolError
+            If a party does not reply, or if some replies are summed securely and some are not.
+        """
         self.transcript.rounds += 1
         sender, message, receivers = self._send(to, message, why)
         line_replies = self._each(receivers, lambda line: line.ask(message, why))
         replies = {name: self._there(name, reply, message) for name, reply in line_replies.items()}
+        # Without a secure sum, the transcript records each reply in plain form.
         if not any(reply.waits for reply in line_replies.values()):
             for name, reply in replies.items():
                 self.transcript.record(name, (sender,), reply, why)
@@ -173,13 +259,23 @@ class LocalNetwork(Network):
         return [total]
 
     def tell(self, to: str, message: Message, *, why: str) -> Message:
-        """Send without reply; return the message as it left."""
+        """Send a message that has no reply, and return it after the sender's defenses.
+
+        Parameters
+        ----------
+        to : str
+            Name of a role or of a party.
+        message : Message
+            The message before the sender's defenses.
+        why : str
+            Reason for this disclosure, recorded in the transcript.
+        """
         _, message, receivers = self._send(to, message, why)
         self._each(receivers, lambda line: line.tell(message, why))
         return message
 
     def costs(self, sealing: Sealing | None) -> dict[str, float]:
-        """Return what cryptography took, of all parties."""
+        """Return the costs of the cryptography of all parties: operation counts and CPU seconds."""
         ledgers = self.every(self.names, lambda line: line.ledgers())
         sums = {name: sums for name, (sums, _) in ledgers.items() if sums}
         if self._opening.ledger is not None:
@@ -191,12 +287,12 @@ class LocalNetwork(Network):
         }
 
     def note(self, message: Message, *, why: str) -> None:
-        """Write down what the acting party opened of what it had received; nothing crosses."""
+        """Record a message that the acting party decrypted. Nothing is sent."""
         name = self._sender().name
         self.transcript.record(name, (name,), message, why)
 
     def publish(self, message: Message, *, why: str) -> Message:
-        """Tell the model to whoever wants it, the role ``public``; return it as it left."""
+        """Release the model to the role ``public``, and return it after the sender's defenses."""
         name = self._sender().name
         message = self._leaving(name, message)
         self.transcript.roles[PUBLIC] = PUBLIC
@@ -204,24 +300,30 @@ class LocalNetwork(Network):
         return message
 
     def spend(self, mechanism: str, **release: Any) -> None:
-        """Enter noisy releases of the protocol's own into the ledger (`Context.spend`)."""
+        """Enter noisy releases of the protocol itself into the ledger (`Context.spend`)."""
         self.context(self._sender().name).spend(mechanism, **release)
 
     def predict(self, queries: Mapping[str, LocalData], what: str = "predict") -> NDArray[Any]:
-        """Let the parties predict rows of which each has some columns.
+        """Predict rows of which each party has some of the columns.
 
-        What crosses is in `inference`, a transcript of its own.
+        The messages are recorded in a separate transcript, `inference`.
 
         Parameters
         ----------
         queries : mapping of str to LocalData
-            What each holder has of the rows, without labels.
+            Columns of the rows to predict, without labels, by party.
         what : {"predict", "leaves"}
-            The coordinator's method.
+            Method of the coordinator that computes the answers.
+
+        Returns
+        -------
+        answers : array
+            Result of this method.
         """
         for name, query in queries.items():
             self._hosts[name].expect(query)
         coordinator: Any = self.party(self.transcript.coordinator)
+        # Predictions are recorded separately from the training, also if they fail.
         training, self.transcript = self.transcript, self.inference
         try:
             with acting(coordinator):
@@ -231,16 +333,16 @@ class LocalNetwork(Network):
         return answers
 
     def own_thresholds(self) -> dict[str, Mapping[tuple[int, int], tuple[int, float]]]:
-        """Return what each party alone knows of its splits, for the harness (`Party`)."""
+        """Return the splits that only their party knows, by party, as ground truth of metrics."""
         return {name: host.own(Party.own_thresholds) for name, host in self._hosts.items()}
 
     def sealing_of(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return what parties compute on sealed values with, for the harness."""
-        computing = [name for name in names if name in self._hosts]  # the public computes nothing
+        """Return the parties' parts of the computation on encrypted values, by party."""
+        computing = [name for name in names if name in self._hosts]  # the role public has no host
         return {name: self._hosts[name].sealing for name in computing}
 
     def own_bins(self) -> dict[str, Mapping[int, NDArray[np.int64]]]:
-        """Return the bins of each party's rows, for the harness (`Party`)."""
+        """Return the bins of each party's rows, by party, as ground truth of metrics."""
         return {name: host.own(Party.own_bins) for name, host in self._hosts.items()}
 
     def members(self, role: str) -> list[str]:
@@ -250,7 +352,17 @@ class LocalNetwork(Network):
     def allowed_splits(
         self, tree: int, nodes: int, bins: int, level: Level | None = None
     ) -> NDArray[np.bool_] | None:
-        """Return which splits the defenses allow, None where no defense has a say."""
+        """Return which splits the defenses allow, None if no defense restricts them.
+
+        Parameters
+        ----------
+        tree : int
+            Number of the tree.
+        nodes, bins : int
+            Number of nodes that are to be split, and of candidate splits of each node.
+        level : Level, optional
+            Statistics of the nodes, for a defense that reads them.
+        """
         party = acting_party()
         if party is None or not self.defense.restricts_splits:
             return None
@@ -258,58 +370,64 @@ class LocalNetwork(Network):
         return self.defense.candidates(mask, tree, replace(self.context(party.name), level=level))
 
     def shown_nodes(self, level: Level) -> NDArray[np.bool_]:
-        """Return of which nodes the defenses let other parties know; of all where none has a say.
+        """Return of which nodes the defenses let other parties learn the rows, bool, shape (k,).
 
-        Who knows the rows of one child and of the parent knows those of the other: pairs are shown
-        or hidden together.
+        A party that knows the rows of a node and of one of its children can compute those of the
+        second child. Therefore, both children are shown or both are hidden.
         """
         context = replace(self.context(self._sender().name), level=level)
         mask = self.defense.shown(np.ones(len(level.nodes), dtype=bool), level.tree, context)
         if len(mask) > 1:
+            # Nodes are in pairs of siblings, except the root.
             mask = np.repeat(mask.reshape(-1, 2).all(axis=1), 2)
         return mask
 
     def reads_levels(self) -> tuple[bool, bool]:
-        """Tell whether a defense reads a `Level`, and whether it reads its class counts too."""
+        """Return whether a defense reads a `Level`, and whether it also reads its class counts."""
         reads = self.defense.restricts_splits or self.defense.hides_nodes
         return reads, self.defense.counts_classes
 
     def cut_plan(self) -> CutPlan | None:
-        """Return how the defenses want cut points settled, None where no defense has a say."""
+        """Return how the defenses choose cut points, None if no defense changes the protocol."""
         settling = [i for i, p in enumerate(self.defense.parts) if p.cuts() is not None]
         self.transcript.acted.update(settling)
         return self.defense.cut_plan
 
     def _enter(self, reply: Reply) -> Reply:
-        """Enter what a party spent, and which defenses acted."""
+        """Record the budget events of a reply, and which defenses acted."""
         self._ledger.events += reply.events
         self._ledger.acted |= reply.acted
         return reply
 
     def every(self, names: Iterable[str], say: Callable[[Host | Far], T]) -> dict[str, T]:
-        """Say something to parties and return what each answers, in order."""
+        """Call a function with the line of each party and return the results by party, in order."""
         return {name: say(self._lines[name]) for name in names}
 
     def _each(self, names: Iterable[str], say: Callable[[Host | Far], Reply]) -> dict[str, Reply]:
-        """Say something to parties, and enter what each spent."""
+        """Call a function with the line of each party, and record what each party spent."""
         return {name: self._enter(reply) for name, reply in self.every(names, say).items()}
 
     def settle(self, names: Iterable[str]) -> None:
-        """Enter what parties spent since they were last heard of."""
+        """Record the budget events of parties since their last reply."""
         self._each(names, lambda line: line.spent())
 
     def _there(self, name: str, reply: Reply, message: Message) -> Message:
+        """Return the message of a reply, or raise `ProtocolError` if there is none."""
         if reply.message is None:
             raise ProtocolError(f"{name!r} gave no reply to {type(message).__name__}")
         return reply.message
 
     def _leaving(self, name: str, message: Message) -> Message:
-        """Return a message as it leaves the acting party."""
+        """Return a message of the acting party after its defenses."""
         message = self._hosts[name].leaving(message)
         self.settle([name])
         return message
 
     def _send(self, to: str, message: Message, why: str) -> tuple[str, Message, Sequence[str]]:
+        """Apply the defenses to a message of the acting party and record it.
+
+        Return the sender, the message as it was sent, and the receivers.
+        """
         if not why:
             raise ProtocolError(f"{type(message).__name__} needs a reason: why=...")
         name = self._sender().name
@@ -318,14 +436,16 @@ class LocalNetwork(Network):
         receivers = self.defense.audience(message, other_receivers, self.context(name))
         message = self._leaving(name, message)
         self.transcript.record(name, tuple(receivers), message, why)
+        # The server side also digests what it sent, to compare it with the clients' digests.
         self._opening.hear(receivers, message)
         return name, message, receivers
 
     def _wire(self, server: str, waiting: Mapping[str, Message]) -> Wire:
-        """Return what whoever opens a sum may know and do."""
+        """Return the access to the network that the opening side of one secure sum needs."""
         agreed = self.agreement
         shares = agreed.noise_shares(agreed.roles[next(iter(waiting))])
         kinds = {type(reply) for reply in waiting.values()}
+        # A sum over fewer replies would contain less noise than the privacy claim assumes.
         least = max((shares[kind] for kind in kinds & {*shares}), default=0)
 
         def ask(
@@ -341,6 +461,8 @@ class LocalNetwork(Network):
 
         def carried(heard: Mapping[str, Reply], why: str) -> dict[str, Message]:
             for name, reply in heard.items():
+                # A key holder may have decrypted a sum for itself. Its messages enter the
+                # transcript here.
                 host = self._hosts.get(name)
                 for opened_message, reason in host.kept() if host else ():
                     self.transcript.record(name, (name,), opened_message, reason)
@@ -357,12 +479,14 @@ class LocalNetwork(Network):
         return Wire(server, self._rows, agreed_sums, ask, seal, on_the_way, least)
 
     def _sender(self) -> Party:
+        """Return the acting party, or raise `ProtocolError` if it is not in this network."""
         party = acting_party()
         if party is None or party.name not in self._hosts:
             raise ProtocolError("only a party of this network can send; run it with acting(party)")
         return party
 
     def _resolve(self, to: str) -> list[str]:
+        """Return the names of the parties of a role, or the name of a single party."""
         if to in self._lines:
             return [to]
         members = self.members(to)

@@ -1,4 +1,4 @@
-"""Oracles: an inference endpoint that an adversary may ask, so many rows and no more."""
+"""Oracle: an inference endpoint that answers a limited number of queries of an adversary."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,34 +8,41 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError, ProtocolError, UsageError
 
-#: What an endpoint may answer; the first unless a threat says otherwise.
+#: Kinds of answers of an endpoint. The first is the default.
 ANSWERS = ("score", "leaf-ids", "label")
-#: Who says what others hold of a row: the asker, or they themselves, who look it up by its id.
+#: Source of the columns that the adversary does not have: ``chosen`` by the adversary itself, or
+#: looked up by the other parties (``held``, ``new``).
 RECORDS = ("chosen", "held", "new")
 
 Answer = Callable[..., NDArray[Any]]
 
 
 class Oracle:
-    """Answers inference queries, and counts them.
-
-    `log`: Rows of every query so far.
+    """Inference endpoint that answers queries and counts their rows.
 
     Parameters
     ----------
     answer : callable
-        From rows, float32, shape (n, d), and their ids if any, to what a query gets back.
+        Function from rows, float32, shape (n, d), and optionally their ids to the answers.
     budget : int
-        Rows that may be asked in all.
+        Total number of rows that may be queried.
     answers : {"score", "leaf-ids", "label"}
-        What comes back: scores, float64, (n,) or (n, K); the leaf of every tree, int32, (n, T); or
+        Kind of answers: scores, float64, (n,) or (n, K), the leaf of every tree, int32, (n, T), or
         the class, int32, (n,).
     records : {"chosen", "held", "new"}
-        ``chosen``: the asker gives whole rows. ``held``: it gives ids of training rows and its own
-        columns; others look up theirs, and what stands in their columns is not read. ``new``: the
-        same, and ids are places among the rows to predict (`fedtrees.core.view.View.asked`).
+        - ``chosen``: the adversary supplies all columns of each row.
+        - ``held``: it supplies ids of training rows and the values of its columns. The other
+          parties look up their columns. Values that the adversary supplies for these columns are
+          ignored.
+        - ``new``: as ``held``, but ids are positions among the rows to predict
+          (`fedtrees.core.view.View.asked`).
     width : int or None
-        Columns d of a row; None: it is not checked.
+        Number d of columns of a row. None: it is not checked.
+
+    Attributes
+    ----------
+    log : list of int
+        Number of rows of every query so far.
     """
 
     def __init__(
@@ -54,25 +61,26 @@ class Oracle:
 
     @property
     def left(self) -> int:
-        """Rows that may still be asked."""
+        """Number of rows that may still be queried."""
         return self.budget - sum(self.log)
 
     def query(self, X: NDArray[np.float32], ids: NDArray[np.int64] | None = None) -> NDArray[Any]:
-        """Return what the endpoint answers of some rows.
+        """Return the answers of the endpoint.
 
         Parameters
         ----------
         X : float32 array, shape (n, d)
-            NaN marks a missing value.
+            Rows. NaN marks a missing value.
         ids : int64 array, shape (n,), optional
-            Which rows, where others look up their columns (``records=held`` or ``new``).
+            Ids of the rows, if other parties look up their columns (``records=held`` or ``new``).
 
         Raises
         ------
         ProtocolError
-            If that is more than the budget has left; nothing is answered then.
+            If the query exceeds the remaining budget. It is not answered then.
         DataError
-            If these are no rows of d columns, or one is infinite or empty; nothing is counted then.
+            If the rows do not have d columns, or a row is infinite or empty. The query is not
+            counted then.
         """
         X = np.asarray(X, dtype=np.float32)
         self._check(X, ids)
@@ -85,9 +93,10 @@ class Oracle:
         return self._answer(X) if ids is None else self._answer(X, ids)
 
     def _check(self, X: NDArray[np.float32], ids: NDArray[np.int64] | None) -> None:
+        """Raise `DataError` if a query is malformed."""
         if X.ndim != 2 or (self.width is not None and X.shape[1] != self.width):
-            wanted = "n" if self.width is None else f"n, {self.width}"
-            raise DataError(f"the endpoint takes rows of shape ({wanted}); got {X.shape}")
+            shape = "n" if self.width is None else f"n, {self.width}"
+            raise DataError(f"the endpoint takes rows of shape ({shape}); got {X.shape}")
         bad = np.isinf(X).any(axis=1)
         if self.records == "chosen":
             bad |= np.isnan(X).all(axis=1)

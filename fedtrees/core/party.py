@@ -1,4 +1,9 @@
-"""Parties, and the local data boundary around what is theirs."""
+"""Parties, and the boundary that protects their local data.
+
+A party stores private state and replies to messages. Its attributes can be read only while the
+party acts, that is inside one of its methods that its host called. Any other access raises
+`LocalDataError`, so that a protocol cannot use data that no message carried.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +28,17 @@ Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
 def handles(message_type: type[Message], **rules: str) -> Callable[[Handler], Handler]:
-    """Mark a party's method as its answer to messages of one type.
+    """Register a method of a party as the handler of one message type.
 
     Parameters
     ----------
     message_type : type of Message
-        What the method takes.
+        Type of the messages that the method handles.
     **rules : str
-        For each field of the message, the rule by which the party keeps a dishonest sender from
-        changing how much noise the party adds, or how much it reveals. The documentation lists
-        them (`rules_of`); the method itself, or what it calls, checks them.
+        For each field of the message, the rule that the party checks. A rule prevents a dishonest
+        sender from changing how much noise the party adds, or how much it reveals. The
+        documentation lists the rules (`rules_of`). The handler, or a function that it calls, must
+        check them.
 
     Examples
     --------
@@ -53,9 +59,9 @@ def handles(message_type: type[Message], **rules: str) -> Callable[[Handler], Ha
 
 
 def rules_of(party: type[Party]) -> dict[type[Message], dict[str, str]]:
-    """Return the rules that a type of party states, by message type and field.
+    """Return the declared rules of a party class, by message type and field.
 
-    A method that overrides another one states only what it adds or changes.
+    A method that overrides another one declares only the rules that it adds or changes.
     """
     rules: dict[type[Message], dict[str, str]] = {}
     for base in reversed(party.__mro__):
@@ -67,7 +73,7 @@ def rules_of(party: type[Party]) -> dict[type[Message], dict[str, str]]:
 
 @contextmanager
 def acting(party: Party) -> Iterator[None]:
-    """Run a block as this party: inside, its private state can be read, nobody else's can."""
+    """Run a block as this party. Inside, only the private state of this party can be read."""
     token = _acting.set(party)
     try:
         yield
@@ -76,12 +82,12 @@ def acting(party: Party) -> Iterator[None]:
 
 
 def acting_party() -> Party | None:
-    """Return the party whose method is running, None outside of any."""
+    """Return the party whose method is running, None if no party acts."""
     return _acting.get()
 
 
 class _Walled(type):
-    """Let a party's own ``__init__`` read what it has just set."""
+    """Metaclass that lets a party's ``__init__`` read the attributes that it has just set."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         party: Any = cls.__new__(cls, *args, **kwargs)  # type: ignore[arg-type]
@@ -91,33 +97,38 @@ class _Walled(type):
 
 
 class Party(metaclass=_Walled):
-    """Someone who holds private state and answers messages.
+    """A party of a federation: it stores private state and replies to messages.
 
-    Every instance attribute but ``name`` sits behind local data boundary: it can be read and
-    written only while this party acts, that is inside one of its methods that the network called.
-    The wall is against mistakes in protocols, not against hostile Python.
+    Every instance attribute except ``name`` is local data. It can be read and written only while
+    this party acts, that is inside one of its methods that the network called. This boundary
+    detects mistakes in protocols. It does not resist hostile Python code.
 
-    `name`: Unique in its network, such as ``client-0``.
+    Parameters
+    ----------
+    name : str
+        Name of the party, unique in its network, for example ``client-0``.
 
     Attributes
     ----------
     streams : Streams
-        Its own randomness, handed out by the network it joins.
+        Secret randomness of this party, set by its host.
     row_hook : callable
-        What the defenses do to its rows' labels and gradients (`Defense.rows`, less its context),
-        handed out likewise.
+        Applies the defenses to the labels and gradients of the party's rows (`Defense.rows` without
+        its context), set by its host.
     before_sealing : callable
-        Passes a message through the defenses, for a party that seals what it sends by itself.
+        Applies the defenses to a message, for a party that encrypts its messages itself.
     queries : LocalData
-        Its columns of the rows to predict, where a model that nobody holds whole predicts.
+        The party's columns of the rows to predict, for a model that is distributed over parties.
     agreement : Agreement
-        Its own copy of what all parties agreed on before the run: public parameters, roles and
-        defenses. Public values are taken from here, and from no message.
+        The party's copy of the public facts that all parties agreed on before the run: parameters,
+        roles and defenses. A party takes public values from here, and never from a message.
     sealing : object
-        What it computes on sealed values with (`Protocol.sealing`), handed out likewise.
+        The party's part of the computation on encrypted values (`Protocol.sealing`), set by its
+        host.
     net : Network
-        The network it joined, for a party that asks somebody else than the coordinator before it
-        answers: an arbiter, what only it may read. A weak reference: it holds no other party.
+        The network of the party. A party uses it to send a request before it replies, for example
+        to the arbiter, which has the decryption key. It is a weak reference and gives no access to
+        another party.
     """
 
     role: ClassVar[str] = "party"
@@ -145,6 +156,8 @@ class Party(metaclass=_Walled):
 
     def __getattribute__(self, key: str) -> Any:
         value = object.__getattribute__(self, key)
+        # ``__dict__`` would give access to all attributes. Further special names are needed by
+        # Python.
         if _acting.get() is self or (key.startswith("__") and key != "__dict__"):
             return value
         if key == "__dict__" or (
@@ -162,21 +175,32 @@ class Party(metaclass=_Walled):
         object.__setattr__(self, key, value)
 
     def own_thresholds(self) -> Mapping[tuple[int, int], tuple[int, float]]:
-        """Return column and threshold of the splits of a model that only it knows.
+        """Return the column and threshold of each split that only this party knows.
 
-        By tree and node; a row goes left iff its value is below. What attacks are scored against.
+        The keys are tree and node. A row goes left if and only if its value is below the threshold.
+        Metrics use the result as ground truth.
         """
         return {}
 
     def own_bins(self) -> Mapping[int, NDArray[Any]]:
-        """Return the bin of every row, by column; -1: no value. What attacks are scored against.
+        """Return the bin of every row by column, -1 for a missing value.
 
-        Empty where a column has no bins that hold for all rows alike.
+        Metrics use the result as ground truth. It is empty if bins differ between nodes, so that a
+        row has no single bin.
         """
         return {}
 
     def answer(self, message: Message) -> Message | None:
-        """Let the handler of this message type answer it, behind the wall."""
+        """Pass a message to its handler and return the reply.
+
+        The handler runs inside the local data boundary of this party.
+
+        Raises
+        ------
+        ProtocolError
+            If the party has no handler for this message type, or if the handler returns something
+            else than a message or None.
+        """
         key = type(self)._handlers.get(type(message))
         if key is None:
             handled = ", ".join(sorted(t.__name__ for t in type(self)._handlers)) or "nothing"

@@ -1,7 +1,8 @@
-"""Why something does not fit, did not run or tells nothing: a code with its arguments.
+"""Reasons why something does not fit, did not run or has no result: codes with arguments.
 
-Whoever needs to know reads codes; sentences are written last, from ``reasons.csv`` beside this
-file: a code, its state and a template, whose fields are the code's arguments.
+Programs compare codes. Sentences are written at the very end from ``reasons.csv`` in this folder,
+which has a state and a template for each code. The fields of a template are the arguments of its
+code.
 """
 
 from __future__ import annotations
@@ -17,17 +18,25 @@ from typing import NamedTuple
 from fedtrees.core.errors import UsageError, did_you_mean
 
 Plain = str | int | float
-NO_CLAIM = "no-claim"  # state and status of an attack that ran to its end and returned no claim
-#: Whom a sentence is about, and what it says where nobody is named.
+NO_CLAIM = "no-claim"  # state and status of an attack that finished without a claim
+#: Arguments that name the subject of a sentence, with the words that replace a missing one.
 SLOTS = {"subject": "it", "protocol": "this protocol", "adversary": "the principals"}
 
 
 class Template(NamedTuple):
-    """How a code is said.
+    """State and wording of a code.
 
-    `state`: ``ok``; ``skip`` and ``unfit``, it does not apply and cannot be made to; ``limit``;
-    ``failed``; ``timeout``; ``undefined``; ``void``, a claim that does not hold; ``gap``, not run;
-    ``no-claim``, an attack ran to its end and returned no claim.
+    Attributes
+    ----------
+    state : str
+        - ``ok``: there is no obstacle.
+        - ``skip``, ``unfit``: it does not apply, and no option changes this.
+        - ``limit``, ``failed``, ``timeout``, ``undefined``
+        - ``void``: a claim is not valid.
+        - ``gap``: it was not run.
+        - ``no-claim``: an attack finished without a claim.
+    text : str
+        Template of the sentence.
     """
 
     state: str
@@ -35,11 +44,12 @@ class Template(NamedTuple):
 
     @property
     def fields(self) -> frozenset[str]:
-        """The names of the arguments."""
+        """Names of the arguments."""
         return frozenset(name for _, name, _, _ in Formatter().parse(self.text) if name)
 
 
 def _read() -> dict[str, Template]:
+    """Read the templates of all codes."""
     with (Path(__file__).parent / "reasons.csv").open(newline="", encoding="utf-8") as file:
         return {code: Template(state, text) for code, state, text in list(csv.reader(file))[1:]}
 
@@ -49,10 +59,14 @@ TEMPLATES: Mapping[str, Template] = _read()
 
 @dataclass(frozen=True, init=False)
 class Reason:
-    """A code and its arguments, by name: ``Reason("too-many-rows", rows=900, most=800)``.
+    """A code and its named arguments: ``Reason("too-many-rows", rows=900, most=800)``.
 
-    Raises `UsageError` if no template has the code, or its fields are others. What no code says is
-    ``Reason("other", text=...)``.
+    A reason without a code is written as ``Reason("other", text=...)``.
+
+    Raises
+    ------
+    UsageError
+        If no template has the code, or if the arguments are not the fields of its template.
     """
 
     code: str
@@ -69,7 +83,17 @@ class Reason:
 
     @classmethod
     def read(cls, code: str, args: str, text: str = "") -> Reason:
-        """Return what stands in a file: a code of another release is its text."""
+        """Read a reason from a file. If the code is from another release, its text is used.
+
+        Parameters
+        ----------
+        code : str
+            The code.
+        args : str
+            Arguments as JSON.
+        text : str
+            The sentence in the file.
+        """
         try:
             return cls(code, **json.loads(args or "{}"))
         except (TypeError, ValueError):  # a UsageError is a ValueError
@@ -77,27 +101,27 @@ class Reason:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing speaks against it."""
+        """Whether there is no obstacle."""
         return self.code == FITS.code
 
     @property
     def state(self) -> str:
-        """What kind of reason it is (`Template`)."""
+        """State of the code (`Template`)."""
         return TEMPLATES[self.code].state
 
     @property
     def status(self) -> str:
-        """The column ``status`` of a cell that ended for this reason."""
+        """Value of the column ``status`` for a cell that ended for this reason."""
         statuses = ("ok", "failed", "timeout", NO_CLAIM)
         return self.state if self.state in statuses else "skipped"
 
     @property
     def alike(self) -> Reason:
-        """The same of anybody: what groups things that have one reason."""
+        """The same reason without its subject, for grouping subjects with equal reasons."""
         return Reason(self.code, **{k: v for k, v in self.args if k not in SLOTS})
 
     def columns(self) -> dict[str, str]:
-        """Return it as the columns of ``rows.csv``."""
+        """Return the reason as columns of ``rows.csv``."""
         args = json.dumps(dict(self.args)) if self.args else ""
         codes = {"reason_code": self.code, "reason_args": args, "state_code": self.state}
         return {"reason": "" if self.ok else " ".join(str(self).split()), **codes}
@@ -108,7 +132,7 @@ class Reason:
 
 
 class Unfit(UsageError):
-    """Things that do not go together (exit code 2)."""
+    """Parts of a request do not fit together (exit code 2)."""
 
     def __init__(self, reason: Reason) -> None:
         self.reason = reason

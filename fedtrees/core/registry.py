@@ -1,7 +1,7 @@
-"""Names to classes: decorators, entry points, and plugin files.
+"""Registry: maps names to classes through decorators, entry points and plug-in files.
 
-The built-in protocols, defenses, attacks and datasets use the same entry points as other
-people's packages: groups ``fedtrees.protocols``, ``.defenses``, ``.attacks``, ``.behaviours``,
+The built-in protocols, defenses, attacks and data sets use the same entry points as external
+packages: the groups ``fedtrees.protocols``, ``.defenses``, ``.attacks``, ``.behaviours``,
 ``.metrics`` and ``.datasets``.
 """
 
@@ -19,23 +19,30 @@ from fedtrees.core.errors import UsageError, did_you_mean, short
 from fedtrees.core.specs import Spec, parse_grid
 
 Registered = TypeVar("Registered", bound=Callable[..., Any])
-PLUGIN = "fedtrees_plugin_"  # what modules of plugin files begin with
+PLUGIN = "fedtrees_plugin_"  # prefix of the module names of plug-in files
 _OURS = "fedtrees."
-#: Names with a meaning of their own in a suite: no defense, and all attacks that apply.
+#: Reserved names in a suite: no defense, and all applicable attacks.
 RESERVED = {"defense": "none", "attack": "all"}
 KINDS = ("protocol", "defense", "attack", "behaviour", "metric", "dataset", "sealing")
 
 
 class Registry:
-    """Everything that has a name on the command line.
+    """All classes and functions that have a name on the command line.
 
-    `describe`: Where truth is held (`fedtrees.isolation.plugins`): registers what stands for the
-    attacks of a file, by its path and sha256, without running it here, and tells whether it has
-    any.
-    `installed`: The same of one attack of another package: returns what stands for it.
-    `elsewhere`: Path and sha256 of the files that were told of in this way.
-    `attacks_here`: bool. Whether this is the process of attacks: all files run.
-    `unprotected`: bool. Whether attacks of plug-ins run on systems that cannot restrict them.
+    Attributes
+    ----------
+    describe : callable or None
+        Set in a process that has the ground truth (`fedtrees.isolation.plugins`). ``describe(path,
+        sha256)`` registers stand-ins for the attacks of a plug-in file without running the file
+        here. It returns whether the file has any attacks.
+    installed : callable or None
+        The same for one attack of an installed package: it returns its stand-in.
+    elsewhere : dict of str to str
+        Path and sha256 of the plug-in files that `describe` registered.
+    attacks_here : bool
+        Whether this process runs attacks. All plug-in files are then run here.
+    unprotected : bool
+        Whether plug-in attacks run on systems that cannot restrict them.
     """
 
     def __init__(self) -> None:
@@ -59,7 +66,7 @@ class Registry:
         return self._register("attack", name)
 
     def behaviour(self, name: str) -> Callable[[Registered], Registered]:
-        """Register what a cheating party does in place of its protocol."""
+        """Register a behaviour, which replaces the honest behaviour of a party."""
         return self._register("behaviour", name)
 
     def metric(self, name: str) -> Callable[[Registered], Registered]:
@@ -71,16 +78,21 @@ class Registry:
         return self._register("dataset", name)
 
     def _register(self, kind: str, name: str) -> Callable[[Registered], Registered]:
+        """Return a decorator that registers a class or function."""
+
         def mark(thing: Registered) -> Registered:
             origin = f"{thing.__module__}:{thing.__qualname__}"
             if kind == "attack" and self.describe and not self.attacks_here:
                 _check_not_here(name, thing)
             _check_name(kind, name)
-            # Built-in classes are loaded when they are needed, which may be later than a plug-in.
+            # A built-in class may be loaded later than a plug-in, and its name is taken even so.
+            # The entry points are read without importing the classes.
             taken = next((e.value for e in _entries(kind) if e.name == name), origin)
-            known = self._origin.setdefault((kind, name), taken)
-            if known != origin:
-                raise UsageError(f"{kind} {name!r} is already defined by {known}; rename {origin}")
+            registered_origin = self._origin.setdefault((kind, name), taken)
+            if registered_origin != origin:
+                raise UsageError(
+                    f"{kind} {name!r} is already defined by {registered_origin}; rename {origin}"
+                )
             if isinstance(thing, type):
                 thing.name = name  # type: ignore[attr-defined]
             self._known[kind][name] = thing
@@ -89,26 +101,29 @@ class Registry:
         return mark
 
     def names(self, kind: str) -> list[str]:
-        """Return all names of a kind, without importing what they stand for."""
+        """Return all names of a kind, without importing the classes."""
         return sorted({*self._known[kind], *(e.name for e in _entries(kind))})
 
     def is_ours(self, kind: str, name: str) -> bool:
-        """Tell whether a name is of this package, and nothing of another's runs if it is loaded."""
+        """Return whether a name belongs to this package, so that no external code is loaded."""
         return any(e.name == name and e.value.startswith(_OURS) for e in _entries(kind))
 
     def get(self, kind: str, name: str) -> Callable[..., Any]:
-        """Return the class or loader of that name.
+        """Return the class or function with this name.
 
-        Raises `UsageError` if the name is unknown (with the closest known one), or its package does
-        not import.
+        Raises
+        ------
+        UsageError
+            If the name is unknown, or if its package cannot be imported. The message suggests the
+            most similar known name.
         """
         if name not in self._known[kind]:
             for entry in _entries(kind):
                 if entry.name == name:
-                    there = None if self.attacks_here or kind != "attack" else self.installed
+                    stand_in = None if self.attacks_here or kind != "attack" else self.installed
                     try:
-                        if there is not None and not entry.value.startswith(_OURS):
-                            self._known[kind].setdefault(name, there(name))
+                        if stand_in is not None and not entry.value.startswith(_OURS):
+                            self._known[kind].setdefault(name, stand_in(name))
                             continue
                         self._known[kind].setdefault(name, entry.load())
                     except ImportError as err:
@@ -120,9 +135,12 @@ class Registry:
         return self._known[kind][name]
 
     def make(self, kind: str, spec: Spec) -> Any:
-        """Construct what a spec names, with its parameters.
+        """Create the object that a spec describes.
 
-        Raises `UsageError` if a parameter is unknown or missing, or its value is refused.
+        Raises
+        ------
+        UsageError
+            If a parameter is unknown or missing, or if its value is refused.
         """
         maker = self.get(kind, spec.name)
         parameters = inspect.signature(maker).parameters
@@ -142,12 +160,13 @@ class Registry:
 
 
 def _check_name(kind: str, name: str) -> None:
-    """Raise `UsageError` unless a name can be written in a suite and has no other meaning there."""
+    """Raise `UsageError` if a name is reserved or cannot be written in a suite."""
     if RESERVED.get(kind) == name or [s.name for s in parse_grid(name)] != [name]:
         raise UsageError(f"{kind} {name!r}: this name is reserved; choose another one")
 
 
 def _check_not_here(name: str, thing: Any) -> None:
+    """Refuse an attack of a plug-in file that was not recognised as a file of attacks."""
     if thing.__module__ in sys.modules and thing.__module__.startswith(PLUGIN):
         raise UsageError(
             f"attack {name!r} is registered by a file that does not say so; write @register.attack "
@@ -155,8 +174,9 @@ def _check_not_here(name: str, thing: Any) -> None:
         )
 
 
-@cache  # what is installed does not change under a process, and reading it takes 5 ms
+@cache  # installed packages do not change while a process runs, and reading them takes 5 ms
 def _entries(kind: str) -> tuple[Any, ...]:
+    """Return the entry points of a kind."""
     return tuple(entry_points(group=f"fedtrees.{kind}s"))
 
 
@@ -164,7 +184,7 @@ register = Registry()
 
 
 def loaded_plugins(attacks: bool = True) -> tuple[tuple[str, str], ...]:
-    """Return path and sha256 of every plugin file in use.
+    """Return path and sha256 of every plug-in file in use.
 
     Parameters
     ----------
@@ -172,17 +192,20 @@ def loaded_plugins(attacks: bool = True) -> tuple[tuple[str, str], ...]:
         Whether to include the files of attacks, which do not run in this process.
     """
     plugins = (m for name, m in sys.modules.items() if name.startswith(PLUGIN))
-    here = ((str(m.__file__), str(vars(m)["__sha256__"])) for m in plugins)
-    return (*here, *register.elsewhere.items()) if attacks else tuple(here)
+    imported = ((str(m.__file__), str(vars(m)["__sha256__"])) for m in plugins)
+    return (*imported, *register.elsewhere.items()) if attacks else tuple(imported)
 
 
 def load_plugin(path: str | Path, sha256: str = "") -> str:
-    """Run a Python file so that its ``@register`` decorators take effect; return its sha256.
+    """Run a Python file so that its ``@register`` decorators take effect, and return its sha256.
 
-    Where truth is held, a file of attacks does not run: see `Registry.describe`.
+    In a process that has the ground truth, a file with attacks is not run (`Registry.describe`).
 
-    Raises `UsageError` if the file does not exist, does not import, is not the one with the sha256
-    given, or has attacks beside something else.
+    Raises
+    ------
+    UsageError
+        If the file does not exist, cannot be imported, does not have the given sha256, or contains
+        attacks and other classes.
     """
     file = Path(path).resolve()
     if not file.is_file():
@@ -194,8 +217,8 @@ def load_plugin(path: str | Path, sha256: str = "") -> str:
     name = f"{PLUGIN}{digest[:12]}"
     if name in sys.modules or register.elsewhere.get(str(file)) == digest:
         return digest
-    there = None if register.attacks_here or b"attack" not in source else register.describe
-    if there is not None and there(str(file), digest):
+    describe = None if register.attacks_here or b"attack" not in source else register.describe
+    if describe is not None and describe(str(file), digest):
         register.elsewhere[str(file)] = digest
         return digest
     spec = importlib.util.spec_from_file_location(name, file)

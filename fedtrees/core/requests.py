@@ -1,9 +1,9 @@
 """Checks of a request against the agreement that all parties made before the run.
 
 The sender of a request may be dishonest. A party therefore takes every public value, such as the
-number of clients, the number of trees or the units of sums, from its own copy of the agreement
-(`fedtrees.core.host.Agreement`). Where a message repeats such a value, or numbers a request, the
-party compares the two with the functions of this module and refuses to answer if they differ.
+number of clients, the number of trees or the units of sums, from its copy of the agreement
+(`fedtrees.core.host.Agreement`). If a message repeats such a value, or numbers a request, the party
+compares the two with the functions of this module and refuses to answer if they differ.
 """
 
 from collections.abc import Iterable
@@ -25,9 +25,9 @@ def refuse(message: Message, field: str, rule: str) -> NoReturn:
     message : Message
         The message that was received.
     field : str
-        Name of the field whose value is not allowed, empty if the whole message is.
+        Name of the field whose value is not allowed, empty if the complete message is not allowed.
     rule : str
-        What the agreement allows, as a clause.
+        The rule of the agreement, as a clause.
 
     Raises
     ------
@@ -48,10 +48,14 @@ def check_equal(message: Message, field: str, agreed: Any, what: str) -> None:
 
     Parameters
     ----------
+    message : Message
+        The message that was received.
+    field : str
+        Name of the field.
     agreed : number, str, tuple or array
         The value of the agreement.
     what : str
-        What the value is, such as ``"the number of bins"``.
+        Name of the value in an error message, such as ``"the number of bins"``.
 
     Raises
     ------
@@ -65,17 +69,17 @@ def check_equal(message: Message, field: str, agreed: Any, what: str) -> None:
         refuse(message, field, f"{what} is agreed to be {' '.join(shown.split())}")
 
 
-#: Largest size of a number that a sender may choose. Sums of a hundred thousand such numbers are
-#: finite in single precision, so that predictions cannot overflow.
+#: Largest absolute value of a number that a sender may choose. Sums of a hundred thousand such
+#: numbers are finite in single precision, so that predictions cannot overflow.
 LARGEST = 1e30
 
 
 def check_bounded(message: Message, field: str) -> None:
-    """Refuse numbers that are not finite, or larger than `LARGEST`.
+    """Refuse numbers that are not finite, or larger than `LARGEST` in absolute value.
 
-    Such a number makes a computation fail, or its result undefined, for those rows only that it
+    For such a number, a computation fails or is undefined only for the rows that the number
     reaches. The sender would learn from the failure whether there is such a row, and no noise
-    protects this answer. The check depends on the message alone.
+    protects this answer. The check therefore depends only on the message.
     """
     values = np.asarray(getattr(message, field))
     if not (np.abs(values) <= LARGEST).all():
@@ -83,14 +87,31 @@ def check_bounded(message: Message, field: str) -> None:
 
 
 def check_among(message: Message, field: str, allowed: Iterable[Any], what: str) -> None:
-    """Refuse a field that is none of the allowed values (`check_equal`)."""
+    """Refuse a field with a value that is not allowed.
+
+    Parameters
+    ----------
+    message : Message
+        The message that was received.
+    field : str
+        Name of the field.
+    allowed : iterable
+        Allowed values.
+    what : str
+        Name of the value in an error message.
+
+    Raises
+    ------
+    BeyondParametersError
+        If the field has another value.
+    """
     allowed_values = list(allowed)
     if getattr(message, field) not in allowed_values:
         refuse(message, field, f"{what} is one of {short(allowed_values)}")
 
 
 class Turns:
-    """The numbered requests of one kind that a party answers: each number once, in order.
+    """Numbered requests of one kind: a party answers each number once, in order.
 
     A second answer to the same request would spend the privacy budget a second time, or reuse a
     stream of noise, so that the difference of two answers is exact.
@@ -98,11 +119,11 @@ class Turns:
     Parameters
     ----------
     count : int
-        How many requests the agreement allows.
+        Number of requests that the agreement allows.
     first : int
-        Number of the first one.
+        Number of the first request.
     gaps : bool
-        Whether numbers may be left out, because a round may be another party's.
+        Whether numbers may be left out, because a round may belong to another party.
     """
 
     def __init__(self, count: int, first: int = 0, *, gaps: bool = False) -> None:
@@ -111,11 +132,11 @@ class Turns:
 
     @property
     def last(self) -> int:
-        """Number of the request that was answered last; one below the first if none was."""
+        """Number of the last answered request, one below the first number if there was none."""
         return self.next - 1
 
     def take(self, message: Message, field: str) -> int:
-        """Accept the number of a request; raises `BeyondParametersError` if it is not its turn."""
+        """Accept the number of a request. Raises `BeyondParametersError` if it is not its turn."""
         number = int(getattr(message, field))
         if self.first <= number < self.next:
             refuse(message, field, "this request was answered before; each is answered once")
@@ -129,13 +150,13 @@ class Turns:
 
 
 class Once:
-    """A request that a party answers a single time in a run (`Turns`)."""
+    """A request that a party answers only once in a run (`Turns`)."""
 
     def __init__(self) -> None:
         self.answered = False
 
     def take(self, message: Message, rule: str = "") -> None:
-        """Accept the first request; raises `BeyondParametersError` if there was one before."""
+        """Accept the first request. Raises `BeyondParametersError` for every further one."""
         if self.answered:
             refuse(message, "", rule or "it was answered before, and is answered once")
         self.answered = True

@@ -1,6 +1,6 @@
-"""The columns of ``rows.csv``: what each one holds, how it is written and how it is read.
+"""Columns of ``rows.csv``: their meaning, and how their values are written and read.
 
-The keys in its column ``metric`` are in `fedtrees.core.columns`.
+`fedtrees.core.columns` describes the keys in the column ``metric``.
 """
 
 import csv
@@ -17,9 +17,10 @@ from fedtrees.core.guarantee import Guarantee, join, parse
 
 Value = str | float | tuple[Guarantee, ...] | None
 Kind = Literal["text", "whole", "number", "guarantee"]
-# Larger whole numbers do not survive being read as a float.
+# Larger integers cannot be represented exactly by a float.
 MOST_WHOLE = 2**53 - 1
-#: References of who holds labels and trains with nobody else (`Protocol.alone`): rows, or columns.
+#: Names of the baselines that each label-holding party trains on its local data: its rows
+#: (horizontal) or its columns (vertical), see `Protocol.alone`.
 LOCAL_ONLY, ACTIVE_ONLY = ALONE = ("local-only", "active-only")
 
 
@@ -27,9 +28,15 @@ LOCAL_ONLY, ACTIVE_ONLY = ALONE = ("local-only", "active-only")
 class Column:
     """One column.
 
-    `kind`: ``text``; ``whole``, a whole number that every row has; ``number``, NaN where there is
-    none; ``guarantee``, a sequence of `Guarantee`, None where nothing is stated. `later`: Runs of
-    before do not have it.
+    Attributes
+    ----------
+    name, meaning : str
+        Name of the column, and its description.
+    kind : {"text", "whole", "number", "guarantee"}
+        ``whole`` is an integer that every row has. A missing ``number`` is NaN. ``guarantee`` is a
+        sequence of `Guarantee`, None if nothing is claimed.
+    later : bool
+        Whether runs of earlier releases lack the column.
     """
 
     name: str
@@ -38,9 +45,12 @@ class Column:
     later: bool = False
 
     def plain(self, value: Any) -> str | int | float | None:
-        """Return a value as a plain JSON type, None for a number that is not there.
+        """Return a value as a plain JSON type, None for a missing number.
 
-        Raises `UsageError` if the column holds something else.
+        Raises
+        ------
+        UsageError
+            If the value is not of the column's kind.
         """
         if value is None or value == "":
             return None if self.kind in ("whole", "number") else ""
@@ -56,9 +66,12 @@ class Column:
         raise UsageError(f"a row's {self.name!r} is {value!r}; that column holds a {self.kind}")
 
     def read(self, text: str) -> Value:
-        """Return the value that stands in a file.
+        """Convert the text in a file to a value.
 
-        Raises `UsageError` if the text is not of the column's kind.
+        Raises
+        ------
+        UsageError
+            If the text is not of the column's kind.
         """
         try:
             if self.kind == "guarantee":
@@ -78,7 +91,7 @@ class Column:
         return text
 
 
-#: What a spreadsheet takes for the beginning of a formula.
+#: First characters of a cell that a spreadsheet interprets as a formula.
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 COLUMNS = (
@@ -137,7 +150,10 @@ _BY_NAME = {column.name: column for column in COLUMNS}
 def plain(row: Mapping[str, Any]) -> dict[str, str | int | float | None]:
     """Return a row as plain JSON types.
 
-    Raises `UsageError` if it has a column that is not known, or a value of the wrong kind.
+    Raises
+    ------
+    UsageError
+        If the row has an unknown column, or a value of the wrong kind.
     """
     for name in row:
         if name not in _BY_NAME:
@@ -146,12 +162,15 @@ def plain(row: Mapping[str, Any]) -> dict[str, str | int | float | None]:
 
 
 def is_result(row: Mapping[str, Any]) -> bool:
-    """Tell whether a row is what others must find, too: of no cost, no diagnosis, no part."""
+    """Return whether a repeated run must reproduce a row.
+
+    Costs, diagnostics and rows about a part may differ between repetitions.
+    """
     return row["measure_class"] not in ("cost", "diagnostic") and not row["part"]
 
 
 def write(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return plain rows as CSV, the header first."""
+    """Return plain rows as CSV with a header."""
     out = io.StringIO()
     writer = csv.DictWriter(out, list(_BY_NAME), lineterminator="\n")
     writer.writeheader()

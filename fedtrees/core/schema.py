@@ -1,4 +1,8 @@
-"""What everyone in a federation knows of a table: columns, kinds, classes, public ranges."""
+"""Schema and rows of a table.
+
+The schema is public: all parties of a federation know the columns, their kinds, the classes of the
+target and the declared ranges. A `Table` contains private rows with labels.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +23,28 @@ Kind = Literal["continuous", "categorical"]
 class Feature:
     """One column of the feature table.
 
-    Raises `DataError` if the range is empty, or the cut points are not at least two, finite and
-    increasing.
+    Raises
+    ------
+    DataError
+        If the declared range is empty, or if the cut points are not at least two finite, increasing
+        numbers.
     """
 
     name: str  # column name, unique in its schema
-    # {"continuous", "categorical"}: categorical columns hold ordinal codes 0, 1, ... as floats.
+    # A categorical column contains the ordinal codes 0, 1, ... as floats.
     kind: Kind = "continuous"
-    # low, high: declared *public* range, never computed from private rows. None: not declared.
+    # low, high: the declared public range. It is never computed from private rows. None if it is
+    # not declared.
     low: float | None = None
     high: float | None = None
-    # names of the codes of a categorical column, else empty. Declared knowledge: parties agree on
-    # the codes beforehand, so everybody knows that each of them may occur, also one that a single
-    # party's rows or held-out rows alone have.
+    # Names of the codes of a categorical column, else empty. The parties agree on the codes before
+    # the training. Therefore each of them knows that every code may occur, including a code that
+    # only occurs in the rows of one party or in the test data.
     categories: tuple[str, ...] = ()
-    # declared public cut points as XGBoost reports them: a sentinel below every value, then the
-    # upper border of every bin, increasing. Empty: not declared.
+    # Declared public cut points in the format of XGBoost: a sentinel below every value, then the
+    # upper border of every bin, increasing. Empty if they are not declared.
     cuts: tuple[float, ...] = ()
-    complete: bool = False  # declared knowledge: no row lacks a value. False: some may.
+    complete: bool = False  # declared: no row has a missing value here. False if some rows may.
 
     def __post_init__(self) -> None:
         cuts = np.asarray(self.cuts, dtype=np.float32)
@@ -55,7 +63,7 @@ class Feature:
 
     @property
     def declared_range(self) -> tuple[float, float] | None:
-        """The smallest and the largest value that is declared possible, None where none is."""
+        """Smallest and largest value that are declared possible, None if no range is declared."""
         if self.low is not None and self.high is not None:
             return self.low, self.high
         if self.kind == "categorical" and self.categories:
@@ -63,9 +71,10 @@ class Feature:
         return None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the feature as plain JSON types; cut points only where they are declared.
+        """Return the feature as plain JSON types.
 
-        Whether it is complete, its values tell.
+        The cut points are included only if they are declared. `complete` is not included, because
+        it follows from the values.
         """
         plain = {**vars(self), "categories": list(self.categories), "cuts": list(self.cuts)}
         return {k: v for k, v in plain.items() if k != "complete" and (k != "cuts" or v)}
@@ -73,10 +82,10 @@ class Feature:
 
 @dataclass(frozen=True)
 class OneHot:
-    """Binary columns that together tell one category: one of them is 1 in a row, the rest are 0."""
+    """Group of binary columns that encode one category: exactly one of them is 1 in each row."""
 
     columns: tuple[str, ...]  # names, two or more
-    empty: bool = False  # whether all of them may be 0, where the category is missing
+    empty: bool = False  # whether all columns may be 0, which encodes a missing category
 
     def to_json(self) -> dict[str, Any]:
         """Return the group as plain JSON types."""
@@ -85,17 +94,21 @@ class OneHot:
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns, in order, and the classes of the target.
+    """The columns in their order, and the classes of the target.
 
-    Raises `DataError` if names repeat, or groups name too few, unknown or one another's columns.
+    Raises
+    ------
+    DataError
+        If two columns have the same name, or if a one-hot group has fewer than two columns, an
+        unknown column, or a column of another group.
     """
 
     features: tuple[Feature, ...]
     target: str
-    # name of each class code; of two, code 1 is the positive class. Empty: a numeric target.
-    # Declared knowledge, as categories are.
+    # Name of each class code. With two classes, code 1 is the positive class. Empty for a numeric
+    # target. The classes are declared before the training, as the categories are.
     classes: tuple[str, ...] = ("0", "1")
-    groups: tuple[OneHot, ...] = ()  # columns that are one category each, declared likewise
+    groups: tuple[OneHot, ...] = ()  # declared one-hot groups
 
     def __post_init__(self) -> None:
         names = Counter(f.name for f in self.features)
@@ -126,39 +139,45 @@ class Schema:
 
     @property
     def attributes(self) -> tuple[tuple[int, ...], ...]:
-        """Columns of each attribute, a one-hot group or a column by itself, in column order."""
+        """Columns of each attribute in column order.
+
+        An attribute is a one-hot group or a single column.
+        """
         at = {name: c for c, name in enumerate(self.names)}
         groups = [tuple(at[name] for name in g.columns) for g in self.groups]
         grouped = {c for columns in groups for c in columns}
-        alone = [(c,) for c in range(len(self.features)) if c not in grouped]
-        return tuple(sorted([*groups, *alone]))
+        single = [(c,) for c in range(len(self.features)) if c not in grouped]
+        return tuple(sorted([*groups, *single]))
 
     @property
     def categorical(self) -> NDArray[np.bool_]:
-        """Mask, shape (d,), of the columns compared by equality."""
+        """Mask, shape (d,), of the columns that are compared by equality."""
         return np.array([f.kind == "categorical" for f in self.features], dtype=bool)
 
     @property
     def complete(self) -> NDArray[np.bool_]:
-        """Mask, shape (d,), of the columns in which no row lacks a value."""
+        """Mask, shape (d,), of the columns that have no missing value in any row."""
         return np.array([f.complete for f in self.features], dtype=bool)
 
     @property
     def ranges(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Declared ends of all features, codes included, float32, shape (d,); NaN: none."""
+        """Declared lower and upper ends of all features, including codes.
+
+        Two float32 arrays, shape (d,). NaN marks a feature without a declared range.
+        """
         ends = [f.declared_range or (np.nan, np.nan) for f in self.features]
         both = np.array(ends, dtype=np.float32).reshape(-1, 2)
         return both[:, 0], both[:, 1]
 
     def of_columns(self, columns: Iterable[int]) -> Schema:
-        """Return the schema of some columns; a group of which one is left out is none."""
+        """Return the schema of some columns. One-hot groups that lose a column are dropped."""
         features = tuple(self.features[c] for c in columns)
         names = {f.name for f in features}
         groups = tuple(g for g in self.groups if names.issuperset(g.columns))
         return replace(self, features=features, groups=groups)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the schema as plain JSON types; groups only where they are declared."""
+        """Return the schema as plain JSON types. Groups are included only if they are declared."""
         plain = {
             "features": [f.to_json() for f in self.features],
             "target": self.target,
@@ -168,7 +187,7 @@ class Schema:
 
 
 def read_only(array: Any, kind: type) -> NDArray[Any]:
-    """Return a contiguous view of a dtype that cannot be written through."""
+    """Return a contiguous read-only view of an array with the given dtype."""
     view: NDArray[Any] = np.ascontiguousarray(array, dtype=kind).view()
     view.flags.writeable = False
     return view
@@ -176,11 +195,11 @@ def read_only(array: Any, kind: type) -> NDArray[Any]:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Rows with labels."""
+    """Rows with labels. The arrays are read-only."""
 
-    X: NDArray[np.float32]  # shape (n, d): features; NaN marks a missing value
+    X: NDArray[np.float32]  # shape (n, d): features. NaN marks a missing value.
     y: NDArray[Any]  # int64 or float64 array, shape (n,): class codes, or a numeric target
-    # shape (n,): sample weights; None: every row counts 1
+    # Sample weights, shape (n,). None if every row counts 1.
     weight: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
@@ -196,7 +215,7 @@ class Table:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.__post_init__()  # arrays come out of a pickle writeable
+        self.__post_init__()  # numpy unpickles arrays as writeable arrays
 
     def _keep(self, name: str, array: NDArray[Any], kind: type) -> None:
         object.__setattr__(self, name, read_only(array, kind))
@@ -211,12 +230,15 @@ class Table:
 
     @staticmethod
     def empty(schema: Schema) -> Table:
-        """Return a table of such columns without rows."""
+        """Return a table without rows that has the columns of the schema."""
         return Table(np.zeros((0, len(schema.features)), np.float32), np.zeros(0, np.int64))
 
     @staticmethod
     def concat(tables: list[Table]) -> Table:
-        """Stack tables of the same width; a weight is 1 where only other tables have weights."""
+        """Stack tables with the same columns.
+
+        If only some tables have weights, the rows of the remaining tables get the weight 1.
+        """
         weight = None
         if any(t.weight is not None for t in tables):
             parts = [np.ones(len(t)) if t.weight is None else t.weight for t in tables]

@@ -1,4 +1,4 @@
-"""Sealed values: message fields that only their keyholders can open."""
+"""Sealed values: message fields that only their keyholders can read."""
 
 from __future__ import annotations
 
@@ -11,21 +11,25 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Sealed:
-    """A value that crosses closed.
+    """A protected array in a message.
 
-    What is inside is not here: the ideal functionality hands it to those who may open it. Real
-    cryptography has its ciphertext as `payload`.
+    If the ideal functionality protects the array, this object does not contain it: the
+    functionality gives it to the parties that may read it. Cryptography stores its ciphertext as
+    `payload`.
 
     Attributes
     ----------
     keyholders : tuple of str
-        Parties that can open it by themselves; empty: only a sum of several is ever opened.
+        Names of the parties that can read the array. Empty: only sums of several arrays are ever
+        opened.
     shape : tuple of int
-        Of the array inside.
+        Shape of the array.
     dtype : str
-        Its dtype, as numpy writes it.
+        Its dtype, in the notation of numpy.
     nbytes : int
-        Bytes that cross; of the ideal functionality as many as the open array takes.
+        Number of bytes that are sent. The ideal functionality counts those of the plain array.
+    payload : bytes
+        The ciphertext, empty for the ideal functionality.
     """
 
     keyholders: tuple[str, ...]
@@ -44,17 +48,17 @@ class Sealed:
 
 @dataclass(frozen=True)
 class Sealing:
-    """How a protocol computes on sealed values in one run.
+    """Implementation of the computation on encrypted values in one run.
 
     Attributes
     ----------
     keyholder : str
-        The role that has the private key.
+        Role that has the private key.
     private, public : callable
-        Make what a party of that role computes with, and what any other does, which has no private
-        key in it.
+        Create the object with which a party computes: with the private key for the keyholder, and
+        without it for all remaining roles.
     costs : callable
-        What it took by name, from the ledgers of all parties.
+        Computes the costs by name from the ledgers of all parties.
     """
 
     keyholder: str
@@ -63,5 +67,5 @@ class Sealing:
     costs: Callable[[Iterable[Any]], Mapping[str, float]]
 
     def part(self, role: str) -> Any:
-        """Make what a party computes with."""
+        """Create the object with which a party of this role computes."""
         return self.private() if role == self.keyholder else self.public()

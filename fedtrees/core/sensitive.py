@@ -1,4 +1,4 @@
-"""Others' rows as a threat tells them: all but one attribute."""
+"""Background knowledge of attribute inference: the victims' rows without one attribute."""
 
 from dataclasses import dataclass
 
@@ -11,11 +11,16 @@ from fedtrees.core.view import View
 
 @dataclass(frozen=True, eq=False)
 class Told:
-    """Others' rows as a threat tells them.
+    """Rows of the victims of which the threat model declares all attributes but one known.
 
-    `rows`: n rows with labels, missing values in the sensitive attribute.
-    `ids`: int64 array, shape (n,).
-    `columns`: Of the attribute.
+    Attributes
+    ----------
+    rows : Table
+        n rows with labels. The values of the sensitive attribute are missing.
+    ids : int64 array, shape (n,)
+        Ids of the rows.
+    columns : tuple of int
+        Columns of the sensitive attribute.
     """
 
     rows: Table
@@ -24,15 +29,20 @@ class Told:
 
     @staticmethod
     def of(view: View) -> "Told | None":
-        """Return what a view tells, None unless all attributes but one and all labels are."""
+        """Return the declared rows of a view.
+
+        None unless the labels and exactly all attributes but one are declared for the same rows.
+        """
         if view.entries is None or view.known is None or not len(view.entries):
             return None
-        given, X = view.entries.of_all_rows
+        known_columns, X = view.entries.of_all_rows
         ids = np.unique(view.entries.ids)
-        left = [a for a in view.schema.attributes if not np.isin(a, given).any()]
+        unknown_attributes = [
+            a for a in view.schema.attributes if not np.isin(a, known_columns).any()
+        ]
         order = np.argsort(view.known.ids)
-        if len(left) != 1 or not np.array_equal(view.known.ids[order], ids):
+        if len(unknown_attributes) != 1 or not np.array_equal(view.known.ids[order], ids):
             return None
-        whole = np.full((len(ids), len(view.schema.features)), np.nan, dtype=np.float32)
-        whole[:, given] = X
-        return Told(Table(whole, view.known.table.y[order]), ids, left[0])
+        values = np.full((len(ids), len(view.schema.features)), np.nan, dtype=np.float32)
+        values[:, known_columns] = X
+        return Told(Table(values, view.known.table.y[order]), ids, unknown_attributes[0])

@@ -1,9 +1,10 @@
-"""What acts before noise, and so changes what one row can move there: found, and refused.
+"""Order of defenses: refuse a part that acts before noise and can increase the sensitivity.
 
-Noise is calibrated to the most that a row which comes or goes moves a release (Dwork et al. 2006).
-What is done to a release costs nothing more; what is done before changes how far a row moves it.
-So a part that acts before must say that it brings no two tables farther apart
-(`Defense.nonexpansive`), or is refused, with the order that is right where there is one.
+Noise is calibrated to the sensitivity, the largest change of a release when one row is added or
+removed (Dwork et al. 2006). Processing after the noise does not change the privacy cost. Processing
+before the noise can change the sensitivity. Therefore, a part that acts before must declare that it
+does not increase the distance of two tables (`Defense.nonexpansive`). Otherwise it is refused, and
+the error suggests a correct order if there is one.
 """
 
 from collections.abc import Collection, Sequence
@@ -12,27 +13,32 @@ from fedtrees.core.defense import Defense, Site
 from fedtrees.core.messages import Reveal
 from fedtrees.core.reasons import Reason
 
-#: What is done to single rows goes into all that is made of their labels.
+#: A change of labels also changes everything that is computed from labels.
 _OF_ROWS = ("labels", "gradients", "example-gradients")
-#: Restrictions add up: one more never widens another, whichever is first.
+#: The order of restrictions is irrelevant, because their masks are intersected.
 _RESTRICTIONS = ("candidates", "shown")
 
 
 def sites(part: Defense) -> frozenset[Site]:
-    """Return where a part changes what rows bring: types of message, kinds of `Stage`, masks."""
-    found: set[Site] = {*part.guards} if "outgoing" in part.acts_through else set()
+    """Return the sites at which a part changes private values.
+
+    Sites are message types, kinds of `Stage`, and masks of splits and nodes.
+    """
+    changed: set[Site] = {*part.guards} if "outgoing" in part.acts_through else set()
     if "rows" in part.acts_through:
-        found |= part.acts_on
-    return frozenset(found | {*part.acts_through} & {*_RESTRICTIONS})
+        changed |= part.acts_on
+    return frozenset(changed | {*part.acts_through} & {*_RESTRICTIONS})
 
 
 def bounded(part: Defense) -> bool:
-    """Tell whether a part claims a budget: what it counts on must then hold."""
+    """Return whether a part claims a privacy budget, which requires a bounded sensitivity."""
     return part.claim().budget is not None
 
 
 def misplaced(parts: Sequence[Defense]) -> Reason | None:
-    """Return why a part may not stand where it does, None if all may."""
+    """Return why a part must not act at its position, None if all positions are correct."""
+    # Processing after a claiming part is harmless, so that only its predecessors are checked. The
+    # exception is a change of single rows, which happens before every release.
     for b, claiming in enumerate(parts):
         if not bounded(claiming):
             continue
@@ -45,11 +51,11 @@ def misplaced(parts: Sequence[Defense]) -> Reason | None:
             if at is None and a < b:
                 at = _same_place(part, claiming)
             if at is not None:
-                said = {"subject": part.name, "at": _name(at), "claiming": claiming.name}
-                right = _reordered(parts)
-                if right:
-                    return Reason("noise-order", order=right, **said)
-                return Reason("before-noise", **said)
+                arguments = {"subject": part.name, "at": _name(at), "claiming": claiming.name}
+                valid_order = _reordered(parts)
+                if valid_order:
+                    return Reason("noise-order", order=valid_order, **arguments)
+                return Reason("before-noise", **arguments)
     return None
 
 
@@ -60,21 +66,32 @@ def misplaced_in(
     roles: Collection[str],
     shared: Collection[Site] = (),
 ) -> Reason | None:
-    """Return why a part may not act where a protocol adds noise of its own, None if all may.
+    """Return why a part must not act in a protocol that adds noise itself, None if all may.
 
-    `protocol`: Its name; it claims a budget.
-    `noised`: What it adds noise to.
-    `roles`: Who sends that before the noise is added, or with a share of it.
-    `shared`: Of these, what is summed with shares of the noise; other sums are exact where it is
-    added.
+    Parameters
+    ----------
+    parts : sequence of Defense
+        The defenses.
+    protocol : str
+        Name of the protocol, which claims a budget.
+    noised : collection of Site
+        Sites at which the protocol adds noise.
+    roles : collection of str
+        Roles that send these values before the noise is added, or with a share of it.
+    shared : collection of Site
+        Those of `noised` that are summed together with shares of the noise. All remaining sums are
+        exact where the noise is added.
     """
     for part in parts:
         if part.reads_rows and not bounded(part):
             return Reason("reads-rows", subject=part.name, claiming=protocol)
         opened = {*noised} & {*part.summed()} - {*shared}
         if part.opens_to and opened:
-            told = {"type": _name(min(opened, key=_name)), "who": ", ".join(sorted(part.opens_to))}
-            return Reason("opens-sums", subject=part.name, protocol=protocol, **told)
+            arguments = {
+                "type": _name(min(opened, key=_name)),
+                "who": ", ".join(sorted(part.opens_to)),
+            }
+            return Reason("opens-sums", subject=part.name, protocol=protocol, **arguments)
         at = _before(part, noised)
         sent = _open(part) & {*noised}
         if "aggregation" in part.acts_through:
@@ -88,37 +105,42 @@ def misplaced_in(
 
 
 def _open(part: Defense) -> frozenset[Site]:
-    """Return where a part may bring two tables farther apart."""
+    """Return the sites at which a part may increase the distance of two tables."""
     return sites(part) - {*part.nonexpansive}
 
 
 def _before(part: Defense, others: Collection[Site]) -> Site | None:
-    """Return what a part does to single rows that goes into one of these sites."""
+    """Return a change of single rows from which the values at one of these sites are computed."""
     done = [stage for stage in _OF_ROWS if stage in _open(part)]
     return next((s for s in done for site in others if site != s and _feeds(s, site)), None)
 
 
 def _feeds(stage: str, site: Site) -> bool:
-    if isinstance(site, str):  # gradients, splits and nodes are made of labels
+    """Return whether the values of a stage enter a site."""
+    if isinstance(site, str):  # gradients, splits and nodes are computed from labels
         return stage == "labels"
     return Reveal.LABELS in site.discloses
 
 
 def _same_place(part: Defense, claiming: Defense) -> Site | None:
+    """Return a site at which both parts act and which only the claiming part may change."""
     both = (_open(part) & sites(claiming)) - {*_RESTRICTIONS}
     met = {site for site in both if isinstance(site, str) or part.at & claiming.at}
     return min(met, key=_name, default=None)
 
 
 def _reordered(parts: Sequence[Defense]) -> str | None:
-    """Return the parts with those that claim a budget first, None where that is no better."""
-    first = sorted(parts, key=lambda part: not bounded(part))
-    again = [p.name for p in first] == [p.name for p in parts]
-    return None if again or _wrong(first) else "+".join(p.name for p in first)
+    """Return the names of the parts with all claiming parts first.
+
+    None if the order is the same, or is not valid either.
+    """
+    reordered = sorted(parts, key=lambda part: not bounded(part))
+    unchanged = [p.name for p in reordered] == [p.name for p in parts]
+    return None if unchanged or _wrong(reordered) else "+".join(p.name for p in reordered)
 
 
 def _wrong(parts: Sequence[Defense]) -> bool:
-    """Tell whether any part acts before one that claims a budget."""
+    """Return whether any part acts before a part that claims a budget."""
     return any(
         _before(part, sites(one)) or (a < b and _same_place(part, one))
         for b, one in enumerate(parts)
@@ -128,4 +150,5 @@ def _wrong(parts: Sequence[Defense]) -> bool:
 
 
 def _name(site: Site) -> str:
+    """Return the name of a site."""
     return site if isinstance(site, str) else site.__name__

@@ -1,7 +1,7 @@
-"""The inline grammar ``name[key=value,...]``: one text for a command line, a suite and a result.
+"""Inline grammar ``name[key=value,...]`` of the command line, suites and results.
 
-``laplace-hist[epsilon=1,4,16]`` is a grid of three; ``split-only+leaf-rounding[decimals=2]``
-composes two defenses left to right.
+``laplace-hist[epsilon=1,4,16]`` is a grid of three specs. ``split-only+leaf-rounding[decimals=2]``
+is a composition of two defenses, applied from left to right.
 """
 
 import csv
@@ -15,25 +15,25 @@ from dataclasses import dataclass, field
 from fedtrees.core.errors import UsageError, short
 
 Value = bool | int | float | str | None
-MOST_COMBINATIONS = 10_000  # of one grid; a slip of the keyboard must not fill the memory
+MOST_COMBINATIONS = 10_000  # of one grid, so that a typing error cannot exhaust the memory
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]*")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(
     r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|[+-]?(?:inf|infinity|nan)", re.IGNORECASE
 )
-_MOST_DIGITS = 18  # of a whole number: an int64 has room for any
+_MOST_DIGITS = 18  # of an integer, so that it fits an int64
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A name with parameters, both as written."""
+    """A name with parameters."""
 
     name: str
     params: Mapping[str, Value] = field(default_factory=dict)
 
     @property
     def inline(self) -> str:
-        """The parameters as ``key=value,...`` in written order."""
+        """The parameters as ``key=value,...`` in their order."""
         return ",".join(f"{k}={show(v)}" for k, v in self.params.items())
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class Spec:
 
 
 def show(value: Value) -> str:
-    """Write a parameter value so that `parse_value` reads it back."""
+    """Write a parameter value in the form that `parse_value` reads."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -57,8 +57,11 @@ def show(value: Value) -> str:
 def parse_value(text: str) -> Value:
     """Read ``true``, ``none``, an integer, a float, or else a plain string.
 
-    Raises `UsageError` if it is a number to Python alone (``1_000``, digits of another script), too
-    large, or no text of one line.
+    Raises
+    ------
+    UsageError
+        If the text is a number in the notation of Python but not of fedtrees (``1_000``, digits of
+        another script), if the number is too large, or if the text has unprintable characters.
     """
     text = text.strip()
     word = {"true": True, "false": False, "none": None, "null": None}
@@ -83,7 +86,7 @@ def parse_value(text: str) -> Value:
 
 
 def _is_number(text: str) -> bool:
-    """Tell whether Python would read a number."""
+    """Return whether Python reads the text as a number."""
     try:
         float(text)
     except ValueError:
@@ -92,7 +95,7 @@ def _is_number(text: str) -> bool:
 
 
 def split_outside(text: str, separator: str) -> list[str]:
-    """Split at a separator outside of brackets, dropping empty pieces."""
+    """Split a text at a separator outside brackets, and drop empty pieces."""
     pieces, depth, start = [], 0, 0
     for at, char in enumerate(text):
         depth += (char == "[") - (char == "]")
@@ -110,14 +113,18 @@ def split_outside(text: str, separator: str) -> list[str]:
 def parse_grid(text: str) -> list[Spec]:
     """Read one name with a grid of parameters and return every combination.
 
-    Raises `UsageError` if the text is not of the form ``name`` or ``name[key=value,value,...]``, or
-    a value is none that `parse_value` reads.
+    Raises
+    ------
+    UsageError
+        If the text is not of the form ``name`` or ``name[key=value,value,...]``, or if a value is
+        invalid (`parse_value`).
     """
     text = text.strip()
     name, bracket, rest = text.partition("[")
     name = name.strip()
     if not _NAME.fullmatch(name) or (bracket and not rest.endswith("]")):
         raise UsageError(f"cannot read {short(text)!r}; write name or name[key=value,value,...]")
+    # A token without "=" is one more value of the key before it.
     axes: dict[str, list[Value]] = {}
     key, inside = None, rest.removesuffix("]").strip()
     for token in map(str.strip, inside.split(",") if inside else ()):
@@ -142,24 +149,24 @@ def parse_grid(text: str) -> list[Spec]:
 
 
 def parse_list(texts: Iterable[str]) -> list[Spec]:
-    """Read several grids, each text holding one or more separated by commas."""
+    """Read several grids. Each text contains one or more grids, separated by commas."""
     return [s for text in texts for piece in split_outside(text, ",") for s in parse_grid(piece)]
 
 
 @dataclass(frozen=True)
 class Composed:
-    """Specs joined by ``+``, left to right; `none` is the empty composition."""
+    """Specs joined by ``+``, applied from left to right. ``none`` is the empty composition."""
 
     parts: tuple[Spec, ...] = ()
 
     @property
     def name(self) -> str:
-        """Names joined by ``+``."""
+        """Names of the parts, joined by ``+``."""
         return "+".join(p.name for p in self.parts) or "none"
 
     @property
     def inline(self) -> str:
-        """Parameters of the parts, in order, joined by ``;`` (empty if no part has any)."""
+        """Parameters of the parts in order, joined by ``;``. Empty if no part has parameters."""
         texts = [p.inline for p in self.parts]
         return ";".join(texts) if any(texts) else ""
 
@@ -168,9 +175,12 @@ class Composed:
 
 
 def parse_composed(texts: Iterable[str]) -> list[Composed]:
-    """Read compositions with grids: ``a+b[x=1,2]`` gives two.
+    """Read compositions with grids. For example, ``a+b[x=1,2]`` gives two compositions.
 
-    Raises `UsageError` if a text cannot be read, or joins a part to nothing (``a+``).
+    Raises
+    ------
+    UsageError
+        If a text cannot be read, or has an empty part (``a+``).
     """
     result = []
     for text in texts:
@@ -188,10 +198,9 @@ def parse_composed(texts: Iterable[str]) -> list[Composed]:
 
 
 def written(names: str, inline: str) -> str:
-    """Write names and parameters, as they stand in two columns of a row, the way a suite does.
+    """Write a composition from the two columns of a row with its names and its parameters.
 
-    ``written("split-only+laplace-hist", ";epsilon=4")`` is
-    ``split-only+laplace-hist[epsilon=4]``.
+    ``written("split-only+laplace-hist", ";epsilon=4")`` is ``split-only+laplace-hist[epsilon=4]``.
     """
     parts = names.split("+")
     inside = inline.split(";") if inline else []
@@ -200,18 +209,21 @@ def written(names: str, inline: str) -> str:
 
 
 def parse_one(text: str) -> Composed:
-    """Read one composition, as `written` writes it.
+    """Read one composition in the form of `written`.
 
-    Raises `UsageError` if the text is none, or a grid of several.
+    Raises
+    ------
+    UsageError
+        If the text is not exactly one composition.
     """
-    found = parse_composed([text])
-    if len(found) != 1:
-        raise UsageError(f"{short(text)!r} names {len(found)} compositions; give one")
-    return found[0]
+    compositions = parse_composed([text])
+    if len(compositions) != 1:
+        raise UsageError(f"{short(text)!r} names {len(compositions)} compositions; give one")
+    return compositions[0]
 
 
 def split_names(texts: Iterable[str]) -> list[str]:
-    """Return the column names of an option that takes several, separated by commas.
+    """Split the column names of an option at commas.
 
     A name with a comma is quoted as in a CSV file: ``--drop '"Age, years",bmi'``.
     """
@@ -220,7 +232,7 @@ def split_names(texts: Iterable[str]) -> list[str]:
 
 
 def joined_names(names: Iterable[str]) -> str:
-    """Return column names as `split_names` reads them."""
+    """Join column names in the form that `split_names` reads."""
     text = io.StringIO()
     csv.writer(text, lineterminator="").writerow(list(names))
     return text.getvalue()

@@ -1,4 +1,4 @@
-"""Ranks and the binomial law, without `scipy.stats`, whose import takes a second of every start."""
+"""Ranks and the binomial distribution without `scipy.stats`, whose import takes a second."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -6,14 +6,25 @@ from scipy.special import bdtr, gammaln, xlog1py, xlogy
 
 
 def middle_ranks(x: NDArray[np.generic]) -> NDArray[np.float64]:
-    """Return the share of values below, and half of the equal ones, float64, in (0, 1)."""
+    """Return the mid-rank of each value as a share, float64, in (0, 1).
+
+    The mid-rank is the number of smaller values plus half the number of equal ones.
+    """
     order = np.sort(x)
     ends = (np.searchsorted(order, x, side) for side in ("left", "right"))
     return np.asarray(sum(ends) / (2 * len(x)), dtype=np.float64)
 
 
 def binomial(k: ArrayLike, n: ArrayLike, p: ArrayLike) -> NDArray[np.float64]:
-    """Return the probability of k successes of n, 0 where k is none of 0 to n."""
+    """Return the binomial probability of k successes in n trials, 0 for k outside 0 to n.
+
+    Parameters
+    ----------
+    k, n : array of integers
+        Number of successes and of trials, broadcast together.
+    p : array of float
+        Probability of success.
+    """
     k, n = np.broadcast_arrays(np.asarray(k, dtype=np.float64), np.asarray(n, dtype=np.float64))
     inside = (k >= 0) & (k <= n)
     k = np.where(inside, k, 0.0)
@@ -28,5 +39,15 @@ def binomial(k: ArrayLike, n: ArrayLike, p: ArrayLike) -> NDArray[np.float64]:
 
 
 def binomial_quantile(q: float, n: int, p: float) -> int:
-    """Return the least k such that at most k successes of n have probability q or more."""
+    """Return the smallest k for which the probability of at most k successes is q or more.
+
+    Parameters
+    ----------
+    q : float
+        Probability.
+    n : int
+        Number of trials.
+    p : float
+        Probability of success.
+    """
     return int(np.searchsorted(bdtr(np.arange(n), n, p), q))

@@ -1,8 +1,8 @@
 """Versions of other frameworks with which this release was tested.
 
 The engine reproduces XGBoost, captures decode the bytes of four frameworks, and the advisor names
-settings of deployed systems. Each of these follows source code of certain versions. Commands name
-the versions, so that a user of another version knows that nobody compared it.
+settings of deployed systems. Each of these follows the source code of certain versions. Commands
+print these versions, so that a user of another version knows that it was not compared.
 """
 
 from dataclasses import dataclass
@@ -10,19 +10,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tested:
-    """A range of versions of one package.
+    """Range of versions of one package.
 
     Attributes
     ----------
     name : str
-        What the framework is called.
+        Name of the framework.
     package : str
         Its name on the package index.
     oldest, newest : str
         First and last series that were tested, such as ``3.0`` and ``3.2``. Versions between them
         count as tested.
     remark : str
-        What other versions lack, as a sentence. Empty: nothing is known.
+        Difference of untested versions, as a sentence. Empty: nothing is known.
     """
 
     name: str
@@ -57,12 +57,12 @@ class Tested:
 
 
 def _series(version: str) -> tuple[int, ...]:
-    """Return the first two numbers of a version; a part that is no number counts as 0."""
+    """Return the first two numbers of a version. A part that is not a number counts as 0."""
     parts = [*version.split("."), "0"][:2]
     return tuple(int(part) if part.isdigit() else 0 for part in parts)
 
 
-#: By the package. `tests/test_versions.py` compares them with the declared dependencies.
+#: By package. `tests/test_versions.py` compares the versions with the declared dependencies.
 TESTED = {
     tested.package: tested
     for tested in (
@@ -76,7 +76,7 @@ TESTED = {
         Tested("Flower", "flwr", "1.41", "1.42"),
     )
 }  # fmt: skip
-#: Packages of a deployed system (`--deployed`). Settings of SecretFlow follow its documentation.
+#: Packages of each deployed system (`--deployed`). Settings of SecretFlow follow its documentation.
 SYSTEMS = {
     "xgboost": ("xgboost",),
     "nvflare": ("nvflare", "xgboost"),

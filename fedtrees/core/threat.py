@@ -1,4 +1,4 @@
-"""Threats: which parties are curious or cheat, together, and what they know besides."""
+"""Threat models: the colluding parties, their behaviour and their background knowledge."""
 
 from __future__ import annotations
 
@@ -13,35 +13,42 @@ from fedtrees.core.transcript import PUBLIC
 _LEAST = {"index": 0, "count": 1, "queries": 1, "labels": 1, "entries": 1, "attributes": 1,
           "sensitive": 0}  # fmt: skip
 _WORDS = {"answers": ANSWERS, "records": RECORDS}
-#: What may stand in the brackets of a threat.
+#: Parameters of a threat.
 PARAMETERS = (*_LEAST, *_WORDS)
 
 
 @dataclass(frozen=True)
 class Threat:
-    """Principals who share what they saw, honest-but-curious unless a behaviour is named.
+    """Colluding parties (principals) that share their views.
 
-    Written as roles of the protocol joined by ``+``: ``client`` (the last one),
-    ``client[index=0]``, ``client[count=2]`` (the last two collude), ``server``, ``server+client``,
-    ``public`` (whoever holds the released model), ``passive``. ``queries=1000`` adds as many
-    rows that an inference endpoint answers, ``answers=leaf-ids`` with what (`Oracle`), and
-    ``records=held`` (``new``: of rows to predict) takes away the right to choose what others hold
-    of a row. ``labels=20`` adds the labels of as many training rows, ``entries=6`` as many values
-    that others hold of them, ``attributes=2`` as many attributes, a one-hot group is one, of all
-    their rows; ``sensitive=0`` all of them but this one, counted from 0, with the labels.
-    ``server:isolating`` cheats: it acts by that behaviour (`fedtrees.core.behaviour`).
+    They are honest-but-curious unless a behaviour is named. A threat is written as roles of the
+    protocol, joined by ``+``:
 
-    `parts`: The roles with their parameters.
+    - ``client`` (the last one), ``client[index=0]``, ``client[count=2]`` (the last two collude),
+      ``server``, ``server+client``, ``passive``, or ``public``, a recipient of the released model.
+    - ``queries=1000`` adds access to an inference endpoint that answers 1000 rows.
+      ``answers=leaf-ids`` selects the kind of its answers (`Oracle`). With ``records=held`` (or
+      ``new``, for rows to predict) the principals cannot choose the values of the victims' columns.
+    - ``labels=20`` adds the labels of 20 training rows, and ``entries=6`` six values of the
+      victims' training rows. ``attributes=2`` adds two attributes of all of their rows, where a
+      one-hot group is one attribute. ``sensitive=0`` adds all attributes except this one, counted
+      from 0, and the labels.
+    - ``server:isolating`` is dishonest: it follows this behaviour (`fedtrees.core.behaviour`).
+
+    Attributes
+    ----------
+    parts : tuple of Spec
+        The roles with their parameters.
 
     Notes
     -----
-    Declared knowledge, always: the schema with public ranges and the names of all categories and
-    classes (those of the whole table, held-out rows too), the number of rows N, the
-    protocol and its parameters, the defense and its parameters (Kerckhoffs 1883).
+    Every adversary knows the following public facts: the schema with public ranges and the names of
+    all categories and classes (those of the complete table, including test rows), the number of
+    rows N, the protocol and its parameters, the defense and its parameters (Kerckhoffs 1883).
 
     Principals without local rows also know rows of the same population that no party of the
-    federation has: the held-out rows. Attacks receive them as `fedtrees.core.view.View.population`,
-    and the population baseline is computed from the same rows. Attacks on membership do not receive
+    federation has: the test rows. Attacks receive them as `fedtrees.core.view.View.population`, and
+    the population baseline is computed from the same rows. Attacks on membership do not receive
     them, because the non-members among their candidates are such rows.
     """
 
@@ -51,8 +58,18 @@ class Threat:
     def parse(cls, text: str, roles: Mapping[str, str] | None = None) -> Threat:
         """Read a threat as written on the command line.
 
-        `roles`: mapping of str to str, optional. Role of every party of the protocol by name: then
-        its names and numbers are checked too.
+        Parameters
+        ----------
+        text : str
+            The threat.
+        roles : mapping of str to str, optional
+            Role of every party of the protocol by name. If it is given, roles and numbers of
+            parties are checked against it.
+
+        Raises
+        ------
+        UsageError
+            If the threat is not valid.
         """
         parts = []
         for piece in split_outside(text, "+"):
@@ -69,9 +86,9 @@ class Threat:
                         )
                     continue
                 if key not in _LEAST:
-                    known = {**_LEAST, **_WORDS}
+                    allowed = {**_LEAST, **_WORDS}
                     raise UsageError(
-                        f"threat {spec.name!r} has no parameter {key!r}{did_you_mean(key, known)}"
+                        f"threat {spec.name!r} has no parameter {key!r}{did_you_mean(key, allowed)}"
                     )
                 if type(value) is not int or value < _LEAST[key]:
                     raise UsageError(
@@ -100,82 +117,88 @@ class Threat:
 
     @property
     def queries(self) -> int:
-        """Rows that the principals may ask an inference endpoint for."""
+        """Number of rows that the principals may query from an inference endpoint."""
         return sum(q for p in self.parts if isinstance(q := p.params.get("queries", 0), int))
 
     @property
     def answers(self) -> str:
-        """What the endpoint answers (`fedtrees.core.oracle.ANSWERS`)."""
+        """Kind of the endpoint's answers (`fedtrees.core.oracle.ANSWERS`)."""
         return self._word("answers")
 
     @property
     def records(self) -> str:
-        """Whose values stand in what is asked (`fedtrees.core.oracle.RECORDS`)."""
+        """Source of the victims' columns of a query (`fedtrees.core.oracle.RECORDS`)."""
         return self._word("records")
 
     def _word(self, key: str) -> str:
+        """Return the value of a parameter of the endpoint, on which all parts must agree."""
         default = _WORDS[key][0]
         asking = [p for p in self.parts if "queries" in p.params]
-        found = {str(p.params.get(key, default)) for p in asking} or {default}
-        if len(found) > 1:
+        values = {str(p.params.get(key, default)) for p in asking} or {default}
+        if len(values) > 1:
             raise UsageError(
-                f"threat {self}: one endpoint, and {key}={' and '.join(sorted(found))}"
+                f"threat {self}: one endpoint, and {key}={' and '.join(sorted(values))}"
             )
-        return found.pop()
+        return values.pop()
 
     @property
     def labels(self) -> int:
-        """Training rows whose labels the principals know besides."""
+        """Number of training rows whose labels the principals know as background knowledge."""
         return sum(n for p in self.parts if isinstance(n := p.params.get("labels", 0), int))
 
     @property
     def entries(self) -> int:
-        """Values of others' rows that the principals know besides."""
+        """Number of values of the victims' rows that the principals know."""
         return sum(n for p in self.parts if isinstance(n := p.params.get("entries", 0), int))
 
     @property
     def attributes(self) -> int:
-        """Attributes of all rows of others that the principals know besides."""
+        """Number of attributes of all rows of the victims that the principals know."""
         return sum(n for p in self.parts if isinstance(n := p.params.get("attributes", 0), int))
 
     @property
     def sensitive(self) -> int | None:
-        """The one attribute of others' rows that the principals do not know, None: not so."""
-        given = [n for p in self.parts if isinstance(n := p.params.get("sensitive"), int)]
-        return given[0] if given else None
+        """The only attribute of the victims' rows that the principals do not know.
+
+        None if the threat does not declare it.
+        """
+        attributes = [n for p in self.parts if isinstance(n := p.params.get("sensitive"), int)]
+        return attributes[0] if attributes else None
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The roles of the principals, each once."""
+        """Roles of the principals, each of them once."""
         return tuple(dict.fromkeys(role_of(part) for part in self.parts))
 
     @property
     def adversary(self) -> str:
-        """The roles of the principals, with their behaviours."""
+        """Roles of the principals, with their behaviours."""
         return "+".join(dict.fromkeys(part.name for part in self.parts))
 
     def behaviours(self, roles: Mapping[str, str]) -> dict[str, str]:
-        """Return the behaviours of the principals that cheat, by name."""
+        """Return the behaviours of the dishonest principals, by name."""
         cheating = [p for p in self.parts if ":" in p.name]
         return {name: p.name.partition(":")[2] for p in cheating for name in _pick(p, roles)}
 
     @property
     def access(self) -> str:
-        """What the principals have: ``messages`` or the ``model``, and what is declared besides."""
-        told = ["model" if self.adversary == PUBLIC else "messages"]
-        told += [k for k in ("queries", "labels", "entries", "attributes") if getattr(self, k)]
+        """Access of the principals: ``messages`` or ``model``, and their background knowledge."""
+        words = ["model" if self.adversary == PUBLIC else "messages"]
+        words += [k for k in ("queries", "labels", "entries", "attributes") if getattr(self, k)]
         several = len(self.parts) > 1 or self.parts[0].params.get("count", 1) != 1
-        told += ["sensitive"] if self.sensitive is not None else []
-        return "+".join([*told, "collusion"] if several else told)
+        words += ["sensitive"] if self.sensitive is not None else []
+        return "+".join([*words, "collusion"] if several else words)
 
     def principals(self, roles: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the names of the principals, given every party's role.
+        """Return the names of the principals, given the role of every party.
 
-        Raises `UsageError` if the protocol has no such role, or fewer such parties than the threat
-        names.
+        Raises
+        ------
+        UsageError
+            If the protocol does not have this role, or not enough parties.
         """
-        found = [name for spec in self.parts for name in _pick(spec, roles)]
-        return tuple(dict.fromkeys(found))
+        names = [name for spec in self.parts for name in _pick(spec, roles)]
+        return tuple(dict.fromkeys(names))
 
     def __str__(self) -> str:
         return "+".join(map(str, self.parts))
@@ -187,12 +210,13 @@ def role_of(part: Spec) -> str:
 
 
 def _pick(spec: Spec, roles: Mapping[str, str]) -> list[str]:
+    """Return the names of the parties that a part of a threat selects."""
     names = [name for name, role in roles.items() if role == role_of(spec)]
-    known = dict.fromkeys(roles.values())
+    available = dict.fromkeys(roles.values())
     if not names:
         raise UsageError(
-            f"unknown threat {spec.name!r}{did_you_mean(spec.name, known)}: the roles of this "
-            f"protocol are {', '.join(known)}"
+            f"unknown threat {spec.name!r}{did_you_mean(spec.name, available)}: the roles of this "
+            f"protocol are {', '.join(available)}"
         )
     index, count = spec.params.get("index"), spec.params.get("count")
     if len(names) == 1 and (index, count) != (None, None):
@@ -201,7 +225,7 @@ def _pick(spec: Spec, roles: Mapping[str, str]) -> list[str]:
         if index >= len(names):
             raise UsageError(f"threat {spec}: there are only {len(names)} of them (0 is the first)")
         return [names[index]]
-    wanted = count if isinstance(count, int) else 1
-    if wanted > len(names):
+    n_selected = count if isinstance(count, int) else 1
+    if n_selected > len(names):
         raise UsageError(f"threat {spec}: there are only {len(names)} of them")
-    return names[-wanted:]
+    return names[-n_selected:]

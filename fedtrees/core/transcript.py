@@ -1,4 +1,8 @@
-"""The transcript: every crossing, who could read it, what it cost."""
+"""Transcript: all messages of a run in order, their receivers, sizes and privacy costs.
+
+The network records each message as a `Delivery` and each noisy release as a `BudgetEvent`. Views
+(`fedtrees.core.view`), traffic figures and the privacy accountant are computed from the transcript.
+"""
 
 from __future__ import annotations
 
@@ -19,51 +23,52 @@ from fedtrees.core.files import write_whole
 from fedtrees.core.messages import Message, check_fields
 
 _VERSION = 3
-#: The role, and the name, of whoever gets a released model.
+#: Role and name of the recipient of a released model.
 PUBLIC = "public"
 
 
 @dataclass(frozen=True, eq=False)
 class Delivery:
-    """One crossing."""
+    """One message that was sent, or one sum that its receiver opened."""
 
     index: int  # position in the transcript
-    round: int  # number of requests the coordinator had made when it crossed
+    round: int  # number of requests that the coordinator had made before
     sender: str
-    # several for a broadcast; the sender itself for a sum that it opened
+    # Several for a broadcast. For a sum that the sender opened, the sender itself.
     receivers: tuple[str, ...]
-    message: Message  # what is `Sealed` in it is closed to all but its keyholders
-    why: str  # the reason the protocol gives for this disclosure
+    message: Message  # only keyholders can read its `Sealed` fields
+    why: str  # reason that the protocol gives for this disclosure
 
     @cached_property
     def nbytes(self) -> int:
-        """Encoded size in bytes, per receiver; 0 for what the sender worked out itself."""
+        """Encoded size in bytes per receiver, 0 for a message that the sender computed itself."""
         return 0 if self.receivers == (self.sender,) else encoded_size(self.message)
 
 
 @dataclass(frozen=True)
 class BudgetEvent:
-    """One noisy release by one party, for an accountant to compose."""
+    """Noisy release of one party, which an accountant composes with all further releases."""
 
-    party: str  # whose rows it speaks of
-    # ``laplace``, ``exponential``, ``gaussian``; on whole numbers ``geometric``,
-    # ``discrete-gaussian`` and ``truncated-laplace``, which is cut off toward 0; what the
-    # accountant does not know costs infinity
+    party: str  # party whose rows the release is computed from
+    # ``laplace``, ``exponential`` or ``gaussian``. For integers, ``geometric``,
+    # ``discrete-gaussian`` or ``truncated-laplace``, whose support ends towards 0. A mechanism that
+    # the accountant does not know has an infinite cost.
     mechanism: str
     l1: float  # L1 sensitivity of the release to one row, in the unit of `scale`
-    scale: float  # noise scale; of Gaussian noise the standard deviation
-    what: str  # message type it protected
-    count: int = 1  # how many releases of that sensitivity there are, with noise of their own each
-    l2: float = 0.0  # L2 sensitivity, where noise is Gaussian
-    # probability with which a row takes part in a release at all, drawn anew for each; an
-    # accountant that does not know of such draws charges for all
+    scale: float  # scale of the noise, for Gaussian noise its standard deviation
+    what: str  # message type that contains the noise
+    count: int = 1  # number of releases of this sensitivity, each with independent noise
+    l2: float = 0.0  # L2 sensitivity, for Gaussian noise
+    # Probability that a row takes part in a release, drawn independently for each release. An
+    # accountant that does not support sampling assumes that every row takes part.
     rate: float = 1.0
-    # role on whom it depends, as in `PureDP`: ``clients`` where each adds a share of the noise
+    # Role that must be trusted, as in `PureDP`. ``clients`` if each client adds a share of the
+    # noise.
     trusted: str = ""
-    # number of clients that add an equal share of the noise; 0: one party adds all of it
+    # Number of clients that add an equal share of the noise. 0: one party adds all of it.
     shares: int = 0
-    # number of these shares that add up to noise of `scale`; the sum of all shares has more noise
-    # if this is smaller (`fedtrees.core.channel.honest_shares`)
+    # Number of these shares that add up to noise of `scale`. If it is smaller than `shares`, the
+    # sum of all shares has more noise (`fedtrees.core.channel.honest_shares`).
     calibrated: int = 0
 
 
@@ -75,17 +80,34 @@ class Transcript:
     deliveries: list[Delivery] = field(default_factory=list)
     events: list[BudgetEvent] = field(default_factory=list)
     rounds: int = 0
-    coordinator: str = ""  # name of the party that drives
-    # places, in the composition, of the defenses that changed something in this run
+    coordinator: str = ""  # name of the party that drives the training
+    # positions of the defenses that changed something in this run
     acted: set[int] = field(default_factory=set)
-    # what cryptography took (`Aggregation.costs`): numbers alone
+    # costs of cryptography (`Aggregation.costs`), numbers only
     costs: dict[str, float] = field(default_factory=dict)
-    # what the sender of a sealed reply put into it, by the crossing's index, where that does not
-    # follow from its rows: for its own view alone, and in no file
+    # Plain content of sealed replies that does not follow from the rows of the sender, by index of
+    # the delivery. It is part of the sender's view only, and it is not saved.
     inside: dict[int, Message] = field(default_factory=dict)
 
     def record(self, sender: str, receivers: tuple[str, ...], message: Message, why: str) -> None:
-        """Append one crossing; raises `ProtocolError` as `check_fields`."""
+        """Append one message.
+
+        Parameters
+        ----------
+        sender : str
+            Name of the sender.
+        receivers : tuple of str
+            Names of the receivers. For a sum that the sender opened, the sender itself.
+        message : Message
+            The message as it was sent, after the defenses.
+        why : str
+            Reason for the disclosure.
+
+        Raises
+        ------
+        ProtocolError
+            If the message has undeclared attributes (`check_fields`).
+        """
         check_fields(message)
         crossing = (len(self.deliveries), self.rounds, sender, receivers, message, why)
         self.deliveries.append(Delivery(*crossing))
@@ -94,13 +116,13 @@ class Transcript:
         return iter(self.deliveries)
 
     def direction(self, delivery: Delivery) -> str:
-        """Return ``up`` for what answers to a coordinator, ``down`` for what it sends."""
+        """Return ``down`` for messages of the coordinator and ``up`` for all remaining messages."""
         return "down" if delivery.sender == self.coordinator else "up"
 
     def traffic(self) -> Counter[tuple[str, str]]:
-        """Return bytes by (direction, message type), every receiver counted.
+        """Return bytes by (direction, message type), summed over all receivers.
 
-        Publishing the model is no traffic of the training.
+        The released model is not counted as traffic of the training.
         """
         total: Counter[tuple[str, str]] = Counter()
         for d in self.deliveries:
@@ -110,14 +132,18 @@ class Transcript:
         return total
 
     def save(self, path: str | Path, *, compress: bool = True) -> None:
-        """Write the transcript to an ``.npz`` file, atomically; a broadcast is stored once.
+        """Write the transcript to an ``.npz`` file atomically. A broadcast is stored once.
 
-        Raises `DataError` if the file cannot be written.
+        Raises
+        ------
+        DataError
+            If the file cannot be written.
         """
         blobs: dict[int, int] = {}
         arrays: dict[str, np.ndarray[Any, Any]] = {}
         index = []
         for d in self.deliveries:
+            # Deliveries of one broadcast share the message object.
             key = blobs.setdefault(id(d.message), len(blobs))
             if f"m{key}" not in arrays:
                 arrays[f"m{key}"] = np.frombuffer(encode(d.message), np.uint8)
@@ -142,7 +168,10 @@ class Transcript:
     def load(cls, path: str | Path) -> Transcript:
         """Read a saved transcript.
 
-        Raises `DataError` if the file is missing, truncated or not a transcript.
+        Raises
+        ------
+        DataError
+            If the file is missing, truncated or not a transcript.
         """
         try:
             blob = Path(path).read_bytes()
@@ -157,6 +186,7 @@ class Transcript:
                 for rnd, sender, receivers, key, why in header["deliveries"]:
                     if key not in messages:
                         messages[key] = decode(data[f"m{key}"].tobytes())
+                    # `record` takes the round from the transcript.
                     transcript.rounds = rnd
                     transcript.record(sender, tuple(receivers), messages[key], why)
                 transcript.rounds = header["rounds"]
@@ -164,6 +194,6 @@ class Transcript:
                 transcript.coordinator = str(header["coordinator"])
                 transcript.acted = {int(i) for i in header["acted"]}
                 transcript.costs = {str(k): v for k, v in header["costs"].items()}
-        except Exception as err:  # what numpy, zip and JSON raise on damage has no common base
+        except Exception as err:  # numpy, zip and JSON have no common base class for damaged files
             raise DataError(f"{path}: not a readable transcript ({err})") from err
         return transcript

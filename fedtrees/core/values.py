@@ -1,8 +1,8 @@
-"""Values as bytes and back: what an attack is handed, and what it returns. Never pickle.
+"""Binary form of values: the view that an attack receives, and the guess that it returns.
 
 A value is None, a boolean, a number, a text, an array of numbers, a message, or a tuple, list,
-mapping or dataclass of values. What is read is made of exactly these: nothing that was written can
-change afterwards, compute, or name a class that the reader does not expect.
+mapping or dataclass of values. Pickle is never used: decoding creates only objects of these types,
+runs no code from the bytes, and accepts only dataclasses that the reader expects.
 """
 
 import json
@@ -25,14 +25,17 @@ _ALIGN = 16
 
 
 def type_name(kind: type) -> str:
-    """Return how a dataclass is named in the bytes."""
+    """Return the name of a dataclass in the encoded bytes."""
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def pack(value: Any) -> list[Any]:
-    """Return a value as chunks of bytes; arrays are not copied.
+    """Return a value as chunks of bytes. Arrays are not copied.
 
-    Raises `DataError` if a part of it is of another kind.
+    Raises
+    ------
+    DataError
+        If a part of the value has another type.
     """
     arrays: list[Any] = []
     try:
@@ -44,6 +47,7 @@ def pack(value: Any) -> list[Any]:
     offset = _PREFIX + len(text)
     for array in arrays:
         if array.size:
+            # Aligned arrays can be read without a copy.
             padding = -offset % _ALIGN
             chunks += [bytes(padding), memoryview(array.reshape(-1).view(np.uint8))]
             offset += padding + array.nbytes
@@ -51,7 +55,7 @@ def pack(value: Any) -> list[Any]:
 
 
 def unpack(blob: bytes, types: Iterable[type] = (), most_text: int | None = None) -> Any:
-    """Return the value that was packed; its arrays are read-only.
+    """Decode a value. Its arrays are read-only.
 
     Parameters
     ----------
@@ -60,7 +64,7 @@ def unpack(blob: bytes, types: Iterable[type] = (), most_text: int | None = None
     types : iterable of type
         Dataclasses that may occur in it.
     most_text : int, optional
-        Refuse more bytes of text (numbers, names and lists) than these. Arrays do not count.
+        Largest number of bytes of text (numbers, names and lists). Arrays do not count.
 
     Raises
     ------
@@ -77,10 +81,10 @@ def unpack(blob: bytes, types: Iterable[type] = (), most_text: int | None = None
         )
     if _PREFIX + length > len(blob):
         raise DataError(f"truncated value: header of {length} bytes, {len(blob)} bytes in all")
-    known = {type_name(kind): kind for kind in types}
+    by_name = {type_name(kind): kind for kind in types}
     try:
         reader = Reader(blob, _PREFIX + length, _ALIGN)
-        value = _value(json.loads(blob[_PREFIX : _PREFIX + length]), reader, known)
+        value = _value(json.loads(blob[_PREFIX : _PREFIX + length]), reader, by_name)
         reader.end()
         return value
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as err:
@@ -90,6 +94,7 @@ def unpack(blob: bytes, types: Iterable[type] = (), most_text: int | None = None
 
 
 def _entry(value: Any, arrays: list[Any]) -> Any:
+    """Return the header entry of a value, and append its arrays."""
     if isinstance(value, str):
         return str(value)
     if isinstance(value, (np.ndarray, np.generic, Sealed)):
@@ -119,6 +124,7 @@ def _entry(value: Any, arrays: list[Any]) -> Any:
 
 
 def _value(entry: Any, reader: Reader, known: Mapping[str, type]) -> Any:
+    """Return the value of a header entry."""
     if isinstance(entry, list):
         return tuple(_value(e, reader, known) for e in entry)
     if not isinstance(entry, dict):

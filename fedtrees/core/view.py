@@ -1,4 +1,9 @@
-"""Views: all that the principals of a threat saw, and nothing else."""
+"""Views: everything that an adversary knows after a run, and nothing else.
+
+An adversary consists of one or more parties, the principals. Its view contains their local data,
+the messages that they received or sent, and public parameters. A view is the only input of an
+attack (`fedtrees.core.attack`).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +24,10 @@ M = TypeVar("M", bound=Message)
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """One crossing as a principal saw it; a sum that it opened itself has it as sender."""
+    """One message as a principal saw it.
+
+    A sum that the principal opened itself has it as sender.
+    """
 
     round: int
     sender: str
@@ -29,13 +37,13 @@ class Seen:
 
     @property
     def opened(self) -> bool:
-        """Whether it is a sum that its receiver opened, rather than what somebody sent."""
+        """Whether the message is a sum that its receiver opened, and not one that it received."""
         return self.receivers == (self.sender,)
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """What the principals of a threat know after a run.
+    """Everything that the principals of a threat model know after a run.
 
     Attributes
     ----------
@@ -44,40 +52,45 @@ class View:
     roles : mapping of str to str
         Role of every party by name (public).
     own : tuple of LocalData
-        What each principal that holds anything holds.
+        Local data of each principal that has any.
+    schema : Schema
+        Columns and classes of the table (public).
+    protocol : str
+        Name of the protocol.
     parameters : mapping
-        The protocol's public parameters.
+        Public parameters of the protocol.
     n_rows : int
-        Declared number of training rows over all parties, own ones included.
+        Declared number of training rows of all parties, including the principals.
     defense : Composition
-        What defended the run: its parameters are public, its randomness are not.
+        Defenses of the run. Their parameters are public, their randomness is not.
     seen : tuple of Seen
-        Messages received or sent by a principal, in order. What is `Sealed` in them stays so, but
-        for what a principal sealed itself: with its rows that is all it knows of its own
-        randomness.
+        Messages that a principal received or sent, in order. `Sealed` fields stay sealed, except
+        for those that a principal sealed itself. Together with its rows, these contain all that it
+        knows about its randomness.
     oracle : Oracle or None
-        Answers queries, where the threat has a budget for them.
+        Inference endpoint, if the threat model includes queries.
     known : LocalData or None
-        Ids and labels, without columns, of training rows whose labels the threat declares known.
+        Ids and labels, without columns, of the training rows whose labels the threat model declares
+        known.
     entries : KnownEntries or None
-        Single values of others' rows that it declares known.
+        Single values of other parties' rows that the threat model declares known.
     candidates : Table or None
-        Rows of which some were trained on, for attacks that tell which.
+        Candidate rows of membership inference. Some of them are training rows.
     stated : tuple of (str, str, Change)
-        Type of message, field and what the protocol itself does to it.
+        Message type, field, and the change of this field that the protocol itself declares.
     weighted : bool
-        Whether rows have sample weights, which is declared as their number is.
+        Whether rows have sample weights. This is public, as their number is.
     behaviours : tuple of str
-        Of principals that cheat.
+        Behaviours of the principals that deviate from the protocol.
     asked : LocalData or None
-        The principals' own columns of rows to predict, by place, where the endpoint answers about
-        these (``records=new``).
+        The principals' columns of the rows to predict, by position, if the endpoint answers queries
+        about these rows (``records=new``).
     population : Table or None
         Background knowledge of an adversary without local rows: rows with labels that were drawn
         from the same population and that no party of the federation has. None of them is a training
         row. The bench passes the rows that the population baseline is computed from
-        (`fedtrees.metrics.metric.Case.background`). None if the principals have local rows, and
-        for attacks on membership, because the non-members among their candidates are such rows.
+        (`fedtrees.metrics.metric.Case.background`). None if the principals have local rows, and for
+        attacks on membership, because the non-members among their candidates are such rows.
     """
 
     principals: tuple[str, ...]
@@ -101,36 +114,41 @@ class View:
 
     @property
     def rows(self) -> Table | None:
-        """Whole rows with labels that the principals hold together; None where they hold none."""
+        """Complete rows with labels of all principals together, None if they have no such rows."""
         return stacked(self.own, self.schema)
 
     @property
     def prior_rows(self) -> Table | None:
         """Rows from which an attack may estimate the distribution of the victims' rows.
 
-        These are the principals' own rows, or the rows of `population` if they have none. An attack
-        uses this property for every prior. It must use `rows` to subtract the principals' part from
-        a sum, and wherever a row is assumed to be in the training set, because the rows of the
-        population are not.
+        These are the principals' local rows, or the rows of `population` if they have none. An
+        attack uses this property for every prior. It must use `rows` to subtract the principals'
+        part from a sum, and wherever a row is assumed to be in the training set, because the rows
+        of the population are not.
         """
         rows = self.rows
         return self.population if rows is None or not len(rows) else rows
 
     def messages(self, kind: type[M]) -> Iterator[tuple[Seen, M]]:
-        """Yield the messages of one type without sealed parts, with how they crossed, in order."""
+        """Yield the messages of one type without sealed fields, in order.
+
+        Each comes with its `Seen` record.
+        """
         for item in self.seen:
             if isinstance(item.message, kind) and not closed(item.message):
                 yield item, item.message
 
     def changes(self, site: type[Message] | str, field: str, role: str = "") -> list[Change]:
-        """Return what happens to a field before a role sends it: the protocol's own part first.
+        """Return the changes of a field before a role sends it, those of the protocol first.
 
         Parameters
         ----------
-        site, field
-            As of `fedtrees.core.defense.Place`.
+        site : Message type or str
+            Site of the change, see `fedtrees.core.defense.Place`.
+        field : str
+            Name of the field.
         role : str
-            Of who sends it; empty: any.
+            Role of the sender. Empty for any role.
         """
         name = site if isinstance(site, str) else site.__name__
         stated_changes = [
@@ -143,27 +161,35 @@ class View:
     def channel(
         self, site: type[Message] | str, field: str, role: str = "", parties: int = 1
     ) -> Channel | None:
-        """Return the channel that a field passed, None if it is what rows bring.
+        """Return the channel that a field passed, None if it was sent unchanged.
 
         Parameters
         ----------
-        site, field, role
-            As in `changes`.
+        site : Message type or str
+            Site of the change, see `fedtrees.core.defense.Place`.
+        field : str
+            Name of the field.
+        role : str
+            Role of the sender. Empty for any role.
         parties : int
-            How many sent what is the sum of.
+            Number of parties whose contributions are summed in the field.
         """
         return chained(self.changes(site, field, role), parties)
 
     def blinded(self) -> View:
-        """Return the same view with an empty transcript: what a blind adversary has."""
+        """Return the same view with an empty transcript: the view of the blind adversary."""
         return replace(self, seen=(), oracle=None, asked=None)
 
 
 def see(transcript: Transcript, principals: tuple[str, ...]) -> tuple[Seen, ...]:
-    """Return the crossings the principals took part in; what they sealed themselves is open."""
+    """Return the messages that the principals received or sent.
+
+    For messages that a principal sealed itself, the plain content is returned.
+    """
     who, inside = set(principals), transcript.inside
     return tuple(
         Seen(d.round, d.sender, d.receivers, d.message, d.why)
+        # `inside` has the plain content of sealed replies. Only their sender may see it.
         if d.sender not in who
         else Seen(d.round, d.sender, d.receivers, inside.get(d.index, d.message), d.why)
         for d in transcript

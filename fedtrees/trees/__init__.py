@@ -1,4 +1,6 @@
-"""The tree engine: pure arrays in and out, no knowledge of who holds the rows.
+"""The tree engine.
 
-It may import `core`.
+Its functions take and return arrays and do not know which party has the rows.
+
+It may import only `fedtrees.core`.
 """

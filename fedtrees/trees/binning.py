@@ -1,4 +1,4 @@
-"""Cut points and binned rows."""
+"""Cut points of features, and rows that are assigned to bins."""
 
 from __future__ import annotations
 
@@ -14,42 +14,51 @@ from numpy.typing import ArrayLike, NDArray
 from fedtrees.core.compilation import kernel
 from fedtrees.core.errors import DataError, check_whole
 
-MOST_BINS = 65534  # of a feature: a code and the mark of a missing value fit in 16 bits
-_MARGIN = np.float32(1e-5)  # XGBoost's distance from the extremes to the outermost cuts
+# largest number of bins of a feature, so that a code and the marker of a missing value fit in 16
+# bits
+MOST_BINS = 65534
+_MARGIN = np.float32(1e-5)  # XGBoost's distance between the extreme values and the outermost cuts
 
 
 def check_max_bin(max_bin: int) -> None:
-    """Raise UsageError unless a feature may have that many bins."""
+    """Raise `UsageError` unless a feature may have that many bins (2 to 65534)."""
     check_whole("max_bin", max_bin, 2, MOST_BINS)
 
 
 def upper_sentinel(high: np.float32) -> np.float32:
-    """Return a last cut above every value up to ``high``, as XGBoost places it."""
+    """Return a last cut above every value up to ``high``, with the formula of XGBoost."""
     return np.float32(high + (abs(high) + _MARGIN))
 
 
 def lower_sentinel(low: np.float32) -> np.float32:
-    """Return a threshold below every value down to ``low``, as XGBoost places it."""
+    """Return a threshold below every value down to ``low``, with the formula of XGBoost."""
     return np.float32(low - abs(low) - _MARGIN)
 
 
 @dataclass(frozen=True, eq=False)
 class Cuts:
-    """Bin borders of every feature. Bin ``b`` holds ``cut[b-1] <= x < cut[b]``.
+    """Bin borders of every feature. Bin ``b`` contains ``cut[b-1] <= x < cut[b]``.
 
-    A split after bin ``b`` sends a row left iff ``x < cut[b]``. Values from the last cut on belong
-    to the last bin.
+    A split after bin ``b`` sends a row left if and only if ``x < cut[b]``. Values at or above the
+    last cut belong to the last bin.
 
-    Raises `DataError` if the arrays do not describe increasing finite cuts.
+    Attributes
+    ----------
+    values : float32 array, shape (total_bins,)
+        Upper border of every bin, strictly increasing within a feature.
+    offsets : int32 array, shape (d + 1,)
+        The bins of feature ``f`` are ``offsets[f]:offsets[f + 1]``, at least one per feature.
+    minimum : float32 array, shape (d,)
+        A threshold below every value, which separates "any value" from "missing" (the sentinel of
+        XGBoost).
+    categorical : bool array, shape (d,), or None
+        Features that are split by sets of categories. Their codes are 0, 1, ... with one bin each,
+        so that the cuts are 1, 2, ... None if all features are split by thresholds.
 
-    `values`: float32 array, shape (total_bins,). Upper border of every bin, strictly increasing
-    within a feature.
-    `offsets`: int32 array, shape (d + 1,). Bins of feature ``f`` are ``offsets[f]:offsets[f + 1]``;
-    at least one each.
-    `minimum`: float32 array, shape (d,). A threshold below every value: splits "any value" from
-    "missing" (XGBoost's sentinel).
-    `categorical`: bool array, shape (d,), or None. Features split by sets of categories: codes 0,
-    1, ..., one bin each, so that the cuts are 1, 2, ... None: all are split by thresholds.
+    Raises
+    ------
+    DataError
+        If the arrays do not describe increasing finite cuts.
     """
 
     values: NDArray[np.float32]
@@ -75,6 +84,7 @@ class Cuts:
             self._check_categories()
 
     def _check_categories(self) -> None:
+        """Check that every categorical feature has one bin per code."""
         mask = np.asarray(self.categorical, dtype=bool)
         if mask.shape != (self.n_features,):
             raise DataError(f"a mask of shape {mask.shape} for {self.n_features} features")
@@ -95,7 +105,7 @@ class Cuts:
 
     @property
     def n_bins(self) -> NDArray[np.int32]:
-        """Bins per feature, int32, shape (d,)."""
+        """Number of bins of each feature, int32, shape (d,)."""
         return np.diff(self.offsets)
 
     def of(self, feature: int) -> NDArray[np.float32]:
@@ -103,7 +113,7 @@ class Cuts:
         return self.values[self.offsets[feature] : self.offsets[feature + 1]]
 
     def thresholds(self, feature: ArrayLike, bin: ArrayLike) -> NDArray[np.float32]:
-        """Return the threshold of splits after ``bin`` (-1: below every value), float32."""
+        """Return the threshold of splits after ``bin``, float32. Bin -1 is below every value."""
         f, b = np.asarray(feature), np.asarray(bin)
         after = self.values[self.offsets[f] + np.maximum(b, 0)]
         chosen: NDArray[np.float32] = np.where(b < 0, self.minimum[f], after)
@@ -121,7 +131,17 @@ class Cuts:
         minimum: ArrayLike,
         categorical: NDArray[np.bool_] | None = None,
     ) -> Cuts:
-        """Return cuts from one array per feature."""
+        """Return cuts from one array per feature.
+
+        Parameters
+        ----------
+        per_feature : iterable of float arrays
+            Cuts of each feature.
+        minimum : float array, shape (d,)
+            A threshold below every value of each feature.
+        categorical : bool array, shape (d,), optional
+            Features that are split by sets of categories.
+        """
         parts = [np.asarray(p, dtype=np.float32) for p in per_feature]
         offsets = np.concatenate([[0], np.cumsum([len(p) for p in parts])])
         values = np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)
@@ -129,10 +149,17 @@ class Cuts:
         return Cuts(values, starts, np.asarray(minimum, dtype=np.float32), categorical)
 
     def with_categories(self, sizes: ArrayLike) -> Cuts:
-        """Return cuts that give every category of some features a bin of its own.
+        """Return cuts that give every category of some features a separate bin.
 
-        `sizes`: int array, shape (d,). Number of categories of every feature; 0: its cuts stay as
-        they are.
+        Parameters
+        ----------
+        sizes : int array, shape (d,)
+            Number of categories of every feature. 0: its cuts stay unchanged.
+
+        Raises
+        ------
+        DataError
+            If the shape is wrong, or a feature has more than 65534 categories.
         """
         counts = np.asarray(sizes, dtype=np.int32)
         if counts.shape != (self.n_features,) or (counts > MOST_BINS).any():
@@ -147,9 +174,10 @@ class Cuts:
 
     @staticmethod
     def hidden(n_bins: ArrayLike) -> Cuts:
-        """Return cuts that tell bins apart and nothing else: the threshold of bin b reads b + 1.
+        """Return cuts for a party that knows only the number of bins of each feature.
 
-        For whoever chooses among the bins of somebody else's features.
+        Such a party chooses among the bins of another party's features. The threshold after bin b
+        is b + 1, and does not reveal a value.
         """
         counts = np.asarray(n_bins, dtype=np.int32)
         return Cuts.join([np.arange(1, c + 1) for c in counts], np.zeros(len(counts)))
@@ -158,10 +186,17 @@ class Cuts:
     def from_xgboost(
         indptr: NDArray[Any], values: NDArray[Any], categorical: ArrayLike | None = None
     ) -> Cuts:
-        """Return the cuts that ``QuantileDMatrix.get_quantile_cut()`` reports.
+        """Return the cuts that ``QuantileDMatrix.get_quantile_cut()`` of XGBoost reports.
 
-        Its first entry per feature is the minimum sentinel, the others are cuts; of a categorical
-        feature (bool, shape (d,)) it reports the codes.
+        Parameters
+        ----------
+        indptr : int array, shape (d + 1,)
+            Entries of each feature.
+        values : float array
+            The first entry of a feature is its minimum sentinel, and the remaining entries are
+            cuts. For a categorical feature, the entries are the codes.
+        categorical : bool array, shape (d,), optional
+            Categorical features.
         """
         pointers = np.asarray(indptr).astype(np.int64)
         values = np.asarray(values, dtype=np.float32)
@@ -169,6 +204,7 @@ class Cuts:
         if categorical is None:
             return Cuts.join(parts, values[pointers[:-1]])
         sizes = np.where(categorical, np.diff(pointers), 0)
+        # A feature with a single code has no cut, but needs one bin.
         some = [part if len(part) else np.ones(1) for part in parts]
         return Cuts.join(some, values[pointers[:-1]]).with_categories(sizes)
 
@@ -177,11 +213,15 @@ class Cuts:
 class Bins:
     """Binned rows.
 
-    `codes`: uint8 or uint16 array, shape (n, d). Bin within the feature, or ``missing``.
-    `missing`: Code of a missing value: the largest number of bins of any feature, so that it equals
-    no bin. With 256 bins it does not fit uint8; uint8 is then used only if nothing is missing.
-    `offsets`: int32 array, shape (d + 1,). Where the bins of every feature start in a histogram
-    (``Cuts.offsets``).
+    Attributes
+    ----------
+    codes : uint8 or uint16 array, shape (n, d)
+        Bin within the feature, or ``missing``.
+    missing : int
+        Code of a missing value: the largest number of bins of any feature, so that it equals no
+        bin. With 256 bins it does not fit uint8, which is then used only if no value is missing.
+    offsets : int32 array, shape (d + 1,)
+        Position of the first bin of every feature in a histogram (``Cuts.offsets``).
     """
 
     codes: NDArray[Any]
@@ -193,7 +233,7 @@ class Bins:
 
     @cached_property
     def columns(self) -> NDArray[Any]:
-        """The codes, shape (d, n), C-contiguous: a split reads one feature of many rows."""
+        """The codes, shape (d, n), C-contiguous, because a split reads one feature of many rows."""
         return np.ascontiguousarray(self.codes.T)
 
     @property
@@ -214,8 +254,10 @@ def _bin(
     missing: int,
     codes: NDArray[Any],
 ) -> None:
-    # Binary search for many rows at once, one halving at a time: every row takes the same steps,
-    # so that nothing branches on data and the loops over rows become vector instructions.
+    """Find the bin of every value by a branch-free binary search."""
+    # The search processes a block of rows at once, one halving step at a time. Every row takes the
+    # same steps, so that no branch depends on data, and the loops over rows become vector
+    # instructions.
     block = 512
     x = np.empty(block, dtype=np.float32)
     low = np.empty(block, dtype=np.uint32)
@@ -226,7 +268,8 @@ def _bin(
             for i in range(m):
                 x[i] = X[begin + i, f]
                 low[i] = 0
-            left = borders.shape[0] - 1  # the last border is no limit: its bin takes what is above
+            # the last border is no limit: values above it belong to the last bin
+            left = borders.shape[0] - 1
             while left > 0:
                 half = np.uint32((left + 1) >> 1)
                 for i in range(m):
@@ -234,19 +277,24 @@ def _bin(
                     low[i] = at + half if borders[at + half - np.uint32(1)] <= x[i] else at
                 left -= half
             for i in range(m):
+                # Only NaN differs from itself.
                 codes[begin + i, f] = missing if x[i] != x[i] else low[i]
 
 
 def check_rows(X: NDArray[Any], n_features: int | None = None) -> NDArray[np.float32]:
-    """Return X as C-contiguous float32, shape (n, d).
+    """Return X as a C-contiguous float32 array, shape (n, d).
 
-    Raises `DataError` if X is not a matrix of the expected width, or holds an infinite value.
+    Raises
+    ------
+    DataError
+        If X is not a matrix of the expected width, or contains an infinite value.
     """
     X = np.asarray(X)
     if X.ndim != 2 or (n_features is not None and X.shape[1] != n_features):
-        wanted = "(n, d)" if n_features is None else f"(n, {n_features})"
-        raise DataError(f"expected rows of shape {wanted}, got {X.shape}")
-    with np.errstate(over="ignore"):  # too large for float32: reported below as infinite
+        shape = "(n, d)" if n_features is None else f"(n, {n_features})"
+        raise DataError(f"expected rows of shape {shape}, got {X.shape}")
+    # values too large for float32 become infinite and are reported below
+    with np.errstate(over="ignore"):
         X32 = np.ascontiguousarray(X, dtype=np.float32)
     if np.isinf(X32).any():
         raise DataError("X holds an infinite value (in float32); clip it or mark it missing (NaN)")
@@ -254,6 +302,7 @@ def check_rows(X: NDArray[Any], n_features: int | None = None) -> NDArray[np.flo
 
 
 def _check_codes(X: NDArray[np.float32], cuts: Cuts, features: NDArray[np.intp]) -> None:
+    """Raise `DataError` if a categorical feature has a value that is no known code."""
     for f in features.tolist():
         n, present = cuts.n_bins[f], X[~np.isnan(X[:, f]), f]
         wrong = present[(present < 0) | (present >= n) | (present != np.floor(present))]
@@ -266,10 +315,18 @@ def _check_codes(X: NDArray[np.float32], cuts: Cuts, features: NDArray[np.intp])
 def bin_rows(X: NDArray[Any], cuts: Cuts) -> Bins:
     """Assign every value to its bin.
 
-    `X`: float array, shape (n, d). Rows; NaN marks a missing value.
+    Parameters
+    ----------
+    X : float array, shape (n, d)
+        Rows. NaN marks a missing value.
+    cuts : Cuts
+        Borders of the bins.
 
-    Raises `DataError` if the width differs from the cuts', a value is infinite, or a category is no
-    known code.
+    Raises
+    ------
+    DataError
+        If the number of columns differs from the cuts, a value is infinite, or a category is not a
+        known code.
     """
     X = check_rows(X, cuts.n_features)
     if cuts.categorical is not None:

@@ -1,4 +1,9 @@
-"""What own rows say of one attribute of other rows, given the rest of the row and its label."""
+"""Imputation of one attribute of a row from the remaining attributes and the label.
+
+Attribute inference uses it as a baseline and as a prior: it learns from the adversary's rows and
+estimates the probability of each value of the attribute in the victims' rows. The models are ridge
+regression, multinomial logistic regression and boosted trees.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,21 +26,31 @@ from fedtrees.trees.sketch import quantile_cuts
 
 Floats = NDArray[np.float64]
 _GROWN = TreeParams(trees=20, max_depth=3, learning_rate=0.2)
-_CLASSES = replace(_GROWN, base_score=0.5)  # some may be missing from a fold
+# a fold may lack a class, so that the start must not depend on the labels
+_CLASSES = replace(_GROWN, base_score=0.5)
 _FOLDS, _RIDGES, _MIXTURES = 3, (0.1, 1.0, 10.0, 100.0), (0.0, 0.25, 0.5, 0.75, 1.0)
-_FEW = 12  # different values up to which a number is told as a category is
-_DOUBT = 0.02  # share of the marginal in what is said of categories
-_MOST = 256  # values that stand for a column of numbers
+_FEW = 12  # largest number of distinct values of a number that is treated as a category
+_DOUBT = 0.02  # share of the marginal distribution in the probabilities of categories
+_MOST = 256  # number of values that represent a numeric column
 FEWEST_ROWS = 10
 
 
 @dataclass(frozen=True)
 class _Line:
-    """How numbers are predicted.
+    """Model of a numeric attribute.
 
-    `boosted`: Whether trees are grown on what is left.
-    `spread`: Of errors out of fold, of the logarithm where `logged`.
-    `error`: Their median, of the number itself.
+    Attributes
+    ----------
+    ridge : float
+        Strength of the L2 penalty.
+    boosted : bool
+        Whether trees are trained on the residuals.
+    spread : float
+        Root mean square of the cross-validation errors, of the logarithm if `logged`.
+    error : float
+        Median absolute cross-validation error of the number itself.
+    logged : bool
+        Whether the model predicts the logarithm.
     """
 
     ridge: float
@@ -46,24 +61,37 @@ class _Line:
 
 
 class Imputer:
-    """Chances of values of one attribute, by ridge regression and boosted trees on own rows.
+    """Estimates the probabilities of the values of one attribute.
 
-    Numbers: a normal law about a prediction, of the number or its logarithm, with the spread of its
-    errors out of fold; ridge is told logarithms of columns as well. Categories, one-hot groups and
-    numbers of few different values: logistic regression and trees, mixed as they predict best out
-    of fold.
+    For a number, the model is a normal distribution around a prediction of the number or its
+    logarithm. Its standard deviation is that of the cross-validation errors. Ridge regression also
+    receives the logarithms of the columns. Categories, one-hot groups and numbers with few distinct
+    values are predicted by a mixture of logistic regression and boosted trees, whose weight is
+    chosen by cross-validation.
 
-    `own`: Rows that teach; fewer than `FEWEST_ROWS` teach nothing: all values are equally likely.
-    `columns`: Of the attribute: one, or those of a one-hot group.
+    Parameters
+    ----------
+    own : Table or None
+        The rows to learn from. With fewer than `FEWEST_ROWS` complete rows, nothing is learned and
+        all values are equally likely.
+    schema : Schema
+        Columns of the table.
+    columns : sequence of int
+        Column of the attribute, or columns of a one-hot group.
+
+    Attributes
+    ----------
+    values : float32 array, shape (K, c)
+        Possible values of the attribute.
     """
 
     def __init__(self, own: Table | None, schema: Schema, columns: Sequence[int]) -> None:
         self._schema, self._columns = schema, [*columns]
         self._rest = [c for c in range(len(schema.features)) if c not in self._columns]
-        known = None
+        complete = None
         if own is not None:
-            known = own.take(np.flatnonzero(~np.isnan(own.X[:, self._columns]).any(axis=1)))
-        self._own = None if known is None or len(known) < FEWEST_ROWS else known
+            complete = own.take(np.flatnonzero(~np.isnan(own.X[:, self._columns]).any(axis=1)))
+        self._own = None if complete is None or len(complete) < FEWEST_ROWS else complete
         self.values = self._likely()
         self._numbers = self._own is not None and not self._few()
         self._line: _Line | None = None
@@ -71,24 +99,29 @@ class Imputer:
 
     @property
     def taught(self) -> bool:
-        """Whether there are own rows enough."""
+        """Whether there are enough rows to learn from."""
         return self._own is not None
 
     def _few(self) -> bool:
+        """Return whether the attribute is predicted as a category."""
         assert self._own is not None
         categorical = self._schema.categorical[self._columns].any() or len(self._columns) > 1
         return bool(categorical) or len(np.unique(self._own.X[:, self._columns])) <= _FEW
 
     def _likely(self) -> NDArray[np.float32]:
-        """Return values the attribute may have, float32, shape (K, c), ascending."""
+        """Return possible values of the attribute, float32, shape (K, c), ascending."""
         if self._own is not None:
-            held = self._own.X[:, self._columns]
+            observed = self._own.X[:, self._columns]
             if len(self._columns) > 1 or self._few():
                 extra = self._named()
-                return np.unique(np.concatenate([held, extra]), axis=0)
-            line, even = np.unique(held), np.linspace(held.min(), held.max(), _MOST)
-            at = np.linspace(0, len(line) - 1, min(len(line), _MOST)).round().astype(np.int64)
-            return np.union1d(line[at], even.astype(np.float32))[:, None]
+                return np.unique(np.concatenate([observed, extra]), axis=0)
+            distinct, even = np.unique(observed), np.linspace(observed.min(), observed.max(), _MOST)
+            quantiles = (
+                np.linspace(0, len(distinct) - 1, min(len(distinct), _MOST))
+                .round()
+                .astype(np.int64)
+            )
+            return np.union1d(distinct[quantiles], even.astype(np.float32))[:, None]
         named = self._named()
         if len(named):
             return named
@@ -97,7 +130,7 @@ class Imputer:
         return np.linspace(ends[0], ends[1], 101).astype(np.float32)[:, None]
 
     def _named(self) -> NDArray[np.float32]:
-        """Return the categories by their names, without what only rows tell."""
+        """Return the values that the schema declares, without values that only rows show."""
         c = len(self._columns)
         if c > 1:
             return np.eye(c, dtype=np.float32)
@@ -107,21 +140,29 @@ class Imputer:
         return np.arange(low, high + 1, dtype=np.float32)[:, None]
 
     def chances(self, rows: Table, values: NDArray[np.float32]) -> Floats:
-        """Return the chance of every value in every row, float64, shape (n, K).
+        """Return the probability of every value in every row, float64, shape (n, K).
 
-        `rows`: n rows with labels; what they have in the attribute is not read.
+        Parameters
+        ----------
+        rows : Table
+            n rows with labels. Their values of the attribute are not read.
+        values : float32 array, shape (K, c)
+            The values.
         """
-        own = self._own
-        if own is None:
+        training_rows = self._own
+        if training_rows is None:
             return np.full((len(rows), len(values)), 1 / len(values))
         if self._numbers:
-            p = self._normal(own, rows, values[:, 0].astype(np.float64))
+            p = self._normal(training_rows, rows, values[:, 0].astype(np.float64))
         else:
-            p = self._classes(own, rows, values)
+            p = self._classes(training_rows, rows, values)
         return np.asarray(p / p.sum(axis=1, keepdims=True))
 
     def held_out(self, values: NDArray[np.float32]) -> tuple[Table, Floats] | None:
-        """Return own rows and the chances of values in them, as other own rows teach."""
+        """Return the rows to learn from, and cross-validated probabilities of the values in them.
+
+        None if there are not enough rows.
+        """
         if self._own is None or len(self._own) < 2 * FEWEST_ROWS:
             return None
         p = np.empty((len(self._own), len(values)))
@@ -132,6 +173,7 @@ class Imputer:
         return self._own, p
 
     def _normal(self, own: Table, rows: Table, values: Floats) -> Floats:
+        """Return unnormalised probabilities of the values of a number."""
         x = own.X[:, self._columns[0]].astype(np.float64)
         A, B = self._designs(own, rows)
         if self._line is None:
@@ -143,6 +185,8 @@ class Imputer:
             x, values = np.log(x), np.log(np.maximum(values, 1e-30))
         mean = self._predicted(x, A, B, own, rows, line.ridge, line.boosted)
         z = (values - mean[:, None]) / line.spread
+        # A mixture of two normal distributions has heavier tails than one, because large errors are
+        # more frequent.
         law = 0.9 * np.exp(-0.5 * np.clip(z, -37, 37) ** 2)
         law += 0.1 / 3 * np.exp(-0.5 * np.clip(z / 3, -37, 37) ** 2)
         return np.asarray(law * _spacing(values) + 1e-12)
@@ -150,17 +194,17 @@ class Imputer:
     def _chosen(
         self, x: Floats, A: Floats, own: Table, back: Callable[[Floats], Floats] | None = None
     ) -> _Line:
-        """Return the ridge, whether trees help, and the spread of errors, out of fold.
+        """Choose the ridge penalty, and whether trees are used, by cross-validation.
 
-        `back`: From x to the number itself; None: it is that.
+        `back` converts x to the number itself. None: x is the number.
         """
 
         def said(ridge: float, boosted: bool) -> Floats:
-            found = np.empty(len(x))
+            predicted = np.empty(len(x))
             for train, test in _folds(len(x)):
                 part = own.take(train), own.take(test), ridge, boosted
-                found[test] = self._predicted(x[train], A[train], A[test], *part)
-            return found
+                predicted[test] = self._predicted(x[train], A[train], A[test], *part)
+            return predicted
 
         def off(found: Floats) -> float:
             return float(np.sqrt(((x - found) ** 2).mean()))
@@ -177,17 +221,19 @@ class Imputer:
     def _predicted(
         self, x: Floats, A: Floats, B: Floats, own: Table, rows: Table, ridge: float, boosted: bool
     ) -> Floats:
+        """Return predictions for `rows` of a model trained on `own`, float64, shape (n,)."""
         mean = x.mean()
         beta = np.linalg.solve(A.T @ A + ridge * np.eye(A.shape[1]), A.T @ (x - mean))
-        found = mean + B @ beta
+        predicted = mean + B @ beta
         if not boosted:
-            return np.asarray(found)
-        left = x - mean - A @ beta
-        unit = max(float(left.std()), 1e-30)
-        forest = self._forest(own, left / unit, SQUARED_ERROR)
-        return np.asarray(found + unit * forest.predict(self._others(rows)))
+            return np.asarray(predicted)
+        residual = x - mean - A @ beta
+        unit = max(float(residual.std()), 1e-30)
+        forest = self._forest(own, residual / unit, SQUARED_ERROR)
+        return np.asarray(predicted + unit * forest.predict(self._others(rows)))
 
     def _classes(self, own: Table, rows: Table, values: NDArray[np.float32]) -> Floats:
+        """Return probabilities of the values of a category."""
         levels, code = np.unique(own.X[:, self._columns], axis=0, return_inverse=True)
         code, k = code.reshape(-1), len(levels)
         A, B = self._designs(own, rows)
@@ -207,24 +253,24 @@ class Imputer:
     def _mixed(
         self, code: NDArray[np.int64], k: int, A: Floats, own: Table, margin: NDArray[Any]
     ) -> float:
-        """Return the share of trees in what is said of categories, as they do out of fold."""
-        said = [np.empty((len(code), k)), np.empty((len(code), k))]
+        """Return the weight of the trees that gives the mixture the lowest held-out loss."""
+        held_out = [np.empty((len(code), k)), np.empty((len(code), k))]
         for train, test in _folds(len(code)):
             p = self._both(code[train], k, A[train], A[test], own.take(train), own.take(test))
-            for mine, found in zip(said, p, strict=True):
-                mine[test] = found
-        every = np.arange(len(code))
+            for collected, predicted in zip(held_out, p, strict=True):
+                collected[test] = predicted
+        rows = np.arange(len(code))
 
         def loss(w: float) -> float:
-            told = (1 - _DOUBT) * ((1 - w) * said[0] + w * said[1]) + _DOUBT * margin
-            return -float(np.log(told[every, code] + 1e-12).mean())
+            mixture = (1 - _DOUBT) * ((1 - w) * held_out[0] + w * held_out[1]) + _DOUBT * margin
+            return -float(np.log(mixture[rows, code] + 1e-12).mean())
 
         return min(_MIXTURES, key=loss)
 
     def _both(
         self, code: NDArray[np.int64], k: int, A: Floats, B: Floats, own: Table, rows: Table
     ) -> tuple[Floats, Floats]:
-        """Return what logistic regression says, and what trees say, (n, k) each."""
+        """Return the probabilities of logistic regression and of trees, shape (n, k) each."""
         if len(np.unique(code)) < 2:
             sure = np.broadcast_to(np.bincount(code, minlength=k) / len(code), (len(rows), k))
             return sure, sure
@@ -235,26 +281,32 @@ class Imputer:
         return line, p if p.ndim == 2 else np.column_stack([1 - p, p])
 
     def _forest(self, own: Table, target: NDArray[Any], objective: Objective) -> Forest:
+        """Train a boosted forest on the remaining columns and the label."""
         X = self._others(own)
         params = _GROWN if objective is SQUARED_ERROR else _CLASSES
         return grow_forest(X, target, quantile_cuts(X, 32), params, objective, streams=Streams(0))
 
     def _others(self, rows: Table) -> NDArray[np.float32]:
+        """Return the remaining columns and the label of rows, float32, shape (n, columns)."""
         return np.column_stack([rows.X[:, self._rest], rows.y]).astype(np.float32)
 
     def _designs(self, own: Table, rows: Table) -> tuple[Floats, Floats]:
-        """Return standardised columns of own and other rows: indicators, numbers, labels."""
+        """Return the standardised design matrices of two tables.
+
+        The columns are indicators of categories, numbers, their logarithms, and indicators of the
+        label.
+        """
         parts = []
         for c in self._rest:
             a, b = own.X[:, c].astype(np.float64), rows.X[:, c].astype(np.float64)
             if self._schema.categorical[c]:
                 parts += [(a == v, b == v) for v in np.unique(a[~np.isnan(a)])[:_MOST]]
             else:
-                there = a[~np.isnan(a)]
-                middle = float(there.mean()) if len(there) else 0.0
+                present = a[~np.isnan(a)]
+                middle = float(present.mean()) if len(present) else 0.0
                 a, b = np.nan_to_num(a, nan=middle), np.nan_to_num(b, nan=middle)
                 parts.append((a, b))
-                if len(there) and there.min() >= 0 and middle > 0:
+                if len(present) and present.min() >= 0 and middle > 0:
                     parts.append((_log(a, middle), _log(b, middle)))
         parts += [(own.y == v, rows.y == v) for v in range(max(len(self._schema.classes), 2))]
         A, B = (np.column_stack(p).astype(np.float64) for p in zip(*parts, strict=True))
@@ -264,55 +316,79 @@ class Imputer:
 
 
 def _spacing(values: Floats) -> Floats:
-    """Return how much of the line each value stands for."""
+    """Return the width of the interval that each value represents, relative to the mean width."""
     if len(values) < 2:
         return np.ones(len(values))
     order = np.argsort(values, kind="stable")
-    found = np.empty(len(values))
-    found[order] = np.gradient(values[order])
-    return np.asarray(found / found.mean(), dtype=np.float64)
+    widths = np.empty(len(values))
+    widths[order] = np.gradient(values[order])
+    return np.asarray(widths / widths.mean(), dtype=np.float64)
 
 
 def _log(x: Floats, middle: float) -> Floats:
+    """Return logarithms, with an offset so that 0 is finite."""
     return np.asarray(np.log(np.maximum(x, 0.0) + 1e-3 * middle))
 
 
-#: Rows, columns and values of cells, one each.
+#: Row ids, columns and values of cells, one each per cell.
 Cells = tuple[NDArray[np.int64], NDArray[np.int64], Floats]
 
 
 def imputed(view: View, share: float) -> Cells | None:
-    """Return what own rows alone say of the attribute that is not told, None where none is.
+    """Impute the unknown attribute of the victims' rows from the adversary's rows.
 
-    `share`: As of `guessed`.
+    None if the view declares no such attribute. `share` is that of `guessed`.
     """
-    told = Told.of(view)
-    if told is None:
+    background = Told.of(view)
+    if background is None:
         return None
-    imputer = Imputer(view.rows, view.schema, told.columns)
-    chances = imputer.chances(told.rows, imputer.values)
-    return guessed(told, view.schema, chances, imputer.values, share)
+    imputer = Imputer(view.rows, view.schema, background.columns)
+    chances = imputer.chances(background.rows, imputer.values)
+    return guessed(background, view.schema, chances, imputer.values, share)
 
 
 def guessed(
     told: Told, schema: Schema, chances: Floats, values: NDArray[np.float32], share: float
 ) -> Cells:
-    """Return the cells that are told of nobody, with the values that chances make likely.
+    """Return the cells of the unknown attribute with their most likely values.
 
-    `share`: Of a number's standard deviation, within which it counts as near.
+    Parameters
+    ----------
+    told : Told
+        Background knowledge about the victims' rows.
+    schema : Schema
+        Columns of the table.
+    chances : float64 array, shape (n, K)
+        Probability of every value in every row.
+    values : float32 array, shape (K, c)
+        The values.
+    share : float
+        Distance at which a number counts as close, as a share of its standard deviation.
     """
-    several = len(told.columns) > 1 or bool(schema.categorical[told.columns[0]])
-    found, c = decoded(chances, values, 0.0 if several else share), len(told.columns)
+    categorical = len(told.columns) > 1 or bool(schema.categorical[told.columns[0]])
+    likeliest, c = decoded(chances, values, 0.0 if categorical else share), len(told.columns)
     cells = np.repeat(told.ids, c), np.tile(np.array(told.columns), len(told.ids))
-    return *cells, found.reshape(-1).astype(np.float64)
+    return *cells, likeliest.reshape(-1).astype(np.float64)
 
 
 def decoded(
     chances: Floats, values: NDArray[np.float32], share: float = 0.0
 ) -> NDArray[np.float32]:
-    """Return the value of each row that is most likely near the true one, float32, shape (n, c).
+    """Return the value of each row that is most likely close to the true one.
 
-    `share`: Of a number's standard deviation, within which it counts as near; 0: categories.
+    Parameters
+    ----------
+    chances : float64 array, shape (n, K)
+        Probability of every value in every row.
+    values : float32 array, shape (K, c)
+        The values.
+    share : float
+        Distance at which a number counts as close, as a share of its standard deviation. 0 for
+        categories.
+
+    Returns
+    -------
+    values : float32 array, shape (n, c)
     """
     if share == 0.0 or values.shape[1] > 1:
         return np.asarray(values[chances.argmax(axis=1)])
@@ -321,6 +397,7 @@ def decoded(
     spread = float(np.sqrt(max(likely @ (x - likely @ x) ** 2, 0.0)))
     order = np.argsort(x, kind="stable")
     x, p = x[order], chances[:, order]
+    # The probability of an interval is a difference of two cumulated probabilities.
     total = np.concatenate([np.zeros((len(p), 1)), p.cumsum(axis=1)], axis=1)
     low = np.searchsorted(x, x - share * spread)
     high = np.searchsorted(x, x + share * spread, side="right")
@@ -328,12 +405,13 @@ def decoded(
 
 
 def _folds(n: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Return training and test rows of each cross-validation fold."""
     fold = np.random.default_rng(0).permutation(n) % _FOLDS
     return [(np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in range(_FOLDS)]
 
 
 def _logistic(A: Floats, code: NDArray[np.int64], k: int, B: Floats) -> Floats:
-    """Return chances of classes in other rows by multinomial logistic regression, (n, k)."""
+    """Return class probabilities of other rows by multinomial logistic regression, shape (n, k)."""
     n, d = A.shape
     A1, B1 = np.column_stack([A, np.ones(n)]), np.column_stack([B, np.ones(len(B))])
     hot = np.eye(k)[code]
@@ -349,5 +427,5 @@ def _logistic(A: Floats, code: NDArray[np.int64], k: int, B: Floats) -> Floats:
         return value, (A1.T @ (p - hot) + penalty).reshape(-1)
 
     start = np.zeros((d + 1) * k)
-    found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 100})
-    return np.asarray(softmax(B1 @ found.x.reshape(d + 1, k), axis=1))
+    optimum = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 100})
+    return np.asarray(softmax(B1 @ optimum.x.reshape(d + 1, k), axis=1))

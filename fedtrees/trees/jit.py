@@ -1,4 +1,4 @@
-"""Compile kernels with numba."""
+"""Helpers for kernels that numba compiles."""
 
 from typing import Any
 
@@ -12,7 +12,11 @@ from fedtrees.core.compilation import kernel
 
 
 def readonly(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a read-only view: what comes out of a message and what does not compile alike."""
+    """Return a read-only view of an array.
+
+    Arrays from messages are read-only. With a read-only type for all arrays, a kernel is compiled
+    only once.
+    """
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False
     return view
@@ -20,7 +24,17 @@ def readonly(array: NDArray[Any]) -> NDArray[Any]:
 
 @kernel
 def place(ascending: NDArray[Any], begin: int, end: int, x: float) -> int:
-    """Return where between two places the first of ascending numbers is that is not below x."""
+    """Return the position of the first of some ascending numbers that is not below x.
+
+    Parameters
+    ----------
+    ascending : array
+        Numbers in ascending order.
+    begin, end : int
+        Range of positions to search. The result is `end` if all of its numbers are below x.
+    x : float
+        The number.
+    """
     while begin < end:
         middle = (begin + end) // 2
         if ascending[middle] < x:
@@ -33,9 +47,10 @@ def place(ascending: NDArray[Any], begin: int, end: int, x: float) -> int:
 def _add_pair(typing: Any, sums: Any, slot: Any, g: Any, h: Any) -> Any:
     """Emit ``sums[slot] += (g, h)`` for a C-contiguous int64 array of shape (m, 2).
 
-    One 128-bit load, add and store; numba would emit two of each, which costs half of the time of
-    a histogram. The pair comes as values, so that it stays in a register for a whole row: read from
-    an array, it might be what was just stored, and would be loaded again for every feature.
+    The code uses one 128-bit load, add and store. numba would emit two of each, which takes half of
+    the time of a histogram. The pair is passed as two values, so that it stays in a register for
+    all features of a row. If it were read from an array, the compiler could not exclude that the
+    store changed it, and would load it again for every feature.
     """
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:

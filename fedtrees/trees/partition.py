@@ -1,4 +1,4 @@
-"""Which rows are in which node, kept by whoever owns the rows."""
+"""Assignment of rows to the nodes of a tree, at the party that has the rows."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ ROOT = np.zeros(1, dtype=np.int32)  # the nodes of a tree that has not split yet
 
 @dataclass(frozen=True, eq=False)
 class Decisions:
-    """The nodes of a level that split, and how: all a row owner needs to move its rows."""
+    """Splits of the nodes of one level: all information that a party needs to move its rows."""
 
-    nodes: NDArray[np.int32]  # shape (k,): nodes that split
+    nodes: NDArray[np.int32]  # shape (k,): nodes that are split
     # feature, bin, shape (k,): rows whose bin of ``feature`` is at most ``bin`` go left
     feature: NDArray[np.int32]
     bin: NDArray[np.int32]
-    # shape (k,): the same rule on raw values: ``x < threshold`` goes left
+    # shape (k,): the same rule for raw values: ``x < threshold`` goes left
     threshold: NDArray[np.float32]
-    default_left: NDArray[np.bool_]  # shape (k,): where missing values go
-    left: NDArray[np.int32]  # shape (k,): left children; the right child of a node is one more
-    # shape (k, width): where the threshold is NaN, rows go right whose bin, a category's code, is
-    # marked here
+    default_left: NDArray[np.bool_]  # shape (k,): direction of missing values
+    # shape (k,): left children. The right child of a node has the next number.
+    left: NDArray[np.int32]
+    # Shape (k, width). If the threshold is NaN, rows go right whose bin (the code of a category) is
+    # marked here.
     categories: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
@@ -37,7 +38,7 @@ class Decisions:
 
     @staticmethod
     def join(parts: Sequence[Decisions]) -> Decisions:
-        """Return decisions on different nodes as one."""
+        """Return decisions on different nodes as one object."""
         if not parts:
             none = np.zeros(0, dtype=np.int32)
             return Decisions(none, none, none, none.astype(np.float32), none.astype(np.bool_), none)
@@ -59,8 +60,9 @@ def _goes_left(
     default_left: NDArray[np.bool_],
     out: NDArray[np.bool_],
 ) -> None:
-    # Unsigned indices and loops from 0 spare the check for negative indices in every step here and
-    # below, which costs half of the time.
+    """Compute the direction of the rows of every node from their codes."""
+    # Unsigned indices and loops from 0 avoid a check for negative indices in every step here and
+    # below. The check would take half of the time.
     k = 0
     for node in range(ranges.shape[0]):
         column = columns[feature[node]]
@@ -79,6 +81,7 @@ def _move(
     goes_left: NDArray[np.bool_],
     middle: NDArray[np.int64],
 ) -> None:
+    """Reorder the rows of every node: those that go left first, in their previous order."""
     aside = np.empty(rows.shape[0], dtype=rows.dtype)
     k = 0
     for node in range(ranges.shape[0]):
@@ -88,8 +91,10 @@ def _move(
         right = np.uint64(0)
         for i in range(members.shape[0]):
             row = members[i]
-            members[left] = row  # the slot is free: left never passes i
+            members[left] = row  # this slot is free, because left never passes i
             aside[right] = row
+            # Both stores happen for every row, and only one of the positions advances. This avoids
+            # a branch.
             left += np.uint64(goes[i])
             right += np.uint64(not goes[i])
         for i in range(np.int64(right)):
@@ -105,20 +110,26 @@ def _add(
     values: NDArray[np.float32],
     margin: NDArray[np.float32],
 ) -> None:
+    """Add the value of each node to the margins of its rows."""
     for node in range(ranges.shape[0]):
         for i in range(ranges[node, 0], ranges[node, 1]):
             margin[np.uint32(rows[i])] += values[node]
 
 
 class RowPartition:
-    """The rows of one owner, grouped by node of the tree being grown.
+    """The rows of one party, grouped by node of the tree that is grown.
 
-    The order of rows within a node never changes: rows that were close in memory stay close.
+    The order of rows within a node never changes, so that rows that are close in memory stay close.
 
-    `rows`: int or int32 array, shape (m,). How many rows, or which ones (a sample), start in node
-    0.
+    Parameters
+    ----------
+    rows : int or int32 array, shape (m,)
+        Number of rows, or row numbers of a sample. All of them start in node 0.
 
-    `rows`: int32 array, shape (m,). Row numbers, every node's in one stretch.
+    Attributes
+    ----------
+    rows : int32 array, shape (m,)
+        Row numbers. The rows of every node are contiguous.
     """
 
     def __init__(self, rows: int | NDArray[np.int32]) -> None:
@@ -130,18 +141,21 @@ class RowPartition:
         self._ranges: dict[int, tuple[int, int]] = {0: (0, len(self.rows))}
 
     def ranges(self, nodes: NDArray[np.int32]) -> NDArray[np.int64]:
-        """Return begin and end of each node's stretch of `rows`, int64, shape (k, 2).
+        """Return begin and end of each node's part of `rows`, int64, shape (k, 2).
 
-        Raises `DataError` if a node does not exist here.
+        Raises
+        ------
+        DataError
+            If a node does not exist in this partition.
         """
         unknown = [int(n) for n in nodes if int(n) not in self._ranges]
         if unknown:
             raise DataError(f"nodes {unknown} have no rows here; split their parents first")
-        found = [self._ranges[int(n)] for n in nodes]
-        return np.array(found, dtype=np.int64).reshape(len(found), 2)
+        known_ranges = [self._ranges[int(n)] for n in nodes]
+        return np.array(known_ranges, dtype=np.int64).reshape(len(known_ranges), 2)
 
     def goes_left(self, bins: Bins, decisions: Decisions) -> NDArray[np.bool_]:
-        """Return where the rows of the deciding nodes go, bool, in the order of nodes and rows."""
+        """Return whether rows go left, bool, in the order of the nodes and their rows."""
         ranges = self.ranges(decisions.nodes)
         out = np.empty(int((ranges[:, 1] - ranges[:, 0]).sum()), dtype=bool)
         _goes_left(
@@ -161,7 +175,7 @@ class RowPartition:
     def _by_category(
         self, bins: Bins, decisions: Decisions, ranges: NDArray[np.int64], out: NDArray[np.bool_]
     ) -> None:
-        """Correct `out` where nodes split by categories: look up each row's code."""
+        """Correct `out` for nodes that are split by categories, from the code of each row."""
         assert decisions.categories is not None
         ends = np.cumsum(ranges[:, 1] - ranges[:, 0])
         for k in np.flatnonzero(np.isnan(decisions.threshold)):
@@ -175,9 +189,19 @@ class RowPartition:
     def move(
         self, nodes: NDArray[np.int32], left: NDArray[np.int32], goes_left: NDArray[np.bool_]
     ) -> None:
-        """Move rows to the children, given where each goes (as `goes_left` returns it).
+        """Move rows to the children.
 
-        Raises `DataError` if the number of rows differs.
+        Parameters
+        ----------
+        nodes, left : int32 arrays, shape (k,)
+            Nodes that are split, and their left children.
+        goes_left : bool array
+            Direction of each row, as `RowPartition.goes_left` returns it.
+
+        Raises
+        ------
+        DataError
+            If the number of rows differs.
         """
         ranges = self.ranges(nodes)
         if len(goes_left) != (ranges[:, 1] - ranges[:, 0]).sum():
@@ -189,11 +213,21 @@ class RowPartition:
             self._ranges[int(child) + 1] = (int(cut), int(end))
 
     def split(self, bins: Bins, decisions: Decisions) -> None:
-        """Move the rows of every deciding node to its children."""
+        """Move the rows of every split node to its children."""
         self.move(decisions.nodes, decisions.left, self.goes_left(bins, decisions))
 
     def add_to(
         self, margin: NDArray[np.float32], nodes: NDArray[np.int32], values: NDArray[np.float32]
     ) -> None:
-        """Add each leaf's value to the margin of its rows, in place."""
+        """Add the value of each leaf to the margins of its rows, in place.
+
+        Parameters
+        ----------
+        margin : float32 array, shape (n,)
+            Margins of all rows of the party.
+        nodes : int32 array, shape (k,)
+            The leaves.
+        values : float32 array, shape (k,)
+            Their values.
+        """
         _add(self.rows, self.ranges(nodes), values, margin)

@@ -1,4 +1,4 @@
-"""Which leaf a row reaches in every tree of an ensemble."""
+"""Routing: the leaf that each row reaches in every tree of an ensemble."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from fedtrees.core.compilation import kernel
 from fedtrees.core.errors import DataError
 from fedtrees.trees.jit import readonly
 
-_BLOCK = 2**14  # rows whose leaves in all trees are kept at once
+_BLOCK = 2**14  # number of rows whose leaves in all trees are in memory at once
 
 
 @dataclass(frozen=True, eq=False)
 class Routes:
-    """All trees end to end; node ``i`` of tree ``t`` is ``start[t] + i``."""
+    """The nodes of all trees in one set of arrays. Node ``i`` of tree ``t`` is ``start[t] + i``."""
 
     start: NDArray[np.int64]  # shape (T,)
-    # feature, threshold, left, right, default_left: arrays, shape (n_nodes of all trees,): as in
-    # `fedtrees.trees.boosted.forest.Tree`; children are numbered within their tree
+    # feature, threshold, left, right, default_left: arrays, shape (n_nodes of all trees,), as in
+    # `fedtrees.trees.boosted.forest.Tree`. Children are numbered within their tree.
     feature: NDArray[np.int32]
     threshold: NDArray[np.float32]
     left: NDArray[np.int32]
     right: NDArray[np.int32]
     default_left: NDArray[np.bool_]
-    # shape (n_nodes of all trees, width): where some split is by categories: those that go right.
-    # Of width 0 if none is.
+    # Shape (n_nodes of all trees, width): categories that go right at nodes that are split by
+    # categories. The width is 0 if there is no such node.
     categories: NDArray[np.bool_]
 
     @staticmethod
@@ -52,9 +52,12 @@ class Routes:
         )
 
     def rows(self, X: NDArray[Any]) -> NDArray[np.float32]:
-        """Return X as the kernels take it, float32, C-contiguous.
+        """Return X as a C-contiguous float32 array for the kernels.
 
-        Raises `DataError` if X is no table, or narrower than the features the trees use.
+        Raises
+        ------
+        DataError
+            If X is not a matrix, or has fewer columns than the trees use.
         """
         X = np.asarray(X)
         width = 1 + int(self.feature.max(initial=-1))
@@ -63,7 +66,7 @@ class Routes:
         return readonly(np.asarray(X, dtype=np.float32))
 
     def apply(self, X: NDArray[Any]) -> NDArray[np.int32]:
-        """Return the leaf of every row in every tree, int32, shape (n, T); errors as `rows`."""
+        """Return the leaf of every row in every tree, int32, shape (n, T). Errors as in `rows`."""
         X = self.rows(X)
         out = np.empty((len(X), len(self.start)), dtype=np.int32)
         nodes = (self.feature, self.threshold, self.left, self.right, self.default_left)
@@ -71,16 +74,19 @@ class Routes:
         return out
 
     def blocks(self, X: NDArray[Any]) -> Iterator[tuple[slice, NDArray[np.int32]]]:
-        """Yield consecutive rows and their leaves, as `apply` returns them for these rows."""
+        """Yield blocks of consecutive rows with the result of `apply` for these rows."""
         for begin in range(0, len(X), _BLOCK):
             block = slice(begin, begin + _BLOCK)
             yield block, self.apply(X[block])
 
 
 class Routed:
-    """What ensembles of trees have in common.
+    """Base class of all ensembles of trees.
 
-    `trees`: Trees with the arrays that `Routes.of` takes.
+    Attributes
+    ----------
+    trees : tuple
+        Trees with the arrays that `Routes.of` reads.
     """
 
     trees: tuple[Any, ...]
@@ -95,19 +101,25 @@ class Routed:
     def apply(self, X: NDArray[Any]) -> NDArray[np.int32]:
         """Return the leaf of every row in every tree, int32, shape (n, T).
 
-        `X`: float array, shape (n, d). Rows; NaN marks a missing value.
+        Parameters
+        ----------
+        X : float array, shape (n, d)
+            Rows. NaN marks a missing value.
 
-        Raises `DataError` if X is narrower than the features the trees use.
+        Raises
+        ------
+        DataError
+            If X has fewer columns than the trees use.
         """
         return self._routes.apply(X)
 
 
 def joined_sets(trees: Sequence[Any]) -> NDArray[np.bool_]:
-    """Return the categories that go right, by node of all trees, as wide as the widest."""
-    given = [getattr(t, "categories", None) for t in trees]
+    """Return the categories that go right, by node of all trees, padded to the largest width."""
+    declared = [getattr(t, "categories", None) for t in trees]
     sets = [
         np.zeros((len(t), 0), dtype=bool) if s is None else s
-        for t, s in zip(trees, given, strict=True)
+        for t, s in zip(trees, declared, strict=True)
     ]
     width = max((s.shape[1] for s in sets), default=0)
     wide = [np.pad(s, ((0, 0), (0, width - s.shape[1]))) for s in sets]
@@ -126,6 +138,7 @@ def _apply(
     categories: NDArray[np.bool_],
     out: NDArray[np.int32],
 ) -> None:
+    """Follow every row from the root to a leaf in every tree."""
     width = np.float32(categories.shape[1])
     for i in range(X.shape[0]):
         for t in range(starts.shape[0]):
@@ -133,11 +146,12 @@ def _apply(
             k = starts[t]
             while feature[k] >= 0:
                 value = X[i, feature[k]]
+                # Only NaN, a missing value, differs from itself.
                 if value != value:
                     goes_left = default_left[k]
                 elif width == 0 or threshold[k] == threshold[k]:
                     goes_left = value < threshold[k]
-                else:  # by category; what is no code goes left
+                else:  # split by category: values that are no code go left
                     goes_left = not (0 <= value < width and categories[k, int(value)])
                 node = left[k] if goes_left else right[k]
                 k = starts[t] + node

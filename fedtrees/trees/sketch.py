@@ -1,4 +1,4 @@
-"""Cut points from quantile summaries that owners of rows compute alone and anyone can merge."""
+"""Cut points from quantile sketches, which each party computes locally and which can be merged."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,23 +10,27 @@ from numpy.typing import ArrayLike, NDArray
 from fedtrees.core.errors import DataError
 from fedtrees.trees.binning import Cuts, check_max_bin, check_rows, lower_sentinel, upper_sentinel
 
-# Points a summary keeps per final bin: XGBoost's own factor between sketch and cuts.
+# Points of a sketch per final bin: XGBoost uses the same factor between sketch and cuts.
 POINTS_PER_BIN = 8
 Choose = Callable[[NDArray[Any], NDArray[np.int64], int], NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
-    """Per feature, points of the empirical distribution with the number of rows they stand for.
+    """Points of each feature's empirical distribution, with the number of rows that they represent.
 
-    `points`: float32 array, shape (m,). Values found in the data, strictly increasing within a
-    feature.
-    `weights`: int64 array, shape (m,). Rows in the half-open interval from the previous point
-    (excluded) to this one (included); the first point also stands for the rows below it.
-    `offsets`: int32 array, shape (d + 1,). Points of feature ``f`` are ``offsets[f]:offsets[f +
-    1]``; none if all its values miss.
-    `low`: float32 array, shape (d,). Smallest value of every feature, NaN if all its values are
-    missing.
+    Attributes
+    ----------
+    points : float32 array, shape (m,)
+        Values of the data, strictly increasing within a feature.
+    weights : int64 array, shape (m,)
+        Rows in the half-open interval from the previous point (excluded) to this one (included).
+        The first point also represents the rows below it.
+    offsets : int32 array, shape (d + 1,)
+        The points of feature ``f`` are ``offsets[f]:offsets[f + 1]``. None if all its values are
+        missing.
+    low : float32 array, shape (d,)
+        Smallest value of every feature, NaN if all its values are missing.
     """
 
     points: NDArray[np.float32]
@@ -41,28 +45,36 @@ class Sketch:
 
 
 def _summary(column: NDArray[np.float32], size: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Summarise the present values of one column by at most ``size`` points."""
-    column = np.sort(column[~np.isnan(column)]) + np.float32(0)  # -0 and 0 are one value
+    """Represent the present values of one column by at most ``size`` points."""
+    column = np.sort(column[~np.isnan(column)]) + np.float32(0)  # -0 and 0 are the same value
     last = np.flatnonzero(np.diff(column, append=np.float32(np.inf)) > 0)  # last row of each value
     if len(last) > size:
         groups = np.linspace(0, len(column), size + 1).astype(np.int64)[1:] - 1
-        # A group ends at the last row of the value it reaches: equal values stay together.
+        # A group ends at the last row of its largest value, so that equal values stay together.
         last = last[np.searchsorted(last, groups)]
         last = last[np.diff(last, prepend=-1) > 0]
     return column[last], np.diff(last, prepend=-1)
 
 
 def local_sketch(X: NDArray[Any], max_bin: int = 256) -> Sketch:
-    """Summarise one owner's rows.
+    """Compute the sketch of one party's rows.
 
-    Features with at most ``8 * max_bin`` distinct values are kept exactly, with counts. Of others,
-    ``8 * max_bin`` groups of equal size are represented by their largest value, so that the number
-    of rows up to any value, read off the summary, is short by less than one group.
+    Features with at most ``8 * max_bin`` distinct values are represented exactly, with counts. The
+    values of a feature with more distinct values are divided into ``8 * max_bin`` groups of equal
+    size. Each group is represented by its largest value. The number of rows up to any value,
+    according to the sketch, is therefore too small by less than one group.
 
-    Raises `DataError` if a value is infinite.
+    Parameters
+    ----------
+    X : float array, shape (n, d)
+        Rows. NaN marks a missing value.
+    max_bin : int
+        Largest number of final bins per feature.
 
-    `X`: float array, shape (n, d). Rows; NaN marks a missing value.
-    `max_bin`: Bins the final cuts may have per feature.
+    Raises
+    ------
+    DataError
+        If a value is infinite.
     """
     X = check_rows(X)
     parts = [_summary(X[:, f], POINTS_PER_BIN * max_bin) for f in range(X.shape[1])]
@@ -76,10 +88,16 @@ def local_sketch(X: NDArray[Any], max_bin: int = 256) -> Sketch:
 
 
 def choose_cuts(points: NDArray[Any], weights: NDArray[np.int64], max_bin: int) -> NDArray[Any]:
-    """Return those points of one feature's merged summary that bins start at, the first left out.
+    """Return the points of one feature's merged sketch at which bins start, without the first.
 
-    `points`: array, shape (m,). Increasing: values, or numbers of cells.
-    `weights`: int64 array, shape (m,). Rows each point stands for.
+    Parameters
+    ----------
+    points : array, shape (m,)
+        Increasing values, or numbers of cells.
+    weights : int64 array, shape (m,)
+        Number of rows that each point represents.
+    max_bin : int
+        Largest number of bins.
     """
     if len(points) <= max_bin:
         return points[1:]
@@ -92,18 +110,29 @@ def choose_cuts(points: NDArray[Any], weights: NDArray[np.int64], max_bin: int) 
 def merge_sketches(
     sketches: Sequence[Sketch], max_bin: int = 256, choose: Choose = choose_cuts
 ) -> Cuts:
-    """Return common cuts from the summaries of all owners.
+    """Return common cuts from the sketches of all parties.
 
-    With at most ``max_bin`` distinct points every point gets its own bin. Otherwise cut ``j`` aims
-    at rank ``j N / max_bin`` of the ``N`` present values of the feature. The number of rows below
-    it is at least that rank and exceeds it by less than ``w + sum_i ceil(n_i / (8 max_bin))``,
-    where owner ``i`` holds ``n_i`` of them and ``w`` is the weight of the point reached: the rows
-    tied at it, or the groups ending there.
+    If there are at most ``max_bin`` distinct points, every point has a separate bin. Otherwise cut
+    ``j`` has the target rank ``j N / max_bin`` among the ``N`` present values of the feature. The
+    number of rows below it is at least this rank, and exceeds it by less than ``w + sum_i ceil(n_i
+    / (8 max_bin))``. Here party ``i`` has ``n_i`` of the values, and ``w`` is the weight of the
+    point that reaches the rank: the rows with this value, or the groups that end there.
 
-    Raises `DataError` if there is no sketch, or they differ in width. Raises `UsageError` if
-    ``max_bin`` is below 2 or above 65534.
+    Parameters
+    ----------
+    sketches : sequence of Sketch
+        One sketch per party.
+    max_bin : int
+        Largest number of bins per feature.
+    choose : callable
+        Rule that chooses the cuts of one feature, by default `choose_cuts`.
 
-    `choose`: By what cuts are chosen instead.
+    Raises
+    ------
+    DataError
+        If there is no sketch, or if their numbers of features differ.
+    UsageError
+        If ``max_bin`` is below 2 or above 65534.
     """
     check_max_bin(max_bin)
     widths = {s.n_features for s in sketches}
@@ -112,13 +141,15 @@ def merge_sketches(
     cuts, minimum = [], []
     for f in range(widths.pop()):
         spans = [slice(s.offsets[f], s.offsets[f + 1]) for s in sketches]
-        every = np.concatenate([s.points[span] for s, span in zip(sketches, spans, strict=True)])
+        all_points = np.concatenate(
+            [s.points[span] for s, span in zip(sketches, spans, strict=True)]
+        )
         counts = np.concatenate([s.weights[span] for s, span in zip(sketches, spans, strict=True)])
-        if not len(every):  # nobody has a value: one bin, as XGBoost does
+        if not len(all_points):  # no party has a value: one bin, as in XGBoost
             cuts.append(np.array([upper_sentinel(np.float32(0))]))
             minimum.append(lower_sentinel(np.float32(0)))
             continue
-        points, group = np.unique(every, return_inverse=True)
+        points, group = np.unique(all_points, return_inverse=True)
         weights = np.zeros(len(points), dtype=np.int64)
         np.add.at(weights, group, counts)
         cuts.append(np.append(choose(points, weights, max_bin), upper_sentinel(points[-1])))
@@ -127,18 +158,24 @@ def merge_sketches(
 
 
 def quantile_cuts(X: NDArray[Any], max_bin: int = 256) -> Cuts:
-    """Return the cuts of one table: those of a single owner."""
+    """Return the cuts of one table, as those of a single party."""
     return merge_sketches([local_sketch(X, max_bin)], max_bin)
 
 
 def equal_width_cuts(low: ArrayLike, high: ArrayLike, max_bin: int = 256) -> Cuts:
-    """Return cuts ``high - i (high - low) / max_bin``, as FedTree's horizontal mode places them.
+    """Return cuts ``high - i (high - low) / max_bin``, as FedTree's horizontal mode computes them.
 
-    Raises `DataError` if the shapes differ, or ``low > high``, or a bound is infinite.
+    Parameters
+    ----------
+    low, high : float arrays, shape (d,)
+        Smallest and largest value of every feature over all parties. NaN if it is not known.
+    max_bin : int
+        Bins per feature. A feature that is constant or has no values has one bin.
 
-    `low, high`: float arrays, shape (d,). Smallest and largest value of every feature, over all
-    owners. NaN: none is known.
-    `max_bin`: Bins per feature. A constant feature gets one; so does one without values.
+    Raises
+    ------
+    DataError
+        If the shapes differ, if ``low > high``, or if a bound is infinite.
     """
     lows, highs = np.asarray(low, dtype=np.float32), np.asarray(high, dtype=np.float32)
     if lows.shape != highs.shape or lows.ndim != 1:

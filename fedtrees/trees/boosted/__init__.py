@@ -1,1 +1,1 @@
-"""Boosted trees: objectives, gradient histograms, growth, as XGBoost's `hist` does it."""
+"""Boosted trees: objectives, gradient histograms and growth, compatible with XGBoost's `hist`."""

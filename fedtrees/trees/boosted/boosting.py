@@ -1,4 +1,8 @@
-"""Boosting on one table, from the start or from given margins, without any messages."""
+"""Boosting on the rows of one party, from the base score or from given margins, without messages.
+
+Rows may be divided into blocks for several threads. All sums are sums of integers, so that the
+trees do not depend on the blocks.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +29,22 @@ from fedtrees.trees.boosted.threads import Workers
 from fedtrees.trees.partition import ROOT, RowPartition
 from fedtrees.trees.routing import Routes
 
-# A float32 of size 2^-26 or more is a whole number of units, and so finer than XGBoost's own sums,
-# which are float64.
+# A float32 of absolute value 2^-26 or more is then represented exactly. These sums are more precise
+# than those of XGBoost, which are float64.
 _FINEST_BITS = 50
-_SUM_BITS = 61  # what int64 has room for, with a bit to spare
+_SUM_BITS = 61  # bits of an int64 that a sum may use, with one bit in reserve
 
 Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
 class Owned:
-    """The rows of one owner."""
+    """The rows of one party."""
 
     bins: Bins
     y: NDArray[Any]  # array, shape (n,): labels
-    weight: NDArray[Any] | None = None  # float array, shape (n,), or None: sample weights; None: 1
+    # float array, shape (n,): sample weights. None: every weight is 1.
+    weight: NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "y", np.asarray(self.y))
@@ -49,7 +54,7 @@ class Owned:
             object.__setattr__(self, "weight", checked_weights(self.weight, len(self.bins)))
 
     def take(self, span: slice) -> Owned:
-        """Return consecutive rows; nothing is copied."""
+        """Return consecutive rows. Nothing is copied."""
         weight = None if self.weight is None else self.weight[span]
         return Owned(self.bins.take(span), self.y[span], weight)
 
@@ -57,7 +62,10 @@ class Owned:
 def checked_weights(weight: Any, n: int) -> NDArray[np.float32]:
     """Return sample weights as float32, shape (n,).
 
-    Raises `DataError` if one is negative or not finite, or their number differs.
+    Raises
+    ------
+    DataError
+        If a weight is negative or not finite, or if the number of weights differs from n.
     """
     weights = np.asarray(weight, dtype=np.float32)
     if weights.shape != (n,):
@@ -71,6 +79,7 @@ def checked_weights(weight: Any, n: int) -> NDArray[np.float32]:
 def _histograms(
     nodes: NDArray[np.int32], bins: Bins, gh: NDArray[np.int64], rows: RowPartition
 ) -> NDArray[np.int64]:
+    """Return the histograms of nodes over the rows of one block."""
     return build_histogram(bins, gh, rows.rows, rows.ranges(nodes))
 
 
@@ -86,18 +95,29 @@ def grow_tree(
 ) -> tuple[Tree, list[RowPartition]]:
     """Grow one tree over rows in one or more parts.
 
-    `parts`: sequence of (Bins, int64 array of shape (n_i, 2)). Binned rows and fixed-point
-    gradients.
-    `bits`: Binary places of the gradients.
-    `allowed`: From nodes, shape (k,), and where the rows are, to the splits these nodes may choose,
-    bool, shape (k, total_bins).
-    `workers`: Default: every part in turn.
+    Parameters
+    ----------
+    parts : sequence of (Bins, int64 array of shape (n_i, 2))
+        Binned rows and fixed-point gradients.
+    cuts : Cuts
+        Borders of the bins.
+    params : TreeParams
+        Hyperparameters.
+    bits : Bits
+        Binary places of the gradients.
+    sampler : ColumnSampler, optional
+        Draws the features that each node may use.
+    allowed : callable, optional
+        Function from nodes, shape (k,), and the partitions of the rows to the splits that these
+        nodes may use, bool, shape (k, total_bins).
+    workers : Workers, optional
+        Threads. By default, the parts are processed one after the other.
 
     Returns
     -------
     tree : Tree
     partitions : list of RowPartition
-        Where the rows of every part ended up.
+        For each part, the leaf of every row.
     """
     at_once = (workers or Workers()).map
     bins, gh = zip(*parts, strict=True)
@@ -105,8 +125,9 @@ def grow_tree(
     root = sum(at_once(lambda g, p: node_sums(g, p.rows, p.ranges(ROOT))[0], gh, rows))
     grower = TreeGrower(cuts, params, np.asarray(root, dtype=np.int64), bits=bits)
     while len(grower.nodes):
-        found = at_once(partial(_histograms, grower.to_build), bins, gh, rows)
-        hist = reduce(lambda total, one: np.add(total, one, out=total), found)
+        # The sum of the parts is exact, because the histograms contain integers.
+        histograms = at_once(partial(_histograms, grower.to_build), bins, gh, rows)
+        hist = reduce(lambda total, one: np.add(total, one, out=total), histograms)
         mask = allowed(grower.nodes, rows) if allowed else None
         decisions = grower.decide(hist, sampler.mask(grower.depths, mask) if sampler else mask)
         at_once(lambda b, r, made=decisions: r.split(b, made), bins, rows)
@@ -115,21 +136,25 @@ def grow_tree(
 
 @dataclass(frozen=True, eq=False)
 class Continuation:
-    """One owner's rows and how trees are grown on them, whatever the model so far."""
+    """Rows of one party and the settings with which trees are grown on them.
+
+    It does not contain the model, so that trees can be added to any margins.
+    """
 
     rows: Owned
     cuts: Cuts
     params: TreeParams
     objective: Objective
-    streams: Streams  # the owner's: samples of rows are drawn from it
-    # a split needs so many rows on either side; 0: `min_child_weight` alone decides. Where a round
-    # draws fewer, it draws none.
+    streams: Streams  # streams of the party, from which row samples are drawn
+    # Smallest number of rows on each side of a split. 0: only `min_child_weight` limits splits. A
+    # round whose sample has fewer rows uses none.
     least_rows: int = 0
-    columns: Streams | None = None  # samples of columns are drawn from it. None: from `streams`.
-    # binary places of all sums. None: the most there is room for, anew in every round, which nobody
-    # else need agree on.
+    # streams from which column samples are drawn, by default `streams`
+    columns: Streams | None = None
+    # Binary places of all sums. None: as many as possible, chosen in every round. This is allowed
+    # only if no other party has to use the same number.
     bits: Bits | None = None
-    workers: Workers = Workers()  # the trees are the same for any number of threads
+    workers: Workers = Workers()  # the trees do not depend on the number of threads
 
     @cached_property
     def _blocks(self) -> list[tuple[slice, Owned]]:
@@ -137,24 +162,34 @@ class Continuation:
         return [(span, self.rows.take(span)) for span in self.workers.blocks(len(self.rows.y))]
 
     def round(self, number: int, margin: NDArray[np.float32]) -> list[Tree]:
-        """Grow one tree per output and add them to the margins, shape (K, n), in place.
+        """Grow one tree per output and add the trees to the margins in place.
 
-        `number`: Of the round, from 0: samples are drawn anew in every one.
-        `margin`: float32 array, shape (K, n)
+        Parameters
+        ----------
+        number : int
+            Number of the round, from 0. Each round draws new samples.
+        margin : float32 array, shape (K, n)
+            Margins of the rows. They are changed in place.
+
+        Returns
+        -------
+        trees : list of Tree
         """
         at_once = self.workers.map
         spans, blocks = zip(*self._blocks, strict=True)
-        found = at_once(lambda s, b: self.objective.gradients(margin[:, s], b.y), spans, blocks)
-        bits = self.bits or finest_bits(found, [b.weight for b in blocks])
+        gh_blocks = at_once(lambda s, b: self.objective.gradients(margin[:, s], b.y), spans, blocks)
+        bits = self.bits or finest_bits(gh_blocks, [b.weight for b in blocks])
         dropped = self._dropped(number)
 
         def units(gh: NDArray[np.float32], span: slice, rows: Owned) -> NDArray[np.int64]:
             values = weighted(gh, rows.weight, bits)
             if dropped is not None:
+                # Rows that are not sampled stay in the partition, so that they receive their leaf
+                # value.
                 values[:, dropped[span]] = 0
             return to_fixed(values, bits)
 
-        gradients = at_once(units, found, spans, blocks)
+        gradients = at_once(units, gh_blocks, spans, blocks)
         grown = []
         for k in range(self.objective.n_outputs):
             sampler = ColumnSampler(
@@ -176,6 +211,7 @@ class Continuation:
         return grown
 
     def _dropped(self, number: int) -> Mask | None:
+        """Return which rows the round leaves out, None if it uses all rows."""
         n = len(self.rows.y)
         dropped = dropped_rows(n, self.params.subsample, self.streams, number)
         if dropped is not None and n - dropped.sum() < self.least_rows:
@@ -185,7 +221,7 @@ class Continuation:
     def _roomy(
         self, dropped: Mask | None, nodes: NDArray[np.int32], partitions: list[RowPartition]
     ) -> Mask:
-        """Return which splits leave `least_rows` on both sides."""
+        """Return which splits have at least `least_rows` rows on both sides."""
         counted = np.ones((len(self.rows.y), 2), dtype=np.int64)
         if dropped is not None:
             counted[dropped] = 0
@@ -199,10 +235,16 @@ class Continuation:
 def finest_bits(
     gradients: Sequence[NDArray[np.float32]], weights: Sequence[NDArray[np.float32] | None]
 ) -> Bits:
-    """Return the most binary places that int64 sums of these gradients have room for, at most 50.
+    """Return the largest number of binary places for which int64 sums of gradients fit.
 
-    `gradients`: sequence of float32 array, shape (K, n_i, 2)
-    `weights`: sequence of float array, shape (n_i,), or None
+    It is at most 50.
+
+    Parameters
+    ----------
+    gradients : sequence of float32 array, shape (K, n_i, 2)
+        Gradients and hessians of each block of rows.
+    weights : sequence of float array, shape (n_i,), or None
+        Sample weights of each block.
     """
     sizes = sum(
         (np.abs(gh, dtype=np.float64) * (1.0 if w is None else w[:, None])).sum(axis=1)
@@ -214,11 +256,18 @@ def finest_bits(
 
 
 def enough_rows(counts: NDArray[np.int64], cuts: Cuts, least: int) -> Mask:
-    """Return which splits leave so many rows on both sides, bool, shape (k, total_bins).
+    """Return which splits have enough rows on both sides, bool, shape (k, total_bins).
 
-    Rows whose value is missing may go either way and are not counted on.
+    Rows with a missing value may go to either side and are not counted.
 
-    `counts`: int64 array, shape (k, total_bins). Rows per node and bin.
+    Parameters
+    ----------
+    counts : int64 array, shape (k, total_bins)
+        Number of rows per node and bin.
+    cuts : Cuts
+        Borders of the bins.
+    least : int
+        Smallest number of rows on each side.
     """
     allowed = np.empty(counts.shape, dtype=bool)
     for begin, end in zip(cuts.offsets[:-1], cuts.offsets[1:], strict=True):
@@ -233,9 +282,16 @@ def add_trees(
 ) -> None:
     """Add trees to margins in place, one after the other in float32, as XGBoost does.
 
-    `X`: float32 array, shape (n, d).
-    `margin`: float32 array, shape (K, n).
-    `first`: The model's number of the first tree: tree t adds to output ``t % K``.
+    Parameters
+    ----------
+    trees : sequence of Tree
+        The trees.
+    X : float32 array, shape (n, d)
+        Rows.
+    margin : float32 array, shape (K, n)
+        Margins of the rows.
+    first : int
+        Number of the first tree in the model. Tree t adds to output ``t % K``.
     """
     if not trees or not len(X):
         return
@@ -255,17 +311,32 @@ def grow_forest(
     streams: Streams | None = None,
     threads: int = 1,
 ) -> Forest:
-    """Boost a forest over one table.
+    """Train a boosted forest on one table.
 
-    Raises `DataError` if there are no rows, X does not fit the cuts or is infinite somewhere,
-    labels do not suit the objective, or all labels are equal and no base score is given.
+    Parameters
+    ----------
+    X : float array, shape (n, d), or Bins
+        Rows. NaN marks a missing value.
+    y : array, shape (n,)
+        Labels.
+    cuts : Cuts
+        Cut points, for example from `fedtrees.trees.sketch.quantile_cuts`.
+    params : TreeParams
+        Hyperparameters.
+    objective : Objective
+        Loss function, by default the log loss of two classes.
+    weight : float array, shape (n,), optional
+        Sample weights, 0 or more.
+    streams : Streams, optional
+        Source of the samples of rows and columns, by default ``Streams(0)``.
+    threads : int
+        Number of threads. The result does not depend on it.
 
-    `X`: float array, shape (n, d), or Bins. Rows; NaN marks a missing value.
-    `y`: array, shape (n,). Labels.
-    `cuts`: For instance `fedtrees.trees.sketch.quantile_cuts`.
-    `weight`: float array, shape (n,). Sample weights, 0 or more.
-    `streams`: Where samples of rows and columns are drawn from; default ``Streams(0)``.
-    `threads`: The result is the same for any number.
+    Raises
+    ------
+    DataError
+        If there are no rows, if X does not fit the cuts or contains an infinite value, if labels do
+        not fit the objective, or if all labels are equal and no base score is given.
     """
     rows = Owned(X if isinstance(X, Bins) else bin_rows(X, cuts), y, weight)
     objective.check(rows.y)

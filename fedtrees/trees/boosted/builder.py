@@ -1,6 +1,6 @@
-"""Assemble a tree from what is learned of it, level by level.
+"""Assemble a tree from its splits and leaf values.
 
-Whoever decides on splits does it, and whoever is told of them.
+The party that decides on splits uses it, and so do the parties that receive the splits.
 """
 
 import numpy as np
@@ -11,10 +11,10 @@ from fedtrees.trees.boosted.forest import Tree
 
 
 class TreeBuilder:
-    """A tree that starts as a single leaf and grows by decisions.
+    """A tree that starts as a single leaf and grows by splits.
 
-    Children are numbered in pairs, in the order in which their parents were expanded: XGBoost's
-    numbering if every level is expanded in ascending order of nodes.
+    Children are numbered in pairs, in the order in which their parents were split. This is the
+    numbering of XGBoost if every level is split in ascending order of the nodes.
     """
 
     def __init__(self) -> None:
@@ -40,16 +40,24 @@ class TreeBuilder:
         gain: ArrayLike | None = None,
         categories: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.int32]:
-        """Split nodes; those with feature -1 stay leaves.
+        """Split nodes. Nodes with feature -1 stay leaves.
 
-        Raises `DataError` if a node does not exist or was split before.
+        Parameters
+        ----------
+        nodes, feature, threshold, default_left, gain : arrays, shape (k,)
+            As in `Tree`.
+        categories : bool array, shape (k, width), optional
+            As in `Tree`. It is read for nodes whose threshold is NaN.
 
-        `nodes, feature, threshold, default_left, gain`: arrays, shape (k,). As in `Tree`.
-        `categories`: bool array, shape (k, width), optional. As in `Tree`; read where the threshold
-        is NaN.
+        Returns
+        -------
+        left : int32 array, shape (k,)
+            Left children, -1 if the node stays a leaf. The right child has the next number.
 
-        Returns: int32 array, shape (k,). Left children (the right child is one more), -1 where the
-        node stays a leaf.
+        Raises
+        ------
+        DataError
+            If a node does not exist or was split before.
         """
         ids = np.asarray(nodes, dtype=np.int64)
         columns = np.asarray(feature, dtype=np.int64)
@@ -75,6 +83,7 @@ class TreeBuilder:
         return left
 
     def _append_leaves(self, count: int) -> None:
+        """Append leaves with value 0."""
         self._feature += [-1] * count
         self._threshold += [np.float32(0)] * count
         self._left += [-1] * count
@@ -83,13 +92,14 @@ class TreeBuilder:
         self._gain += [np.float32(0)] * count
 
     def _check_leaf(self, node: int) -> None:
+        """Raise `DataError` unless a node exists and is a leaf."""
         if not 0 <= node < len(self):
             raise DataError(f"node {node} does not exist yet; the tree has {len(self)} nodes")
         if self._feature[node] >= 0:
             raise DataError(f"node {node} was split before")
 
     def set_sums(self, nodes: ArrayLike, sums: ArrayLike) -> None:
-        """Note gradient and hessian sums of nodes, float, shape (k, 2)."""
+        """Store gradient and hessian sums of nodes, float, shape (k, 2)."""
         pairs = np.asarray(sums, dtype=np.float64).reshape(-1, 2).tolist()
         for node, (g, h) in zip(np.asarray(nodes).tolist(), pairs, strict=True):
             self._sums[node] = (g, h)
@@ -97,16 +107,19 @@ class TreeBuilder:
     def statistics(
         self, nodes: ArrayLike
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float32]]:
-        """Return gradient sum, hessian sum and gain of nodes, as noted, shape (k,) each."""
+        """Return gradient sum, hessian sum and gain of nodes, shape (k,) each."""
         ids = np.asarray(nodes).tolist()
         sums = np.array([self._sums[i] for i in ids], dtype=np.float64).reshape(-1, 2)
         gain = np.array([self._gain[i] for i in ids], dtype=np.float32)
         return sums[:, 0], sums[:, 1], gain
 
     def set_values(self, nodes: ArrayLike, values: ArrayLike) -> None:
-        """Set the outputs of leaves, in log-odds, learning rate included, shape (k,).
+        """Set the values of leaves, in log-odds including the learning rate, shape (k,).
 
-        Raises `DataError` if a node is not a leaf.
+        Raises
+        ------
+        DataError
+            If a node is not a leaf.
         """
         outputs = np.asarray(values, dtype=np.float32)
         for node, value in zip(np.asarray(nodes).tolist(), outputs, strict=True):
@@ -114,7 +127,10 @@ class TreeBuilder:
             self._value[node] = value
 
     def build(self) -> Tree:
-        """Return the tree; sums never noted are NaN, ``g`` and ``h`` None if none were."""
+        """Return the tree.
+
+        Sums that were not set are NaN. If no sums were set, ``g`` and ``h`` are None.
+        """
         left = np.array(self._left, dtype=np.int32)
         unknown = (np.nan, np.nan)
         sums = np.array([self._sums.get(i, unknown) for i in range(len(self))], dtype=np.float64)
@@ -132,6 +148,7 @@ class TreeBuilder:
         )
 
     def _sets(self) -> NDArray[np.bool_] | None:
+        """Return the categories of all nodes as one array, None if there are none."""
         if not self._categories:
             return None
         width = max(map(len, self._categories.values()))

@@ -1,9 +1,9 @@
-"""Splits by categories: some go right, the others left, as in XGBoost's `hist`.
+"""Splits by sets of categories, as in XGBoost's `hist`.
 
-A feature with few categories (below `max_cat_to_onehot`) sends one of them right. With more, the
-categories of a node are sorted by the weight each would have as a leaf, and a prefix of that order
-goes right: the best partition is among these (Fisher, "On grouping for maximum homogeneity", 1958).
-Missing values go with either side, whichever gains more.
+For a feature with few categories (fewer than `max_cat_to_onehot`), one of them goes right. With
+more categories, those of a node are sorted by the weight that each would have as a leaf, and a
+prefix of that order goes right. The best partition is among these (Fisher, "On grouping for maximum
+homogeneity", 1958). Missing values go to the side with the larger gain.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ from fedtrees.trees.boosted.splits import Splits
 
 @dataclass(frozen=True, eq=False)
 class _Candidates:
-    """All splits that are tried, in XGBoost's order: of equal ones the first is taken.
+    """All candidate splits in XGBoost's order. The first of several equal candidates is chosen.
 
-    Categories of all categorical features stand in one line of length c, sorted feature by feature;
-    the m candidates send right what stands from `first` to `last`.
+    The categories of all categorical features are concatenated to a line of length c, in which
+    those of each feature are sorted. Each of the m candidates sends the categories from `first` to
+    `last` of the line to the right.
     """
 
-    columns: NDArray[np.intp]  # shape (c,): bins of the histogram that hold the line
-    # begin, end, shape (c,): stretch of the line that belongs to the same feature
+    columns: NDArray[np.intp]  # shape (c,): bins of the histogram that belong to the line
+    # begin, end, shape (c,): part of the line that belongs to the same feature
     begin: NDArray[np.intp]
     end: NDArray[np.intp]
-    # shape (c,): whether a prefix of the sorted feature goes right; else a single category does
+    # Shape (c,): True if a prefix of the sorted feature goes right. False if a single category
+    # does.
     partitioned: NDArray[np.bool_]
     # first, last, shape (m,)
     first: NDArray[np.intp]
@@ -41,20 +43,23 @@ class _Candidates:
 
     @staticmethod
     def of(cuts: Cuts, params: TreeParams) -> _Candidates:
-        """Return the candidates of the categorical features, of which there is one or more."""
+        """Return the candidates of all categorical features.
+
+        There must be at least one such feature.
+        """
         assert cuts.categorical is not None
         features = np.flatnonzero(cuts.categorical)
         sizes = cuts.n_bins[features].astype(np.intp)
-        end = np.cumsum(sizes)
-        begin = end - sizes
+        ends = np.cumsum(sizes)
+        starts = ends - sizes
         parts = [_of_feature(n, params) for n in sizes.tolist()]
         counts = [len(first) for first, _, _ in parts]
-        shift = np.repeat(begin, counts)
+        shift = np.repeat(starts, counts)
         first, last, missing_left = (np.concatenate(part) for part in zip(*parts, strict=True))
         return _Candidates(
             np.flatnonzero(np.repeat(cuts.categorical, cuts.n_bins)),
-            np.repeat(begin, sizes),
-            np.repeat(end, sizes),
+            np.repeat(starts, sizes),
+            np.repeat(ends, sizes),
             np.repeat(sizes >= params.max_cat_to_onehot, sizes),
             first + shift,
             last + shift,
@@ -65,7 +70,7 @@ class _Candidates:
 def _of_feature(
     n: int, params: TreeParams
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
-    """Return first and last category that go right, and where missing values go, in order."""
+    """Return first and last category that go right, and the direction of missing values."""
     if n < params.max_cat_to_onehot:
         each = np.repeat(np.arange(n), 2)
         return each, each, np.tile([True, False], n)
@@ -82,11 +87,26 @@ def best_categories(
     mask: NDArray[np.bool_] | None = None,
     bits: Bits = UNIT_BITS,
 ) -> Splits:
-    """Choose the best split by categories of every node, however little it gains.
+    """Choose the best split by categories of every node, even if its gain is small.
 
-    Parameters and gains as in `fedtrees.trees.boosted.splitting.best_splits`; `params` also gives
-    ``max_cat_to_onehot`` and ``max_cat_threshold``. A feature is tried where `mask` allows all of
-    its bins: a set of categories is no single bin.
+    Gains are those of `fedtrees.trees.boosted.splitting.best_splits`. A feature is used only if
+    `mask` allows all of its bins, because a set of categories is not a single bin.
+
+    Parameters
+    ----------
+    hist : int64 array, shape (n_nodes, total_bins, 2)
+        Fixed-point sums per bin.
+    totals : int64 array, shape (n_nodes, 2)
+        Fixed-point sums of the nodes, including missing values.
+    cuts : Cuts
+        Borders of the bins.
+    params : TreeParams
+        In addition to the parameters of gains, ``max_cat_to_onehot`` and ``max_cat_threshold`` are
+        used.
+    mask : bool array, shape (n_nodes, total_bins), optional
+        Splits that may be chosen.
+    bits : Bits
+        Binary places of the sums.
     """
     c = _Candidates.of(cuts, params)
     line = hist[:, c.columns]
@@ -118,11 +138,12 @@ def best_categories(
 def _sorted(
     line: NDArray[np.int64], c: _Candidates, params: TreeParams, bits: Bits
 ) -> NDArray[np.intp]:
-    """Return where in the line the categories stand once sorted, shape (n_nodes, c).
+    """Return the sorted order of the categories, shape (n_nodes, c).
 
-    By weight in float32, equal ones by code. One-hot features keep their order.
+    They are sorted by weight in float32, and by code if weights are equal. One-hot features are not
+    sorted.
     """
-    with np.errstate(over="ignore"):  # infinite in float32: first or last of all
+    with np.errstate(over="ignore"):  # infinite in float32: first or last in the order
         weight = np.where(c.partitioned, node_weights(line, params, bits), np.float32(0))
     return np.lexsort((weight, np.broadcast_to(c.begin, weight.shape)), axis=-1)
 
@@ -130,7 +151,7 @@ def _sorted(
 def _sums(
     line: NDArray[np.int64], totals: NDArray[np.int64], c: _Candidates
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the sums of what each candidate ends with, and of missing values: (n_nodes, c, 2)."""
+    """Return the sums of each prefix or category, and of missing values, shape (n_nodes, c, 2)."""
     upto = np.zeros((len(line), len(c.columns) + 1, 2), dtype=np.int64)
     np.cumsum(line, axis=1, out=upto[:, 1:])
     before = upto[:, c.begin]
@@ -141,9 +162,10 @@ def _sums(
 def _gains(
     totals: NDArray[np.int64], right: NDArray[np.int64], params: TreeParams, bits: Bits
 ) -> NDArray[np.float32]:
-    """Return the gain of every candidate, 0 where a child would be too light: (n_nodes, m)."""
+    """Return the gain of every candidate, 0 if a child is too light, shape (n_nodes, m)."""
     left = totals[:, None] - right
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # refused below
+    # overflows and divisions by 0 give gains that are refused below
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         gain = node_gains(left, params, bits) + node_gains(right, params, bits)
         gain -= node_gains(totals, params, bits)[:, None]
     weight = np.float64(np.float32(params.min_child_weight))

@@ -15,21 +15,30 @@ from fedtrees.trees.routing import Routed
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """One binary decision tree; node 0 is the root, children come in pairs, level by level.
+    """One binary decision tree.
 
-    `feature`: int32 array, shape (n_nodes,). Split column, -1 at a leaf.
-    `threshold`: float32 array, shape (n_nodes,). A row goes left iff ``x < threshold`` (float32
-    comparison); 0 at a leaf, NaN where the split is by categories.
-    `left, right`: int32 array, shape (n_nodes,). Children, -1 at a leaf.
-    `default_left`: bool array, shape (n_nodes,). Where a missing value goes.
-    `value`: float32 array, shape (n_nodes,), or (n_nodes, K) in a multi-output tree. Leaf output in
-    units of the margin, learning rate included; 0 at an inner node.
-    `g, h`: float64 array, shape (n_nodes,), or None. Sums of gradients and hessians of the training
-    rows in the node, where known.
-    `gain`: float32 array, shape (n_nodes,), or None. Split gain, where known; 0 at a leaf.
-    `categories`: bool array, shape (n_nodes, width), or None. Categories that go right, by code,
-    where the split is by categories; values that are no such code go left, as in XGBoost. None: no
-    split is by categories.
+    Node 0 is the root, and children are numbered in pairs, level by level.
+
+    Attributes
+    ----------
+    feature : int32 array, shape (n_nodes,)
+        Split column, -1 at a leaf.
+    threshold : float32 array, shape (n_nodes,)
+        A row goes left if and only if ``x < threshold`` (float32 comparison). 0 at a leaf, NaN if
+        the split is by categories.
+    left, right : int32 array, shape (n_nodes,)
+        Children, -1 at a leaf.
+    default_left : bool array, shape (n_nodes,)
+        Whether a missing value goes left.
+    value : float32 array, shape (n_nodes,), or (n_nodes, K) in a multi-output tree
+        Leaf value in units of the margin, including the learning rate. 0 at an inner node.
+    g, h : float64 array, shape (n_nodes,), or None
+        Sums of gradients and hessians of the training rows in the node, if known.
+    gain : float32 array, shape (n_nodes,), or None
+        Gain of the split, if known. 0 at a leaf.
+    categories : bool array, shape (n_nodes, width), or None
+        Categories that go right, by code, if the split is by categories. Values that are not such a
+        code go left, as in XGBoost. None if no split is by categories.
     """
 
     feature: NDArray[np.int32]
@@ -54,14 +63,17 @@ class Tree:
 
 @dataclass(frozen=True, eq=False)
 class Forest(Routed):
-    """A boosted ensemble of K outputs: tree t adds to output ``t % K``.
+    """A boosted ensemble with K outputs. Tree t adds to output ``t % K``.
 
-    Raises `DataError` if trees or base margins do not fit the number of outputs.
+    Raises
+    ------
+    DataError
+        If the trees or base margins do not fit the number of outputs.
     """
 
-    trees: tuple[Tree, ...]  # K per round
-    base_margin: NDArray[np.float32]  # shape (K,): margins every row starts from
-    objective: Objective = LOGISTIC  # what turns margins into predictions; it fixes K
+    trees: tuple[Tree, ...]  # K trees per round
+    base_margin: NDArray[np.float32]  # shape (K,): initial margins of every row
+    objective: Objective = LOGISTIC  # converts margins to predictions and determines K
 
     def __post_init__(self) -> None:
         start = np.atleast_1d(np.asarray(self.base_margin, dtype=np.float32))
@@ -83,25 +95,30 @@ class Forest(Routed):
         return Forest(self.trees[:count], self.base_margin, self.objective)
 
     def _margins(self, X: NDArray[Any]) -> NDArray[np.float32]:
+        """Return margins, float32, shape (K, n)."""
         X = self._routes.rows(X)
         out = np.repeat(self.base_margin[:, None], len(X), axis=1)
         for block, leaves in self._routes.blocks(X):
             for t, leaf in enumerate(leaves.T):
+                # The order of the float32 additions is that of XGBoost.
                 out[t % len(out), block] += self.trees[t].value[leaf]
         return out
 
     def margin(self, X: NDArray[Any]) -> NDArray[np.float32]:
-        """Return margins, float32, (n,) if K is 1, else (n, K).
+        """Return margins, float32, shape (n,) if K is 1, else (n, K).
 
-        They are float32 sums in tree order, as in XGBoost. Parameters and errors as `apply`.
+        They are float32 sums in the order of the trees, as in XGBoost. Parameters and errors as in
+        `apply`.
         """
         out = self._margins(X)
         return out[0] if len(out) == 1 else np.ascontiguousarray(out.T)
 
     def predict(self, X: NDArray[Any]) -> NDArray[np.float64]:
-        """Return what XGBoost's ``Booster.predict`` returns, float64; errors as `apply`.
+        """Return the predictions of XGBoost's ``Booster.predict``, float64.
 
-        The probability of class 1, shape (n,); with more classes one of each, shape (n, K); or the
-        value of a regression, shape (n,).
+        Errors as in `apply`.
+
+        The probability of class 1, shape (n,). With more than two classes, the probability of each,
+        shape (n, K). For a regression, the value, shape (n,).
         """
         return self.objective.predict(self._margins(X))

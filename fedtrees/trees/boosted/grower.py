@@ -1,4 +1,4 @@
-"""Grow a tree from histogram sums."""
+"""Grow a tree from histograms: the algorithm of the party that decides on splits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedtrees.trees.partition import ROOT, Decisions
 
 @dataclass(frozen=True, eq=False)
 class _Candidates:
-    """Nodes whose best split is known, and what is needed to go on below them."""
+    """Nodes whose best split is known, with the data that is needed below them."""
 
     nodes: NDArray[np.int32]
     sums: NDArray[np.int64]
@@ -34,8 +34,9 @@ class _Candidates:
         return len(self.nodes)
 
     def where(self, chosen: NDArray[Any]) -> _Candidates:
-        """Return some of them (mask or indices)."""
-        if chosen.dtype == bool and chosen.all():  # histograms are large: no copy without need
+        """Return some of the nodes (mask or indices)."""
+        # histograms are large, so that unnecessary copies are avoided
+        if chosen.dtype == bool and chosen.all():
             return self
         return _Candidates(
             self.nodes[chosen],
@@ -47,29 +48,49 @@ class _Candidates:
 
 
 class TreeGrower:
-    """The state of one tree: takes histogram sums in, gives split decisions out.
+    """State of one tree that is grown: it receives histograms and returns split decisions.
 
-    It never sees a row. While `nodes` is not empty: collect the histograms of `to_build` (summed
-    over row owners), call `decide`, and send the decisions to the row owners.
+    It never uses a row. While `nodes` is not empty, the caller collects the histograms of
+    `to_build`, summed over all parties with rows, calls `decide`, and sends the decisions to these
+    parties.
 
-    Depth-wise, all waiting nodes are split at once. With ``grow_policy="lossguide"`` the nodes
-    whose split is known queue up, and the one of greatest gain (the older one if equal, as in
-    XGBoost) is split next, until `max_leaves` are reached.
+    With depth-wise growth, all open nodes are split at once. With ``grow_policy="lossguide"``, open
+    nodes with a known split are queued, and the one with the largest gain is split next, until
+    `max_leaves` is reached. Of equal gains, the older node is chosen, as in XGBoost.
 
-    `root_sums`: int64 array, shape (2,). Fixed-point sums of gradients and hessians over all rows.
-    `bits`: Binary places of gradients and hessians in all sums.
-    `subtract`: Ask only for the lighter child of each pair and obtain its sibling by subtraction.
-    False: ask for every node (so that noise is drawn for each one).
-    `complete`: bool array, shape (d,). Features in which no row lacks a value: no split sends
-    missing values of them alone. With exact sums none would; bins that are rounded, noisy or
-    suppressed do not add up to the node, and the rest passes for missing values.
-    `unbounded`: Whether gradients have no bound. Then such a rest is shared out (`adding_up`): on
-    one side it would grow from tree to tree, as the rows that it is of are on the other.
+    Parameters
+    ----------
+    cuts : Cuts
+        Borders of the bins.
+    params : TreeParams
+        Hyperparameters.
+    root_sums : int64 array, shape (2,)
+        Fixed-point sums of gradients and hessians over all rows.
+    bits : Bits
+        Binary places of gradients and hessians in all sums.
+    subtract : bool
+        True: request only the histogram of the lighter child of each pair, and subtract it from
+        that of the parent. False: request every node, so that noise is drawn for each of them.
+    complete : bool array, shape (d,), optional
+        Features without missing values. No split separates missing values of these features from
+        all present values. With exact sums there is no such split. But bins that are rounded, noisy
+        or suppressed do not add up to the sums of the node, and the difference would be treated as
+        missing values.
+    unbounded : bool
+        Whether gradients are unbounded. The difference is then distributed over the bins
+        (`adding_up`). Otherwise it would increase from tree to tree, because the rows that cause it
+        are on the other side of the split.
 
-    `nodes`: int32 array, shape (k,). Nodes that wait for a decision.
-    `sums`: int64 array, shape (k, 2). Their fixed-point sums.
-    `depths`: int32 array, shape (k,). Their depths, 0 at the root.
-    `to_build`: int32 array, shape (m,). Those of them whose histograms have to be built, ascending.
+    Attributes
+    ----------
+    nodes : int32 array, shape (k,)
+        Open nodes, which need a decision.
+    sums : int64 array, shape (k, 2)
+        Their fixed-point sums.
+    depths : int32 array, shape (k,)
+        Their depths, 0 at the root.
+    to_build : int32 array, shape (m,)
+        Those of `nodes` whose histograms are requested, ascending.
     """
 
     def __init__(
@@ -88,7 +109,7 @@ class TreeGrower:
         self._cuts, self._params, self._subtract, self.bits = cuts, params, subtract, bits
         self._builder = TreeBuilder()
         self._n_leaves = 1
-        self._queue: list[_Candidates] = []  # each of one node, lossguide only
+        self._queue: list[_Candidates] = []  # each element contains one node, lossguide only
         self._leaves: list[NDArray[np.int32]] = []
         self._leaf_sums: list[NDArray[np.int64]] = []
         self._parents: NDArray[np.int64] | None = None  # histograms of the parents of `nodes`
@@ -98,7 +119,7 @@ class TreeGrower:
     def _open(
         self, nodes: NDArray[np.int32], sums: NDArray[np.int64], depths: NDArray[np.int32]
     ) -> None:
-        """Make nodes wait for a decision, or leaves if the tree is deep or wide enough."""
+        """Open nodes for a decision, or make them leaves if the tree is deep or wide enough."""
         self._builder.set_sums(nodes, from_fixed(sums, self.bits))
         if self._full or (len(depths) and depths[0] == self._params.max_depth):
             self._close(nodes, sums)
@@ -109,36 +130,52 @@ class TreeGrower:
 
     @property
     def _full(self) -> bool:
+        """Whether the tree has the largest allowed number of leaves."""
         return 0 < self._params.max_leaves <= self._n_leaves
 
     def _close(self, nodes: NDArray[np.int32], sums: NDArray[np.int64]) -> None:
+        """Make nodes leaves."""
         self._leaves.append(nodes)
         self._leaf_sums.append(sums)
 
     def complete(self, built: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the histograms of all `nodes` from those of `to_build`.
 
-        Raises `DataError` if the shape does not fit.
+        Parameters
+        ----------
+        built : int64 array, shape (m, total_bins, 2)
+            Histograms of `to_build`.
 
-        `built`: int64 array, shape (m, total_bins, 2).
+        Returns
+        -------
+        hist : int64 array, shape (k, total_bins, 2)
 
-        Returns: int64 array, shape (k, total_bins, 2).
+        Raises
+        ------
+        DataError
+            If the shape of `built` is wrong.
         """
-        wanted = (len(self.to_build), self._cuts.total_bins, 2)
-        if built.shape != wanted:
-            raise DataError(f"histograms of shape {built.shape}; expected {wanted}")
+        expected_shape = (len(self.to_build), self._cuts.total_bins, 2)
+        if built.shape != expected_shape:
+            raise DataError(f"histograms of shape {built.shape}; expected {expected_shape}")
         if len(self.to_build) == len(self.nodes):
             return built
         assert self._parents is not None
         return with_siblings(built, self.to_build == self.nodes[::2], self._parents)
 
     def decide(self, built: NDArray[np.int64], mask: NDArray[np.bool_] | None = None) -> Decisions:
-        """Find the best splits of the waiting nodes, split what is due, go on to the children.
+        """Choose the best splits of the open nodes, and open their children.
 
-        `built`: int64 array, shape (m, total_bins, 2). Histograms of `to_build`, summed over row
-        owners.
-        `mask`: bool array, shape (k, total_bins), optional. Splits that may be chosen at each of
-        `nodes`.
+        Parameters
+        ----------
+        built : int64 array, shape (m, total_bins, 2)
+            Histograms of `to_build`, summed over all parties with rows.
+        mask : bool array, shape (k, total_bins), optional
+            Splits that may be chosen at each of `nodes`.
+
+        Returns
+        -------
+        decisions : Decisions
         """
         hist = self.complete(built)
         return self.accept(self.best(hist, mask), hist)
@@ -150,38 +187,49 @@ class TreeGrower:
         *,
         pruned: bool = True,
     ) -> Splits:
-        """Return the best splits of the waiting nodes, whose histograms these are."""
+        """Return the best splits of the open nodes, given their histograms.
+
+        Parameters
+        ----------
+        hist : int64 array, shape (k, total_bins, 2)
+            Histograms of `nodes`.
+        mask : bool array, shape (k, total_bins), optional
+            Splits that may be chosen.
+        pruned : bool
+            Whether nodes stay leaves if their best split gains too little.
+        """
         if self._between is not None:
             mask = np.ones(hist.shape[:2], dtype=bool) if mask is None else mask
             mask = mask & self._between
-        whole = hist
+        consistent_hist = hist
         if self._complete is not None and self._unbounded:
-            whole = adding_up(hist, self.sums, self._cuts, self._complete)
+            consistent_hist = adding_up(hist, self.sums, self._cuts, self._complete)
         return best_splits(
-            whole, self.sums, self._cuts, self._params, mask, self.bits, pruned=pruned
+            consistent_hist, self.sums, self._cuts, self._params, mask, self.bits, pruned=pruned
         )
 
     def accept(self, splits: Splits, hist: NDArray[np.int64] | None = None) -> Decisions:
-        """Go on from splits of the waiting nodes, however chosen.
+        """Split the open nodes as given, and open their children.
 
-        Without the histograms of `nodes` (as `complete` returns them) the next level is built
+        Without the histograms of `nodes` (as `complete` returns them), the next level is built
         without subtraction.
         """
         if self.depths[0] + 1 == self._params.max_depth:
-            hist = None  # the children will be leaves; copies of the widest level cost the most
-        known = _Candidates(self.nodes, self.sums, self.depths, splits, hist)
+            # the children will be leaves, and copies of the widest level are the largest
+            hist = None
+        candidates = _Candidates(self.nodes, self.sums, self.depths, splits, hist)
         inner = splits.feature >= 0
         self._close(self.nodes[~inner], self.sums[~inner])
-        known = known.where(inner)
+        candidates = candidates.where(inner)
         if self._params.grow_policy == "depthwise":
-            due = self._within_leaves(known)
-            return self._split(due)
-        self._queue += [known.where(np.array([k])) for k in range(len(known))]
+            accepted = self._within_leaves(candidates)
+            return self._split(accepted)
+        self._queue += [candidates.where(np.array([k])) for k in range(len(candidates))]
         parts = list(self._split_best())
         return Decisions.join(parts)
 
     def _within_leaves(self, known: _Candidates) -> _Candidates:
-        """Return the candidates that fit under `max_leaves`, first come first served."""
+        """Return the candidates that fit under `max_leaves`, in the order of the nodes."""
         room = self._params.max_leaves - self._n_leaves
         if self._params.max_leaves == 0 or len(known) <= room:
             return known
@@ -190,7 +238,7 @@ class TreeGrower:
         return known.where(np.arange(room))
 
     def _split_best(self) -> Iterator[Decisions]:
-        """Split the best of the queue until its children wait for histograms."""
+        """Split the best nodes of the queue until the children of one need histograms."""
         while self._queue and not self._full:
             best = max(self._queue, key=lambda c: (c.splits.gain[0], -c.nodes[0]))
             self._queue.remove(best)
@@ -224,24 +272,24 @@ class TreeGrower:
         return self._builder.statistics(nodes)
 
     def leaves(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Return the leaves found so far, shape (k,), and their sums, int64, shape (k, 2)."""
+        """Return the leaves so far, shape (k,), and their sums, int64, shape (k, 2)."""
         return np.concatenate(self._leaves), np.concatenate(self._leaf_sums)
 
     def leaf_values(self) -> NDArray[np.float32]:
-        """Return the outputs of `leaves` that their sums suggest, float32, shape (k,)."""
+        """Return the values of `leaves` that follow from their sums, float32, shape (k,)."""
         return leaf_values(self.leaves()[1], self._params, self.bits)
 
     def finish(self, values: NDArray[np.float32] | None = None) -> Tree:
-        """Return the tree, with the values of `leaves` (default: `leaf_values`)."""
+        """Return the tree with the given values of `leaves`, by default `leaf_values`."""
         self._builder.set_values(self.leaves()[0], self.leaf_values() if values is None else values)
         return self._builder.build()
 
 
 def between_values(cuts: Cuts, complete: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
-    """Return which splits have values on both sides, bool, shape (total_bins,); None for all.
+    """Return which splits have values on both sides, bool, shape (total_bins,), None for all.
 
-    After the last bin of a complete feature there is none. Sets of categories are not restricted:
-    those that are tried leave some out.
+    After the last bin of a complete feature there is no value. Splits by categories are not
+    restricted, because each candidate leaves some categories on the other side.
     """
     if complete is None:
         return None
@@ -259,10 +307,22 @@ def adding_up(
     cuts: Cuts,
     complete: NDArray[np.bool_],
 ) -> NDArray[np.int64]:
-    """Return histograms whose bins add up to their nodes in every complete feature.
+    """Return histograms whose bins add up to the sums of their node in every complete feature.
 
-    Rows that are in no bin are taken to be spread as those that are; what their gradients then lack
-    is shared out by rows. Of exact sums, which add up, nothing changes.
+    The rows that are missing in the bins are assumed to have the same distribution as those in the
+    bins. The remaining difference of the gradients is distributed in proportion to the hessians.
+    Histograms that already add up are not changed.
+
+    Parameters
+    ----------
+    hist : int64 array, shape (k, total_bins, 2)
+        Histograms of the nodes.
+    totals : int64 array, shape (k, 2)
+        Sums of the nodes.
+    cuts : Cuts
+        Borders of the bins.
+    complete : bool array, shape (d,)
+        Features without missing values.
     """
     shown = np.add.reduceat(hist, cuts.offsets[:-1], axis=1)
     off = (shown != totals[:, None]).any(axis=2) & complete & (shown[..., 1] > 0)
@@ -274,19 +334,25 @@ def adding_up(
         part, (g, h) = hist[node, at].astype(np.float64), totals[node].astype(np.float64)
         part *= h / part[:, 1].sum()
         part[:, 0] += (g - part[:, 0].sum()) * part[:, 1] / h
-        made = np.rint(part).astype(np.int64)
-        made[np.argmax(part[:, 1])] += totals[node] - made.sum(axis=0)
-        out[node, at] = made
+        adjusted = np.rint(part).astype(np.int64)
+        # The bin with the largest hessian receives the rounding errors, so that the sum is exact.
+        adjusted[np.argmax(part[:, 1])] += totals[node] - adjusted.sum(axis=0)
+        out[node, at] = adjusted
     return out
 
 
 def children_to_build(nodes: NDArray[np.int32], sums: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Return the lighter child of every pair (the left one if equal), int32, shape (k / 2,).
+    """Return the lighter child of every pair, int32, shape (k / 2,).
 
-    Weight is the hessian sum; row counts need not be known.
+    If both have the same weight, it is the left one. The weight of a node is its hessian sum,
+    because the numbers of rows may be unknown.
 
-    `nodes`: int32 array, shape (k,). Children in pairs.
-    `sums`: int64 array, shape (k, 2)
+    Parameters
+    ----------
+    nodes : int32 array, shape (k,)
+        Children in pairs.
+    sums : int64 array, shape (k, 2)
+        Their sums.
     """
     right = sums[1::2, 1] < sums[::2, 1]
     return np.where(right, nodes[1::2], nodes[::2]).astype(np.int32)
@@ -297,12 +363,18 @@ def with_siblings(
 ) -> NDArray[np.int64]:
     """Return the histograms of all children, int64, shape (2k, total_bins, 2).
 
-    `built`: int64 array, shape (k, total_bins, 2). Histogram of one child of every pair.
-    `is_left`: bool array, shape (k,). Whether that is the left one.
-    `parents`: int64 array, shape (k, total_bins, 2).
+    Parameters
+    ----------
+    built : int64 array, shape (k, total_bins, 2)
+        Histogram of one child of every pair.
+    is_left : bool array, shape (k,)
+        Whether that is the left child.
+    parents : int64 array, shape (k, total_bins, 2)
+        Histograms of the parents.
     """
     out = np.empty((len(built), 2, *built.shape[1:]), dtype=np.int64)
     for pair, side in enumerate(np.where(is_left, 0, 1)):
         out[pair, side] = built[pair]
+        # The difference is exact, because histograms contain integers.
         np.subtract(parents[pair], built[pair], out=out[pair, 1 - side])
     return out.reshape(-1, *built.shape[1:])

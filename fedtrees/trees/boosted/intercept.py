@@ -1,4 +1,4 @@
-"""Where XGBoost starts boosting by itself, also where an owner lacks a class."""
+"""The base score that XGBoost estimates from labels, also for a party that lacks a class."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,23 +8,34 @@ from fedtrees.trees.boosted.losses import Logistic, Objective, Softmax, log_shar
 
 INTERCEPTS = ("mean", "newton")
 
-# What XGBoost keeps a probability from 0 and 1 by before it takes log-odds.
+# XGBoost's smallest distance of a probability from 0 and 1 before it computes log-odds.
 _LEAST = np.float32(1e-6)
 
 
 def estimated_score(
     objective: Objective, sums: NDArray[np.float64], how: str = "mean"
 ) -> NDArray[np.float32]:
-    """Return the base score XGBoost estimates from labels, in its units, float32, shape (K,).
+    """Return the base score that XGBoost estimates from labels, in its units, float32, shape (K,).
 
-    A probability for ``binary:logistic``, 0 and 1 included; margins otherwise.
+    It is a probability for ``binary:logistic``, possibly 0 or 1. For further objectives it consists
+    of margins.
 
-    Raises `DataError` if there is no row of any weight.
+    Parameters
+    ----------
+    objective : Objective
+        The objective.
+    sums : float64 array, shape (m,)
+        Result of `Objective.target_sums`, summed over parties.
+    how : {"mean", "newton"}
+        - ``mean``: the label mean, as in XGBoost 3.2. With more than two classes, the centred
+          logarithms of the class shares.
+        - ``newton``: one Newton step from margin 0, as in XGBoost 2.1. With more than two classes,
+          0.5.
 
-    `sums`: float64 array, shape (m,). `Objective.target_sums`.
-    `how`: {"mean", "newton"}. The label mean as XGBoost 3.2 takes it (of more than two classes, the
-    centred logarithms of their shares), or one Newton step from margin 0 as 2.1 does (more than
-    two classes: 0.5).
+    Raises
+    ------
+    DataError
+        If no row has a positive weight.
     """
     if not sums[1:].sum() > 0:
         raise DataError("no training row, or none of any weight; there is no base score to take")
@@ -43,8 +54,8 @@ def estimated_score(
 def start_margin(objective: Objective, score: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the margins of a base score in XGBoost's units, float32, shape (K,).
 
-    As in XGBoost, a probability of 0 or 1 is taken for one of 1e-6 from it: log-odds of -13.8 or
-    13.8.
+    As in XGBoost, a probability of 0 or 1 is replaced by one at a distance of 1e-6. The log-odds
+    are then -13.8 or 13.8.
     """
     if isinstance(objective, Logistic):
         score = np.clip(score, _LEAST, np.float32(1) - _LEAST)

@@ -1,4 +1,4 @@
-"""Objectives as XGBoost computes them: where boosting starts, gradients, predictions."""
+"""Objectives as XGBoost computes them: base score, gradients, predictions and losses."""
 
 import math
 from abc import ABC, abstractmethod
@@ -15,12 +15,13 @@ from fedtrees.trees.boosted.fixed_point import Bits, bits_for
 
 _ONE = np.float32(1)
 _EPS = np.float32(1e-16)
-LEAST_PROBABILITY = np.float32(1e-37)  # probability whose odds float32 holds
-_EXP_LIMIT = np.float32(88.7)  # expf overflows beyond it
+LEAST_PROBABILITY = np.float32(1e-37)  # smallest probability whose odds a float32 can represent
+_EXP_LIMIT = np.float32(88.7)  # expf overflows above this number
 
 
 @kernel
 def _sigmoid(margin: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+    """Compute probabilities of margins."""
     for i in range(margin.shape[0]):
         x = min(-margin[i], _EXP_LIMIT)
         out[i] = _ONE / (np.float32(math.exp(x)) + _ONE + _EPS)
@@ -36,9 +37,11 @@ def sigmoid(margin: NDArray[np.float32]) -> NDArray[np.float32]:
 
 @kernel
 def _softmax(margin: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+    """Compute class probabilities of margins."""
     for i in range(margin.shape[1]):
         top = margin[0, i]
         for k in range(1, margin.shape[0]):
+            # Subtracting the largest margin prevents an overflow.
             top = max(top, margin[k, i])
         total = 0.0
         for k in range(margin.shape[0]):
@@ -57,14 +60,21 @@ def softmax(margin: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 class Objective(ABC):
-    """What is minimised. One score in, K margins per row.
+    """Loss function that boosting minimises. Each row has K margins.
 
-    `name`: XGBoost's.
-    `n_outputs`: Margins per row, and trees per round: K.
-    `bounds`: The greatest ``|g|`` and ``h`` of a row of weight 1.
-    `norms`: The greatest Euclidean norm of a row's K gradients, and of its K hessians.
-    `free`: With G the first of `norms`, ``|h|^2 <= free^2 (G^2 - |g|^2)`` for every row of weight
-    1; infinite: no such bound.
+    Attributes
+    ----------
+    name : str
+        Name in XGBoost.
+    n_outputs : int
+        Number K of margins per row, and of trees per round.
+    bounds : pair of float
+        Largest ``|g|`` and largest ``h`` of a row of weight 1.
+    norms : pair of float
+        Largest Euclidean norm of a row's K gradients, and of its K hessians.
+    free : float
+        With G the first of `norms`, ``|h|^2 <= free^2 (G^2 - |g|^2)`` for every row of weight 1.
+        Infinite if there is no such bound.
     """
 
     name: ClassVar[str]
@@ -74,77 +84,90 @@ class Objective(ABC):
 
     @property
     def n_outputs(self) -> int:
-        """Margins per row."""
+        """Number of margins per row."""
         return 1
 
     @abstractmethod
     def check(self, y: NDArray[Any]) -> None:
-        """Raise DataError if a label makes no sense."""
+        """Raise `DataError` if a label is invalid."""
 
     @abstractmethod
     def target_sums(self, y: NDArray[Any], weight: NDArray[Any] | None) -> NDArray[np.float64]:
-        """Summarise labels such that the sums of several owners add up, float64, shape (m,).
+        """Summarise labels by numbers that can be added over parties, float64, shape (m,).
 
         The first entry is the number of rows.
         """
 
     @abstractmethod
     def start(self, sums: NDArray[np.float64]) -> NDArray[np.float32]:
-        """Return the margins boosting starts from, float32, shape (K,), from all target sums.
+        """Return the initial margins, float32, shape (K,), from the target sums of all parties.
 
-        Raises `DataError` if no start is finite (a class without rows).
+        Raises
+        ------
+        DataError
+            If they are not finite, for example because a class has no rows.
         """
 
     def bits(self, sums: NDArray[np.float64]) -> Bits:
-        """Return the units in which gradients and hessians of such targets are summed."""
+        """Return the units in which gradients and hessians of these targets are summed."""
         rows, weight = float(sums[0]), float(sums[1:].sum())
         size = bits_for(weight / max(rows, 1.0), rows)
         return size, size
 
     @abstractmethod
     def base_margin(self, score: ArrayLike) -> NDArray[np.float32]:
-        """Return the margins of a base score given in XGBoost's units, float32, shape (K,)."""
+        """Return the margins of a base score in XGBoost's units, float32, shape (K,)."""
 
     @abstractmethod
     def gradients(self, margin: NDArray[np.float32], y: NDArray[Any]) -> NDArray[np.float32]:
         """Return gradient and hessian of every row and output, float32, shape (K, n, 2).
 
-        `margin`: float32 array, shape (K, n). Predicted so far.
-        `y`: array, shape (n,). Labels.
+        Parameters
+        ----------
+        margin : float32 array, shape (K, n)
+            Margins predicted so far.
+        y : array, shape (n,)
+            Labels.
         """
 
     @abstractmethod
     def predict(self, margin: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Turn margins, shape (K, n), into predictions, float64, (n,) if K is 1, else (n, K)."""
+        """Convert margins, shape (K, n), to predictions, float64.
+
+        Their shape is (n,) if K is 1, else (n, K).
+        """
 
     @abstractmethod
     def loss(self, margin: NDArray[np.float32], y: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the loss of every row, float64, shape (n,): nats, or squared target units."""
+        """Return the loss of every row, float64, shape (n,), in nats or squared target units."""
 
 
 def _pairs(g: NDArray[np.float32], h: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return gradients and hessians as one array with a last axis of length 2."""
     gh = np.empty((*g.shape, 2), dtype=np.float32)
     gh[..., 0], gh[..., 1] = g, h
     return gh
 
 
 def _class_sums(y: NDArray[Any], weight: NDArray[Any] | None, n: int) -> NDArray[np.float64]:
+    """Return the number of rows and the weight of each class."""
     sums = np.bincount(y.astype(np.int64), weights=weight, minlength=n)
     return np.concatenate([[len(y)], sums]).astype(np.float64)
 
 
 @dataclass(frozen=True)
 class Logistic(Objective):
-    """Log loss of labels 0 and 1; one margin, the log-odds of class 1."""
+    """Log loss of labels 0 and 1. The margin is the log-odds of class 1."""
 
     name: ClassVar[str] = "binary:logistic"
     bounds: ClassVar[tuple[float, float]] = (1.0, 0.25)
     norms: ClassVar[tuple[float, float]] = bounds
-    # g^2 (1 - g)^2 / (1 - g^2) is largest at the golden ratio, (sqrt(5) - 1) / 2: its fifth power.
+    # g^2 (1 - g)^2 / (1 - g^2) is largest at the golden ratio, (sqrt(5) - 1) / 2. Its maximum is
+    # the fifth power of this number.
     free: ClassVar[float] = math.sqrt(((math.sqrt(5) - 1) / 2) ** 5)
 
     def check(self, y: NDArray[Any]) -> None:
-        """Raise DataError unless every label is 0 or 1."""
+        """Raise `DataError` unless every label is 0 or 1."""
         if not np.isin(y, (0, 1)).all():
             raise DataError(f"{self.name} needs labels 0 and 1; got {_sample(y)}")
 
@@ -169,7 +192,8 @@ class Logistic(Objective):
                 f"base_score={score!r}: {self.name} starts from a probability, strictly between 0 "
                 "and 1 in float32"
             )
-        # The float32 logarithm of the C library is the rounded float64 one; numpy's can be one off.
+        # The float32 logarithm of the C library is the rounded float64 logarithm. That of numpy can
+        # differ in the last bit.
         return np.array([-math.log(_ONE / p - _ONE)], dtype=np.float32)
 
     def gradients(self, margin: NDArray[np.float32], y: NDArray[Any]) -> NDArray[np.float32]:
@@ -189,7 +213,7 @@ class Logistic(Objective):
 
 @dataclass(frozen=True)
 class Softmax(Objective):
-    """Log loss of labels 0 to K-1; one margin, and one tree per round, for every class."""
+    """Log loss of labels 0 to K-1, with one margin and one tree per round for every class."""
 
     n_classes: int
     name: ClassVar[str] = "multi:softprob"
@@ -208,7 +232,7 @@ class Softmax(Objective):
         return self.n_classes
 
     def check(self, y: NDArray[Any]) -> None:
-        """Raise DataError unless every label is one of 0 to K-1."""
+        """Raise `DataError` unless every label is one of 0 to K-1."""
         if not np.isin(y, np.arange(self.n_classes)).all():
             top = self.n_classes - 1
             raise DataError(f"{self.name} needs labels 0 to {top}; got {_sample(y)}")
@@ -225,7 +249,7 @@ class Softmax(Objective):
         return log_shares(sums[1:])
 
     def base_margin(self, score: ArrayLike) -> NDArray[np.float32]:
-        """Return margins as given; a single one is everyone's, as in XGBoost."""
+        """Return the given margins. A single number is used for all classes, as in XGBoost."""
         scores = np.asarray(score, dtype=np.float32)
         if scores.shape not in ((), (1,), (self.n_classes,)) or not np.isfinite(scores).all():
             raise DataError(f"base score {score!r}: give one finite number, or one for each class")
@@ -234,9 +258,9 @@ class Softmax(Objective):
     def gradients(self, margin: NDArray[np.float32], y: NDArray[Any]) -> NDArray[np.float32]:
         """Return ``p - [y = k]`` and ``2 p (1 - p)``, XGBoost's bound on the hessian."""
         p = softmax(margin)
-        own = np.arange(self.n_classes)[:, None] == np.asarray(y)
+        is_label = np.arange(self.n_classes)[:, None] == np.asarray(y)
         h = np.float32(2) * p * (_ONE - p)
-        return _pairs(np.where(own, p - _ONE, p), np.maximum(h, _EPS))
+        return _pairs(np.where(is_label, p - _ONE, p), np.maximum(h, _EPS))
 
     def predict(self, margin: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return class probabilities, shape (n, K)."""
@@ -245,6 +269,7 @@ class Softmax(Objective):
     def loss(self, margin: NDArray[np.float32], y: NDArray[Any]) -> NDArray[np.float64]:
         """Return the log loss in nats."""
         m = margin.astype(np.float64)
+        # Subtracting the largest margin prevents an overflow.
         m = m - m.max(axis=0)
         of_class = m[np.asarray(y).astype(np.int64), np.arange(m.shape[1])]
         return np.asarray(np.log(np.exp(m).sum(axis=0)) - of_class)
@@ -252,14 +277,14 @@ class Softmax(Objective):
 
 @dataclass(frozen=True)
 class SquaredError(Objective):
-    """Half the squared error of numeric targets; the margin is the prediction."""
+    """Half the squared error of numeric targets. The margin is the prediction."""
 
     name: ClassVar[str] = "reg:squarederror"
     bounds: ClassVar[tuple[float, float]] = (math.inf, 1.0)
     norms: ClassVar[tuple[float, float]] = bounds
 
     def check(self, y: NDArray[Any]) -> None:
-        """Raise DataError unless every target is finite in float32."""
+        """Raise `DataError` unless every target is finite in float32."""
         with np.errstate(over="ignore"):
             finite = np.isfinite(np.asarray(y).astype(np.float32))
         if not finite.all():
@@ -280,15 +305,16 @@ class SquaredError(Objective):
     def bits(self, sums: NDArray[np.float64]) -> Bits:
         """Return units for residuals and weights of this size.
 
-        ``sum w |r| <= sqrt(sum w  sum w r^2)`` (Cauchy and Schwarz), and boosting does not raise
-        the sum of squares; two bits are kept for subsampled rounds, which may. Squares are taken
-        about zero, not the mean, because the base score may be anything between.
+        ``sum w |r| <= sqrt(sum w  sum w r^2)`` (Cauchy and Schwarz), and boosting does not increase
+        the sum of squares. Two bits are reserved for subsampled rounds, which may increase it.
+        Squares are taken about zero and not about the mean, because the base score may be any
+        number between them.
         """
         n, w, _, squares = map(float, sums)
         return bits_for(4 * math.sqrt(w * squares) / n, n), bits_for(w / n, n)
 
     def base_margin(self, score: ArrayLike) -> NDArray[np.float32]:
-        """Return the score."""
+        """Return the score as a margin."""
         margin = np.asarray(score, dtype=np.float32).reshape(1)
         if not np.isfinite(margin).all():
             raise DataError(f"base score {score!r} is not a finite number")
@@ -311,6 +337,7 @@ class SquaredError(Objective):
 
 
 def _sample(y: NDArray[Any]) -> str:
+    """Return up to five distinct labels as text."""
     return ", ".join(map(str, np.unique(np.asarray(y).astype(str))[:5]))
 
 
@@ -320,12 +347,19 @@ OBJECTIVES = (Logistic.name, Softmax.name, SquaredError.name)
 
 
 def objective_of(name: str | None, classes: Sequence[Any]) -> Objective:
-    """Return the objective of that name; None: the one that suits the target.
+    """Return the objective of this name, or the one that fits the target if the name is None.
 
-    Raises `UsageError` if the name is unknown or does not suit the target.
+    Parameters
+    ----------
+    name : str or None
+        One of `OBJECTIVES`.
+    classes : sequence
+        Classes of the target, empty if it is numeric.
 
-    `name`: One of `OBJECTIVES`.
-    `classes`: The target's classes, empty if it is a number.
+    Raises
+    ------
+    UsageError
+        If the name is unknown or does not fit the target.
     """
     if name is None:
         fitting = {0: SquaredError.name, 2: Logistic.name}
@@ -340,21 +374,28 @@ def objective_of(name: str | None, classes: Sequence[Any]) -> Objective:
 
 
 def named_objective(name: str, n_classes: int) -> Objective:
-    """Return the objective of that name, one of `OBJECTIVES`.
+    """Return the objective of this name, one of `OBJECTIVES`.
 
-    Raises `UsageError` if the name is unknown.
+    Raises
+    ------
+    UsageError
+        If the name is unknown.
     """
     check_known("objective", name, OBJECTIVES)
     simple: dict[str, Objective] = {Logistic.name: LOGISTIC, SquaredError.name: SQUARED_ERROR}
     return simple[name] if name in simple else Softmax(n_classes)
 
 
-# Where gradients are clipped, so is the loss of a held-out row: nats of a probability of 0.018.
+# If gradients are clipped, the loss of a test row is clipped to this number of nats, which
+# corresponds to a probability of 0.018.
 LOSS_BOUND = 4.0
 
 
 def clipped_bounds(objective: Objective, clip: float) -> tuple[float, float]:
-    """Return the bounds on a row's ``|g|`` and ``h`` when clipped to R and 2R, and by itself."""
+    """Return the bounds on a row's ``|g|`` and ``h`` after clipping to R and 2R.
+
+    A bound of the objective that is smaller is used instead.
+    """
     g, h = objective.bounds
     return min(clip, g), min(2.0 * clip, h)
 
@@ -362,8 +403,12 @@ def clipped_bounds(objective: Objective, clip: float) -> tuple[float, float]:
 def logistic_gradients(margin: NDArray[np.float32], y: NDArray[Any]) -> NDArray[np.float32]:
     """Return gradient and hessian of the binary log loss, float32, shape (n, 2).
 
-    `margin`: float32 array, shape (n,). Log-odds predicted so far.
-    `y`: array, shape (n,). Labels 0 or 1.
+    Parameters
+    ----------
+    margin : float32 array, shape (n,)
+        Log-odds predicted so far.
+    y : array, shape (n,)
+        Labels 0 or 1.
     """
     gh: NDArray[np.float32] = LOGISTIC.gradients(np.asarray(margin, dtype=np.float32)[None], y)[0]
     return gh
@@ -372,7 +417,8 @@ def logistic_gradients(margin: NDArray[np.float32], y: NDArray[Any]) -> NDArray[
 def log_shares(weight: NDArray[np.float64]) -> NDArray[np.float32]:
     """Return the centred logarithms of class shares, float32, shape (K,).
 
-    As in XGBoost 3.2, 1e-6 is added to every share, so that a class without rows has a finite one.
+    As in XGBoost 3.2, 1e-6 is added to every share, so that a class without rows has a finite
+    logarithm.
     """
     logs = np.log(weight / weight.sum() + np.float64(np.float32(1e-6)))
     return np.asarray(logs - logs.mean(), dtype=np.float32)

@@ -1,7 +1,7 @@
-"""Trees with one value per class in a leaf, whose splits suit all classes at once.
+"""Multi-output trees: trees whose leaves have one value per class.
 
-One such tree stands for the K trees that a round of boosting over K classes else takes. The gain of
-a split is the sum of the classes' gains, as in the code of Takahashi et al. (2023) and in XGBoost's
+One such tree replaces the K trees of a boosting round with K classes. The gain of a split is the
+sum of the gains of all classes, as in the code of Takahashi et al. (2023) and in XGBoost's
 ``multi_strategy="multi_output_tree"``.
 """
 
@@ -28,14 +28,14 @@ from fedtrees.trees.routing import Routed
 
 @dataclass(frozen=True, eq=False)
 class MultiOutputForest(Routed):
-    """A boosted ensemble of such trees: every tree adds to every margin."""
+    """A boosted ensemble of multi-output trees. Every tree adds to every margin."""
 
-    trees: tuple[Tree, ...]  # whose `value` has shape (n_nodes, K)
+    trees: tuple[Tree, ...]  # their `value` has shape (n_nodes, K)
     base_margin: NDArray[np.float32]  # shape (K,)
     objective: Objective
 
     def predict(self, X: NDArray[Any]) -> NDArray[np.float64]:
-        """Return what the objective makes of the margins, float64, shape (n, K)."""
+        """Return the predictions of the objective, float64, shape (n, K)."""
         X = self._routes.rows(X)
         margin = np.repeat(self.base_margin[:, None], len(X), axis=1)
         for block, leaves in self._routes.blocks(X):
@@ -55,6 +55,7 @@ def _scan(
     gain: NDArray[np.float32],
     left_sums: NDArray[np.int64],
 ) -> None:
+    """Choose the best split of every node by a scan over all bins."""
     reg_lambda, alpha, weight = limits[0], limits[1], limits[2]
     unit_g, unit_h = limits[3], limits[4]
     n_outputs = totals.shape[1]
@@ -66,7 +67,8 @@ def _scan(
             root += _gain(total[k, 0] * unit_g, total[k, 1] * unit_h, reg_lambda, alpha)
         best = np.float32(0)
         for f in range(offsets.shape[0] - 1):
-            for backward in range(2):  # missing values go right, then left
+            # missing values go right in the forward scan and left in the backward scan
+            for backward in range(2):
                 side[:] = 0
                 for step in range(offsets[f + 1] - offsets[f]):
                     i = offsets[f] + step if backward == 0 else offsets[f + 1] - 1 - step
@@ -75,6 +77,8 @@ def _scan(
                         side[k, 1] += hist[node, i, k, 1]
                     allowed = i
                     if backward == 1:
+                        # A split before the first bin separates the same groups as one after the
+                        # last bin, so that they share a mask.
                         allowed = i - 1 if i > offsets[f] else offsets[f + 1] - 1
                     if mask.shape[0] > 0 and not mask[node, allowed]:
                         continue
@@ -115,15 +119,30 @@ def _scan(
 
 
 class MultiOutputGrower:
-    """The state of one tree: takes histogram sums in, gives split decisions out, level by level.
+    """State of one multi-output tree: it receives histograms and returns split decisions.
 
-    It is used as `fedtrees.trees.boosted.grower.TreeGrower` is, with K pairs of sums for one.
+    It is used like `fedtrees.trees.boosted.grower.TreeGrower`, with K pairs of sums in place of
+    one.
 
-    `nodes, to_build`: int32 array. Nodes that wait for a decision, and those of them whose
-    histograms have to be built.
+    Parameters
+    ----------
+    cuts : Cuts
+        Borders of the bins.
+    params : TreeParams
+        Hyperparameters. `max_leaves` and `grow_policy` are not used.
+    root_sums : int64 array, shape (K, 2)
+        Sums of all rows.
+    bits : Bits
+        Binary places of all sums.
+    subtract : bool
+        As in `TreeGrower`.
 
-    `params`: `max_leaves` and `grow_policy` are not read.
-    `root_sums`: int64 array, shape (K, 2).
+    Attributes
+    ----------
+    nodes : int32 array
+        Open nodes, which need a decision.
+    to_build : int32 array
+        Those of `nodes` whose histograms are requested.
     """
 
     def __init__(
@@ -142,6 +161,7 @@ class MultiOutputGrower:
         self._open(ROOT, root_sums[None])
 
     def _open(self, nodes: NDArray[np.int32], sums: NDArray[np.int64]) -> None:
+        """Open nodes for a decision, or make them leaves at the largest depth."""
         if self._depth == self._params.max_depth:
             self._close(nodes, sums)
             nodes, sums = nodes[:0], sums[:0]
@@ -151,25 +171,30 @@ class MultiOutputGrower:
             self.to_build = children_to_build(nodes, sums.sum(axis=1))
 
     def _close(self, nodes: NDArray[np.int32], sums: NDArray[np.int64]) -> None:
+        """Make nodes leaves, and compute their values."""
         rate = np.float32(self._params.learning_rate)
         weights = node_weights(sums, self._params, self._bits) * rate
         self._values.update(zip(nodes.tolist(), weights, strict=True))
 
     def decide(self, built: NDArray[np.int64], mask: NDArray[np.bool_] | None = None) -> Decisions:
-        """Split the waiting nodes and go on to their children.
+        """Split the open nodes, and open their children.
 
-        `built`: int64 array, shape (m, total_bins, K, 2). Histograms of `to_build`.
-        `mask`: bool array, shape (k, total_bins), optional. Splits that may be chosen.
+        Parameters
+        ----------
+        built : int64 array, shape (m, total_bins, K, 2)
+            Histograms of `to_build`.
+        mask : bool array, shape (k, total_bins), optional
+            Splits that may be chosen.
         """
         hist = built
         if len(self.to_build) < len(self.nodes):
             assert self._parents is not None
             hist = with_siblings(built, self.to_build == self.nodes[::2], self._parents)
-        found, gain, left = self._best(hist, mask)
-        inner = found[:, 0] >= 0
+        best, gain, left = self._best(hist, mask)
+        inner = best[:, 0] >= 0
         self._close(self.nodes[~inner], self._sums[~inner])
-        nodes, found, gain, left = self.nodes[inner], found[inner], gain[inner], left[inner]
-        feature, bin, default_left = found[:, 0], found[:, 1], found[:, 2].astype(bool)
+        nodes, best, gain, left = self.nodes[inner], best[inner], gain[inner], left[inner]
+        feature, bin, default_left = best[:, 0], best[:, 1], best[:, 2].astype(bool)
         threshold = self._cuts.thresholds(feature, bin)
         children = self._builder.expand(nodes, feature, threshold, default_left, gain)
         self._parents = hist[inner] if self._subtract and len(nodes) else None
@@ -181,21 +206,25 @@ class MultiOutputGrower:
     def _best(
         self, hist: NDArray[np.int64], mask: NDArray[np.bool_] | None
     ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
-        """Return feature, bin and side of missing values, gain, and sums on the left."""
+        """Return the best split of every node.
+
+        The arrays are (feature, bin, direction of missing values), the gains, and the sums on the
+        left.
+        """
         p, n = self._params, len(hist)
-        limits = np.array(  # XGBoost keeps its parameters in float32
+        limits = np.array(  # XGBoost stores its parameters in float32
             [p.reg_lambda, p.reg_alpha, p.min_child_weight], dtype=np.float32
         ).astype(np.float64)
         limits = np.append(limits, np.ldexp(1.0, np.negative(self._bits)))
-        found, gain = np.full((n, 3), -1, dtype=np.int32), np.zeros(n, dtype=np.float32)
+        best, gain = np.full((n, 3), -1, dtype=np.int32), np.zeros(n, dtype=np.float32)
         left = np.zeros_like(self._sums)
         allowed = np.zeros((0, 0), dtype=bool) if mask is None else mask
         _scan(
             readonly(hist), readonly(self._sums), self._cuts.offsets, readonly(allowed), limits,
-            found, gain, left,
+            best, gain, left,
         )  # fmt: skip
-        found[(gain <= MIN_GAIN) | (gain < np.float32(p.gamma))] = -1
-        return found, gain, left
+        best[(gain <= MIN_GAIN) | (gain < np.float32(p.gamma))] = -1
+        return best, gain, left
 
     def finish(self) -> Tree:
         """Return the tree."""
@@ -208,7 +237,17 @@ class MultiOutputGrower:
 
 
 def add_to_margins(tree: Tree, rows: RowPartition, margin: NDArray[np.float32]) -> None:
-    """Add a tree to the margins of the rows that it was grown on, shape (K, n), in place."""
+    """Add a tree to the margins of its training rows, shape (K, n), in place.
+
+    Parameters
+    ----------
+    tree : Tree
+        A multi-output tree.
+    rows : RowPartition
+        Leaves of the rows.
+    margin : float32 array, shape (K, n)
+        Margins of the rows.
+    """
     leaves = tree.leaves.astype(np.int32)
     for k in range(len(margin)):
         rows.add_to(margin[k], leaves, np.ascontiguousarray(tree.value[leaves, k]))

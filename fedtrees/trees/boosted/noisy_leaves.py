@@ -1,4 +1,4 @@
-"""Boosted trees of which only the leaves know data: bounded rows in, noisy sums out."""
+"""Boosted trees in which only the leaf values depend on data: bounded rows and noisy sums."""
 
 import math
 
@@ -10,24 +10,32 @@ from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.newton import weights_of
 from fedtrees.trees.boosted.params import TreeParams
 
-# Factors are rounded; a row that is scaled down this little more stays below its bound.
+# The factor compensates rounding errors, so that a scaled row is strictly below its bound.
 _BELOW = 1 - 2.0**-40
 
 
 def places_for(size: float) -> int:
-    """Return the binary places of sums whose rows, or noise, are of this size: 30 up to size 1."""
+    """Return the number of binary places for rows or noise of this size, 30 up to size 1."""
     if not math.isfinite(size):
         return FIXED_POINT_BITS
     return FIXED_POINT_BITS - max(0, math.ceil(math.log2(max(size, 1.0))))
 
 
 def bounded(units: NDArray[np.int64], norm: float, ratio: float, bits: Bits) -> NDArray[np.int64]:
-    """Return rows scaled down to ``|g|^2 + |h / ratio|^2 <= norm^2``, int64, shape (K, n, 2).
+    """Scale rows down to ``|g|^2 + |h / ratio|^2 <= norm^2``, int64, shape (K, n, 2).
 
-    The bound on a row's K gradients and K hessians is exceeded by nothing, in whole units.
+    The bound covers all K gradients and K hessians of a row. It is exact for the returned integers.
 
-    `units`: int64 array, shape (K, n, 2). Fixed-point gradients and hessians.
-    `norm`: In units of the gradient; infinite: no bound.
+    Parameters
+    ----------
+    units : int64 array, shape (K, n, 2)
+        Fixed-point gradients and hessians.
+    norm : float
+        Bound in units of the gradient. Infinite: no bound.
+    ratio : float
+        Weight of the hessians in the norm.
+    bits : Bits
+        Binary places of `units`.
     """
     if math.isinf(norm):
         return units
@@ -42,14 +50,22 @@ def bounded(units: NDArray[np.int64], norm: float, ratio: float, bits: Bits) -> 
 def noisy_leaf_values(
     sums: NDArray[np.int64], params: TreeParams, bits: Bits, scale: float
 ) -> NDArray[np.float32]:
-    """Return leaf outputs from sums with Gaussian noise, float32, shape (k,).
+    """Return leaf values from sums with Gaussian noise, float32, shape (k,).
 
-    ``-G / (H + lambda (1 + scale^2 / H))``: the posterior mean of a weight of prior variance
-    ``1 / lambda`` whose gradient sum is read through noise, in place of XGBoost's posterior mode
-    without it, which it is for scale 0. Nothing is read but what was released.
+    The value is ``-G / (H + lambda (1 + scale^2 / H))``. This is the posterior mean of a weight
+    with prior variance ``1 / lambda``, given a noisy gradient sum. For scale 0 it is XGBoost's
+    value, the posterior mode without noise. The function only uses released sums.
 
-    `sums`: int64 array, shape (k, 2). Fixed-point gradient and hessian sums.
-    `scale`: Standard deviation of the noise on gradient sums.
+    Parameters
+    ----------
+    sums : int64 array, shape (k, 2)
+        Fixed-point gradient and hessian sums.
+    params : TreeParams
+        Hyperparameters.
+    bits : Bits
+        Binary places of the sums.
+    scale : float
+        Standard deviation of the noise on gradient sums.
     """
     g, h = from_fixed(sums, bits).T
     usable = (h > 0) & (h >= np.float32(params.min_child_weight))
@@ -65,12 +81,18 @@ def complete_tree(
     value: NDArray[np.float32],
     sums: NDArray[np.float64] | None = None,
 ) -> Tree:
-    """Return a complete tree, whose missing values go left; heap order is XGBoost's here.
+    """Return a complete binary tree in which missing values go left.
 
-    `feature, threshold`: array, shape (2^depth - 1,). Tests in heap order.
-    `value`: float32 array, shape (2^depth,). Of the leaves, from the left.
-    `sums`: float64 array, shape (2^depth, 2). Gradient and hessian sums of the leaves; those of
-    inner nodes are added up.
+    In a complete tree, heap order is XGBoost's node order.
+
+    Parameters
+    ----------
+    feature, threshold : array, shape (2^depth - 1,)
+        Splits in heap order.
+    value : float32 array, shape (2^depth,)
+        Values of the leaves, from left to right.
+    sums : float64 array, shape (2^depth, 2), optional
+        Gradient and hessian sums of the leaves. Those of inner nodes are computed by addition.
     """
     inner, leaves = len(feature), len(value)
     split = np.arange(inner + leaves) < inner

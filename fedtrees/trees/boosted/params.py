@@ -1,4 +1,4 @@
-"""What a boosted forest is grown with."""
+"""Hyperparameters of boosted forests."""
 
 import math
 from dataclasses import dataclass
@@ -14,25 +14,25 @@ _COLUMN_SHARES = ("colsample_bytree", "colsample_bylevel", "colsample_bynode")
 
 
 def _is_number(value: Any) -> bool:
+    """Return whether a value is a finite number and no boolean."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TreeParams:
-    """Hyperparameters, under XGBoost's names and with its defaults where it has one.
-
-    Raises `UsageError` if a value is outside its range.
+    """Hyperparameters with XGBoost's names, and its defaults where it has one.
 
     Attributes
     ----------
     trees : int
-        Boosting rounds, at least 1: that many trees, times the classes beyond two.
+        Boosting rounds, at least 1. With more than two classes, each round grows one tree per
+        class.
     max_depth : int
         Splits on the longest path, 1 to 30.
     max_leaves : int
-        Leaves of a tree, 2 or more; 0: no limit.
+        Largest number of leaves of a tree, 2 or more. 0: no limit.
     grow_policy : {"depthwise", "lossguide"}
-        Split level by level, or the node of greatest gain first.
+        Split level by level, or the node with the largest gain first.
     learning_rate : float
         Shrinkage ``eta`` in (0, 1].
     reg_lambda : float
@@ -40,24 +40,31 @@ class TreeParams:
     reg_alpha : float
         L1 penalty on leaf values, at least 0.
     gamma : float
-        Smallest gain a split must reach, at least 0.
+        Smallest gain of a split, at least 0.
     min_child_weight : float
         Smallest sum of hessians in a child, at least 0.
     max_bin : int
-        Bins per feature, 2 to 65534.
+        Largest number of bins per feature, 2 to 65534.
     subsample : float
-        Share of the rows each round is grown on, in (0, 1]; every row is drawn by itself.
+        Probability that a row is used in a round, in (0, 1]. Rows are drawn independently.
     colsample_bytree, colsample_bylevel, colsample_bynode : float
-        Share of the features a tree, a level of it, a node of it may use, in (0, 1]; they multiply.
+        Share of the features that a tree, a level of it, and a node of it may use, in (0, 1]. The
+        shares are multiplied.
     max_cat_to_onehot : int
-        Categorical features with fewer categories than this, at least 2, split off one of them;
-        others are partitioned. It matters where features are split by categories.
+        For features that are split by categories: a feature with fewer categories than this, at
+        least 2, is split into one category and the rest. The categories of further features are
+        partitioned.
     max_cat_threshold : int
-        A partition tries sets of fewer categories than this on one side, at least 2.
+        A partition has fewer categories than this on one side, at least 2.
     base_score : float or None
-        Prediction every row starts from: a probability in (0, 1) for `binary:logistic`, a margin
-        for `multi:softprob`, a value for `reg:squarederror`. None: what the training rows' labels
-        suggest (their mean, as XGBoost).
+        Initial prediction of every row: a probability in (0, 1) for `binary:logistic`, a margin for
+        `multi:softprob`, a value for `reg:squarederror`. None: an estimate from the training labels
+        (for example their mean), as in XGBoost.
+
+    Raises
+    ------
+    UsageError
+        If a value is outside its range.
     """
 
     trees: int = 100
@@ -80,7 +87,7 @@ class TreeParams:
 
     @property
     def samples_columns(self) -> bool:
-        """Whether some splits see only some features."""
+        """Whether some splits may use only a sample of the features."""
         return any(getattr(self, name) < 1 for name in _COLUMN_SHARES)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Which rows and which columns a tree is grown on."""
+"""Samples of rows and columns on which a tree is grown."""
 
 from typing import Any
 
@@ -11,13 +11,21 @@ from fedtrees.trees.boosted.params import TreeParams
 
 
 def dropped_rows(n: int, share: float, streams: Streams, round: int) -> NDArray[np.bool_] | None:
-    """Return which of an owner's rows a round leaves out, bool, shape (n,); None: none of them.
+    """Return which of a party's rows a round leaves out, bool, shape (n,), None if it uses all.
 
-    Each row is drawn by itself. A row whose gradients are set to 0 is not seen by any sum, yet
-    stays in the partition and gets its leaf's value in the end: so XGBoost does it.
+    Rows are drawn independently. As in XGBoost, a row that is left out has gradients of 0. It
+    therefore changes no sum, but stays in the partition and receives the value of its leaf.
 
-    `share`: Probability that a row is kept.
-    `streams`: The row owner's.
+    Parameters
+    ----------
+    n : int
+        Number of rows.
+    share : float
+        Probability that a row is used.
+    streams : Streams
+        Streams of the party with the rows.
+    round : int
+        Number of the round.
     """
     if share >= 1:
         return None
@@ -26,18 +34,40 @@ def dropped_rows(n: int, share: float, streams: Streams, round: int) -> NDArray[
 
 
 def drop_rows(gh: NDArray[Any], share: float, streams: Streams, round: int) -> None:
-    """Zero the gradients, shape (K, n, 2), of the rows a round leaves out, in place."""
+    """Set the gradients of the rows that a round leaves out to 0, in place.
+
+    Parameters
+    ----------
+    gh : array, shape (K, n, 2)
+        Gradients and hessians.
+    share : float
+        Probability that a row is used.
+    streams : Streams
+        Streams of the party with the rows.
+    round : int
+        Number of the round.
+    """
     dropped = dropped_rows(gh.shape[1], share, streams, round)
     if dropped is not None:
         gh[:, dropped] = 0
 
 
 class ColumnSampler:
-    """The features one tree may split on: some of all, some of these per level, of these per node.
+    """Draws the features that one tree may use.
 
-    As in XGBoost, a share of m features is ``max(1, floor(share * m))`` of them.
+    It draws a sample for the tree, of these a sample for each level, and of these a sample for each
+    node. As in XGBoost, a share of m features is ``max(1, floor(share * m))`` features.
 
-    `streams`: Of whoever decides on splits.
+    Parameters
+    ----------
+    cuts : Cuts
+        Borders of the bins.
+    params : TreeParams
+        Hyperparameters.
+    streams : Streams
+        Streams of the party that decides on splits.
+    tree : int
+        Number of the tree.
     """
 
     def __init__(self, cuts: Cuts, params: TreeParams, streams: Streams, tree: int) -> None:
@@ -48,6 +78,7 @@ class ColumnSampler:
         self._of_level: dict[int, NDArray[np.intp]] = {}
 
     def _draw(self, features: NDArray[np.intp], share: float) -> NDArray[np.intp]:
+        """Draw a share of features without replacement, in ascending order."""
         if share >= 1:
             return features
         count = max(1, int(share * len(features)))
@@ -56,17 +87,17 @@ class ColumnSampler:
     def mask(
         self, depths: NDArray[np.int32], allowed: NDArray[np.bool_] | None = None
     ) -> NDArray[np.bool_] | None:
-        """Return which splits nodes at these depths may choose, bool, shape (k, total_bins).
+        """Return which splits nodes at these depths may use, bool, shape (k, total_bins).
 
-        None where everything is allowed. `allowed`, of the same shape, is a further restriction.
+        None if all splits are allowed. `allowed`, of the same shape, is a further restriction.
         """
-        p = self._params
-        if not p.samples_columns:
+        params = self._params
+        if not params.samples_columns:
             return allowed
         chosen = np.zeros((len(depths), len(self._n_bins)), dtype=bool)
         for k, depth in enumerate(depths.tolist()):
             if depth not in self._of_level:
-                self._of_level[depth] = self._draw(self._of_tree, p.colsample_bylevel)
-            chosen[k, self._draw(self._of_level[depth], p.colsample_bynode)] = True
+                self._of_level[depth] = self._draw(self._of_tree, params.colsample_bylevel)
+            chosen[k, self._draw(self._of_level[depth], params.colsample_bynode)] = True
         mask = np.repeat(chosen, self._n_bins, axis=1)
         return mask if allowed is None else mask & allowed

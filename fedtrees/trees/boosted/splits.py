@@ -1,4 +1,4 @@
-"""What is decided for the nodes of a level."""
+"""Chosen splits of the nodes of a level."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ class Splits:
     """One decision per node."""
 
     feature: NDArray[np.int32]  # shape (n_nodes,): split column, -1 if the node stays a leaf
-    # shape (n_nodes,): rows of bins up to this one go left; -1 sends left only missing values
+    # shape (n_nodes,): rows of bins up to this one go left. -1: only missing values go left.
     bin: NDArray[np.int32]
-    # shape (n_nodes,): ``cuts.values`` of that bin: a row goes left iff ``x < threshold``. 0 at a
-    # leaf, NaN where the split is by categories (its `bin` is -1).
+    # Shape (n_nodes,): ``cuts.values`` of that bin. A row goes left if and only if ``x <
+    # threshold``. 0 at a leaf, NaN if the split is by categories (its `bin` is -1).
     threshold: NDArray[np.float32]
-    default_left: NDArray[np.bool_]  # shape (n_nodes,): where missing values go
-    gain: NDArray[np.float32]  # shape (n_nodes,): loss reduction, 0 at a leaf
+    default_left: NDArray[np.bool_]  # shape (n_nodes,): direction of missing values
+    gain: NDArray[np.float32]  # shape (n_nodes,): gain of the split, 0 at a leaf
     # left_sums, right_sums, shape (n_nodes, 2): fixed-point gradient and hessian sums of the
-    # children, missing values included; 0 at a leaf
+    # children, including missing values. 0 at a leaf.
     left_sums: NDArray[np.int64]
     right_sums: NDArray[np.int64]
-    # shape (n_nodes, width): categories that go right, by code, where the split is by categories.
-    # None: nowhere.
+    # Shape (n_nodes, width): categories that go right, by code, for splits by categories. None if
+    # there is no such split.
     categories: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
@@ -34,9 +34,9 @@ class Splits:
 
     @staticmethod
     def leaves(n: int, width: int | None = None) -> Splits:
-        """Return the decision to split none of n nodes, as writeable arrays.
+        """Return decisions that split none of n nodes, as writeable arrays.
 
-        With a width, `categories` are of that width.
+        With a width, `categories` has this width.
         """
         none, sums = np.full(n, -1, dtype=np.int32), np.zeros((n, 2), dtype=np.int64)
         return Splits(
@@ -52,11 +52,11 @@ class Splits:
 
     def where(self, chosen: NDArray[Any]) -> Splits:
         """Return the splits of some nodes (mask or indices)."""
-        kept: list[Any] = [None if a is None else a[chosen] for a in vars(self).values()]
-        return Splits(*kept)
+        selected: list[Any] = [None if a is None else a[chosen] for a in vars(self).values()]
+        return Splits(*selected)
 
     def replace(self, chosen: NDArray[np.bool_], other: Splits) -> None:
-        """Take the decisions of `other` at some nodes, in place."""
+        """Copy the decisions of `other` for some nodes, in place."""
         for f in fields(self):
             into, source = getattr(self, f.name), getattr(other, f.name)
             if into is not None:

@@ -1,4 +1,4 @@
-"""The best split of every node of a level, as XGBoost's `hist` chooses it."""
+"""Best splits of all nodes of a level, with the arithmetic of XGBoost's `hist`."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +12,15 @@ from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.boosted.splits import Splits
 from fedtrees.trees.jit import readonly
 
-MIN_GAIN = np.float32(1e-6)  # XGBoost's kRtEps: a split must gain more than rounding can
+MIN_GAIN = np.float32(1e-6)  # XGBoost's kRtEps: smaller gains can be rounding errors
 
 
 @inner_kernel
 def _gain(g: float, h: float, reg_lambda: float, alpha: float) -> np.float32:
-    if h <= 0.0:  # an empty or, with noisy sums, an impossible child
+    """Return ``G^2 / (H + lambda)`` of one child."""
+    if h <= 0.0:  # an empty child or, with noisy sums, an impossible one
         return np.float32(0)
-    g = max(abs(g) - alpha, 0.0)  # XGBoost's ThresholdL1, without its sign
+    g = max(abs(g) - alpha, 0.0)  # XGBoost's ThresholdL1 without its sign
     return np.float32(g * g) / np.float32(h + reg_lambda)  # XGBoost divides in float32
 
 
@@ -36,6 +37,7 @@ def _scan(
     gain: NDArray[np.float32],
     left_sums: NDArray[np.int64],
 ) -> None:
+    """Choose the best threshold of every node by a forward and a backward scan over all bins."""
     reg_lambda, alpha, weight, unit_g, unit_h = (
         limits[0],
         limits[1],
@@ -74,6 +76,7 @@ def _scan(
                     default_left[node] = False
                     left_sums[node, 0] = lg
                     left_sums[node, 1] = lh
+            # Without missing values, the backward scan finds the same splits.
             if lg == tg and lh == th:
                 continue
             # Backward: missing values go left.
@@ -82,7 +85,8 @@ def _scan(
             for i in range(offsets[f + 1] - 1, offsets[f] - 1, -1):
                 rg += hist[node, i, 0]
                 rh += hist[node, i, 1]
-                # Before the first bin: the same two groups as after the last one, so its mask.
+                # A split before the first bin separates the same groups as one after the last bin,
+                # so that they share a mask.
                 if masked and not mask[node, i - 1 if i > offsets[f] else offsets[f + 1] - 1]:
                     continue
                 a = (th - rh) * unit_h
@@ -114,25 +118,32 @@ def best_splits(
     *,
     pruned: bool = True,
 ) -> Splits:
-    """Choose the split of every node.
+    """Choose the best split of every node.
 
     Gains follow XGBoost's CPU `hist`: ``G^2`` and ``H + lambda`` are rounded to float32 and divided
-    in float32; the two sides are added and the parent's gain subtracted, in float32 too. The
-    strictly greater gain wins, so ties go to the lowest feature, then to the scan that sends
-    missing values right, then to the first bin scanned. Features that `cuts` call categorical are
-    split as `fedtrees.trees.boosted.categorical` tells.
+    in float32. The gains of both children are added and that of the parent is subtracted, also in
+    float32. Only a strictly larger gain replaces an earlier one. Ties therefore go to the lowest
+    feature, then to the scan that sends missing values right, then to the first scanned bin.
+    Features that `cuts` declares categorical are split as in `fedtrees.trees.boosted.categorical`.
 
-    `hist`: int64 array, shape (n_nodes, total_bins, 2). Fixed-point sums per bin. They may carry
-    noise: sides with a hessian sum of 0 or less gain nothing, and no split needs both sides to be
-    plausible.
-    `totals`: int64 array, shape (n_nodes, 2). Fixed-point sums of the nodes, missing values
-    included.
-    `params`: Uses ``reg_lambda``, ``reg_alpha``, ``gamma``, ``min_child_weight`` and, for
-    categories, ``max_cat_to_onehot``, ``max_cat_threshold``.
-    `mask`: bool array, shape (n_nodes, total_bins). Splits that may be chosen, by the bin they
-    follow.
-    `bits`: Binary places of the gradients and of the hessians in `hist`.
-    `pruned`: Whether nodes stay leaves whose best split gains too little (`prune`).
+    Parameters
+    ----------
+    hist : int64 array, shape (n_nodes, total_bins, 2)
+        Fixed-point sums per bin. They may contain noise: children with a hessian sum of 0 or less
+        have a gain of 0, and the second child need not be plausible.
+    totals : int64 array, shape (n_nodes, 2)
+        Fixed-point sums of the nodes, including missing values.
+    cuts : Cuts
+        Borders of the bins.
+    params : TreeParams
+        Uses ``reg_lambda``, ``reg_alpha``, ``gamma``, ``min_child_weight`` and, for categories,
+        ``max_cat_to_onehot``, ``max_cat_threshold``.
+    mask : bool array, shape (n_nodes, total_bins), optional
+        Splits that may be chosen, by the bin after which they split.
+    bits : Bits
+        Binary places of the gradients and of the hessians in `hist`.
+    pruned : bool
+        Whether nodes stay leaves if their best split gains too little (`prune`).
     """
     splits = _best_thresholds(hist, totals, cuts, params, mask, bits)
     if cuts.categorical is not None:
@@ -146,7 +157,7 @@ def best_splits(
 
 
 def prune(s: Splits, params: TreeParams) -> None:
-    """Make leaves, in place, where a split is impossible or gains too little."""
+    """Replace splits by leaves, in place, if a split is impossible or gains too little."""
     leaf = (s.feature < 0) | (s.gain <= MIN_GAIN) | (s.gain < np.float32(params.gamma))
     leaf |= (s.left_sums[:, 1] == 0) | (s.right_sums[:, 1] == 0)
     s.replace(leaf, Splits.leaves(len(s)))
@@ -160,9 +171,9 @@ def _best_thresholds(
     mask: NDArray[np.bool_] | None,
     bits: Bits,
 ) -> Splits:
-    """Choose the best split by a threshold of every node, however little it gains."""
-    found = Splits.leaves(len(hist))
-    limits = np.array(  # XGBoost keeps its parameters in float32
+    """Choose the best split by a threshold of every node, even if its gain is small."""
+    best = Splits.leaves(len(hist))
+    limits = np.array(  # XGBoost stores its parameters in float32
         [params.reg_lambda, params.reg_alpha, params.min_child_weight], dtype=np.float32
     ).astype(np.float64)
     limits = np.append(limits, np.ldexp(1.0, np.negative(bits)))
@@ -176,25 +187,31 @@ def _best_thresholds(
         cuts.offsets,
         readonly(allowed),
         limits,
-        found.feature,
-        found.bin,
-        found.default_left,
-        found.gain,
-        found.left_sums,
+        best.feature,
+        best.bin,
+        best.default_left,
+        best.gain,
+        best.left_sums,
     )
-    found.threshold[:] = cuts.thresholds(np.maximum(found.feature, 0), found.bin)
-    np.subtract(totals, found.left_sums, out=found.right_sums)
-    return found
+    best.threshold[:] = cuts.thresholds(np.maximum(best.feature, 0), best.bin)
+    np.subtract(totals, best.left_sums, out=best.right_sums)
+    return best
 
 
 def leaf_values(
     sums: NDArray[np.int64], params: TreeParams, bits: Bits = UNIT_BITS
 ) -> NDArray[np.float32]:
-    """Return leaf outputs ``-G / (H + lambda) * eta`` as margins, float32, shape (k,).
+    """Return leaf values ``-G / (H + lambda) * eta`` as margins, float32, shape (k,).
 
-    With an L1 penalty, ``G`` is first drawn towards zero by alpha.
+    With an L1 penalty, alpha is first subtracted from ``|G|``, down to 0.
 
-    `sums`: int64 array, shape (k, 2). Fixed-point gradient and hessian sums of the leaves.
-    `bits`: Binary places of the sums.
+    Parameters
+    ----------
+    sums : int64 array, shape (k, 2)
+        Fixed-point gradient and hessian sums of the leaves.
+    params : TreeParams
+        Hyperparameters.
+    bits : Bits
+        Binary places of the sums.
     """
     return node_weights(sums, params, bits) * np.float32(params.learning_rate)

@@ -1,8 +1,8 @@
-"""Several threads over blocks of rows.
+"""Threads over blocks of rows.
 
-Integer sums over blocks are the sums over all rows, exactly, so that any number of threads gives
-the same trees. Kernels and the larger numpy operations release the interpreter lock; splits are
-chosen on one thread.
+Sums of integers over blocks are exactly the sums over all rows, so that the trees do not depend on
+the number of threads. Kernels and the larger numpy operations release the interpreter lock. Splits
+are chosen in one thread.
 """
 
 from __future__ import annotations
@@ -15,24 +15,30 @@ from fedtrees.core.errors import UsageError
 
 T = TypeVar("T")
 
-# At 50,000 rows a block, two threads were slower than one while another process was running;
-# at 500,000 they were 1.6 times as fast.
+# Measured: with 50,000 rows per block, two threads were slower than one while another process was
+# running. With 500,000 rows they were 1.6 times as fast.
 SMALLEST_BLOCK = 2**17
 
 
 class Workers:
-    """Call a function on several arguments at once.
+    """Calls a function for several arguments in parallel.
 
-    `threads`: 1: in turn, on the calling thread.
+    Parameters
+    ----------
+    threads : int
+        Number of threads. 1: all calls run one after the other in the calling thread.
 
-    Raises `UsageError` if ``threads`` is below 1.
+    Raises
+    ------
+    UsageError
+        If ``threads`` is below 1.
     """
 
     def __init__(self, threads: int = 1) -> None:
         if threads < 1:
             raise UsageError(f"threads={threads!r}: give a whole number of 1 or more")
         self._threads = threads
-        # The calling thread works too.
+        # the calling thread is one of the threads
         self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None
 
     def __enter__(self) -> Workers:
@@ -43,14 +49,17 @@ class Workers:
             self._pool.shutdown()
 
     def blocks(self, n: int) -> list[slice]:
-        """Cut ``n`` rows into equal consecutive blocks: one per thread, fewer where few."""
+        """Divide ``n`` rows into equal consecutive blocks: one per thread, fewer for few rows."""
         count = max(1, min(self._threads, n // SMALLEST_BLOCK))
         return [slice(n * i // count, n * (i + 1) // count) for i in range(count)]
 
     def map(self, function: Callable[..., T], *arguments: Sequence[Any]) -> list[T]:
-        """Return ``function`` of every argument, in order; the first error is raised."""
+        """Return the results of ``function`` for all arguments, in order.
+
+        The first error is raised.
+        """
         calls = list(zip(*arguments, strict=True))
         if self._pool is None or len(calls) < 2:
             return [function(*call) for call in calls]
-        others = [self._pool.submit(function, *call) for call in calls[1:]]
-        return [function(*calls[0]), *(other.result() for other in others)]
+        submitted = [self._pool.submit(function, *call) for call in calls[1:]]
+        return [function(*calls[0]), *(other.result() for other in submitted)]
