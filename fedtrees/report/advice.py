@@ -291,7 +291,10 @@ class Advice:
 
     @property
     def nearest(self) -> Tried | None:
-        """The fully tested recipe nearest to the limits. None if a recipe meets them."""
+        """The fully tested recipe nearest to the limits.
+
+        None if a recipe meets the limits, or if no recipe was fully tested.
+        """
         every = [t for t in self.tried if not t.candidate.untested]
         return None if self.choice else min(every, key=lambda t: t.excess, default=None)
 

@@ -14,7 +14,7 @@ import numpy as np
 #: Coverage of intervals.
 LEVEL = 0.95
 _Z = 1.96  # 97.5% quantile of the standard normal distribution
-# : Number of bootstrap resamples. Between random seeds, the ends of an interval then differ by
+#: Number of bootstrap resamples. Between random seeds, the ends of an interval then differ by
 # about 2% of its length.
 _RESAMPLES = 4000
 # The seed is fixed, so that the same values always give the same interval.

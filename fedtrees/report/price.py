@@ -18,14 +18,14 @@ from fedtrees.report.worst import by_seed
 
 Settled = Literal["same", "equal", "ok", "worse", "one", "unsettled", "unknown"]
 
-# : Changes in utility up to this size count as no change.
+#: Changes in utility up to this size count as no change.
 TOLERANCE = 0.01
-# : A recipe with a larger mean loss is recommended only if no cheaper recipe helps.
+#: A recipe with a larger mean loss is recommended only if no cheaper recipe helps.
 MOST_LOSS = 0.02
 FEW = 10  # fewer held-out rows of a class make a price uncertain
 MOST_SEEDS = 30  # if more seeds are necessary, the text states the precision of this number instead
 _Z = 1.96
-# : Utility metrics in order of preference. The metrics that need both classes come first.
+#: Utility metrics in order of preference. The metrics that need both classes come first.
 ORDER = tuple(m.key for m in UTILITY)
 
 

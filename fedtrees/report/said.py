@@ -235,10 +235,9 @@ def capital(text: str) -> str:
 
 
 def guarded(guards: Sequence[Mapping[str, str]], details: bool = True) -> str:
-    """List the defenses that protect a message, and those that exempt it.
+    """List the defenses that protect a message, and those that exempt it, with reasons.
 
-    For example, ``split-only; masking: exempt, of sums alone``. Without `details`, the reason for
-    the exemption is omitted.
+    Without `details`, the reasons are omitted.
     """
     exempt = ": exempt, {why}" if details else ": exempt"
     return "; ".join(

@@ -107,14 +107,14 @@ def guarantee_table(rows: pd.DataFrame, setting: Setting) -> tuple[Guarantees, .
     out = []
     for spec in ordered(set(here["defense_spec"])):
         defense_rows = here[here["defense_spec"] == spec]
-        stated = [
+        guarantees = [
             tuple(sorted({g for g in defense_rows[c] if g}, key=join))
             for c in ("claimed", "spent", "measured")
         ]
-        measured = max(stated[2], key=lambda g: g[0].budget or ("", 0.0), default=None)
-        compared = (*(distinct[0] if distinct else None for distinct in stated[:2]), measured)
+        measured = max(guarantees[2], key=lambda g: g[0].budget or ("", 0.0), default=None)
+        compared = (*(distinct[0] if distinct else None for distinct in guarantees[:2]), measured)
         verdict = claims.compare(*compared)
-        if any(len(distinct) > 1 for distinct in stated):
+        if any(len(distinct) > 1 for distinct in guarantees):
             verdict = "; ".join(filter(None, [verdict, "differs between seeds or threats"]))
-        out.append(Guarantees(spec, *stated, verdict, claims.refuted(*compared)))
+        out.append(Guarantees(spec, *guarantees, verdict, claims.refuted(*compared)))
     return tuple(out)
