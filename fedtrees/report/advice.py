@@ -143,6 +143,8 @@ class Tried:
             if value > limit:
                 end = f", up to {percent(value)} by the interval" if shown else ""
                 reason = f"{trial.place} can {can(cell)}{end}; wished: {percent(limit)}"
+                # Limits of different measures are compared by the factor by which they are
+                # exceeded.
                 over.append((value / limit, reason))
         return max(over)[1] if over else ""
 
@@ -325,6 +327,7 @@ class Advice:
         """The recommended recipe, or the statement that no recipe meets the limits."""
         if self.choice:
             return f"Take {_describe_recipe(self.choice)}."
+        # If no recipe meets the limits, the nearest one shows which limit is too strict.
         near = f" Nearest: {_describe_recipe(self.nearest)}." if self.nearest else ""
         return f"None of {many(len(self.tried), 'recipe')} is shown to meet it.{near}"
 

@@ -71,6 +71,7 @@ def _find_swept(members: list[dict[str, Value]]) -> str:
         if len({m.get(key) for m in members}) > 1
         and not any(math.isnan(_number(m.get(key))) for m in members)
     ]
+    # False sorts before True, so that privacy parameters come first.
     varying.sort(key=lambda k: k.rsplit(".", 1)[-1] not in ("epsilon", "xi"))
     return varying[0] if varying else ""
 
@@ -88,6 +89,7 @@ def ordered(specs: Iterable[str]) -> list[str]:
     """
 
     def key(text: str) -> tuple[bool, list[tuple[int, float, str]]]:
+        # `re.split` with a group returns texts and numbers alternately, the numbers at odd indices.
         pieces = re.split(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)", text)
         return text != UNDEFENDED, [
             (0, float(p), "") if i % 2 else (1, 0.0, p) for i, p in enumerate(pieces)

@@ -148,6 +148,7 @@ def compare(claimed: Stated, spent: Stated, measured: Stated) -> str:
         notes.append(f"claimed {KINDS[kind(claimed)]}, spent {KINDS[kind(spent)]}")
     elif claim and used:
         notes += _compare_budgets(claim, used, "spent", "weaker than the claim")
+    # The spent budget is preferred, because it is computed from the noise that was really drawn.
     base = _budget_for_outsiders(used or claim)
     if base and seen:
         notes += _compare_budgets(base, seen, "measured", "the audit contradicts it")
@@ -176,6 +177,7 @@ def _bound(stated: Stated) -> Bound | None:
 
     A budget that covers only cut points is used if there is no other one.
     """
+    # False sorts before True, so that guarantees of cut points come last.
     bounded = sorted((g for g in stated or () if g.budget), key=_of_cuts)
     return next(((*g.budget, g) for g in bounded if g.budget), None)
 

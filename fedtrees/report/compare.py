@@ -262,6 +262,7 @@ def _leaks(first: pd.DataFrame, second: pd.DataFrame) -> Iterator[Change]:
         for spec in dict.fromkeys(defense for defense, _ in readers[0].cells):
             cells = [{c.metric: c for c in plain(r.of(spec)) if c.scores} for r in readers]
             for metric, cell in cells[0].items():
+                # Only measures that both runs have can be compared.
                 if metric in cells[1]:
                     leak_change = _leak(panel.setting, spec, panel.threat, cell, cells[1][metric])
                     yield from (leak_change,) if leak_change.by_seed else ()

@@ -84,6 +84,7 @@ def coverage(exposed: pd.DataFrame, attacks: pd.DataFrame) -> Coverage:
     skipped = set(zip(skips["attack"], skips["seed"], strict=True))
     columns = (applicability[c].tolist() for c in ("attack", "seed", "value"))
     applies = {(name, seed) for name, seed, value in zip(*columns, strict=True) if value > 0}
+    # An attack that was recorded as applicable can still be skipped when it runs.
     applies -= skipped
     cut = attacks[cut_short(attacks) & (attacks["value"] > 0)]
     specs = (cut["attack"].tolist(), cut["attack_params"].tolist())

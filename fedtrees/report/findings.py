@@ -185,14 +185,18 @@ def _trials(
         same = other == setting
         if not same and not _guaranteed(other_table):
             continue
+        # A recipe of another protocol is compared with the undefended run of this setting, because
+        # this is the run that a user would replace.
         base = None if same else table.rows[table.rows["stage"] == "train"]
         trains = other_table.rows[other_table.rows["stage"] == "train"]
         cost = priced if same else prices(trains, utility, constant, base)
         for spec in other_table.defenses:
+            # Doing nothing is not a recipe.
             if same and spec == UNDEFENDED:
                 continue
             name = spec if same else _recipe_name(other, spec)
             for threat, reader in table.readers.items():
+                # Two protocols can have different roles. Only common adversaries are compared.
                 if threat not in other_table.readers:
                     continue
                 other_reader = other_table.readers[threat]
@@ -231,6 +235,8 @@ def trials_of(rows: pd.DataFrame, *, bare: bool = False) -> dict[str, list[Trial
         if not plain:
             continue
         utilities = {s: utility_of(trains[s]) for s in plain}
+        # Prices are relative to the most accurate model without a defense, so that a recipe cannot
+        # look cheap because its protocol is inaccurate anyway.
         best = max(
             plain,
             key=lambda s: (
@@ -250,6 +256,8 @@ def trials_of(rows: pd.DataFrame, *, bare: bool = False) -> dict[str, list[Trial
                 if not cost[spec].by_seed:
                     continue
                 for threat, reader in read_here.readers.items():
+                    # A recipe has a cell for every measure that any recipe has at this place. A
+                    # missing cell would otherwise look like safety.
                     metrics = dict.fromkeys(
                         m for r in at_place.values() if threat in r.readers
                         for m in r.readers[threat].metrics

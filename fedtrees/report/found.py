@@ -108,7 +108,7 @@ class Defended:
     guarantees : Guarantees
         Claimed, spent and measured guarantee.
     void : str
-        Why a claimed guarantee does not hold: "void" if the accountant found no finite bound,
+        Why a claimed guarantee is not kept: "void" if the accountant found no finite bound,
         `REFUTED`, or the kind of `ActedOnNothing`. "" otherwise.
     """
 
@@ -198,7 +198,7 @@ class Found:
     undefended : float
         Mean utility without a defense, NaN if it is not known.
     alone : mapping of str to float
-        Mean utility of the references: training on local data only, and the constant model.
+        Mean utility of the references by name: training on local data only, and the constant model.
     adversaries : tuple of Adversary
         The attacked ones first.
     defenses : tuple of Defended
@@ -245,9 +245,9 @@ class Found:
     def use(self) -> Candidate | None:
         """The recipe that the report names.
 
-        It is the recommended one, or, if no recipe holds, the best one that helps (`helping`). It
-        is None if no cell is open without a defense, because doing nothing is then sufficient and
-        free.
+        It is the recommended one, or, if no recipe resists all attacks, the best one that helps
+        (`helping`). It is None if no cell is open without a defense, because doing nothing is then
+        sufficient and free.
         """
         if self.base != UNDEFENDED or not any(a.open(UNDEFENDED) for a in self.tested):
             return None
@@ -329,12 +329,14 @@ def _leak(found: Found) -> Leak:
     if leading:
         adversary, cell = min(leading, key=lambda x: gravest(x[1]))
         return Leak("leak", adversary, cell)
+    # No cell is open here. The remaining kinds state how much is known.
     cells = [(a, c) for a in found.tested if a.reader is not None for c in a.reader.of(found.base)]
     if not any(c.state in ("shut", "unsettled", "unknown") for _, c in cells):
         return Leak("no-attack")
     if all(c.state in SETTLED for _, c in cells):
         traces = [(a, c) for a, c in cells if c.advantage.low > 0]
         if traces:
+            # The interval excludes zero, but the advantage is below the margin.
             return Leak("trace", *min(traces, key=lambda x: gravest(x[1])))
         return Leak("none-found")
     scored = [(a, c) for a, c in cells if c.state == "unsettled" and c.scores]

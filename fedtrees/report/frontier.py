@@ -191,6 +191,7 @@ def _panel_frontier(
         _build_point(spec, *(part.get(spec, empty) for part in parts), utility, varying[spec])
         for spec in specs
     )
+    # Whether the strongest attack failed depends on the margin of the measure.
     limit = margin_of(metric, counted=bool(measure(metric).counted_by))
     points = tuple(replace(p, attack_failed=p.advantage.mean < -limit) for p in points)
     refs, blind = references(rows, panel.setting, utility), blind_guesses(rows, panel, metric)
@@ -224,6 +225,7 @@ def non_dominated(utility: ArrayLike, advantage: ArrayLike, lower: bool = False)
     """
     u = np.asarray(utility, dtype=float) * (-1.0 if lower else 1.0)
     a = np.asarray(advantage, dtype=float)
+    # Entry (i, j) of these matrices compares point i with point j.
     no_worse = (u[:, None] >= u[None, :]) & (a[:, None] <= a[None, :])
     better = (u[:, None] > u[None, :]) | (a[:, None] < a[None, :])
     return ~(no_worse & better).any(axis=0)

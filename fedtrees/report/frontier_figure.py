@@ -152,6 +152,7 @@ def _reference_notes(data: Frontier, low: float, high: float) -> tuple[list[dict
     top = {"yref": "paper", "y": 1, "yanchor": "bottom"}
     notes, last, level = [], -math.inf, 0
     for name, x in near(data):
+        # Neighbouring lines have their names on different levels.
         level = level + 1 if x - last < 0.25 * (high - low) else 0
         last, where = x, (x - low) / (high - low)
         side = "left" if where < 0.1 else "right" if where > 0.9 else "center"

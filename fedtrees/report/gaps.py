@@ -158,6 +158,7 @@ def _single_gaps(here: pd.DataFrame, setting: Setting) -> Iterator[tuple[str, Ga
     protocol = _make_plugin("protocol", setting.protocol)
     if protocol is not None:
         yield from _defenses(here, setting, protocol)
+        # Two parties are enough to see every role of the protocol.
         roles = {*protocol.roles(2).values(), *([PUBLIC] if protocol.released else [])}
         adversaries = {role for t in {*here["threat"]} - {""} for role in Threat.parse(t).roles}
         for name in sorted(roles - adversaries):
@@ -172,6 +173,7 @@ def _troubles(here: pd.DataFrame, setting: Setting) -> Iterator[tuple[str, Gap]]
     trained = here[here["stage"] == "train"]
     for (status, why, name), seeds in troubles(trained, "status", "why", "defense_spec").items():
         yield name, Gap(status, "defense", why, setting, seeds=_sorted_seeds(seeds))
+    # Attacks on a failed training are skipped as a consequence, and would repeat its reason.
     bad = trained[trained["status"] != "ok"].set_index(["defense_spec", "seed"]).index
     ran = here[here["stage"] == "attack"]
     ran = ran[~pd.MultiIndex.from_frame(ran[["defense_spec", "seed"]]).isin(bad)]

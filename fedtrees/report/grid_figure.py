@@ -64,6 +64,7 @@ def cell_ink(cell: Cell, limit: float) -> str:
     mean = cell.advantage.mean
     if math.isnan(mean):
         return style.MUTED
+    # Both ends of the colour scale are dark.
     return "white" if mean / limit > 0.72 or mean / limit < -0.75 else style.INK
 
 

@@ -105,6 +105,7 @@ def _cell(rows: pd.DataFrame | None, limit: float) -> Cell:
     why = sorted(str(reason) for (reason,) in troubles(rows, "why"))
     note = "; ".join([*(f"{s} on {many(n, 'seed')}" for s, n in sorted(bad.items())), *why])
     if not (rows["status"] == "ok").any():
+        # If all seeds failed in different ways, a failure is named before a skip.
         return Cell(state=min(bad, key=lambda s: (s == "skipped", s)), note=note)
     names = ("status", "advantage", "value", "blind", "population", "advantage_error")
     columns = (rows[c].tolist() for c in names)

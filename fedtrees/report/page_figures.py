@@ -133,6 +133,7 @@ def price_plot(price: Price) -> dict[str, Any] | None:
     ends = [*values, e.low, e.high, -TOLERANCE, TOLERANCE, 0.0]
     at = svg.Scale(min(ends), max(ends), 20.0, 310.0)
     ticks = [(at(v), number(v, 2, signed=True) if v else "0") for v in (-TOLERANCE, 0.0, TOLERANCE)]
+    # If the labels at zero and at the tolerance would overlap, only the one at zero is drawn.
     near = at(TOLERANCE) - at(0.0) < 30
     return {
         "band": (at(-TOLERANCE), at(TOLERANCE)),

@@ -281,6 +281,7 @@ def _columns(found: Found, here: pd.DataFrame) -> dict[str, Any] | None:
             lines.append((str(part), adversary.name, best, group["blind"].mean()))
     if not lines:
         return None
+    # The column with the largest difference between score and baseline comes first.
     lines.sort(key=lambda x: -finite(x[2][0] - x[3], -1.0))
     texts = [
         [part, who, *(said.percent(v) if math.isfinite(v) else "–" for v in (*best, blind))]

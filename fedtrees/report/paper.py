@@ -132,6 +132,7 @@ def frontier(
                 ax.set_title(_wrapped(title, round(13 * inches / columns)), loc="left", fontsize=8)
         for ax in axes[len(panels) :]:
             ax.set_axis_off()
+        # The legend needs additional height, because it is below the panels.
         legend = _place_legend(figure, _legend(panels, colours, names))
         figure.set_size_inches(inches, height + legend)
         names.check(known=[part for f in panels for part in _parts(f.panel)])
@@ -265,6 +266,7 @@ def _group_label(group: Sequence[Point], data: Frontier, names: Names) -> str:
     texts = [" ".join([names(family), *family_ends]) for family, family_ends in ends_of.items()]
     lines = [texts[0]]
     for text in texts[1:]:
+        # Names are added to the last line while they fit.
         joined = f"{lines[-1]}, {text}"
         lines[-1:] = [joined] if len(joined) <= _WIDEST else [f"{lines[-1]},", text]
     return "\n".join(lines)
@@ -298,6 +300,7 @@ def _point(ax: Axes, p: Point, colour: str, drawn: Drawn, ring: int = 0) -> None
     ax.scatter([s.utility for s in seeds], [s.advantage for s in seeds], s=6, marker=shape,
                color=colour, alpha=_FAINT, linewidths=0, zorder=3)  # fmt: skip
     x, y = p.utility.mean, p.advantage.mean
+    # A white marker shows that the advantage is only a lower bound of the leak.
     fill = "none" if ring else "white" if p.incomplete or p.attack_failed else colour
     ax.errorbar(x, y, xerr=_bar(p.utility), yerr=_bar(p.advantage),
                 fmt=shape, ms=4.6 * (1 + RING * ring), mfc=fill, mec=colour, mew=1.0,
@@ -385,6 +388,7 @@ def heatmap(grids: Sequence[Grid]) -> Figure:
         axes = figure.subplots(len(grids), 1, squeeze=False, height_ratios=heights).ravel()
         image = None
         for ax, grid in zip(axes, grids, strict=True):
+            # White lines separate the cells.
             image = ax.pcolormesh(matrix(grid), cmap=colours, vmin=-scale, vmax=scale,
                                   edgecolors="white", linewidth=1)  # fmt: skip
             for i, line in enumerate(grid.cells):

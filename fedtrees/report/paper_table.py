@@ -171,6 +171,7 @@ class PaperTable:
         """
         from scipy.stats import rankdata
 
+        # A mean rank over datasets needs a rank on each of them.
         shared = set.intersection(*(set(self.measures(d)) for d in self.datasets))
         mean_ranks = {}
         for shown in sorted(shared) if len(self.datasets) > 1 else ():
@@ -211,6 +212,8 @@ class PaperTable:
     @cached_property
     def grid(self) -> Grid:
         """The table as text: a block of lines per dataset and protocol, then the mean ranks."""
+        # Only those of partition, protocol and defense are shown in which rows differ. The last one
+        # labels the lines, and the other ones are in the titles of the blocks.
         parts = [k for k in range(3) if len({row[k] for row in self.rows}) > 1] or [2]
         *above, label = parts
         measures = sorted({e.shown for e in self.entries})
@@ -345,6 +348,7 @@ def _undefended(name: str) -> str:
 def decimals(values: Sequence[Estimate]) -> int:
     """Return the number of decimals that show the first digit of the median half interval."""
     halves = [(e.high - e.low) / 2 for e in values if math.isfinite(e.high - e.low)]
+    # The median, because one wide interval should not remove digits from the complete column.
     half = float(np.median(halves)) if halves else 0.0
     if half <= 0:
         return _ALONE
@@ -423,6 +427,7 @@ def together(runs: Sequence[tuple[str, pd.DataFrame]]) -> pd.DataFrame:
             if stage != "train" or unit == CPU.unit:
                 # Attacks are not compared, because a time limit can end them at different points.
                 continue
+            # Trainings are deterministic, so that two runs of one version give equal scores.
             before = scores.setdefault((*key, metric, part), value)
             if abs(before - value) > _SAME:
                 where = " ".join(filter(None, key[1:7]))

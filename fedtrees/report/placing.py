@@ -150,15 +150,9 @@ def _minimise_cost(alone: Sequence[Floats], beside: Sequence[Sequence[Floats]]) 
     """Return the index of the best spot of each label by a local search.
 
     In each round, every label that overlaps with another one is tried in each of its spots, and the
-    remaining labels adapt.
-
-    Parameters
-    ----------
-    alone : sequence of float array
-        Entry i contains the fixed costs of the spots of label i, shape (spots of i,).
-    beside : sequence of sequence of float array
-        Entry (i, j) contains the costs of pairs of spots of the labels i and j, shape (spots of i,
-        spots of j).
+    remaining labels adapt. The first argument contains the fixed costs of the spots of each label,
+    shape (spots of i,). The second one contains the costs of all pairs of spots of two labels,
+    shape (spots of i, spots of j).
     """
     if not alone:
         return []

@@ -164,6 +164,7 @@ class Price:
             return 2
         if self.change.mean >= -MOST_LOSS:
             return 0
+        # One seed has no interval. Its mean is then used.
         high = self.change.high if math.isfinite(self.change.high) else self.change.mean
         return 2 if high < -MOST_LOSS else 1
 
@@ -197,6 +198,7 @@ def prices(
         defended = by_seed(ok[ok["defense_spec"] == spec], utility.metric)
         # Only seeds with both runs form a pair.
         both = [s for s in defended if s in undefended]
+        # Positive changes are improvements, also for losses such as the log loss.
         changes = {s: utility.sign * (defended[s] - undefended[s]) for s in sorted(both)}
         mean = mean_of(defended.values())
         lost = _collapsed(utility, mean, mean_of(undefended.values()), constant)

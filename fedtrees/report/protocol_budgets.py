@@ -49,6 +49,7 @@ def _joined(panel: Panel, parts: list[tuple[Frontier, Budget]]) -> Frontier:
     for f, _ in comparable:
         for name, value in f.references:
             same.setdefault(name, set()).add(value)
+    # A reference that differs between the panels depends on the swept parameter.
     fixed = tuple((name, *values) for name, values in same.items() if len(values) == 1)
     return Frontier(
         panel, first.metric, first.utility, points, front_of(points, first.utility),

@@ -1,13 +1,13 @@
 """Compute the recommended defense from results, for the verdict, the documentation and advice.
 
-A recipe is a protocol with a defense. It *holds* if every applicable attack ran, against every
-adversary on every table, and no cell is open. It is *shown* to resist if, in addition, every cell
-is settled (`fedtrees.report.states`). A cell in which the attack scored worse than its baseline is
-not settled.
+A recipe is a protocol with a defense. It *resists* (attribute `holds`) if every applicable attack
+ran, against every adversary on every table, and no cell is open. It is *shown* to resist if, in
+addition, every cell is settled (`fedtrees.report.states`). A cell in which the attack scored worse
+than its baseline is not settled.
 
-Recipes that hold come first. The remaining ones are sorted by the advantage that they leave: first
-about persons, then guesses about persons, then facts about groups. Among equals, the cheapest one
-comes first.
+Recipes that resist come first. The remaining ones are sorted by the advantage that they leave:
+first about persons, then guesses about persons, then facts about groups. Among equals, the cheapest
+one comes first.
 """
 
 import json
@@ -121,7 +121,7 @@ class Candidate:
 
     @property
     def shown(self) -> bool:
-        """Whether the recipe holds and every cell is settled."""
+        """Whether the recipe resists and every cell is settled."""
         return self.holds and all(c.state in SETTLED for t in self.trials for c in t.cells)
 
     @property
@@ -178,6 +178,8 @@ class Candidate:
         excluded.
         """
         return (
+            # Rounding to steps makes small differences equal, so that the price decides between
+            # them.
             tuple(round(self.measured(k) / step) for k, step in _STEPS.items()),
             tuple(round(self.left(k) / step) for k, step in _STEPS.items()),
         )
@@ -201,12 +203,12 @@ class Recommendation:
 
     @property
     def choice(self) -> Candidate | None:
-        """The first recipe that holds and whose model is better than a constant one, or None."""
+        """The first recipe that resists and whose model is better than a constant one, or None."""
         return next((c for c in self.candidates if c.holds and not c.price.collapsed), None)
 
     @property
     def least(self) -> Candidate | None:
-        """The fully tested recipe that leaves the least advantage. None if a recipe holds."""
+        """The fully tested recipe that leaves the least advantage. None if a recipe resists."""
         if self.choice is not None:
             return None
         every = [c for c in self.candidates if not (c.untested or c.price.collapsed)]
@@ -228,24 +230,27 @@ def recommend(trials: Mapping[str, Sequence[Trial]], preferred: str = "") -> Rec
     Parameters
     ----------
     trials : mapping of str to sequence of Trial
-        By name of the recipe, one trial for every table and adversary. The run without a defense
-        is not a recipe.
+        By name of the recipe, one trial for every table and adversary. The run without a defense is
+        not a recipe.
     preferred : str
-        A recipe that is placed first among those that hold, or among those that do not hold,
-        unless it costs clearly more utility than the first of them. The recommendation of the
-        documentation rests on more tables and seeds than a single run, so that a run names another
-        recipe only if the recommended one does not hold there or is too expensive.
+        A recipe that is placed first among those that resist, or among those that do not, unless it
+        costs clearly more utility than the first of them. The recommendation of the documentation
+        is based on more tables and seeds than a single run. A run therefore names another recipe
+        only if the recommended one does not resist there or is too expensive.
 
     Returns
     -------
     recommendation : Recommendation
         All recipes in the order of `Candidate.rank`.
     """
+    # A required measure that any recipe has at a place is needed from all recipes. Otherwise a
+    # recipe could be ranked first because the gravest attack on it did not run.
     needed: dict[str, set[str]] = {}
     for tried in trials.values():
         for t in tried:
             scored = {c.metric for c in t.cells if c.scores and measure(c.metric).required}
             needed.setdefault(t.place, set()).update(scored)
+    # The cells without a defense decide how failed attacks count (`Trial.weight`).
     bare = {t.place: t.cells for t in trials.get(UNDEFENDED, ())}
     candidates = [
         Candidate(
@@ -309,6 +314,7 @@ def helps(undefended: Sequence[Cell], defended: Sequence[Cell], margin: float = 
             if seed in advantages
         ]
         fall = t_estimate(falls)
+        # Counts of persons can be large, so that a relative fall is required instead of the margin.
         least = _RELIEF * before.advantage.mean if before.counts_persons else margin
         if fall.known and fall.low > 0 and fall.mean >= least:
             return True

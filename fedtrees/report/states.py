@@ -246,12 +246,14 @@ def read(
     margin : float
         Largest advantage that counts as no better than a blind guess.
     """
+    # Metrics without a class or without a phrase are neither about persons nor part of sentences.
     classified = [m for m in _defined(attacks) if measure(m).klass in CLASSES and measure(m).phrase]
     metrics = sorted(classified, key=gravity)
     by_defense = dict(iter(attacks.groupby("defense_spec", sort=False)))
     cells = {}
     for metric in metrics:
         worst = dict(iter(worst_case(attacks, metric).groupby("defense_spec")))
+        # An attack that never scores this metric says nothing about the cell, even if it fails.
         scored = (attacks["metric"] == metric) & (attacks["status"] == "ok")
         able = set(attacks.loc[scored, "attack"])  # attacks that scored this metric somewhere
         for spec, rows in by_defense.items():
@@ -355,6 +357,7 @@ def _state_without_scores(
     metric under some defense.
     """
     relevant = attacks[attacks["attack"].isin(able)]
+    # The missing result could have opened the cell.
     if relevant["status"].isin(["failed", "timeout"]).any() or able & {*coverage.left_out}:
         return "unknown"
     if cell.no_claim:
@@ -373,6 +376,8 @@ def is_open(cell: Cell) -> bool:
     if not cell.advantages:
         return False
     e = cell.advantage
+    # A positive advantage on every seed is also accepted, because one seed has no interval, and the
+    # intervals of two or three seeds are wide.
     clear = e.low > 0 if math.isfinite(e.low) else False
     clear = clear or all(a > 0 for a in cell.advantages)
     if cell.counts_persons:
@@ -411,6 +416,7 @@ def upper(cell: Cell) -> float:
     e = cell.advantage
     high = e.high if math.isfinite(e.high) else math.inf
     if math.isfinite(cell.rows) and cell.rows > 0 and not any(cell.scores):
+        # With n trials and no success, the bound p solves (1 - p)^n = alpha / 2.
         high = max(high, 1 - (_ALPHA / 2) ** (1 / (cell.rows * len(cell.scores))))
     return high
 

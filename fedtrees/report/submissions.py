@@ -149,6 +149,7 @@ def write(run: Path, out: Path, by: str) -> Submission:
         raise UsageError(f"{run} is no finished run; fedtrees bench --resume --out {run}")
     if out.exists() and any(out.iterdir()):
         raise StoreError(f"{out} is not empty; choose another -o")
+    # Only rows that other persons can verify are published.
     text = read_listed(run, ROWS).decode()
     shared_rows = map(shared, filter(is_shared, csv.DictReader(io.StringIO(text))))
     now = datetime.now(UTC).strftime(_DATE)
@@ -198,6 +199,7 @@ def read(folder: Path) -> Submission:
         _check_folder(folder)
     except UsageError as err:
         raise StoreError(f"{str(folder)!r} is refused: {err}") from err
+    # A link could make the reader open any file of the machine.
     if folder.is_symlink():
         raise StoreError(f"{folder} is refused: it is a symbolic link; give a folder with files")
     listed, content = _content(folder)
@@ -236,6 +238,7 @@ def _content(folder: Path) -> tuple[bytes, dict[str, bytes]]:
     lines = listed.decode("utf-8", "replace").splitlines()
     digests = [(line[:64], line[66:]) for line in lines]
     names = sorted(name for _, name in digests)
+    # Exactly the expected files must be listed, so that no further file can be added unnoticed.
     if names != sorted(FILES):
         shown = short(", ".join(map(repr, names)), 200)
         raise StoreError(f"{folder}: {CHECKSUMS} lists {shown}; not {', '.join(FILES)}")
@@ -283,6 +286,7 @@ def read_all(folder: Path) -> list[Submission]:
     if not folders:
         raise StoreError(f"{folder} holds no submissions; fedtrees submit RUN -o {folder}/NAME")
     order = {digest: at for at, digest in enumerate(_accepted(folder))}
+    # Submissions without a date are sorted after all dates, because "later" follows every digit.
     submissions = sorted(
         map(read, folders),
         key=lambda s: (order.get(s.digest, len(order)), s.date or "later", s.name),
@@ -338,6 +342,7 @@ def _check_copies(submissions: Sequence[Submission], accepted: Mapping[str, int]
     for each in submissions:
         cells, numbers = _finished_cells(each), _numbers(each)
         for other, cells_of_other, numbers_of_other in earlier:
+            # The list of accepted submissions decides the order, if one of the two is in it.
             unordered = each.date == other.date and {each.digest, other.digest}.isdisjoint(accepted)
             if unordered and each.by != other.by and cells & cells_of_other:
                 raise StoreError(
@@ -403,6 +408,7 @@ def merged(submissions: Sequence[Submission]) -> pd.DataFrame:
     first = all_rows.assign(bad=all_rows["status"].isin(("failed", "timeout"))).sort_values(
         "bad", kind="stable"
     )
+    # The sort was stable, so that among finished cells the earliest submission is first.
     owner = first.groupby(_CELL, observed=True)["submission"].transform("first")
     return all_rows[owner.reindex(all_rows.index) == all_rows["submission"]].reset_index(drop=True)
 
@@ -416,6 +422,7 @@ def _contradictions(every: pd.DataFrame) -> Iterator[str]:
     for key, (low, high, _) in (
         values.groupby(_ROW, observed=True).agg(**ends).query("of > 1").iterrows()
     ):
+        # Some guesses of attacks depend on the machine.
         tolerance = _SAME.get(key[0], 1e-6)
         if not math.isclose(low, high, rel_tol=tolerance, abs_tol=tolerance):
             pair = values[(values[_ROW] == list(key)).all(axis=1)]

@@ -130,6 +130,7 @@ def _problems_of_metric(record: Mapping[str, str]) -> Iterator[str]:
     for name in ("value", "blind", "population"):
         text = record[name]
         if text and spec.best is not None and math.isfinite(spec.best):
+            # For a loss, smaller values are better, and the sign is negative.
             beyond = (float(text) - spec.best) * spec.sign
             if beyond > 1e-9:
                 yield f"has a {name} of {text} in {key}, beyond the best possible, {spec.best:g}"

@@ -100,6 +100,7 @@ class Scale:
     @property
     def ticks(self) -> tuple[float, ...]:
         """Round numbers within the scale, at most five intervals apart."""
+        # The step is the smallest round number that is at least a quarter of the range.
         rough = (self.high - self.low) / 4
         unit = 10 ** math.floor(math.log10(rough))
         step = next(s * unit for s in (1, 2, 2.5, 5, 10) if s * unit >= rough)
@@ -140,6 +141,7 @@ def scales(
     left, right, high, low = size
     xs = [0.0, *(m.x for m in marks if math.isfinite(m.x))]
     span = max(max(xs) - min(xs), 0.02)
+    # A margin, so that marks at the ends do not touch the frame.
     pad = 0.15 * span
     largest = max([top, *(m.y for m in marks if math.isfinite(m.y))]) or 1.0
     return Scale(min(xs) - pad, max(xs) + pad, left, right), Scale(0.0, largest, low, high)
@@ -185,6 +187,7 @@ def _in_pixels(mark: Mark, across: Scale, up: Scale) -> Mark:
     """Return a mark in pixels. The ends of intervals are limited to the drawing."""
 
     def ends(low: float, high: float, scale: Scale) -> tuple[float, float]:
+        # Pixels of the y axis grow downwards, so that the ends are sorted first.
         first, last = sorted((scale.begin, scale.end))
         return tuple(min(max(scale(v), first), last) for v in (low, high))  # type: ignore[return-value]
 
@@ -204,6 +207,7 @@ def _merged(marks: Iterable[Mark]) -> list[Mark]:
     The joined mark is the one of the recipe if it is among them, else the first one.
     """
     out: list[Mark] = []
+    # The recipe comes first, so that it represents the marks that are joined with it.
     for mark in sorted(marks, key=lambda m: (not m.recipe, m.letter)):
         near = next((i for i, o in enumerate(out) if o.state == mark.state
                      and math.hypot(o.x - mark.x, o.y - mark.y) < _MERGE), None)  # fmt: skip
@@ -221,6 +225,7 @@ def _merged(marks: Iterable[Mark]) -> list[Mark]:
 
 def _front(marks: Sequence[Mark], across: Scale, up: Scale) -> tuple[tuple[float, float], ...]:
     """Return the Pareto-optimal points: no other point is at least as good in both coordinates."""
+    # The score of a failed attack is only a lower bound of the leak.
     marks = [m for m in marks if m.on_front]
     optimal = [
         m
@@ -234,6 +239,7 @@ def _front(marks: Sequence[Mark], across: Scale, up: Scale) -> tuple[tuple[float
 
 def _labels(marks: Sequence[Mark]) -> list[Placed]:
     """Place the labels of all marks: flags over rows, then labels around the remaining marks."""
+    # Labels must not cover marks, which have a radius of about 7 pixels.
     taken: list[Box] = [(m.x - 7, m.y - 7, m.x + 7, m.y + 7) for m in marks]
     leads: list[Box] = []
     placed: list[Placed] = []
@@ -304,9 +310,12 @@ def _around(mark: Mark, taken: Sequence[Box], leads: Sequence[Box]) -> Placed | 
                 x, y = mark.x + radius * math.cos(angle), mark.y - radius * math.sin(angle)
                 side = math.cos(angle)
                 anchor = "start" if side > 0.3 else "end" if side < -0.3 else "middle"
+                # `y` is the baseline of the first line, so that a label with several lines is
+                # centred at the angle.
                 y += 4 - _LINE * (len(text) - 1) / 2
                 lead = (mark.x, mark.y, x, y - 4) if radius > 30 else None
                 candidate = Placed(tuple(text), x, y, anchor, lead, mark.recipe)
+                # Labels to the left and to the right are preferred to those above and below.
                 cost = radius + 6 * (abs(math.sin(angle)) > 0.3)
                 if (best is None or cost < best[0]) and _free(candidate, taken, leads, own=mark):
                     best = (cost, candidate)
@@ -326,6 +335,8 @@ def _free(
         return False
     if label.lead is None:
         return True
+    # For flags, the leading line must not cross the areas of other marks and labels. Areas that
+    # contain its lower end, for example that of its mark, are ignored.
     x1, y1, x2, y2 = label.lead
     around = (min(x1, x2) - 1, min(y1, y2), max(x1, x2) + 1, max(y1, y2))
     mark = own or None

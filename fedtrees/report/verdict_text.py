@@ -100,9 +100,11 @@ def verdict(findings: Findings) -> Verdict:
     first, *rest = findings.settings
     lines = _fitting_lines(first, findings)
     room = SCREEN_LINES - sum(line.height for line in lines)
+    # Protocols that are recipes of the first setting are already compared with it.
     compared = {name for c in first.recommendation.candidates if (name := said.parted(c.name)[0])}
     setting_lines = [_other_setting(f) for f in rest if f.setting.protocol not in compared]
     for at, line in enumerate(setting_lines):
+        # Reserve space for a line that names the number of omitted settings.
         remaining = Line(
             "ALSO", f"{many(len(setting_lines) - at, 'more setting')}: see the report."
         )
@@ -121,6 +123,7 @@ def verdict(findings: Findings) -> Verdict:
 def _fitting_lines(found: Found, findings: Findings) -> list[Line]:
     """Return the entries of a setting with the most details that fit on the screen."""
     lines: list[Line] = []
+    # Reduce details step by step until the entries fit on the screen.
     for leaks, details in ((_LEAKS_PER_ADVERSARY, True), (1, True), (1, False), (0, False)):
         lines = list(_lines(found, leaks, details))
         if sum(line.height for line in lines) <= SCREEN_LINES:
@@ -325,6 +328,7 @@ def _recommendation(found: Found, use: Candidate) -> str:
     before, after = found.leak.cell, _after(found, use)
     if after is not None and after.state != "open":
         return "It removes this leak, but another leak remains (see STILL LEAKS):"
+    # For a loss, a larger score is a smaller leak.
     sign = 1 if before is None else measure(before.metric).sign
     if before is not None and after is not None and sign * (before.score - after.score) > 0:
         return "No tested defense removes this leak. This one reduces it:"

@@ -70,6 +70,8 @@ def over_the_better_baseline(rows: pd.DataFrame) -> pd.DataFrame:
     perfect, no advantage over it is defined. The attack then demonstrates nothing, and the
     advantage is 0.
     """
+    # `beyond` is the advantage over the population baseline. It is missing if that baseline does
+    # not exist, or if it is perfect. In the second case the result is 0.
     beyond = rows["beyond"].where(rows["beyond"].notna() | rows["population"].isna(), 0.0)
     return rows.assign(advantage=np.minimum(rows["advantage"], beyond.fillna(math.inf)))
 
