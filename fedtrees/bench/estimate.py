@@ -91,9 +91,9 @@ class Estimate:
         Protocols and defenses whose cost was not measured. They may take longer.
     """
 
-    cpu_seconds: float  # of all processes together
+    cpu_seconds: float
     wall_seconds: float
-    mebibytes: float  # of all processes together at their peak
+    mebibytes: float
     unmeasured: tuple[str, ...] = ()
 
 

@@ -246,8 +246,8 @@ class Found:
         """The recipe that the report names.
 
         It is the recommended one, or, if no recipe resists all attacks, the best one that helps
-        (`helping`). It is None if no cell is open without a defense, because doing nothing is then
-        sufficient and free.
+        (`helping`). It is None in three cases: there is no undefended run, no cell is open without
+        a defense (doing nothing is then sufficient and free), or no recipe helps.
         """
         if self.base != UNDEFENDED or not any(a.open(UNDEFENDED) for a in self.tested):
             return None
