@@ -38,7 +38,7 @@ from fedtrees.core.transcript import Delivery, Transcript
 Floats = NDArray[np.float64]
 
 ENOUGH = 3  # matching values of a column; one match occurs by chance in 1 of 250 long runs
-# the same after multiplication by a round number, and ten times as many as expected by chance
+# The same after multiplication by a round number, and ten times as many as expected by chance.
 SCALED = 5
 LEAST = 10  # smallest number of values of a column that is recognised at any scale
 MOST_PART = 400  # largest array that is compared with parts of columns
@@ -50,7 +50,7 @@ NEAR = 2e-3
 # 1.6% of random numbers are near one value.
 CLOSE = 0.008
 COARSE = 2**12  # integers within such a small range have a larger distance than the tolerance
-# largest share of the variance that a linear combination of columns may leave unexplained
+# Largest share of the variance that a linear combination of columns may leave unexplained.
 LINEAR = 1e-6
 _SCALES = [*(2.0**k for k in range(64)), *(10.0**k for k in range(1, 16))]
 _NUMBER = re.compile(r"[-+]?\d+\.?\d*(?:[eE][-+]?\d+)?")

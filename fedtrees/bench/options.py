@@ -39,7 +39,7 @@ TABLE = (
     "csv", "target", "task", "positive", "id", "client_column", "categorical", "keep", "drop",
     "sep", "decimal", "missing", "sheet",
 )  # fmt: skip
-# options with names of columns, separated by commas or given several times
+# Options with names of columns, separated by commas or given several times.
 _COLUMNS = ("categorical", "keep", "drop")
 
 

@@ -23,7 +23,7 @@ from fedtrees.core.transcript import Transcript
 _MOST = 4000  # largest number of cells of a field that are compared
 _CHANCE = 1e-6  # probability that a correct law is rejected, for each field and test
 _SHIFT = 12_345.0
-# distances by which cells are moved to test whether they diverge
+# Distances by which cells are moved to test whether they diverge.
 _MOVES = np.array([1e-3, 0.1, 1.0, 10.0])
 
 
@@ -74,7 +74,7 @@ def _noting(hook: Callable[..., Any], note: Callable[..., Any], seen: Seen) -> C
 def _of_message(args: tuple[Message, Context], made: Message) -> Iterator[tuple[Place, Changed]]:
     """Yield the fields of a message before and after the hook ``outgoing``."""
     message = args[0]
-    # these fields only define units of other fields
+    # These fields only define units of other fields.
     for f in (f for f in fields(message) if not f.name.endswith("bits")):
         place: Place = type(message), f.name
         was, now = getattr(message, f.name), getattr(made, f.name, None)
@@ -140,7 +140,7 @@ def beside_exact(stated: Mapping[Place, Change], run: Transcript, exact: Transcr
     for (noisy, bits), (message, before) in pairs:
         for kind, field in stated:
             sent = getattr(noisy, field, None)
-            # fields without a stated law are not compared
+            # Fields without a stated law are not compared.
             if type(noisy) is kind and isinstance(sent, np.ndarray):
                 true_value = message.numbers(field) / _unit(message, field, before)
                 changed = Changed(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from fedtrees.report.compare import Change, Comparison
 
-# numbers of lines, so that the output fits on a screen
+# Numbers of lines, so that the output fits on a screen.
 _MOST_LEAKS, _MOST_PRICES, _MOST_INPUTS = 6, 4, 6
 _LONGEST = 40  # characters of an input that are printed
 

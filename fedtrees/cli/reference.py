@@ -56,7 +56,7 @@ def options() -> str:
     )
     shared: dict[str, str] = {}
     for (named, text), count in times.items():
-        # of two meanings the first is shared, and the second is listed with its command
+        # Of two meanings the first is shared, and the second is listed with its command.
         if count > 1:
             shared.setdefault(named, text)
     parts = ["### Of several commands", "", *_list(shared), ""]

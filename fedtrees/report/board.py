@@ -50,7 +50,7 @@ def _find_source(kind: str, name: str) -> str:
 
     The summary of the plug-in is searched first, because it cites the paper that is followed.
     """
-    # a variant that follows the authors' code instead of the paper
+    # A variant that follows the authors' code instead of the paper.
     name = name.removesuffix("-published")
     try:
         plugin = register.get(kind, name)

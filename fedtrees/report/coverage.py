@@ -12,7 +12,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_grid
 from fedtrees.report.worst import troubles
 
-# names of the attributes that limit the search of an attack
+# Names of the attributes that limit the search of an attack.
 LIMITS = ("steps", "work", "time_limit", "limit")
 STOPPED_EARLY = "stopped_early"  # note of an attack whose search reached a limit
 

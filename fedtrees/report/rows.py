@@ -187,11 +187,11 @@ def _series_of(version: str) -> tuple[str, ...]:
 
 def _check_versions(path: Path, versions: pd.Series) -> None:
     """Raise `StoreError` if a release of another series wrote some rows."""
-    running = fedtrees.__version__
-    other = sorted({v for v in versions if v and _series_of(v) != _series_of(running)})
+    active = fedtrees.__version__
+    other = sorted({v for v in versions if v and _series_of(v) != _series_of(active)})
     if other:
         raise StoreError(
-            f"{path.as_posix()!r} was written by fedtrees {', '.join(other)} and this is {running}; "
+            f"{path.as_posix()!r} was written by fedtrees {', '.join(other)} and this is {active}; "
             "report it with the release that wrote it, or run the suite again"
         )
 

@@ -52,7 +52,7 @@ ACCEPTED = "accepted.csv"
 #: Largest sizes in bytes. The default bench has 2.1 MB of rows.
 _LIMITS = {ROWS: 50_000_000, SUITE: 1_000_000, "columns.csv": 1_000_000, ABOUT: 100_000}
 _LIST_LIMIT = 1_000_000  # bytes of a list of checksums, or of the list of accepted submissions
-# valid name of a folder, because it is shown in terminals and on pages
+# Valid name of a folder, because it is shown in terminals and on pages.
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _DATE = "%Y-%m-%dT%H:%M:%SZ"
 _FORMAT = 1

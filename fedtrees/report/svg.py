@@ -14,7 +14,7 @@ _SPARK = (180.0, 104.0)
 _MERGE = 4.0  # marks at a smaller distance are joined, with the names of all
 _CHARACTER, _LINE = 6.2, 12.5  # size of a character at 11.5 px in the widest font of the page
 _ROW = 6.0  # marks with a smaller difference in height are in one row
-# from this number on, the marks of a row get flags: labels above them at different heights
+# From this number on, the marks of a row get flags: labels above them at different heights.
 _FLAGS = 3
 _STEP = 15.0  # difference in height between two levels of flags
 _RADII = (11.0, 15.0, 21.0, 28.0, 37.0, 48.0, 62.0)
@@ -99,7 +99,7 @@ class Scale:
 
     @property
     def ticks(self) -> tuple[float, ...]:
-        """Round numbers within the scale, at most five intervals apart."""
+        """Up to five round numbers within the scale."""
         # The step is the smallest round number that is at least a quarter of the range.
         rough = (self.high - self.low) / 4
         unit = 10 ** math.floor(math.log10(rough))

@@ -38,7 +38,7 @@ def _views_of(name: str, kind: type[Protocol]) -> dict[str, View]:
     protocol = made(name)
     assert type(protocol) is kind
     training, local_data = sample_training(protocol)
-    # if no party has the complete model, prediction sends messages
+    # If no party has the complete model, prediction sends messages.
     training.predict(sample_table()[0].X)
     last = {role: party for party, role in training.transcript.roles.items()}
     views = {}
