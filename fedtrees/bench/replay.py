@@ -273,14 +273,14 @@ def _row_of(record: Record) -> tuple[str, ...]:
 def _unlike(computed: Record, submitted: Record, tolerance: float) -> Iterator[str]:
     """Yield the differences between a computed and a submitted row."""
     for name in _NUMBERS:
-        expected, given = computed[name], submitted[name]
-        if expected == given:
+        expected, entry = computed[name], submitted[name]
+        if expected == entry:
             continue
-        close = expected and given and math.isclose(
-            float(expected), float(given), rel_tol=tolerance, abs_tol=tolerance
+        close = expected and entry and math.isclose(
+            float(expected), float(entry), rel_tol=tolerance, abs_tol=tolerance
         )  # fmt: skip
         if not close:
-            yield f"{name} is submitted as {given or 'none'} and comes out as {expected or 'none'}"
+            yield f"{name} is submitted as {entry or 'none'} and comes out as {expected or 'none'}"
     trained = ("claimed", "spent") if computed["stage"] in ("train", "cheated") else ()
     for name in (*_TEXTS, *trained):
         if computed[name] != submitted[name]:

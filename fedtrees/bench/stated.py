@@ -185,22 +185,22 @@ def departures(
     parties : int
         Number of parties that each add a share of the noise.
     """
-    for place, found in seen.items():
-        changed = [c for c in found if not equal(c.before, c.after)]
+    for place, records in seen.items():
+        changed = [c for c in records if not equal(c.before, c.after)]
         name = _called(place)
         law = stated.get(place)
         if law is None:
             if changed:
                 yield name, "it is changed, and nothing is stated of it"
         elif isinstance(law, Removal):
-            remaining = [c for c in found if not _removed(c.after, law, c.units)]
-            yield name, f"{len(remaining)} of {len(found)} are still there" if remaining else None
+            remaining = [c for c in records if not _removed(c.after, law, c.units)]
+            yield name, f"{len(remaining)} of {len(records)} are still there" if remaining else None
         elif isinstance(law, Channel):
-            yield name, _against(law, [c for c in found if c.before is not None])
+            yield name, _against(law, [c for c in records if c.before is not None])
         elif isinstance(law, Share):
             total = law.law(parties)
             assert total is not None
-            yield name, _against(total, list(_summed(found, parties)))
+            yield name, _against(total, list(_summed(records, parties)))
         else:
             yield name, None
 
@@ -222,11 +222,11 @@ def farther_apart(
     seen : mapping of Place to list of Changed
         Result of `watched`.
     """
-    for place, found in seen.items():
+    for place, records in seen.items():
         if place[0] not in nonexpansive:
             continue
         law = stated.get(place)
-        changed = [c for c in found if not equal(c.before, c.after)]
+        changed = [c for c in records if not equal(c.before, c.after)]
         if not changed:
             continue
         contradiction = "no channel is stated of what it does"
@@ -238,12 +238,12 @@ def farther_apart(
 
 def _stretched(law: Channel, change: Changed, cells: bool) -> str:
     """Describe two nearby cells whose distance a channel increases, "" if there are none."""
-    units, whole = change.units or (1.0, False)
-    here, x = law.within(units, whole), np.asarray(change.before)
+    units, integers = change.units or (1.0, False)
+    here, x = law.within(units, integers), np.asarray(change.before)
     rng = np.random.default_rng(0)
     for size in _MOVES * np.mean(units):
         move = rng.uniform(-size, size, x.shape)
-        move = np.rint(move).astype(x.dtype) if whole else move
+        move = np.rint(move).astype(x.dtype) if integers else move
         a, b = (here.send(v, np.random.default_rng(1)) for v in (x, x + move))
         before, apart = np.abs(move) / units, np.abs(b - a) / units
         if cells:
@@ -285,12 +285,12 @@ def _against(law: Channel, found: list[Changed]) -> str | None:
     residuals: list[NDArray[Any]] = []
     simulated, likely, simulated_likely = residuals[:], residuals[:], residuals[:]
     for change in found:
-        units, whole = change.units or (1.0, False)
+        units, integers = change.units or (1.0, False)
         if not np.all(np.asarray(units) > 0) or not np.size(change.before):
             continue
-        here = law.within(units, whole)
+        here = law.within(units, integers)
         x, y = np.asarray(change.before), np.asarray(change.after)
-        if not whole:
+        if not integers:
             x, y = x.astype(np.float64), y.astype(np.float64)
         if x.shape != y.shape:
             return "its shape changes: that is no channel"
@@ -298,7 +298,7 @@ def _against(law: Channel, found: list[Changed]) -> str | None:
         low, high = here.bounds(y)
         if not ((low <= x) & (x <= high)).all():
             return f"{_first(x, y, (low <= x) & (x <= high))} is not in the box of what is sent"
-        if whole and here.deterministic and not np.array_equal(again := here.send(x), y):
+        if integers and here.deterministic and not np.array_equal(again := here.send(x), y):
             return f"{_first(x, y, again == y)}, which is not what the channel sends"
         x, y = (part.reshape(-1, x.shape[-1] if x.ndim > 1 else 1)[:_MOST] for part in (x, y))
         drawn = here.send(x, rng)

@@ -109,14 +109,14 @@ def _undefended(name: str, kind: type[Protocol]) -> tuple[Message, ...]:
 def _states(defense: Defense, run: Training, seen: Seen, name: str) -> Iterator[Finding]:
     """Check that each field passes the channel that the defense states."""
     run.predict(sample_table()[0].X)
-    stated = dict(defense.channels(run.schema, run.protocol.parameters))
-    for place, wrong in departures(stated, seen, len(run.columns)):
+    laws = dict(defense.channels(run.schema, run.protocol.parameters))
+    for place, wrong in departures(laws, seen, len(run.columns)):
         rule = f"{name}: what it does to {place} is what it states (`channels`)"
         yield Finding(rule, wrong is None, wrong or "")
-    for place, farther in farther_apart(defense.nonexpansive, stated, seen):
+    for place, farther in farther_apart(defense.nonexpansive, laws, seen):
         rule = f"{name}: it brings no tables farther apart at {place} (`nonexpansive`)"
         yield Finding(rule, not farther, farther)
-    limits = defense.least_leaf_rows > 0 and ("leaves", "rows") not in stated
+    limits = defense.least_leaf_rows > 0 and ("leaves", "rows") not in laws
     yield Finding(f"{name}: it states its limit on leaves (`channels`)", not limits)
 
 
