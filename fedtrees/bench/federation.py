@@ -106,10 +106,10 @@ class Federation:
         labelled = [
             len(h) for n, h in self.local_data.items() if n not in principals and h.y is not None
         ]
-        labels = Threat.parse(threat).labels if threat else 0
-        if labelled and 0 < labelled[0] <= labels:
+        count = Threat.parse(threat).labels if threat else 0
+        if labelled and 0 < labelled[0] <= count:
             raise UsageError(
-                f"threat {threat}: labels={labels}, and there are {labelled[0]} training rows; give "
+                f"threat {threat}: labels={count}, and there are {labelled[0]} training rows; give "
                 "fewer, so that some are left to guess"
             )
         # The same check for single values of the victims.

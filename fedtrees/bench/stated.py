@@ -36,7 +36,8 @@ class Changed:
     before, after : object
         The values.
     units : tuple or None
-        Unit of the numbers, and whether they are integers in this unit. None: unit 1, not integers.
+        How many units of the numbers make one, and whether the numbers are integers. None: one, and
+        not integers.
     """
 
     before: Any
@@ -165,7 +166,10 @@ def _with_places(run: Transcript) -> Iterator[tuple[Message, tuple[int, ...]]]:
 
 
 def _unit(message: Message, field: str, bits: tuple[int, ...]) -> Any:
-    """Return the unit of a field. Announced units refer to pairs of integers."""
+    """Return how many units of a field make one.
+
+    Announced units refer to pairs of integers.
+    """
     array = message.numbers(field)
     announced = bits and array.dtype.kind in "iu" and array.shape[-1:] == (len(bits),)
     return np.ldexp(1.0, bits) if announced else message.unit_of(field)[0]
