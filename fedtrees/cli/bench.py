@@ -119,7 +119,8 @@ def _planned(bench: Bench) -> Iterator[tuple[str, str]]:
 def _to_compute(bench: Bench) -> tuple[int, str]:
     """Return the number of cells to compute, and a description.
 
-    The description states that few of the attacks apply, because the plan lists all of them.
+    The plan contains all attacks. The description therefore states that an attack only runs if it
+    applies.
     """
     from fedtrees.core.counts import many
 

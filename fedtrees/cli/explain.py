@@ -65,11 +65,12 @@ def explain(
     details: Details = False,
     format: Output = Format.TABLE,
 ) -> None:
-    """Train two trees and show which party sees which messages, why, their protection, and attacks.
+    """Train two trees, and show which party receives which messages and which attacks apply.
 
-    Without --threat, one party of every role is honest-but-curious, and several parties of one role
-    together if another party with data remains. Without a protocol, the command shows which attacks
-    apply to every protocol.
+    Each message is listed with its reason, the information that it reveals, and the defenses that
+    protect it. Without --threat, one party of every role is honest-but-curious, and several parties
+    of one role together if another party with data remains. Without a protocol, the command shows
+    which attacks apply to every protocol.
     """
     check_clients(clients)
     load_plugins(plugin, unprotected)
@@ -284,7 +285,7 @@ def _explanation(
         "attacks": [
             {
                 "attack": name,
-                **{role: _told(own_roles[name]) for role, own_roles in applies.items()},
+                **{role: _told(reasons[name]) for role, reasons in applies.items()},
             }
             for name in _attacks()
         ],
