@@ -39,6 +39,7 @@ def disclosures(transcript: Transcript, defense: Composition) -> list[dict[str, 
         receiver = transcript.roles[d.receivers[0]] if d.receivers else "nobody"
         values = {item.name: getattr(d.message, item.name) for item in fields(d.message)}
         filled = [field for field, value in values.items() if value is not None]
+        # Messages of one type that fill different fields are listed separately.
         key = (name, sender, receiver, str(sealed), *filled)
         if key not in entries:
             entries[key] = {

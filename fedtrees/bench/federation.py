@@ -98,6 +98,7 @@ class Federation:
             If all parties with data collude, or if the background knowledge of the threat includes
             all labels or all values.
         """
+        # Without a victim there is nothing to score.
         if set(self.local_data) <= set(principals):
             raise UsageError(
                 f"threat {threat}: all {len(self.local_data)} parties that hold data collude; no "
@@ -256,6 +257,7 @@ def spread(
     rows = holdout(dataset, streams)
     train, test, reserve = rows.tables(dataset.table)
     rng = streams.rng("partition")
+    # The owners of held-out rows are not needed.
     owners = None if dataset.owners is None else dataset.owners[rows.train]
     local_data = lay_out(layout, train, dataset.schema, names, how, rng, dataset.files, owners)
     return Federation(dataset, local_data, test, reserve)

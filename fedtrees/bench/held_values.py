@@ -168,11 +168,14 @@ def _payloads(transcript: Transcript, kinds: tuple[type[Message], ...]) -> Itera
     readers: dict[tuple[str, str, str], set[str]] = defaultdict(set)
     seen: set[int] = set()
     for d in transcript:
+        # The recorded note of a decryption is delivered to the party itself and does not cross the
+        # network.
         if d.receivers == (d.sender,) or (kinds and type(d.message) not in kinds):
             continue
         for name, value in _fields(d):
             key = (type(d.message).__name__, d.sender, name)
             readers[key] |= {*d.receivers}
+            # A broadcast is one message with several deliveries.
             if id(d.message) not in seen:
                 crossed[key].append(value)
         seen.add(id(d.message))
@@ -248,6 +251,8 @@ class _Searched:
         rows = np.zeros(len(self.mixed), dtype=np.int64)
         for column in self.columns:
             matches = _among(column.values.astype(numbers.dtype), numbers)
+            # Count for each row in how many columns its value occurs. A complete row is a leak,
+            # too.
             rows += matches
             if np.count_nonzero(matches) >= ENOUGH:
                 return f"{np.count_nonzero(matches)} values of column {column.name!r}"
@@ -274,6 +279,8 @@ class _Searched:
         values = np.unique(vector)
         if len(values) < LEAST or not np.isfinite(values).all():
             return self._told_labels(vector)
+        # Integers within a small range are rounded too coarsely to be recognised with the
+        # tolerance.
         coarse = np.ptp(values) < COARSE and (np.rint(values) == values).all()
         fine = some and len(values) <= MOST_PART and not coarse
         for column in self.columns:
@@ -297,6 +304,8 @@ class _Searched:
         if not np.isfinite(vector).all():
             return False
         scale = np.linalg.norm(self.mixed, axis=0)
+        # Columns are scaled to length 1, because least squares is inaccurate for very different
+        # scales.
         usable = self.mixed[:, scale > 0] / scale[scale > 0]
         residual = vector - usable @ np.linalg.lstsq(usable, vector, rcond=None)[0]
         spread = float(np.square(vector - vector.mean()).sum())
@@ -318,6 +327,7 @@ def _alike(vector: Floats, column: Floats) -> bool:
     """
     if len(vector) < 2 * LEAST or len(np.unique(vector)) < 0.5 * len(vector):
         return False
+    # A permutation disappears by sorting, a scale and a shift by mapping to the range from 0 to 1.
     one, other = (np.sort((x - x.min()) / np.ptp(x)) for x in (vector, column))
     return bool(min(np.abs(one - other).max(), np.abs(1 - one[::-1] - other).max()) < NEAR)
 
@@ -335,6 +345,7 @@ def _part(values: Floats, column: Column) -> bool:
     def nearest(first: Floats, wide: Floats, tried: Floats) -> tuple[NDArray[np.intp], Any]:
         mapped = first[:, None] + wide[:, None] * tried
         at = np.clip(np.searchsorted(column_values, mapped), 1, len(column_values) - 1)
+        # `at` is the index of the next larger value. The smaller neighbour is used if it is nearer.
         at -= np.abs(mapped - column_values[at - 1]) < np.abs(mapped - column_values[at])
         return at, np.abs(mapped - column_values[at]) < near
 
@@ -401,6 +412,7 @@ def _vectors(array: NDArray[Any], rows: int, width: int) -> Iterator[Floats]:
     if array.ndim > 1 and array.dtype.kind in "biuf":
         for axis in range(array.ndim):
             yield from _slices(np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1))
+    # Several values can be packed into the bytes of one number.
     blob = array.tobytes()
     for kind in (np.int16, np.uint16, np.int32, np.uint8, np.float16, np.float32, np.int64):
         size = np.dtype(kind).itemsize

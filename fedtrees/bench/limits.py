@@ -52,6 +52,7 @@ def limited(seconds: float) -> Iterator[None]:
 
     begin = time.monotonic()
     outer = signal.getitimer(signal.ITIMER_REAL)[0]  # remaining seconds of an enclosing limit, or 0
+    # The earlier handler is restored at the end, because limits can be nested.
     previous = signal.signal(signal.SIGALRM, stop)
     # The signal is repeated every second, in case the block swallows the first one.
     signal.setitimer(signal.ITIMER_REAL, min(seconds, outer or seconds), 1.0)

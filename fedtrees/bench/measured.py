@@ -168,6 +168,7 @@ def _audited(
         scores.append(canaries.scores(training, rows, rest))
         residuals.append(canaries.residuals(training, rows, took_part[-1], rest))
     claims = _epsilons(protocol, defense)
+    # The deltas of composed mechanisms add up.
     delta = sum(float(getattr(claim, "delta", 0.0)) for claim in claims)
     units = [u for c in claims if (u := getattr(c, "unit", "record")) != "cuts"]
     options = {

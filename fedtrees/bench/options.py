@@ -188,6 +188,7 @@ class BenchOptions:
                 base = replace(base, time_limit=self.time_limit)
             suite = chosen(base, self.grid, self.seeds, self.data_dir)
             note = told(base, self.grid, suite) if begun is None else ""
+        # Resuming with other options would mix results of different suites in one folder.
         if begun is not None and replace(suite, time_limit=begun.time_limit) != begun:
             raise UsageError(
                 f"--resume finishes {self.out} as it was begun; for other options choose another "
@@ -217,6 +218,7 @@ def _read(name: str, given: Any, default: Any) -> Any:
     if name == "seeds" and not isinstance(given, str):
         return str(given) if isinstance(given, int) else ",".join(map(str, given)) + ","
     if not isinstance(default, tuple):
+        # Paths are accepted wherever a text is.
         text = os.fspath(given) if isinstance(given, os.PathLike) else given
         if isinstance(default, str) and not isinstance(text, str):
             raise UsageError(f"{name}={given!r}: give text")

@@ -22,6 +22,7 @@ def reachable(start: object) -> Iterator[object]:
 
     Global variables of functions are not followed.
     """
+    # Objects are compared by identity, because equality can be expensive and can be redefined.
     seen, stack = {id(start)}, [start]
     while stack:
         current = stack.pop()
@@ -55,6 +56,7 @@ def others_rows(net: LocalNetwork, local_data: Mapping[str, LocalData]) -> list[
         with acting(party):
             local_keys = set(arrays_of.get(name, {}))
             arrays = [x for x in _led_to(party) if x.size >= _LEAST]
+        # Contents are compared instead of identities, so that a copy of the data is found, too.
         keys = {_key(x) for x in arrays} - local_keys
         for other, other_arrays in arrays_of.items():
             if other != name and (

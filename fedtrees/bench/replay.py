@@ -117,6 +117,7 @@ def plan_of(
             f"{source} names a table of its submitter (csv), which nobody else can check and which "
             "may be confidential; submit a run on tables of `fedtrees list datasets`"
         )
+    # A run has at least one row for each training of its largest grid.
     least = max(map(_trainings, parsed.grids)) * len(parsed.seeds)
     if records is not None and least > records:
         raise UsageError(
@@ -178,6 +179,7 @@ def drawn(bench: Bench, cell_rows: CellRows, count: int, draw: str) -> list[View
     draw : str
         Seed of the draw. The submitter must not be able to predict it.
     """
+    # The draw can be repeated with the same text, so that other persons can verify the check.
     random = Random(draw)
     views = [
         (c, group)
@@ -217,6 +219,7 @@ def differences(bench: Bench, cell_rows: CellRows, views: Sequence[View]) -> Ite
     places = {_place(BlindCell(cell.setting, cell.threat)) for cell, _ in views}
     baselines: list[Cell] = [c for c in bench.plan.references if c.setting in settings]
     baselines += [c for c in bench.plan.blind if _place(c) in places]
+    # Views of the same training are computed together.
     groups: dict[TrainCell, dict[AdversaryCell | AttackCell, None]] = {}
     for view in views:
         groups.setdefault(view[0].train, {}).update({c: None for c in view if c is not None})

@@ -365,6 +365,7 @@ class Suite:
                 f"{MOST_SECONDS:g}"
             )
         size = len(self.seeds) * sum(grid.size for grid in self.grids)
+        # A typing error in a grid can produce millions of combinations.
         if size > MOST_TRAININGS:
             raise UsageError(
                 f"{size} combinations of trainings and attacks; at most {MOST_TRAININGS}: split it"
@@ -411,6 +412,7 @@ class Suite:
 
         If it differs from this suite, it gets the name `CHANGED` and a description of its contents.
         """
+        # Grids are compared by their contents, because replaced keys can make two grids equal.
         unique = {json.dumps(_grid_table(g), sort_keys=True): g for g in grids}
         suite = replace(self, grids=tuple(unique.values()), seeds=tuple(seeds or self.seeds))
         return suite if suite == self else suite._named_by_what_it_runs()

@@ -99,6 +99,7 @@ def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
             )
             for name in names
         ]  # fmt: skip
+        # typer reads the parameters of a command from its signature.
         command.__signature__ = signature.replace(parameters=[*before, *added, *after])  # type: ignore[attr-defined]
         return command
 

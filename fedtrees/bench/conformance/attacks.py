@@ -66,6 +66,7 @@ def check_attack(attack: Attack, spec: Spec, protocols: Sequence[str]) -> Iterat
         if not fit(attack=spec, data=Data(view=view)).ok:
             continue
         ran = True
+        # Attacks on membership need rows to decide on.
         if attack.candidates:
             view = replace(view, candidates=sample_table()[0])
         try:
@@ -145,6 +146,7 @@ def _run_beside_bait(attack: Spec, view: View, seed: int) -> Answer:
     """Run an attack while this process contains rows that are not related to its view."""
     federation = _bait(seed)
     if view.oracle is not None:
+        # Each run of an attack has the full number of queries.
         view.oracle.log.clear()
     answer = attacks().run(attack, view, watch=True)
     del federation

@@ -132,6 +132,7 @@ def _sums_alone(defense: Defense, protocol: Protocol) -> Iterator[Finding]:
     composed = Composition((register.make("defense", Spec("public-cuts")), defense))
     tables = TinyTables(columns=1, rows=(1, 1))
     random = bool(protocol.laws(tables.schema))
+    # Random protocols would need distributions of views instead of single views.
     if random or not fit(protocol, composed, data=Data(tables.schema)).ok:
         return
     few = {name: value for name, value in _ON_FEW.items() if hasattr(protocol, name)}

@@ -103,6 +103,7 @@ def _releases(protocol: Protocol) -> Iterator[Finding]:
         rule = "what it claims comes of what it states (`laws`)"
         yield Finding(rule, isinstance(protocol.claim(), NoGuarantee), str(protocol.claim()))
         return
+    # Without a variant without noise, stated noise cannot be verified.
     rule = "what it states can be held against itself without noise (`exact`)"
     yield Finding(rule, exact is not None and not _noisy(exact, schema))
     if exact is None:
