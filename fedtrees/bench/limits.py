@@ -1,4 +1,4 @@
-"""Limits of time."""
+"""Limit the time of a block of code with the timer signal of the operating system."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fedtrees.core.errors import UsageError
 
 
 class TimeLimit(BaseException):
-    """A cell, or a run, took longer than it may.
+    """A cell, or a run, exceeded its time limit.
 
-    No ordinary exception: an attack must not swallow it.
+    It is not an ordinary exception, so that an attack with ``except Exception`` cannot swallow it.
     """
 
 
 def check_thread() -> None:
-    """Raise `UsageError` off the main thread, where the signal of a timer does not arrive."""
+    """Raise `UsageError` outside the main thread, which does not receive the signal of a timer."""
     if threading.current_thread() is not threading.main_thread():
         raise UsageError(
             "a time limit works in the main thread only; run it there, or without a time limit"
@@ -28,19 +28,19 @@ def check_thread() -> None:
 
 
 def limited_if_possible(seconds: float) -> contextlib.AbstractContextManager[None]:
-    """Limit a block as `limited` does on the main thread, and not at all on other threads."""
+    """Limit a block like `limited` in the main thread. In other threads, set no limit."""
     on_main = threading.current_thread() is threading.main_thread()
     return limited(seconds if on_main else 0.0)
 
 
 @contextlib.contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raise `TimeLimit` in the block after so many seconds; 0 sets no limit.
+    """Raise `TimeLimit` in the block after the given number of seconds. 0 sets no limit.
 
-    Limits nest: a block inside another limited block is also stopped when the time of the outer
-    block is over, and the outer limit goes on after the inner block.
+    Limits can be nested: a block inside another limited block also ends when the time of the outer
+    block is over, and the outer limit continues after the inner block.
 
-    Raises `UsageError` off the main thread, where the signal of the timer does not arrive.
+    Raises `UsageError` outside the main thread, which does not receive the signal of the timer.
     """
     if seconds <= 0:
         yield
@@ -51,7 +51,8 @@ def limited(seconds: float) -> Iterator[None]:
         raise TimeLimit
 
     begin = time.monotonic()
-    outer = signal.getitimer(signal.ITIMER_REAL)[0]  # seconds left of an enclosing limit, or 0
+    outer = signal.getitimer(signal.ITIMER_REAL)[0]  # remaining seconds of an enclosing limit, or 0
+    # The earlier handler is restored at the end, because limits can be nested.
     previous = signal.signal(signal.SIGALRM, stop)
     # The signal is repeated every second, in case the block swallows the first one.
     signal.setitimer(signal.ITIMER_REAL, min(seconds, outer or seconds), 1.0)
@@ -61,5 +62,5 @@ def limited(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
         if outer:
-            left = outer - (time.monotonic() - begin)
-            signal.setitimer(signal.ITIMER_REAL, max(left, 1e-3), 1.0)
+            remaining = outer - (time.monotonic() - begin)
+            signal.setitimer(signal.ITIMER_REAL, max(remaining, 1e-3), 1.0)

@@ -1,4 +1,4 @@
-"""The commands whose results go into a paper: plot and table."""
+"""The `plot` and `table` commands, whose results are made for papers."""
 
 import json
 from collections.abc import Sequence
@@ -47,11 +47,11 @@ def plot(
     from fedtrees.report.selection import Selection
 
     chosen = Selection(*map(listed, (data, threat, protocol)))
-    made = draw(
+    path = draw(
         run, out or Path(run) / "frontier.html", metric, utility,
         chosen=chosen, width=width, labels=named(label),
     )  # fmt: skip
-    typer.echo(json.dumps({"file": str(made)}) if format.is_json else made)
+    typer.echo(json.dumps({"file": str(path)}) if format.is_json else path)
 
 
 def table(
@@ -67,35 +67,35 @@ def table(
     label: Labels = None,
     format: Output = Format.TABLE,
 ) -> None:
-    """Write what every defense keeps and leaks, by dataset and threat, with mean ranks."""
+    """Write utility and leaks of every defense, by dataset and threat, with mean ranks."""
     from fedtrees.report.paper_table import table_of, write_table
     from fedtrees.report.selection import Selection
 
     chosen = Selection(*map(listed, (data, threat, protocol)))
-    made = table_of(runs, metric, utility, chosen=chosen, labels=named(label))
+    paper_table = table_of(runs, metric, utility, chosen=chosen, labels=named(label))
     if out is not None:
-        path = str(write_table(made, out))
+        path = str(write_table(paper_table, out))
         typer.echo(json.dumps({"file": path}) if format.is_json else path)
     elif format.is_json:
-        typer.echo(made.frame().to_json(orient="records", indent=1))
+        typer.echo(paper_table.frame().to_json(orient="records", indent=1))
     else:
-        typer.echo(made.md(), nl=False)
+        typer.echo(paper_table.md(), nl=False)
 
 
 def listed(texts: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the names of a repeated option with commas."""
+    """Return the names of an option that can be repeated and can contain commas."""
     return tuple(name for text in texts or () for name in split_outside(text, ","))
 
 
 def named(texts: Sequence[str] | None) -> dict[str, str]:
-    """Return what names are called.
+    """Return labels by name.
 
-    Raises `UsageError` if one is not of the form NAME=TEXT.
+    Raises `UsageError` if a text is not of the form NAME=TEXT.
     """
-    found = {}
+    labels = {}
     for text in texts or ():
-        name, *rest = split_outside(text, "=")  # a name may have brackets with = in them
+        name, *rest = split_outside(text, "=")  # a name may contain brackets with =
         if not rest:
             raise UsageError(f"--label {text!r}: give NAME=TEXT, such as wine=Wine")
-        found[name] = text.partition(f"{name}=")[2]
-    return found
+        labels[name] = text.partition(f"{name}=")[2]
+    return labels
