@@ -99,8 +99,8 @@ def _sections(audit: Audit, attacked: AttackResult | None) -> Iterator[dict[str,
 
 def _section(id: str, title: str, lede: str, shown: Shown | None, *notes: str) -> dict[str, Any]:
     """Return the values that the template needs for one section."""
-    notes_of_table = [f"{shown.note[:1].upper()}{shown.note[1:]}."] if shown and shown.note else []
-    return {"id": id, "title": title, "lede": lede, "table": shown, "notes": [*notes_of_table, *notes],
+    first_notes = [f"{shown.note[:1].upper()}{shown.note[1:]}."] if shown and shown.note else []
+    return {"id": id, "title": title, "lede": lede, "table": shown, "notes": [*first_notes, *notes],
             "bars": None}  # fmt: skip
 
 
