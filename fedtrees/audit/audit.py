@@ -115,8 +115,8 @@ def audit(model: ModelFile, known: Known | None = None) -> Audit:
     if not isinstance(model.forest, Forest):
         return _finished(model, None, recover_forest(model), known)
     if model.library == "lightgbm":
-        stated = model.learning_rate, model.reg_lambda
-        settings = None if None in stated else Settings(*stated, "file")
+        file_settings = model.learning_rate, model.reg_lambda
+        settings = None if None in file_settings else Settings(*file_settings, "file")
         return _finished(model, settings, recover_lightgbm(model), known)
     if model.dropout:
         every_tree = enumerate(model.forest.trees)

@@ -114,8 +114,8 @@ def _base_score(text: Any, outputs: int) -> str:
 
 def _rounds(booster: Mapping[str, Any], trees: int) -> dict[str, Any]:
     """Return the division of trees into rounds. Models before XGBoost 2 do not list its borders."""
-    stated = _of(booster, "gbtree_model_param").get("num_parallel_tree", "1")
-    parallel = _digits("num_parallel_tree", stated, 1, trees)
+    parallel_trees = _of(booster, "gbtree_model_param").get("num_parallel_tree", "1")
+    parallel = _digits("num_parallel_tree", parallel_trees, 1, trees)
     out: dict[str, Any] = {
         "gbtree_model_param": {"num_parallel_tree": parallel, "num_trees": str(trees)}
     }

@@ -76,8 +76,8 @@ class TreeExposure:
         """
         parts = (*counts, *(bounds or (counts[0], counts[0])))
         unknown = np.full(len(leaf), UNKNOWN, dtype=np.int64)
-        n, n_pos, least, most = (unknown if part is None else part for part in parts)
-        return TreeExposure(*place, leaf, n, n_pos, least, most, how, base_score)
+        n, n_pos, lower, upper = (unknown if part is None else part for part in parts)
+        return TreeExposure(*place, leaf, n, n_pos, lower, upper, how, base_score)
 
     @cached_property
     def counted(self) -> NDArray[np.bool_]:
@@ -166,11 +166,11 @@ def most_rows(h: Floats, margins: tuple[float, float], total: int | None) -> Int
     """
     p = sigmoid(np.array(margins, dtype=np.float32)).astype(np.float64)
     least = float((p * (1 - p)).min())
-    most = np.full(len(h), np.inf if total is None else float(total))
+    bound = np.full(len(h), np.inf if total is None else float(total))
     if least > 0:
-        most = np.minimum(h / least * (1 + 1e-5) + 1e-6, most)
-    finite = np.isfinite(most) & (most < 2**53)
-    return np.where(finite, np.floor(np.where(finite, most, 0)), UNKNOWN).astype(np.int64)
+        bound = np.minimum(h / least * (1 + 1e-5) + 1e-6, bound)
+    finite = np.isfinite(bound) & (bound < 2**53)
+    return np.where(finite, np.floor(np.where(finite, bound, 0)), UNKNOWN).astype(np.int64)
 
 
 @dataclass(frozen=True)

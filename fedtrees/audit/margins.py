@@ -65,8 +65,8 @@ def _main(folder: str, model: str) -> None:
         import resource
 
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        most = MOST_BYTES + PER_BYTE * os.path.getsize(model)
-        resource.setrlimit(resource.RLIMIT_AS, (min(most, hard) if hard > 0 else most, hard))
+        limit = MOST_BYTES + PER_BYTE * os.path.getsize(model)
+        resource.setrlimit(resource.RLIMIT_AS, (min(limit, hard) if hard > 0 else limit, hard))
     arrays = np.load(os.path.join(folder, "rows.npz"))
     rows = csr_matrix((arrays["data"], arrays["indices"], arrays["indptr"]), tuple(arrays["shape"]))
     booster = xgboost.Booster({"nthread": 1}, model_file=model)

@@ -93,7 +93,7 @@ def _derivatives(
     The first array, shape (2k, 3), contains the derivatives by log eta, lambda and alpha. The
     second one, shape (2k, m), contains those by the m further unknowns.
     """
-    splits, h, told = part
+    splits, h, h_known = part
     a, c, _ = splits.system(eta)
 
     def off(at: float) -> Floats:
@@ -118,7 +118,7 @@ def _derivatives(
         free[: len(inner), k] += inner == node
         child = (left == node).astype(float) + (right == node)
         free[len(inner) :, k] = 2 * weight[node] * sign[node] * (child - (inner == node))
-    if not told:
+    if not h_known:
         free = np.column_stack([free, a])
     scale = splits.error(h, eta, reg_lambda)[:, None]
     return np.column_stack([by_eta, c, by_alpha]) / scale, free / scale

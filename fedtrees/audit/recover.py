@@ -264,11 +264,11 @@ def _classified(
     if model.positive_weight != 1:
         return TreeExposure.of(place, leaves, LATER)
     bounded = outputs == 1 and not _may_start(sums, scale)
-    most = most_rows(sums.h + sums.h_error, margins, known.rows) if bounded else None
+    upper = most_rows(sums.h + sums.h_error, margins, known.rows) if bounded else None
     # A tree with a single leaf has no equation that confirms its eta and lambda.
     lone = len(leaves) == 1 or (sums.cut is not None and sums.cut.any())
     g = None if lone or sums.g is None else np.maximum(np.abs(sums.g) - sums.g_error, 0.0)
-    bounds = least_rows(np.maximum(sums.h - sums.h_error, 0.0), g, scale), most
+    bounds = least_rows(np.maximum(sums.h - sums.h_error, 0.0), g, scale), upper
     return TreeExposure.of(place, leaves, LATER, bounds=bounds)
 
 
@@ -291,11 +291,11 @@ def _may_start(sums: LeafStatistics, scale: float) -> bool:
     """
     h, error = sums.h, sums.h_error / np.maximum(sums.h, 1e-30) + 2 * FLOAT32
     least = int(np.argmin(h))
-    most = h[least] / (scale * LEAST_SHARE * (1 - LEAST_SHARE))
+    largest = h[least] / (scale * LEAST_SHARE * (1 - LEAST_SHARE))
     first = max(np.floor(4 * h[least] / scale * (1 - 1e-5)), 1)
-    if h[least] == 0 or most > MOST_TRIED:
+    if h[least] == 0 or largest > MOST_TRIED:
         return bool(h[least] > 0)  # training does not grow a leaf without rows
-    row = h[least] / np.arange(first, most + 2)
+    row = h[least] / np.arange(first, largest + 2)
     for j in range(len(h)):
         n = h[j] / row
         row = row[np.abs(n - np.rint(n)) <= n * (error[least] + error[j]) + 1e-9]

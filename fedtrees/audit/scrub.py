@@ -37,7 +37,7 @@ LOST = (
 
 @dataclass(frozen=True)
 class Scrubbed:
-    """Result of scrubbing. The copy has the same splits, leaf values and base score, bit for bit."""
+    """Result of scrubbing. Splits, leaf values and base score of the copy are bit-identical."""
 
     path: Path
     points: int  # rows on which XGBoost's margins by both files agree bit for bit

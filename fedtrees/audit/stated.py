@@ -52,10 +52,10 @@ def _of_draws(
     A leaf has at least one row of each class that was drawn, and at most as many rows as draws. The
     result has the form of the last arguments of `TreeExposure.of`.
     """
-    least, most = (drawn > 0).sum(axis=1), drawn.sum(axis=1)
-    n = np.where(least == most, most, UNKNOWN)
-    n_pos = np.where(least == most, drawn[:, 1], UNKNOWN) if drawn.shape[1] == 2 else None
-    return (n, n_pos), (least, most)
+    least, draws = (drawn > 0).sum(axis=1), drawn.sum(axis=1)
+    n = np.where(least == draws, draws, UNKNOWN)
+    n_pos = np.where(least == draws, drawn[:, 1], UNKNOWN) if drawn.shape[1] == 2 else None
+    return (n, n_pos), (least, draws)
 
 
 def samples_rows(model: ModelFile) -> bool:

@@ -198,13 +198,13 @@ def _if_lambda_was(
     if known.reg_lambda == 0:
         return "With lambda 0 all counts times one factor give the same leaf values; give --rows."
     for reg_lambda in REG_LAMBDAS:
-        explanation = _explained(forest, sizes, mean, replace(known, reg_lambda=reg_lambda))
-        if reg_lambda > 0 and explanation is not None:
+        fit = _explained(forest, sizes, mean, replace(known, reg_lambda=reg_lambda))
+        if reg_lambda > 0 and fit is not None:
             default = ", XGBoost's default" if reg_lambda == REG_LAMBDAS[0] else ""
             return (
                 "Leaf values alone do not tell lambda: all counts and lambda times one factor give "
                 f"the same values. If lambda was {reg_lambda:g}{default}, eta "
-                f"{explanation.learning_rate:g} and a table of {explanation.rows} rows explain every leaf of "
+                f"{fit.learning_rate:g} and a table of {fit.rows} rows explain every leaf of "
                 f"the first tree: --reg-lambda {reg_lambda:g} has its leaves counted."
             )
     return ""
