@@ -246,18 +246,18 @@ def _noise_line(model: ModelFile) -> str:
 def advice(audit: Audit, scrubbed: bool = False) -> list[Finding]:
     """Return recommendations, before or after a scrubbed copy was written (`scrubbed`)."""
     out = []
-    present_fields = [f.name for f in audit.fields if f.state == "present" and not f.needed]
+    present = [f.name for f in audit.fields if f.state == "present" and not f.needed]
     named = audit.model.categories
-    if present_fields and scrubbed:
+    if present and scrubbed:
         copy = "Share the scrubbed copy, not this file"
         out.append(
             Finding(f"{copy}, if no category in it describes a person." if named else f"{copy}.")
         )
-    elif present_fields and audit.model.library == "xgboost" and not audit.model.dropout:
-        copy = f"Prediction needs none of {', '.join(present_fields)}: share a copy written by --scrub."
+    elif present and audit.model.library == "xgboost" and not audit.model.dropout:
+        copy = f"Prediction needs none of {', '.join(present)}: share a copy written by --scrub."
         out.append(Finding(copy, f"It predicts the same; it loses {LOST}."))
-    elif present_fields:
-        out.append(Finding(f"Prediction needs none of {', '.join(present_fields)}."))
+    elif present:
+        out.append(Finding(f"Prediction needs none of {', '.join(present)}."))
     if any(t.counted.any() for t in audit.trees) and audit.model.library == "xgboost":
         share = audit.rows.share
         fixed = "a fixed base_score (0.5) instead of the label mean, "
