@@ -179,7 +179,7 @@ def _two_readings(name: str, cell: str, of_file: str) -> Problem:
 
 
 def _present(table: TextTable, name: str) -> Counter[str]:
-    """Return how often each cell of a column occurs, without empty cells and marks of missing cells."""
+    """Return how often each cell of a column occurs, without marks of missing cells."""
     cells = Counter(table.column(name))
     marks = {composed(mark).casefold() for mark in table.reading.missing or ()} | MISSING
     longest = max(map(len, marks))

@@ -1,4 +1,4 @@
-"""Load the rows of several clients from one file per client, or from a column that names the client."""
+"""Load the rows of several clients: one file per client, or a column that names the client."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -178,7 +178,7 @@ def _by_column(remarks: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
 
 
 def _named(table: TextTable, column: str, target: str) -> tuple[TextTable, list[int], list[str]]:
-    """Return the table without the client column, the client of every row, and the clients' names."""
+    """Return the table without its client column, the client of every row, and all clients."""
     if column == target:
         raise UsageError(f"target and client column are both {column!r}; name two columns")
     if column not in table.names:

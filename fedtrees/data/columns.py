@@ -16,7 +16,10 @@ Columns = dict[str, NDArray[np.intp]]
 def iid(
     schema: Schema, names: Sequence[str], rng: np.random.Generator, given: Mapping[str, Any]
 ) -> Columns:
-    """Distribute the columns in random order, in shares of equal size (they differ by at most one)."""
+    """Distribute the columns in random order, in shares of equal size.
+
+    The sizes differ by at most one.
+    """
     d = len(schema.features)
     if len(names) > d:
         raise UsageError(f"{len(names)} parties cannot share {d} columns; give fewer parties")

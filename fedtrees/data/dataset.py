@@ -277,18 +277,18 @@ def _target_values(
 
 def _class_codes(name: str, schema: Schema, values: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return the class codes. Raises `DataError` unless exactly the codes of the schema occur."""
-    present, n_classes = np.unique(values), len(schema.classes)
+    seen, n_classes = np.unique(values), len(schema.classes)
     where = f"{name}: target {schema.target!r}"
-    if len(present) < 2:
-        raise DataError(f"{where} has one class only ({present[0]:g}); all {n_classes} must occur")
-    if len(present) > n_classes == 2:
+    if len(seen) < 2:
+        raise DataError(f"{where} has one class only ({seen[0]:g}); all {n_classes} must occur")
+    if len(seen) > n_classes == 2:
         raise DataError(
-            f"{where} has {len(present)} classes and the schema 2; name the positive class (the rest "
+            f"{where} has {len(seen)} classes and the schema 2; name the positive class (the rest "
             "becomes class 0), or give the schema all the classes"
         )
-    if not np.array_equal(present, np.arange(n_classes)):
+    if not np.array_equal(seen, np.arange(n_classes)):
         codes = "0 and 1" if n_classes == 2 else f"all of 0 to {n_classes - 1}"
-        raise DataError(f"{where} has codes {present[:20].tolist()}; use {codes}")
+        raise DataError(f"{where} has codes {seen[:20].tolist()}; use {codes}")
     return np.asarray(values.astype(np.int64))
 
 
@@ -315,7 +315,7 @@ def _checked(
 
 
 def _constant_columns(schema: Schema, X: NDArray[np.float32]) -> list[str]:
-    """Return a note for each column that is constant or missing in every row."""
+    """Return a note for each column that is constant or always missing."""
     notes = []
     for k, feature in enumerate(schema.names):
         present = X[~np.isnan(X[:, k]), k]

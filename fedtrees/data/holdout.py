@@ -29,8 +29,8 @@ class Holdout:
     test : int array
         Rows that are used only to measure utility.
     reserve : int array or None
-        Rows that neither the parties nor the utility test use. Tests of membership inference
-        compare training rows with them.
+        Rows that neither the parties nor the utility test use. The specificity test compares
+        guesses with them (`fedtrees.metrics.specificity`).
     """
 
     train: NDArray[np.intp]

@@ -160,10 +160,10 @@ def _check_spelling(
     spelled = {_plainly(key): key for key in here}
     same = [(key, spelled[_plainly(key)]) for key in there if _plainly(key) in spelled]
     if same:
-        (first_id, other_id), count = same[0], len(same)
+        (left_id, right_id), count = same[0], len(same)
         raise DataError(
-            f"{other.path}: the id {other_id!r} seems to be {first_id!r} of {first.path}, but they "
-            f"differ in {difference(first_id, other_id)} ({many(count, 'such id')}); write every id "
+            f"{other.path}: the id {right_id!r} seems to be {left_id!r} of {first.path}, but they "
+            f"differ in {difference(left_id, right_id)} ({many(count, 'such id')}); write every id "
             "alike in all files"
         )
 
@@ -175,7 +175,7 @@ def _plainly(key: str) -> float | str:
 
 
 def _check_columns(tables: Sequence[TextTable], target: str, id: str) -> None:
-    """Raise `DataError` if a column is in two files, or the target is not in the first file."""
+    """Raise `DataError` if a column is in two files, or the target is in the wrong file."""
     seen: dict[str, Path] = {}
     for table in tables:
         for column in (n for n in table.names if n != id):

@@ -111,7 +111,7 @@ def _noted(column: Column, note: str) -> Column:
 
 
 def _odd(table: TextTable, name: str, cells: Mapping[str, int], odd: Collection[str]) -> str:
-    """Return a text on the cells of a column that are not numbers, with the line of the first one."""
+    """Return a text on the cells of a column that are not numbers, with the first line."""
     at = next(i for i, cell in enumerate(table.column(name)) if cell in odd)
     shown = ", ".join(map(repr, sorted(odd)[:3])) + (", ..." if len(odd) > 3 else "")
     lost = sum(cells[cell] for cell in odd)
@@ -202,7 +202,7 @@ def _merges(values: Mapping[str, float]) -> int:
 
 
 def _digits(cell: str, value: float) -> int:
-    """Return an integer as it is written in the file, because a float would round its 17th digit."""
+    """Return an integer as written in the file, because a float would round its 17th digit."""
     plain = (
         re.sub(r"[^\d+-]", "", cell) if abs(value) >= 2**53 and cell.strip("+-").isdigit() else ""
     )
@@ -261,7 +261,10 @@ def _as_category(table: TextTable, column: Column) -> Column:
 
 
 def values_of(table: TextTable, column: Column) -> NDArray[np.float64]:
-    """Return the values of a column, float64, shape (n,): codes, numbers or days, NaN if missing."""
+    """Return the values of a column: codes, numbers or days, float64, shape (n,).
+
+    Missing values are NaN.
+    """
     cells = table.column(column.name)
     complete = (
         column.kind == "number" and column.reads == "number" and column.present == column.rows

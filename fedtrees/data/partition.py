@@ -19,7 +19,10 @@ _SIZE_DRAWS = 1000
 
 
 def iid(table: Table, schema: Schema, clients: int, rng: np.random.Generator) -> list[Rows]:
-    """Give every client an equal share of the rows in random order (sizes differ by at most one)."""
+    """Give every client an equal share of the rows in random order.
+
+    The sizes differ by at most one.
+    """
     return list(np.array_split(rng.permutation(len(table)), clients))
 
 
