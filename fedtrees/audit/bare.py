@@ -51,6 +51,7 @@ def bare_model(model: ModelFile, whole: Mapping[str, Any]) -> dict[str, Any]:
     booster, width = _of(learner, "gradient_booster", "model"), len(model.categorical)
     outputs = forest.objective.n_outputs
     places = order_of_trees(booster["tree_info"], len(forest), outputs)
+    # The forest contains rounds of one tree per output. The copy restores the order of the file.
     trees = sorted(zip(places, forest.trees, strict=True), key=lambda pair: pair[0])
     score = _base_score(_of(learner, "learner_model_param").get("base_score"), outputs)
     categories = _categories(booster.get("cats"), width)
@@ -172,6 +173,7 @@ def _categories(cats: Any, width: int) -> dict[str, Any]:
     sizes = [len(c["offsets"][1:]) if "offsets" in c else len(c["values"]) for c in columns]
     if ends != ([0, *np.cumsum(sizes).tolist()] if sizes else []) or len(index) != sum(sizes):
         raise _refused("cats", "does not list the categories of every column")
+    # `sorted_idx` must be a permutation of the categories of each column.
     for begin, size in zip(ends, sizes, strict=False):
         if sorted(index[begin : begin + size]) != list(range(size)):
             raise _refused("cats", "does not put the categories of a column in order")

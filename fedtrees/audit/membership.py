@@ -148,6 +148,7 @@ def told(
         raise DataError(f"{data} and {reserve} have more than {MOST_ROWS} rows; give a part")
     rows, member = Table.concat([train, rest]), np.arange(len(train) + len(rest)) < len(train)
     params, streams = _params(found, forest, min_child_weight), Streams(seed).child("membership")
+    # The reference models of the attacks are trained on random halves of both tables together.
     trainer = boosted_trainer(params, forest.objective, None)
     refs = references(rows, None, trainer, REFERENCES, streams.rng("references"))
     logit = forest_logits(forest, rows)
@@ -161,6 +162,7 @@ def told(
                    at_few(s, member, FEWER))
         for name, s in scores.items()
     )  # fmt: skip
+    # `below` counts the rows of the reserve whose score is smaller than that of a training row.
     at = groups_of(forest.predict(train.X))
     below = np.searchsorted(np.sort(first[~member]), first[member], side="left")
     done = checks(forest, train, rest, min_child_weight)

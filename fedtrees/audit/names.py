@@ -71,6 +71,8 @@ def rows_by_category(audit: Audit) -> dict[tuple[int, int], int]:
         for k, names in audit.model.categories.items():
             if not (tree.feature == k).any():
                 continue
+            # A matrix of leaves and categories. Its product with the rows per leaf is the number of
+            # rows that can have each category.
             reached = np.array([_reaching(tree, leaf, k, len(names)) for leaf in exposure.leaf])
             rows = exposure.n @ reached
             for code, bound in enumerate(rows.tolist()):
@@ -96,6 +98,7 @@ def _sets_above(tree: Tree, leaf: int, column: int, width: int) -> Iterator[NDAr
         if tree.feature[node] != column:
             continue
         if np.isnan(tree.threshold[node]) and tree.categories is not None:
+            # The split lists the categories that go right. Codes beyond the list go left.
             chosen = np.zeros(width, dtype=bool)
             listed = tree.categories[node][:width]
             chosen[: len(listed)] = listed

@@ -397,6 +397,7 @@ def settings_by_tree(
             candidates.append(fitted)
         else:
             failures += 1
+    # A candidate is accepted only if it explains at least two trees, on which it is fitted again.
     shared: list[Settings] = []
     for candidate in candidates:
         members = [pair for pair in pairs if _explains(candidate, *pair)]

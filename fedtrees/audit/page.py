@@ -111,6 +111,7 @@ def _bars(audit: Audit) -> dict[str, Any]:
     step = width / max(len(trees), 1)
     top = max((len(t.leaf) for t in trees), default=1)
     rects = []
+    # Each tree is drawn as three overlapping bars. Later bars cover the lower part of earlier ones.
     for i, t in enumerate(trees):
         counts = len(t.leaf), int(t.counted.sum()), int(t.exact.sum())
         for count, kind in zip(counts, ("all", "counted", "exact"), strict=True):

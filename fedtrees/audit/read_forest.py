@@ -20,6 +20,8 @@ def read_random_forest(path: Path) -> ModelFile:
     used = 1 + max((int(t.feature.max(initial=-1)) for t in forest.trees), default=-1)
     names, categories = _columns(path, used)
     width = width_of(len(names) or used)
+    # `counts` counts draws and weights, `distinct` counts rows. If both agree in every node, the
+    # counts of a class are numbers of rows, too.
     once = all(
         t.counts is not None and t.distinct is not None
         and np.array_equal(t.counts.sum(axis=1), t.distinct)
@@ -87,6 +89,8 @@ def read_released(path: Path) -> ModelFile:
     each = zip(released.splits.feature, released.splits.threshold, released.counts, strict=True)
     for feature, threshold, counts in each:
         inner, leaves = len(feature), np.arange(len(feature), 2 * len(feature) + 1)
+        # The released trees are complete binary trees, in which node k has the children 2k + 1 and
+        # 2k + 2. Only leaves have counts, so that inner nodes get zeros.
         left = np.append(2 * np.arange(inner) + 1, np.full(len(leaves), -1)).astype(np.int32)
         nothing = np.zeros((inner, counts.shape[1]), dtype=np.int64)
         every = np.vstack([nothing, counts])

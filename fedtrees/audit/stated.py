@@ -118,6 +118,7 @@ def _first_tree(model: ModelFile, n: NDArray[np.int64]) -> FirstTree | None:
         if not np.isfinite(g).all():
             continue
         error = np.abs(g) * 4 * FLOAT32 + (leaf_h + model.reg_lambda) / eta * FLOAT32
+        # The recomputed rows must equal `leaf_count`. Otherwise a statistic was changed.
         fit = counts_at(LeafStatistics(g, leaf_h, error, 4 * FLOAT32 * leaf_h), p)
         if fit is not None and np.array_equal(fit.n, n) and _gains_agree(model, g, leaf_h):
             fitting.append(fit)
@@ -136,6 +137,7 @@ def _gains_agree(model: ModelFile, g: NDArray[np.float64], h: NDArray[np.float64
     if tree.gain is None or not tree.gain.any():
         return True
     below = leaves_below(tree)
+    # The gain of a split is the sum of G^2 / (H + lambda) of its children minus that of the node.
     part = (below @ g) ** 2 / np.maximum(below @ h + lam, 1e-30)
     (inner,) = np.nonzero(tree.feature >= 0)
     parts = np.stack([part[tree.left[inner]], part[tree.right[inner]], part[inner]])
@@ -149,6 +151,7 @@ def _starts(h: NDArray[np.float64], rows: int) -> Iterator[tuple[float, float]]:
 
     LightGBM starts from the label mean, or from 0 without ``boost_from_average``.
     """
+    # All rows have the hessian p (1 - p), whose solutions are 1/2 - spread and 1/2 + spread.
     spread = np.sqrt(max(0.25 - h.sum() / rows, 0.0))
     for near in (0.5 - spread, 0.5 + spread):
         p = float(np.rint(rows * near) / rows)  # a label mean is an integer divided by the rows

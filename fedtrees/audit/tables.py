@@ -154,6 +154,8 @@ def conditions(model: ModelFile, at: int, leaf: int) -> str:
     high: dict[int, float] = {}
     sets: list[str] = []
     hidden = model.hidden[at] if model.hidden else np.zeros(len(tree), dtype=bool)
+    # Thresholds of one column are combined to one interval, sets of categories are listed one by
+    # one.
     for node, left in path_of(tree, leaf):
         f, cut = int(tree.feature[node]), float(tree.threshold[node])
         if hidden[node]:
@@ -188,6 +190,7 @@ def path_of(tree: Tree | ClassTree, leaf: int) -> Iterator[tuple[int, bool]]:
     """Yield the nodes from a leaf up to the root, with whether the path goes left there."""
     inner = np.flatnonzero(tree.feature >= 0)
     sides = ((tree.left, True), (tree.right, False))
+    # A tree stores the children of a node, and the path upwards needs the parents.
     parent = {int(side[k]): (int(k), left) for side, left in sides for k in inner}
     node = leaf
     while node in parent:

@@ -220,6 +220,8 @@ def _other_clients(
     out = [first]
     eta, reg_lambda = settings.learning_rate, settings.reg_lambda
     how = f"the value of the leaf, if eta {eta:g}, lambda {reg_lambda:g}, {IF}"
+    # In bagging, the first trees of all clients come first. The search ends at the first tree that
+    # does not start from a label mean.
     for tree, exposure in zip(forest.trees[1:MOST_CLIENTS], trees[1:], strict=False):
         start = first_tree_of_values(tree, eta, reg_lambda, first.base_score)
         if start is None:

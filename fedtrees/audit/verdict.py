@@ -58,6 +58,7 @@ def verdict(audit: Audit) -> list[Finding]:
     lines += _conditions_lines(audit)
     lines += _small_leaves(audit)
     sure = " under these conditions" if audit.assumes else ""
+    # The sentence about persons of the table requires a tree that saw the complete table.
     if s.rows_in_pure:
         lines.append(
             f"{many(s.pure, 'leaf is', 'leaves are')} pure{sure}, all rows in them of one label: "
@@ -114,6 +115,7 @@ def _conditions_lines(audit: Audit) -> list[Finding]:
             "as halves do in trees of two or three leaves.",
         )
     ]
+    # A common factor of all counts is a warning sign, because a weight multiplies every sum.
     counts = np.concatenate([t.n[t.counted] for t in audit.trees])
     factor = int(np.gcd.reduce(counts)) if len(counts) else 1
     if factor > 1:

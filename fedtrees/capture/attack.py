@@ -103,6 +103,7 @@ def report(
             key = kind_of(record, who)
             sees[key] += 1
             size[key] += encoded_size(record.message)
+        # Readings need only the histograms of the first tree. Storing all would fill the memory.
         if peers or not isinstance(m := record.message, HistogramSegment) or m.tree == 0:
             relevant.append(record)
     if not parties:

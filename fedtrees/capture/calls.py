@@ -47,6 +47,7 @@ class Messages:
             self._preface = b""
         at = 0
         while at + _HEAD <= len(self._left):
+            # Header of an HTTP/2 frame: length (3 bytes), type, flags, number of the stream (4).
             size = int.from_bytes(self._left[at : at + 3], "big")
             if at + _HEAD + size > len(self._left):
                 break
@@ -64,6 +65,7 @@ class Messages:
         """Yield the complete messages of one stream, after appending a part of it."""
         buffer = self._streams.setdefault(stream, bytearray())
         buffer += body
+        # Header of a gRPC message: whether it is compressed (1 byte), length (4 bytes).
         while len(buffer) >= _LENGTH:
             size = int.from_bytes(buffer[1:_LENGTH], "big")
             if buffer[0] or size > MOST_BYTES:
@@ -84,6 +86,8 @@ def fields_of(message: bytes) -> dict[int, int | bytes]:
     fields: dict[int, int | bytes] = {}
     at = 0
     while at < len(message):
+        # A key contains the field number and the wire type: 0 is an integer, and 2 is a length that
+        # is followed by bytes.
         key, at = _varint(message, at)
         value, at = _varint(message, at)
         if key & 7 == 2:
@@ -121,6 +125,7 @@ class Call:
     @property
     def kind(self) -> str:
         """``reduce``, ``broadcast`` or ``gather``, inferred from the sent bytes and the answer."""
+        # In a broadcast only the root sends bytes, and they equal the answer.
         full = [rank for rank, b in self.buffers.items() if b]
         if self.summed or (self.code and len(full) == len(self.buffers)):
             return "reduce"

@@ -55,8 +55,10 @@ def messages(calls: Iterator[Call], world: int) -> Generator[Told, None, None]:
                     _best(local_splits[rank], round, level, rank, columns) for rank in everybody
                 ]
                 yield from _passed_on(best, world, "everybody finds the best of all")
+            # The lengths of the objects are in the gather operation before the previous one.
             sizes = [sizes[1], call]
         elif call.kind == "broadcast":
+            # A broadcast of the number of rows precedes the gradients of all rows.
             if lengths > 1 and len(answer) == lengths * _PAIR:
                 round, level, rows = round + 1, -1, lengths
                 pairs = np.frombuffer(answer, "<f4").reshape(-1, 2)

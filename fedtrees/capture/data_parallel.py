@@ -86,6 +86,8 @@ class DataParallel:
         yield from self._first()
         while True:
             self._machines.forget()
+            # Nothing in the bytes shows which operation follows. The first one that is consistent
+            # with the bytes is accepted.
             for read in (self._splits, self._next_tree, self._renewed, self._bare, self._started):
                 try:
                     with self._machines.trying():
@@ -142,6 +144,7 @@ class DataParallel:
                     with self._machines.trying():
                         counts, sums = self._before(n_counts, n_sums)
                         root = read()
+                        # The objective's two counts are all rows, and the root may be a sample.
                         if n_counts == 2 and counts.sum() < self._rows:
                             raise OtherOperation("fewer rows than there are")
                 except OtherOperation as err:
@@ -239,6 +242,7 @@ class DataParallel:
 
     def _found(self) -> list[Message]:
         """Read the best splits of every machine."""
+        # The size of a split depends on `max_cat_threshold`, which is tried until it fits once.
         for categories in [self._categories] if self._categories else _CATEGORIES:
             kind = np.dtype([("split", _SPLIT), ("categories", "<u4", categories)])
             try:

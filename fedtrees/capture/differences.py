@@ -99,6 +99,7 @@ def from_protocol(
     lacking = sorted({*replay.rows} - {*truth})
     if lacking:
         raise UsageError(f"--truth of {lacking[0]!r} lacks: its rows are what is simulated")
+    # The replay of the captured messages is compared with a simulation on the true rows.
     sides = [_kinds(t.transcript) for t in (replay.run(), replay.run(truth))]
     kinds = {kind: None for side in sides for kind in side}
     rows = [_row(kind, sides[0], sides[1], ROUNDING) for kind in kinds]
@@ -218,5 +219,6 @@ def _alike(message: Message, name: str, value: Any, more: Any, rounding: float) 
     if kind == "f":
         return np.allclose(value, more, rounding, rounding, equal_nan=True)
     assert unit_of is not None
+    # `unit_of` is the number of units per 1, so that the tolerance is in units of the integers.
     off = np.abs(np.asarray(value, np.float64) - more)
     return bool((off <= rounding * unit_of(name)[0]).all())

@@ -122,6 +122,7 @@ class Server(Reader):
         ranks, total = tuple(range(self.world)), np.frombuffer(answer, dtype)
         if {*buffers} != {*ranks}:
             raise OtherOperation(f"a sum of ranks {sorted(buffers)}")
+        # Each worker sends its numbers to the server, and the server sends the sum to all workers.
         hops = [Hop(r, (self.world,), 0, np.frombuffer(buffers[r], dtype), (r,)) for r in ranks]
         return Reduced((*hops, Hop(self.world, ranks, 0, total, ranks)), total)
 

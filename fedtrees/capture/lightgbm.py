@@ -69,6 +69,7 @@ class LightGBM:
         rank, door = int.from_bytes(data[:_RANK], "little"), _DOOR.fullmatch(chunk.door)
         if door is None or not rank < int(door[1]) < int(door[2]) <= _MOST_MACHINES:
             raise DataError(f"{chunk.door!r} is called by one of rank {rank}: no LightGBM machines")
+        # Only the first connection between two machines belongs to this training.
         self._world = int(door[2])
         if (rank, int(door[1])) not in self._ends.values():
             self._ends[chunk.link] = rank, int(door[1])

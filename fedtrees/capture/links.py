@@ -54,5 +54,6 @@ class Links(Reader):
         while len(self.streams[link]) < begin + size:
             if not self._more():
                 raise CutOff("the capture ends")
+        # The bytes remain in the stream until `forget`, because an operation may be tried again.
         self._at[link] = begin + size
         return bytes(self.streams[link][begin : begin + size])

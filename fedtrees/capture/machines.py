@@ -24,6 +24,8 @@ class Machines(Links):
         parts: dict[int, bytes] = {}
         for step in gathering(self.world, sum(sizes)):
             data = self.take(step.sender, step.receiver, sum(sizes[b] for b in step.blocks))
+            # A block is sent several times, and must be the same every time. This verifies the size
+            # of the operation.
             for block in step.blocks:
                 part, data = data[: sizes[block]], data[sizes[block] :]
                 if parts.setdefault(block, part) != part:

@@ -94,6 +94,7 @@ class Shared:
         for sent in downloads + replies:
             for tree, start in _starts(sent):
                 starts[_key(tree)].add(start)
+        # The models to all sites contain the same trees. Each tree is used once.
         for sent in downloads:
             assert sent.model is not None
             if sent.first == n_trees:  # otherwise it is the copy for another site

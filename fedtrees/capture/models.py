@@ -135,10 +135,13 @@ class Exchange:
         if not data:
             self._known[site], self._round[site] = [], 0
             return Sent(r, 0, 0, None)
+        # The server sends the same model to several sites, which is counted once.
         if data != self._last:
             self._made, self._last = self._made + 1, data
         model, scores = _read(parts)
         before, keys = self._known.get(site, []), _keys(model)
+        # A complete model begins with the trees that the site has received before. Parts contain
+        # only new trees.
         again = len(parts) == 1 and keys[: len(before)] == before
         self._known[site] = keys if again else before + keys
         self._round[site] = self._made

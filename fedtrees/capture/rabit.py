@@ -49,6 +49,7 @@ class _Wiring:
         """Return the bytes between the workers, once all of them are connected."""
         for chunk in chunks:
             self._take(chunk)
+            # Every pair of workers has one connection.
             if self._world and len(self._links) == self._world * (self._world - 1) // 2:
                 ring = Ring(self._world, lambda: self._more(chunks))
                 self._ring = ring
@@ -94,6 +95,7 @@ class _Wiring:
                 self._world = int(fields["world_size"])
             elif not chunk.opener and "rank" in fields:
                 door = f"peer:{self._ports[chunk.link]}"
+                # The tracker sends a worker the address and the rank of its successor in the ring.
                 self._ranks[door] = (int(fields["rank"]) - 1) % max(self._world, 1)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as err:
             raise DataError(f"no words of an XGBoost tracker: {text[:60]!r}") from err

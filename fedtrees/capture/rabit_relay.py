@@ -126,6 +126,8 @@ class _Ports:
     def __call__(self, chunk: bytes) -> bytes:
         world, out = self._doors._world, bytearray()
         begin, end = HOST_BYTES * world, (HOST_BYTES + _SIZE.size) * world
+        # The ports follow the host names. They are replaced byte by byte, because a chunk may end
+        # within a port.
         for k in range(len(chunk)):
             if not begin <= self._at < end:
                 out += chunk[k : k + 1]

@@ -170,6 +170,8 @@ def _counts(
     n_rows = told.rows if told is not None else None
     positives = told.share * rows if told is not None and rows else np.nan
     if start is not None and root is not None:
+        # In the first tree, all rows have the same prediction p. The sum of hessians is then
+        # N p (1 - p), and the sum of gradients is N p - N1.
         n_rows = n_rows or round(root[1] / (start * (1 - start)))
         positives = n_rows * start - root[0]
     if n_rows is not None:
@@ -182,6 +184,7 @@ def _counts(
 
 def _row_labels(m: RowGradients) -> tuple[int, ...]:
     """Return the labels of all rows, empty unless there are two gradients with difference 1."""
+    # A gradient of the logistic loss is p - y. In the first round p is the same for all rows.
     values = np.unique(m.g)
     if len(values) != 2 or abs(values[1] - values[0] - 1) > 1e-6:
         return ()
@@ -227,6 +230,8 @@ def _with_labels(
             name: single_valued & ~np.isnan(victims[name].reshape(-1, 2)).any(axis=1)
             for name in label_counts
         }
+        # The sketches also give the rows of each value. If they disagree with the histogram, the
+        # assumed meaning of the bins is wrong.
         if any(
             (label_counts[k][seen[k], 0] != rows_in_bins[k][seen[k]]).any() for k in label_counts
         ):
@@ -259,6 +264,7 @@ def _bins(
         every = [s.points[s.offsets[f] : s.offsets[f + 1]] for s in sketches.values()]
         values.append(np.unique(np.concatenate(every)))
     sizes = np.array([len(v) for v in values])
+    # `shared` is the tried number of columns that have more values than bins.
     for shared in range(len(sizes)):
         largest = set(np.argsort(-sizes, kind="stable")[:shared].tolist())
         left = total - sum(n for f, n in enumerate(sizes.tolist()) if f not in largest)

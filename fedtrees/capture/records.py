@@ -92,6 +92,7 @@ class Writer:
     def __init__(self, path: str | Path, run: Run) -> None:
         self._path, self._lock, self.written = Path(path), threading.Lock(), 0
         try:
+            # The capture contains data of all parties. Only the user may read it.
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
             self._file = os.open(path, flags, 0o600)
             begun = os.pread(self._file, len(_KNOWN), 0)
@@ -120,6 +121,7 @@ class Writer:
         why : str
             Purpose of the message, for reports.
         """
+        # Threads of several connections write, and their frames must not overlap.
         with self._lock:
             self._frame({"from": sender, "to": receivers, "why": why}, encode(message))
             self.written += 1
@@ -134,6 +136,7 @@ class Writer:
         """Write all bytes. Raises `DataError` if the disk refuses them."""
         left = memoryview(blob)
         try:
+            # `os.write` may write only a part of the bytes.
             while left:
                 left = left[os.write(self._file, left) :]
         except OSError as err:
@@ -233,6 +236,8 @@ class Capture:
                     if length > MOST_BYTES:
                         raise self._garbled(at, f"a frame of {length:,} bytes")
                     rest = file.read(length)
+                    # An incomplete frame at the end is not an error, because the writer may have
+                    # been killed. A wrong checksum is one.
                     if len(head) < _FRAME.size or len(rest) < length:
                         self.cut = len(head) + len(rest)
                         return

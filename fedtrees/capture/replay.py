@@ -179,6 +179,7 @@ class Replay:
         if not names or not self.columns:
             raise DataError("the capture does not tell how many rows and columns there are")
 
+        # The same protocol with recorded clients. Only the server is a real party.
         class Replayed(type(protocol)):
             def roles(self, parties: int) -> Mapping[str, str]:
                 return {SERVER: SERVER, **dict.fromkeys(names, BinningClient.role)}
@@ -189,6 +190,7 @@ class Replay:
                 return RecordedClient(name, sent[name])
 
         again = Replayed(**{f.name: getattr(protocol, f.name) for f in fields(protocol)})
+        # Recorded clients need no rows, and only the sizes of these tables are used.
         nothing = {
             name: Table(np.zeros((n, self.columns)), np.zeros(n, np.int64))
             for name, n in self.rows.items()
@@ -272,6 +274,7 @@ def _of_trees(decoded: Decoded, named: Any) -> Replay | None:
             return None
         replies = [m for ms in sent.values() for m in ms if isinstance(m, ClientTrees)]
         rounds = [m.round for m in replies]
+        # In cyclic training, a single site replies in each round.
         kind = FlowerCyclic if len({*rounds}) == len(rounds) > 1 else FlowerBagging
         named = kind(
             trees=max(rounds) + 1,

@@ -21,6 +21,7 @@ class Ring(Links):
 
     def broadcast(self, size: int) -> bytes:
         """Read a broadcast of member 0 along a binomial tree."""
+        # The parent of a member in a binomial tree has the same number without its lowest set bit.
         sent = [self.take(r & (r - 1), r, size) for r in range(1, self.world)]
         if any(s != sent[0] for s in sent):
             raise OtherOperation("a broadcast that changes on its way")
@@ -50,6 +51,8 @@ class Ring(Links):
             return Reduced((), np.zeros(0, dtype))
         if not 0 < n <= MOST_BYTES // width:
             raise OtherOperation(f"{n} numbers at once")
+        # Fewer numbers than members cannot be divided into parts. XGBoost then gathers the numbers
+        # of all members, and each member adds them.
         if n < w:
             parts = [np.frombuffer(b, dtype) for b in self.gather([n * width] * w)]
             receivers = [tuple(r for r in range(w) if r != member) for member in range(w)]
@@ -62,12 +65,15 @@ class Ring(Links):
         sizes = [(e - b) * width for b, e in zip(begins, [*begins[1:], n], strict=True)]
         self._plausible(sizes)
         hops_there, everybody = list[Hop](), tuple(range(w))
+        # Reduce-scatter: in each step, a member adds its numbers to the part that it received and
+        # forwards the sum. After w - 1 steps, each part is complete at one member.
         for step in range(w - 1):
             for member in range(w):
                 part, after = (member - step) % w, (member + 1) % w
                 numbers = np.frombuffer(self.take(member, after, sizes[part]), dtype)
                 whose = tuple((member - k) % w for k in range(step, -1, -1))
                 hops_there.append(Hop(member, (after,), begins[part], numbers, whose))
+        # All-gather of the complete parts.
         last = [np.frombuffer(b, dtype) for b in self.gather(sizes, first=1)]
         for part, numbers in enumerate(last):
             member = (part - 1) % w

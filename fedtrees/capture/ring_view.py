@@ -82,6 +82,7 @@ def _levels(
         totals = _root(roots[tree])
         grower = TreeGrower(cuts, protocol, totals[0], complete=schema.complete)
         level, nodes = 0, ROOT
+        # The grown tree determines the order of the nodes in the histograms of the next level.
         while len(grower.nodes):
             hist, off = _summed(parts[tree, level], (len(nodes), cuts.total_bins, 2))
             yield RoundedHistogram(tree, nodes, hist, totals, off=off)

@@ -103,6 +103,8 @@ class Training:
         """Yield the messages until no bytes remain, or an operation is not recognised."""
         yield from self._before()
         tree, level = -1, 0
+        # Nothing in the bytes shows which operation follows. A new tree is tried first, then the
+        # next level of the current tree, then a metric.
         while True:
             self._ring.forget()
             try:
@@ -152,6 +154,7 @@ class Training:
 
         The next operation is the number of columns of the model.
         """
+        # The number of tables is not known. The number of columns as uint32 marks the model.
         for _ in range(_MOST_TABLES):
             with suppress(OtherOperation), self._ring.trying():
                 if self._same("<u4") == self._columns:
@@ -209,6 +212,8 @@ class Training:
             if len(hop.members) == 1 and len(hop.numbers) == d:
                 present = ColumnSizes(hop.numbers.astype(np.int64))
                 yield hop.sender, hop.receivers, present, "values that are not missing, by column"
+        # Each worker adds the borders of its columns to an array of zeros. The sum is therefore a
+        # table with the borders of all workers.
         scan = ring.reduce(w * (d + 1), "<u8").total.astype(np.int64).reshape(w, d + 1)
         if (scan[:, 0] != 0).any() or (np.diff(scan) < 0).any() or scan.max() > 1 << 26:
             raise OtherOperation("no sizes of sketches")
@@ -241,6 +246,7 @@ class Training:
             except OtherOperation as err:
                 last = err
                 continue
+            # If no column was cut off by `max_bin`, each column has one bin per distinct value.
             if not self._bins and bins == self._distinct.sum():
                 self._starts = np.cumsum([0, *self._distinct[:-1]])
             self._bins, self._hessians = bins, histogram.total[1::2]
@@ -260,6 +266,7 @@ class Training:
         """Yield possible numbers of bins, the most likely ones first."""
         upper = int(self._distinct.sum())
         yield upper
+        # With `max_bin`, a column has at most this many bins. The common values are tried first.
         for bins in (256, 512, 128, 64, 32, 16, 1024):
             yield int(np.minimum(self._distinct, bins).sum())
         yield from range(len(self._distinct), min(upper, len(self._distinct) << 11))
@@ -306,6 +313,7 @@ class Training:
         sums = histogram.total.reshape(nodes, self._bins, 2)
         if not np.isfinite(sums).all() or (sums[..., 1] < 0).any() or not sums[..., 1].any():
             raise OtherOperation("no sums of hessians")
+        # The nodes of a level are disjoint parts of the root.
         if (sums[..., 1].sum(axis=0) > self._hessians + 1e-6 * self._hessians.max()).any():
             raise OtherOperation("a bin with more than the root has there")
         rows = self._rows.sum()
@@ -368,6 +376,8 @@ def sketch_of(entries: NDArray[np.float32], scan: NDArray[np.int64]) -> RankedSk
     points, weights, offsets, complete_columns, low = [], [], [0], [], []
     for f in range(len(scan) - 1):
         span = slice(scan[f], scan[f + 1])
+        # `upto` is the number of rows up to each point. The sketch contains every value of the
+        # column if the rank of each point is exactly the number of rows before it.
         x, upto = value[span], np.rint(least[span] + weight[span])
         exact = (greatest[span] == least[span] + weight[span]).all() and (
             least[span] == np.concatenate([[0.0], upto[:-1]])[: len(x)]

@@ -87,6 +87,7 @@ def diabetes(binary: bool = True) -> Dataset:
     features = [Feature(n, "continuous", *ranges.get(n, ())) for n in bunch.feature_names]
     sex = bunch.feature_names.index("sex")
     features[sex] = Feature("sex", "categorical", categories=("1", "2"))
+    # scikit-learn codes the two sexes as 1 and 2.
     bunch.data[:, sex] -= 1
     if not binary:
         return _build("diabetes-regression", bunch, bunch.target, (), features=features)

@@ -59,6 +59,7 @@ def categories_of(cells: Mapping[str, int]) -> tuple[tuple[str, ...], dict[str, 
         return pair
     values = {cell: value_of(cell) for cell in cells}
     names: dict[Decimal, str] = {}
+    # The shortest spelling of a number comes first and becomes the name of its category.
     for cell in sorted(cells, key=lambda c: (len(c), c)):
         if (value := values[cell]) is not None:
             names.setdefault(value, cell)
@@ -80,6 +81,7 @@ def yes_and_no(cells: Mapping[str, int]) -> tuple[tuple[str, str], dict[str, str
     words = {answers[cell] for cell in cells if value_of(cell) is None}
     if words != {False, True} or None in answers.values():
         return None
+    # Words come before 0 and 1, frequent spellings before rare ones.
     by_count = sorted(cells, key=lambda c: (value_of(c) is not None, -cells[c], c))
     names = {answer: next(c for c in by_count if answers[c] is answer) for answer in (False, True)}
     merged = {c: names[bool(a)] for c, a in answers.items() if names[bool(a)] != c}
@@ -148,6 +150,7 @@ def look_alikes(names: Iterable[str]) -> list[str]:
 def look(name: str) -> str:
     """Return a key that is equal for names that look equal to a reader."""
     text = unicodedata.normalize("NFKC", name).casefold()
+    # Control and format characters, for example a soft hyphen, are invisible.
     visible = "".join(c for c in text if unicodedata.category(c) not in ("Cf", "Cc"))
     return "".join(visible.split())
 

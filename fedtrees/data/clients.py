@@ -135,6 +135,7 @@ def _stacked(
                 f"{holder.path.name} alone; give every client's file the same columns, or --id for "
                 "files of other columns of the same rows"
             )
+    # The same file given twice would put test rows of one client into the training of another.
     for k, table in enumerate(tables[1:], 1):
         for other in tables[:k]:
             if table.names == other.names and table.columns == other.columns:
@@ -192,6 +193,7 @@ def _named(table: TextTable, column: str, target: str) -> tuple[TextTable, list[
             f"{table.path}, line {table.lines[empty]}: no client in column {column!r}; name one, "
             f"or remove the row{hint}"
         )
+    # Different spellings of a client's number, for example 1 and 1.0, are one client.
     merged = categories_of(Counter(cells))[1]
     cells = [merged.get(cell, cell) for cell in cells]
     names = list(dict.fromkeys(cells))

@@ -117,6 +117,7 @@ def binary_target(
             )
             raise Problems(str(table.path), [Problem(text, "positive", "CLASS")])
         positive = names[1]
+    # The positive class may be spelled differently, for example 1 in place of 1.0.
     same = codes_of_cells([positive], names)
     positive = names[same[positive]] if same else positive
     if positive not in names:

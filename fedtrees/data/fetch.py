@@ -59,6 +59,7 @@ def fetch(name: str, directory: str | Path, url: str | None = None) -> Path:
         )
     if not url.startswith(("http://", "https://", "file:")):
         raise UsageError(f"{url!r} is not an address; use http://, https:// or file://")
+    # The temporary file is in the target folder, so that `os.replace` is atomic.
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{source.filename}.")

@@ -68,6 +68,7 @@ def load_joined(
     _check_columns(tables, target, id)
     label = name or "+".join(unique_labels(paths))
     dataset = dataset_of(_joined(tables, rows, id), target, declared, label)
+    # Each column belongs to the party whose file contains it. The id belongs to no party.
     owner = {n: k for k, table in enumerate(tables) for n in table.names if n != id}
     files = [
         tuple(c for c, n in enumerate(dataset.schema.names) if owner[n] == k)
@@ -90,6 +91,7 @@ def _joined(tables: Sequence[TextTable], rows: Sequence[Mapping[str, int]], id: 
     """Return one table of all columns except the id, in the order of the first file's rows."""
     names, columns, notes = [], [], []
     for table, where in zip(tables, rows, strict=True):
+        # The rows of every file are aligned with those of the first file.
         order = [where[key] for key in rows[0]]
         for name in (n for n in table.names if n != id):
             cells = table.column(name)
@@ -133,6 +135,7 @@ def _rows(table: TextTable, id: str) -> dict[str, int]:
 
 def _check_ids(tables: Sequence[TextTable], rows: Sequence[Mapping[str, int]]) -> None:
     """Raise `DataError` unless all files contain the same ids."""
+    # If the files contain the same ids in another spelling, that is the more helpful message.
     for table, ids in zip(tables[1:], rows[1:], strict=True):
         only_other, only_first = (
             [k for k in a if k not in b] for a, b in ((ids, rows[0]), (rows[0], ids))

@@ -40,6 +40,7 @@ def by_owner(
         raise UsageError(f"the table has rows of {count} clients, not of {len(names)}; leave out "
                          "--clients, or give another --partition")  # fmt: skip
     parts = [np.flatnonzero(owners == k) for k in range(count)]
+    # The table contains only training rows. All rows of a small client can be test rows.
     empty = next((k for k, rows in enumerate(parts) if not len(rows)), None)
     if empty is not None:
         raise DataError(f"all rows of client {empty} are held out for testing; it needs more rows")

@@ -25,6 +25,7 @@ def sample(dataset: Dataset, rows: int) -> Dataset:
     candidates = np.setdiff1d(np.arange(n), fixed)
     if isinstance(rows, bool) or not isinstance(rows, int) or not 0 < rows <= len(candidates):
         raise DataError(f"{dataset.name}: rows={rows!r}; give 1 to {len(candidates)}")
+    # The seed is fixed, so that the sample is part of the dataset and the same in every run.
     drawn = Streams(0).child("sample", dataset.name).rng(str(rows)).permutation(candidates)[:rows]
     table = dataset.table.take(np.concatenate([np.sort(drawn), fixed]))
     if dataset.schema.classes and len(np.unique(table.y[:rows])) < len(dataset.schema.classes):
@@ -49,6 +50,7 @@ def repeated(dataset: Dataset, copies: int) -> Dataset:
         raise DataError(f"{dataset.name}: copies={copies!r}; give a whole number of 2 or more")
     n = len(dataset.table)
     fixed = np.zeros(0, dtype=np.intp) if dataset.test_rows is None else dataset.test_rows
+    # Copies of test rows would be training rows, and the utility would be overestimated.
     rows = np.tile(np.setdiff1d(np.arange(n), fixed), copies)
     return replace(
         dataset,

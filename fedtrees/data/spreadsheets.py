@@ -174,6 +174,7 @@ def _has_text(cells: Sequence[Any]) -> bool:
 
 def _text(value: Any) -> str:
     """Return the text of a cell as in a CSV file."""
+    # Missing values of pandas have several types, which agree only in their text.
     if not isinstance(value, str) and str(value) in ("None", "<NA>", "NaT", "nan"):
         return ""
     if isinstance(value, bool):
