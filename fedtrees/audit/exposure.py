@@ -20,7 +20,7 @@ from fedtrees.trees.boosted.losses import sigmoid
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-UNKNOWN = -1  # a count that does not follow from the file
+UNKNOWN = -1  # marks a count that cannot be derived from the file
 # Share of a tree's sum of hessians. A smaller sum can be a rounding error in a leaf without rows.
 TRACE = 1e-5
 # Leaves with fewer rows are called small. Many statistical offices do not publish such groups.

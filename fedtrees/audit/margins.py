@@ -61,7 +61,7 @@ def _main(folder: str, model: str) -> None:
     import xgboost
     from scipy.sparse import csr_matrix
 
-    with suppress(ImportError):  # of other systems
+    with suppress(ImportError):  # only Unix systems have the module `resource`
         import resource
 
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]

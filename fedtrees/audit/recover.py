@@ -119,7 +119,8 @@ def recover_boosted(
             start = _start_followed(out[0], float(forest.base_margin[0]), values, sums[1])
             followed = start is not None
             start_uncertain = bool((out[0].n_pos == UNKNOWN).all()) or _share_a_factor(out[0].n)
-            moved = followed and np.abs(values).max() > NEAR  # else any start leads on
+            # With leaf values of 0, any start would lead to the second tree.
+            moved = followed and np.abs(values).max() > NEAR
             start_declared = 0 in known.starts or len(forest.trees) <= first_round(model)
             if start_uncertain and not moved and not start_declared:
                 # The file contains the base score of the last training only. The first tree may

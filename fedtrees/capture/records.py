@@ -24,7 +24,7 @@ from typing import Any
 from fedtrees.core.codec import decode, encode
 from fedtrees.core.errors import DataError, UsageError, short
 from fedtrees.core.messages import Message
-from fedtrees.messages import captured as captured  # whose types are read here
+from fedtrees.messages import captured as captured  # defines the message types to decode
 
 VERSION = 1
 _MAGIC, _KNOWN = b"FTCAP", b"FTCAP%02d\n" % VERSION

@@ -268,7 +268,7 @@ def _of_trees(decoded: Decoded, named: Any) -> Replay | None:
     firsts: dict[str, int] = {}
     for exposure, owner in zip(audited.trees, shared.owners, strict=True):
         firsts.setdefault(owner, int(exposure.n.sum()) if exposure.counted.all() else 0)
-    rows = {name: firsts.get(name, 0) for name in sent}  # in the order of their first answers
+    rows = {name: firsts.get(name, 0) for name in sent}  # in the order of their first replies
     if named is None:
         if audited.settings is None or not all(rows.values()):
             return None

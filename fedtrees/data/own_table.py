@@ -354,7 +354,7 @@ def _target(
     task = declared.task or _task(table, column, declared)
     if task == "number" and column.reads:
         if column.merges:
-            column = replace(column, merges=0)  # the target is float64
+            column = replace(column, merges=0)  # a float64 target keeps the integers apart
         values = values_of(table, replace(column, kind="number"))
         rows = np.flatnonzero(~np.isnan(values))
         if len(np.unique(values[rows])) == 1:

@@ -132,7 +132,7 @@ def _frame(path: Path, form: str, reading: Reading) -> "pd.DataFrame":
             f"{path}: reading {path.suffix} needs {_PACKAGES[form]}; pip install "
             "'fedtrees[tables]', or save the table as CSV"
         ) from None
-    except Exception as error:  # a damaged file makes parsers raise anything
+    except Exception as error:  # parsers raise any type of error on a damaged file
         raise DataError(f"{path}: cannot be read as {path.suffix} ({error})") from None
     return _sheet(path, {str(name): sheet for name, sheet in sheets.items()}, reading.sheet)
 
