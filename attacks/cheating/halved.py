@@ -38,9 +38,9 @@ class HalvedRows(Attack):
     """Reconstruct the rows that the splits of a malicious server isolate.
 
     If all class counts can be recovered exactly (`_exact`), the attack is a peeling decoder. It
-    searches for nodes in which all rows of one class have the same bin in every column. The
-    histogram determines these rows, and the decoder subtracts them from every node that they reach
-    in any tree. The search is repeated until it finds no such node.
+    searches for nodes in which all rows of one class have the same bin in every column, for example
+    a node with a single row. The histogram determines these rows, and the decoder subtracts them
+    from every node that they reach in any tree. The search is repeated until it finds no such node.
 
     If noise prevents exact counts, the attack returns only rows that are isolated in a node, with a
     posterior probability of at least 0.999 (`lone.SURE`). Only binary classification is supported.
