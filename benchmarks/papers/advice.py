@@ -79,8 +79,8 @@ def confirmed(
         Line of the table. An additional last cell describes why the recommendation is not
         confirmed. It is empty if it is.
     """
-    given = {"data": data, "data_dir": options.data_dir, "jobs": options.jobs}
-    search_options = BenchOptions(**given, out=str(folder / "search"))
+    shared_options = {"data": data, "data_dir": options.data_dir, "jobs": options.jobs}
+    search_options = BenchOptions(**shared_options, out=str(folder / "search"))
     folder.mkdir(parents=True, exist_ok=True)
     _, advice = Search(search_options, wish, 60 * minutes, lambda total: lambda *_: None).run()
     spent = _cpu_seconds(folder / "search")

@@ -145,16 +145,20 @@ def cost(
     """Train ten trees under a secure sum; with ``rows``, let the server read them."""
     plain = Spec("fedtree-hist", {"trees": 10, "max_depth": 4, **dict(line.settings), **settings})
     protocol = parse_grid(line.protocol)[0] if line.protocol else plain
-    given = f"secure-sum+{CUTS}+{line.defense}"
-    made, guard, federation, held = federated(data, protocol, given, line, seed, data_dir)
-    run = train(made, held, federation.schema, defense=guard, seed=seed, noise_from="seed")
+    defenses = f"secure-sum+{CUTS}+{line.defense}"
+    instance, guard, federation, local_data = federated(
+        data, protocol, defenses, line, seed, data_dir
+    )
+    run = train(
+        instance, local_data, federation.schema, defense=guard, seed=seed, noise_from="seed"
+    )
     auc = utility_scores(federation.test.y, run.predict(federation.test.X))["auc"]
     assert auc is not None
     if not rows:
         return Cost(auc)
     case = federation.case(run.transcript.roles, ("server",), seed, "server", run)
-    read, among = _attacked(run, held, case, READ, seed)
-    ignored, _ = _attacked(run, held, case, IGNORED, seed)
+    read, among = _attacked(run, local_data, case, READ, seed)
+    ignored, _ = _attacked(run, local_data, case, IGNORED, seed)
     return Cost(auc, read, ignored, _blind(case), among if line.random_rows else None)
 
 

@@ -67,9 +67,9 @@ def read(data: str, line: Line, seed: int, data_dir: str | None) -> list[Read]:
     protocol = Spec("nvflare-hist", {"trees": 1, "max_depth": 4, **dict(line.settings)})
     shares = []
     for parts in ("", "+secure-sum"):
-        given = f"{CUTS}+{line.defense}{parts}"
+        defenses = f"{CUTS}+{line.defense}{parts}"
         protocol_object, guard, federation, local_data = federated(
-            data, protocol, given, line, seed, data_dir
+            data, protocol, defenses, line, seed, data_dir
         )
         run = train(
             protocol_object,
