@@ -97,7 +97,7 @@ def _filled(
             n = round(root.rows * len(present) / len(prior_column))
             if not n or not len(present):
                 continue
-            known = Known(read.get((owner, column), np.zeros(0)), np.zeros(0))
+            facts = Known(read.get((owner, column), np.zeros(0)), np.zeros(0))
             is_categorical, rows = view.schema.categorical[column], counted.get((owner, column))
             finder, k = finders.get(column, ("", 0))
             if not is_categorical and (finder == owner or rows is not None):
@@ -111,11 +111,11 @@ def _filled(
                 if finder == owner:
                     single = values_of(mappers, k, rows).bins
                     between = (np.abs(cuts) > 2 * ZERO) & midway
-                    known = Known(known.values, cuts, *ends, least, between, single, rows)
+                    facts = Known(facts.values, cuts, *ends, least, between, single, rows)
                 else:
                     ends = min(*ends, present.min()), max(*ends, present.max())
-                    known = Known(known.values, cuts, *ends, rows=rows)
-            values, counts = likely_column(present, n, known, bool(is_categorical))
+                    facts = Known(facts.values, cuts, *ends, rows=rows)
+            values, counts = likely_column(present, n, facts, bool(is_categorical))
             yield _claim(owner, column, values, counts, False)
 
 
@@ -147,14 +147,14 @@ class BinMapperReading(Attack):
 
         The diagnostic ``values`` counts the values that bins determine or that are extremes.
         """
-        told = _told(view)
-        read = _read(view, told)
+        training = _told(view)
+        read = _read(view, training)
         claims = {
             (owner, column): _claim(owner, column, values, np.ones(len(values), int), False)
             for (owner, column), values in read.items()
         }
         if view.prior_rows is not None and len(view.prior_rows):
-            claims |= {(c.owner, c.feature): c for c in _filled(view, told, read, {})}
+            claims |= {(c.owner, c.feature): c for c in _filled(view, training, read, {})}
         notes = {"values": float(sum(map(len, read.values())))}
         return Guess.of(claims.values(), notes, otherwise=Reason("no-bins-found"))
 
@@ -188,21 +188,21 @@ class SingleRowBins(Attack):
         Diagnostics: ``values_with_labels`` counts bins of one row, and ``certain_ones`` those of
         them whose value and label are certain.
         """
-        told, notes = _told(view), {"values_with_labels": 0.0, "certain_ones": 0.0}
+        training, notes = _told(view), {"values_with_labels": 0.0, "certain_ones": 0.0}
         claims = dict[tuple[str, int], ColumnValues]()
         counted = dict[tuple[str, int], NDArray[np.int64]]()
-        read = _read(view, told)
-        for name, bins in bins_of(told):
+        read = _read(view, training)
+        for name, bins in bins_of(training):
             if name not in view.principals:
-                key, (owner, k) = (name, bins.column), told.columns[bins.column]
+                key, (owner, k) = (name, bins.column), training.columns[bins.column]
                 counted[key] = bins.rows[:, 0]
-                inferred = values_of(told.mappers[owner], k, bins.rows[:, 0])
+                inferred = values_of(training.mappers[owner], k, bins.rows[:, 0])
                 row_counts = bins.rows[inferred.bins]
                 nonempty = row_counts[:, 0] > 0
                 if name != owner or not nonempty.any():
                     continue
                 certain = inferred.certain & bins.sure
-                missing = np.isnan(told.mappers[owner].bins(k)[-1])
+                missing = np.isnan(training.mappers[owner].bins(k)[-1])
                 unexplained = (
                     bins.rows[:, 0].sum() - row_counts[:, 0].sum() - missing * bins.rows[-1, 0]
                 )
@@ -214,7 +214,7 @@ class SingleRowBins(Attack):
                 notes["values_with_labels"] += int((row_counts[:, 0] == 1).sum())
                 notes["certain_ones"] += int((certain & (row_counts[:, 0] == 1)).sum())
         if view.prior_rows is not None and len(view.prior_rows):
-            for claim in _filled(view, told, read, counted):
+            for claim in _filled(view, training, read, counted):
                 if (key := (claim.owner, claim.feature)) not in claims or not claims[key].exact:
                     claims[key] = claim
         return Guess.of(claims.values(), notes, otherwise=Reason("no-own-sums"))

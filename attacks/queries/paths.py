@@ -103,14 +103,14 @@ class Paths:
             Consistent paths, at most `_MOST_WAYS`.
         """
         tree_ways = [self._of_tree(t, own, left) for t in range(len(self.model.sizes))]
-        least, most = (
+        least, greatest = (
             np.cumsum([0.0, *(end(w.total) for w in tree_ways[::-1])])[::-1]
             for end in (np.min, np.max)
         )
         ways = tree_ways[0]
         for t, more in enumerate(tree_ways):
             ways = ways if t == 0 else _joined(ways, more)
-            retained = np.flatnonzero(fits(ways.total, least[t + 1], most[t + 1]))
+            retained = np.flatnonzero(fits(ways.total, least[t + 1], greatest[t + 1]))
             complete = len(retained) <= _MOST_WAYS
             if not complete:
                 retained = retained[np.argpartition(-ways.odds[retained], _MOST_WAYS)[:_MOST_WAYS]]

@@ -65,9 +65,12 @@ class AlignedTables(TinyTables):
     def _columns_of_party(self) -> dict[str, NDArray[np.intp]]:
         """Columns of each party. The number ``self.columns`` denotes the label."""
         # The last part of the columns goes to the party with the labels, together with the label.
-        first, *others = self.names
+        first, *other_parties = self.names
         *parts, last = np.array_split(np.arange(self.columns), len(self.names))
-        return {first: np.append(last, self.columns), **dict(zip(others, parts, strict=True))}
+        return {
+            first: np.append(last, self.columns),
+            **dict(zip(other_parties, parts, strict=True)),
+        }
 
     def local_data(self, table: int) -> Mapping[str, LocalData]:
         """Return the local data of each party for one table."""
