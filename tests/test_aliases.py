@@ -1,4 +1,4 @@
-"""Names of the release before, which are read for one more."""
+"""Names of the previous release still work."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -28,11 +28,13 @@ def test_layouts_have_their_old_names():
     table, schema = sample_table(rows=30)
     for old, new in ONCE.items():
         names = ("one",) if new == "centralised" else ("one", "two")
-        held = [
+        parts_of_layout = [
             lay_out(layout, table, schema, names, Partition("iid"), np.random.default_rng(0))
             for layout in (old, new)
         ]
-        assert all(np.array_equal(held[0][name].X, held[1][name].X) for name in names)
+        assert all(
+            np.array_equal(parts_of_layout[0][name].X, parts_of_layout[1][name].X) for name in names
+        )
 
 
 def test_adversaries_of_a_protocol_have_their_old_name(monkeypatch):

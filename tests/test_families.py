@@ -1,4 +1,4 @@
-"""A family stands on what is shared, and on no other family: it can be read, or deleted, alone."""
+"""Families build on shared modules and not on one another, so that each can be removed."""
 
 import pytest
 from families import CROSSING, FAMILIES, crossings, imports_fail, modules, without
@@ -19,7 +19,7 @@ def test_every_module_of_the_table_is_there():
 
 @pytest.mark.parametrize("name", ["crypto", pytest.param("regressions", marks=pytest.mark.slow)])
 def test_all_else_stands_without_a_family(tmp_path, name):
-    """The whole of it: python tests/families.py NAME."""
+    """The package works without a family. ``python tests/families.py NAME`` runs all tests."""
     without(name, tmp_path)
     assert imports_fail(tmp_path) == {}
     assert lint(tmp_path).returncode == 0

@@ -1,4 +1,4 @@
-"""No test sees what another one registered."""
+"""Tests do not see names that other tests registered."""
 
 import sys
 
@@ -29,7 +29,7 @@ def test_names_types_and_modules_of_a_plugin_are_forgotten(tmp_path):
     file = tmp_path / "passing.py"
     file.write_text(PLUGIN)
     names = register.names("defense")
-    for _ in range(2):  # and it can be loaded again
+    for _ in range(2):  # the second turn shows that it can be loaded again
         with registry_as_it_was():
             module = f"fedtrees_plugin_{load_plugin(file)[:12]}"
             assert module in sys.modules

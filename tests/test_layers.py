@@ -1,4 +1,4 @@
-"""The layers of the design hold: checked on the installed layout, where the folders meet."""
+"""The import contracts of the design are kept in the installed layout."""
 
 import ast
 from pathlib import Path
@@ -24,7 +24,7 @@ def test_engines_are_imported_where_they_run_alone(tmp_path):
             named += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             if any(n.partition(".")[0] in ("ray", "nvflare") for n in named):
                 found.add(Path(path).name)
-    assert found == {"flare.py"}  # which NVFlare's processes load, and nobody else
+    assert found == {"flare.py"}  # only loaded by processes of NVFlare
 
 
 def test_an_attack_that_imports_the_truth_breaks_a_contract(tmp_path):

@@ -1,6 +1,6 @@
-"""Every part of the performance suite works: a thousandth of its rows and trees.
+"""Every part of the performance suite works on a thousandth of its rows and trees.
 
-Parts that take long all the same, since they start processes, encrypt or search, are slow tests.
+Parts that take long nevertheless, because they start processes, encrypt or search, are slow tests.
 """
 
 import re
@@ -26,7 +26,7 @@ LONG = {
     "name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in parts()]
 )
 def test_a_part_measures_itself_beside_its_rivals(name, monkeypatch):
-    monkeypatch.setattr(mixture, "MOST_KICKS", 1)  # of few rows there would be many restarts
+    monkeypatch.setattr(mixture, "MOST_KICKS", 1)  # few rows would cause many restarts
     monkeypatch.setattr(mixture, "PATIENCE", 1)
     lines = list(parts()[name](TOY))
     assert lines

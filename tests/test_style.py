@@ -1,4 +1,4 @@
-"""Formatting, lint and types are part of the contract."""
+"""Formatting, linting and types are checked."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Declared ranges of dependencies are those that are tested, and commands name them."""
+"""The declared ranges of dependencies are tested, and messages name them."""
 
 import re
 import tomllib
@@ -26,7 +26,7 @@ PINNED = dict(
 
 
 def declared():
-    """Return every declared requirement, those of extras included."""
+    """Return every declared requirement, including those of extras."""
     extras = PROJECT["optional-dependencies"].values()
     texts = [*PROJECT["dependencies"], *(text for extra in extras for text in extra)]
     return [Requirement(text) for text in texts]

@@ -1,1 +1,1 @@
-"""The victims' columns, read off the summaries that settle the cut points."""
+"""Attack on the summaries of columns from which cut points are computed."""
