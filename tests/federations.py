@@ -102,8 +102,14 @@ def held_of(folder, federation):
 def equal_to_simulation(folder, federation, log):
     """Check that a coordinator's log equals the simulation's transcript except for ciphertexts."""
     local_data = held_of(folder, federation)
-    simulation = train(federation.made, local_data, federation.schema, defense=federation.composed, seed=0,
-                 noise_from="seed")  # fmt: skip
+    simulation = train(
+        federation.made,
+        local_data,
+        federation.schema,
+        defense=federation.composed,
+        seed=0,
+        noise_from="seed",
+    )
     who = federation.coordinator
     expected = [d for d in simulation.transcript if d.receivers != (d.sender,) or d.sender == who]
     seen = list(Capture(log))

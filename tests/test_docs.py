@@ -36,7 +36,7 @@ def test_the_readme_has_two_set_up_commands_of_one_line_and_ci_runs_the_second()
     ]
 
 
-def test_the_constraints_fit_what_is_asked_for_and_both_commands_use_them():
+def test_the_constraints_meet_the_requirements_and_both_commands_use_them():
     from packaging.requirements import Requirement
 
     blocks = shell_blocks((ROOT / "README.md").read_text())
@@ -57,7 +57,7 @@ def test_the_constraints_fit_what_is_asked_for_and_both_commands_use_them():
         assert asked.specifier.contains(pinned[asked.name.lower()]), text
 
 
-def test_the_conda_recipe_asks_for_what_the_package_does():
+def test_the_conda_recipe_has_the_requirements_of_the_package():
     from packaging.requirements import Requirement
 
     named = {"xgboost": "py-xgboost", "ortools": "ortools-python", "matplotlib": "matplotlib-base"}
@@ -71,7 +71,7 @@ def test_the_conda_recipe_asks_for_what_the_package_does():
     assert f'version: "{project["version"]}"' in recipe
 
 
-def test_the_constraints_are_made_by_the_command_of_the_docs():
+def test_the_constraints_name_the_command_of_the_docs():
     (made,) = re.findall(
         r"\$ (python3.11 .* pip)$", (ROOT / "docs/how-to/reproduce.md").read_text(), re.M
     )
@@ -114,7 +114,7 @@ def test_the_table_of_who_is_exposed_is_the_one_that_is_printed(capsys):
     assert sorted(shown) == sorted(told)
 
 
-def test_the_tutorial_runs_and_finds_what_it_says(capsys):
+def test_the_tutorial_runs_with_the_stated_results(capsys):
     found = runpy.run_path(str(ROOT / "docs" / "tutorials" / "first_bench.py"))
     assert found["same_predictions"]
     assert found["exact"] == {"none": 1.0, "split-only": 1.0}
@@ -122,7 +122,7 @@ def test_the_tutorial_runs_and_finds_what_it_says(capsys):
 
 
 @pytest.mark.long
-def test_the_first_audit_finds_what_it_says():
+def test_the_first_audit_runs_with_the_stated_results():
     found = runpy.run_path(str(ROOT / "docs" / "tutorials" / "first_audit.py"))
     assert found["right"]
     assert found["done"].same
@@ -205,7 +205,7 @@ def test_an_example_is_short_conforms_and_benches(path, capsys, tmp_path):
     assert "abels inferred" in page or "passive" not in boards
 
 
-def test_an_attack_that_is_new_reads_every_count_of_the_first_tree(monkeypatch):
+def test_the_template_of_an_attack_infers_every_count_of_the_first_tree(monkeypatch):
     """The template of a new attack infers exact counts. The bench above only checks its score."""
     from sklearn.datasets import load_wine
 
@@ -356,7 +356,7 @@ def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
     assert list(names["seen"].seen)
 
 
-def test_what_is_cited_is_what_is_installed():
+def test_the_citation_agrees_with_the_package():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     cited = dict(
         line.split(": ", 1)
@@ -376,7 +376,7 @@ def test_what_is_cited_is_what_is_installed():
 @pytest.mark.parametrize(
     "page", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "ARTIFACT-APPENDIX.md"]
 )
-def test_the_pages_beside_the_package_link_to_what_is_there(page):
+def test_links_of_the_pages_in_the_root_folder_exist(page):
     links = re.findall(r"\]\(([^)#]+)(?:#([\w-]+))?\)", (ROOT / page).read_text())
     assert links
     for path, anchor in links:

@@ -42,14 +42,14 @@ def test_names_types_and_modules_of_a_plugin_are_forgotten(tmp_path):
             register.get("defense", "passing-through")
 
 
-def test_what_the_package_loads_stays():
+def test_modules_of_the_package_stay_loaded():
     with registry_as_it_was():
         kept = register.get("protocol", "local-forests")
     assert register.get("protocol", "local-forests") is kept
     assert message_type("PooledForest") is not None
 
 
-def test_a_name_taken_over_is_given_back():
+def test_a_replaced_name_is_restored():
     mine = register.get("attack", "lattice")
     with registry_as_it_was():
         register._known["attack"]["lattice"] = object

@@ -114,7 +114,7 @@ CLAIMS = {
 }
 
 
-def test_these_are_all_claims():
+def test_every_claim_type_is_listed():
     from fedtrees.core import guess
 
     made = {c for c in vars(guess).values() if isinstance(c, type) and issubclass(c, Claim)}
@@ -128,7 +128,7 @@ def test_a_claim_is_named_by_its_metric_and_by_attacks(claim):
     assert found - {"fedtrees/audit/attack.py"} == CLAIMS[claim] - {"fedtrees/audit/attack.py"}
 
 
-def test_metrics_are_imported_by_nobody_who_scores():
+def test_scoring_code_imports_no_metric():
     homes = {register.get("metric", name).__module__ for name in register.names("metric")}
     assert homes == {
         f"fedtrees.metrics.{m}"
@@ -215,7 +215,7 @@ def test_roles_are_named_by_protocols_and_defenses(role):
     assert mine == ROLES[role]
 
 
-def test_who_holds_the_released_model_has_one_name():
+def test_the_holder_of_the_released_model_has_one_name():
     assert PUBLIC == "public"
     written = {place(p) for p in HOUSE if imports(p, "fedtrees.core.transcript", "PUBLIC")}
     assert written == {
@@ -235,7 +235,7 @@ def test_who_holds_the_released_model_has_one_name():
 
 
 @pytest.mark.long
-def test_the_house_knows_no_role_of_other_federations():
+def test_shared_code_names_no_role_of_vertical_federations():
     vertical = ROOT / "fedtrees" / "protocols" / "vertical"
     columns = [
         vertical.parent / "vertically_held.py",

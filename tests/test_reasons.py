@@ -78,7 +78,7 @@ def reads_prose(node):
     return bool(searched) and (called(searched_text) in SENTENCES or words)
 
 
-def test_no_product_code_reads_a_sentence():
+def test_no_package_code_parses_a_sentence():
     found = {
         (name, node.lineno)
         for name, tree in product().items()
@@ -94,12 +94,12 @@ def test_no_product_code_reads_a_sentence():
      'str(err).find("x")', 'point.note.partition(":")', '"did you mean" in anything',
      'text.partition(" (")', 'reason.removeprefix(f"{path}: ")'],
 )  # fmt: skip
-def test_what_reads_a_sentence_is_found(code):
+def test_code_that_parses_a_sentence_is_found(code):
     assert reads_prose(ast.parse(code).body[0].value)
 
 
 @pytest.mark.parametrize("code", ['text.endswith("\\n")', 'name in ("a b", "c")', "key in notes"])
-def test_what_reads_no_sentence_is_not(code):
+def test_code_that_parses_no_sentence_is_not_found(code):
     assert not reads_prose(ast.parse(code).body[0].value)
 
 
@@ -139,14 +139,14 @@ def test_every_code_is_used_and_every_use_has_its_arguments():
     assert not complete or used == set(TEMPLATES)  # a removed family leaves its codes
 
 
-def test_what_is_no_reason_is_refused():
+def test_an_unknown_reason_is_refused():
     with pytest.raises(UsageError, match="no reason has the code 'no-tress'; did you mean 'no-tre"):
         Reason("no-tress")
     with pytest.raises(UsageError, match=r"takes \['most', 'rows'\]; got \['rows'\]"):
         Reason("too-many-rows", rows=3)
 
 
-def test_what_another_release_said_is_its_text():
+def test_a_reason_of_another_release_becomes_its_text():
     assert Reason.read("of-tomorrow", "{}", "it rains") == Reason("other", text="it rains")
     assert Reason.read("too-many-rows", '{"rows": 1}', "x") == Reason("other", text="x")
     assert Reason.read("", "", "").ok

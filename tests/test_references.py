@@ -110,13 +110,13 @@ def unknown(text: str) -> list[str]:
 
 
 @pytest.mark.long
-def test_what_texts_name_exists():
+def test_names_in_texts_exist():
     wrong = {str(p.relative_to(ROOT)): unknown(p.read_text()) for p in TEXTS}
     assert {path: names for path, names in wrong.items() if names} == {}
 
 
 @pytest.mark.long
-def test_a_name_that_does_not_exist_is_found():
+def test_a_missing_name_is_reported():
     text = "`fedtrees.trees.sketch.no_such`, `fedtrees.trees.gone`, `Cuts.none`, `Cuts.join`"
     assert unknown(text + ", `fedtrees.trees.binning.Cuts.nothing`") == [
         "fedtrees.trees.sketch.no_such",

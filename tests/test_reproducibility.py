@@ -63,7 +63,7 @@ FEW = ("fedtree-hist", "secureboost")
     [(name, FEW if name == ANEW else ()) for name in SETTINGS]
     + [pytest.param(ANEW, (), marks=pytest.mark.slow)],
 )
-def test_messages_models_and_guesses_are_the_same_to_the_bit(here, setting, of):
+def test_messages_models_and_guesses_are_identical_to_the_last_bit(here, setting, of):
     if NO_EFFECT[setting]:
         pytest.skip(NO_EFFECT[setting])
     script = Path(__file__).with_name("digests.py")
@@ -86,7 +86,7 @@ def test_messages_models_and_guesses_are_the_same_to_the_bit(here, setting, of):
 
 
 @pytest.mark.long
-def test_every_protocol_defense_and_attack_named_as_exact_is_among_them(here):
+def test_digests_cover_every_exact_protocol_defense_and_attack(here):
     keys = [key.split(" ") for key in here]
     assert {protocol for protocol, _, _ in keys} == set(EXACT)
     assert {defense for _, defense, _ in keys} == set(DEFENSES)
@@ -96,7 +96,7 @@ def test_every_protocol_defense_and_attack_named_as_exact_is_among_them(here):
 
 
 @pytest.mark.long
-def test_the_digests_tell_one_bit_from_another(here):
+def test_different_runs_have_different_digests(here):
     """Different runs have different digests, so that the hashed content is not constant."""
     runs = {key.rsplit(" ", 1)[0] for key in here}
     messages = {here[f"{run} messages"] for run in runs}

@@ -30,7 +30,7 @@ OUTPUT = [
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_the_fields_words_are_used(word):
+def test_established_terms_are_used(word):
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()[:90]}"
         for path in [*PAGES, *OUTPUT]
