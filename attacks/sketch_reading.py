@@ -1,4 +1,8 @@
-"""Sketch reading as an attack on a view."""
+"""Attack `sketch-reading`: infer columns and rows from sketches of cut points.
+
+The adversary is any party that receives the sketch or the ranges of another party's columns.
+`fedtrees.attacks.evidence.sketched` collects the columns from the messages.
+"""
 
 from __future__ import annotations
 
@@ -41,15 +45,21 @@ from fedtrees.messages.horizontal import FeatureRanges, FeatureSketch
 @register.attack("sketch-reading")
 @dataclass(frozen=True, kw_only=True)
 class SketchReading(Attack):
-    """Read the victims' columns off the summaries from which cut points are made.
+    """Infer the victims' columns from the summaries from which cut points are computed.
 
     Before the first tree, XGBoost's collective sends every worker's sketch of every column to all
-    (measured: docs/studies/sketches.md). With no more than ``8 max_bin`` different values it is the
-    column. So it is told by the bins of an explainable boosting machine, merged ones too.
-    Rows are guessed as well: own rows, or rows of the population for an adversary without own ones,
-    redrawn so that every column is the victims'.
+    workers (measured in docs/studies/sketches.md). A sketch with at most ``8 max_bin`` distinct
+    values contains all values of the column and their counts. For example, the sketch of a column
+    of ages shows how many rows have each age. The bins of an explainable boosting machine are
+    equivalent, including merged ones.
 
-    `draws`: Tables of rows merged by matched consensus: 20, as the blind adversary's.
+    The attack also guesses rows. It starts from local rows, or from rows of the population for an
+    adversary without local rows, and redraws them so that every column has the victims' values.
+
+    Parameters
+    ----------
+    draws : int
+        Number of tables of rows that are merged by matched consensus, 20 as for the blind baseline.
     """
 
     claims = (ColumnValues, Records)
@@ -62,7 +72,7 @@ class SketchReading(Attack):
         check_whole("draws", self.draws, 1)
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return why the principals see no summary of others' columns, None if they do."""
+        """Return why the principals see no summary of other parties' columns, None if they do."""
         if (
             shows(view, FeatureSketch, FeatureRanges, ClientShapes, MergedShapes)
             or pooled(view) is not None
@@ -71,7 +81,11 @@ class SketchReading(Attack):
         return Reason("no-sketches")
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
-        """Return every victim's columns, and rows that have them, with their owner."""
+        """Claim every victim's columns, and rows with these columns and their owner.
+
+        Diagnostics: ``columns_exact`` and ``columns_seen`` count columns, and ``values_of_one_row``
+        is the share of cells with a value that occurs once.
+        """
         columns = columns_of(view)
         claims = [*_told(view, columns), *_extremes(view)]
         seen = [c for parts in columns.values() for c in parts]
@@ -81,9 +95,10 @@ class SketchReading(Attack):
             "columns_seen": float(len(seen)),
             "values_of_one_row": float(sum((c.counts == 1).sum() for c in seen)) / cells,
         }
-        together = pooled(view)
-        if not columns and together is not None:  # sums alone tell nobody's columns
-            columns = {"": together}
+        pooled_columns = pooled(view)
+        # Sums over all parties contain columns without an owner.
+        if not columns and pooled_columns is not None:
+            columns = {"": pooled_columns}
         if columns and view.schema.classes:
             rows, choice = self._rows(view, columns, rng)
             claims.append(rows)
@@ -93,24 +108,27 @@ class SketchReading(Attack):
     def _rows(
         self, view: View, columns: Mapping[str, Sequence[Column]], rng: np.random.Generator
     ) -> tuple[Records, dict[str, float]]:
-        likely = view.prior_rows or Table.empty(view.schema)
-        everybody = pooled(view) is not None
-        columns = {owner: filled(parts, likely) for owner, parts in columns.items()}
-        rows_of_owner = owners_rows(columns, victims_rows(view) if everybody else 0)
+        """Return rows with the inferred columns, and diagnostics of the submitted guess."""
+        prior_rows = view.prior_rows or Table.empty(view.schema)
+        is_pooled = pooled(view) is not None
+        columns = {owner: filled(parts, prior_rows) for owner, parts in columns.items()}
+        rows_of_owner = owners_rows(columns, victims_rows(view) if is_pooled else 0)
         total = sum(rows_of_owner.values())
-        fewer = share_out(np.array(list(rows_of_owner.values()), dtype=np.float64), wanted(total))
+        reduced_sizes = share_out(
+            np.array(list(rows_of_owner.values()), dtype=np.float64), wanted(total)
+        )
         sizes = (
             rows_of_owner
             if wanted(total) == total
-            else dict(zip(rows_of_owner, fewer.tolist(), strict=True))
+            else dict(zip(rows_of_owner, reduced_sizes.tolist(), strict=True))
         )
         owner = np.repeat(np.arange(len(sizes)), list(sizes.values()))
         y = labels_of(label_shares(view), owner, rng)
-        tables, redraws = [], redraws_of(likely, view.schema, rng)
+        tables, redraws = [], redraws_of(prior_rows, view.schema, rng)
         drawn = are_drawn(view)
         for _ in range(self.draws):
             parts = [
-                rows_with(c, fullest(c) if drawn else n, likely, y[owner == k], redraws, rng)
+                rows_with(c, fullest(c) if drawn else n, prior_rows, y[owner == k], redraws, rng)
                 for k, (c, n) in enumerate(
                     zip(columns.values(), rows_of_owner.values(), strict=True)
                 )
@@ -119,6 +137,7 @@ class SketchReading(Attack):
         width = Tolerance.of(tables[0], view.schema).width
         groups = owner * max(len(view.schema.classes), 2) + y
         X = matched_consensus(tables, width, groups=groups).X.copy()
+        # The consensus averages values. Only values of the sketch can occur in the column.
         for k, parts in enumerate(columns.values()):
             for f, column in enumerate(parts):
                 X[owner == k, f] = nearest(X[owner == k, f], column.values)
@@ -126,27 +145,28 @@ class SketchReading(Attack):
         if all(c.exact for parts in columns.values() for c in parts):
             return Records(Table(X, y), owner=names), {"submits_blind": 0.0}
         trust = float(np.mean([ranks_told(view, parts) for parts in columns.values()]))
-        if drawn and not len(likely) and trust < LEAST_RELIABLE:  # declared ranges tell more
+        # Unreliable sketches contain less information than the declared ranges.
+        if drawn and not len(prior_rows) and trust < LEAST_RELIABLE:
             guess = Draws(None, view.schema, len(y), rng).of("low")[-1]
             return Records(guess), {"submits_blind": 1.0}
         weight = Weight(trust, 1.0)
-        blind = Blind.of_rows(likely, view.schema, rng)
+        blind = Blind.of_rows(prior_rows, view.schema, rng)
         rows, choice = submitted(Table(X, y), tables, blind, weight, rng)
         return Records(rows, owner=None if choice["submits_blind"] else names), choice
 
 
 def _told(view: View, columns: Mapping[str, Sequence[Column]]) -> Iterator[Claim]:
-    """Yield what is known of every column of every owner.
+    """Yield a claim about every column of every owner.
 
-    Values that a mechanism drew lie anywhere between two true values. They say how many values of
-    the prior's rows (`View.prior_rows`) lie there, as far as they are reliable.
+    Values that a private mechanism drew lie between true values. They show how many values of the
+    prior's rows (`View.prior_rows`) lie between them, as far as they are reliable.
     """
-    likely = view.prior_rows if are_drawn(view) else None
-    sizes = owners_rows(columns, 0 if likely is None else victims_rows(view))
+    prior_rows = view.prior_rows if are_drawn(view) else None
+    sizes = owners_rows(columns, 0 if prior_rows is None else victims_rows(view))
     for owner, parts in columns.items():
         share = sizes[owner] / max(fullest(parts), 1)
         for f, c in enumerate(parts):
-            x = np.zeros(0) if likely is None else likely.X[:, f]
+            x = np.zeros(0) if prior_rows is None else prior_rows.X[:, f]
             own_values = x[~np.isnan(x)]
             values_and_counts = (
                 _as_own(c, own_values, round(share * c.present))
@@ -159,19 +179,19 @@ def _told(view: View, columns: Mapping[str, Sequence[Column]]) -> Iterator[Claim
 def _as_own(
     drawn: Column, own_values: NDArray[np.float32], n: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return n values that are as own ones, between drawn ones as many as these say."""
+    """Return n of the local values, as many between drawn values as the mechanism indicates."""
     values, times = np.unique(own_values, return_counts=True)
-    at, k = np.searchsorted(drawn.values, values), len(drawn.values)
-    own_share = np.bincount(at, times, k + 1) / len(own_values)
-    halves = drawn.counts / (2 * max(drawn.present, 1))
-    drawn_share = np.append(halves, 0.0) + np.append(0.0, halves)
+    interval, k = np.searchsorted(drawn.values, values), len(drawn.values)
+    own_share = np.bincount(interval, times, k + 1) / len(own_values)
+    half_shares = drawn.counts / (2 * max(drawn.present, 1))
+    drawn_share = np.append(half_shares, 0.0) + np.append(0.0, half_shares)
     odds = 1 - drawn.reliability + drawn.reliability * drawn_share / np.maximum(own_share, 1e-300)
-    counts = share_out(times * odds[at], n)
+    counts = share_out(times * odds[interval], n)
     return values[counts > 0], counts[counts > 0]
 
 
 def _extremes(view: View) -> Iterator[Claim]:
-    """Yield the smallest and largest value of every column, where ranges were told."""
+    """Yield the smallest and the largest value of every column whose range was announced."""
     for owner, ranges in ranges_of_owners(view).items():
         for f, ends in enumerate(zip(ranges.low, ranges.high, strict=True)):
             values, counts = np.unique(np.array(ends), return_counts=True)

@@ -277,8 +277,8 @@ def _submission(
     Missing rows are chosen greedily to maximise the expected number of correct rows, given only the
     local rows of the principals in table `at`.
     """
-    victims, own = tables.victims(principals), tables.own(principals)
-    same_local_data = np.flatnonzero((own == own[at]).all(axis=1))
+    victims, local_values = tables.victims(principals), tables.own(principals)
+    same_local_data = np.flatnonzero((local_values == local_values[at]).all(axis=1))
     weight = tables.weight[same_local_data]
     if isinstance(tables, AlignedTables) and tables.places(principals):
         return tables.named(principals, guess, weight @ victims[same_local_data] / weight.sum())
