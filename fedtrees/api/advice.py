@@ -213,9 +213,8 @@ class Search:
     def _bench(self, suite: Suite, folder: Path) -> Bench:
         given = self.options
         workers = default_workers() if given.jobs is None else given.jobs
-        return Bench(
-            suite, folder, workers, given.data_dir, load_plugins(given.plugin, given.unprotected)
-        )
+        plugins = load_plugins(given.plugin, given.unprotected, given.time_limit)
+        return Bench(suite, folder, workers, given.data_dir, plugins)
 
     def _round(self, bench: Bench, resume: bool, until: float) -> tuple[pd.DataFrame, str]:
         """Run what is missing and return the rows, and what time did not suffice for."""
