@@ -1,5 +1,6 @@
 """What the documentation says can be done is done here."""
 
+import csv
 import json
 import re
 import runpy
@@ -160,13 +161,17 @@ BENCHED = {  # how each example is benched, and the boards that come of it
         {"passive": 1},
     ),
 }
+BENCHED["my_metric"] = (
+    (*SHORT, "-d", "split-only", "--threat", "client", "-a", "timberstrike"),
+    {"client": 2},
+)
 BESIDE = {"gradient_signs": ["plain_vertical"]}
 
 
-NEW = [Path(f"my_{kind}.py") for kind in ("protocol", "defense", "attack")]
+NEW = [Path(f"my_{kind}.py") for kind in ("protocol", "defense", "attack", "metric")]
 
 
-@pytest.mark.long(but=("my_defense",))
+@pytest.mark.long(but=("my_defense", "my_metric"))
 @pytest.mark.parametrize("path", [*EXAMPLES, *NEW], ids=lambda p: p.stem)
 def test_an_example_is_short_conforms_and_benches(path, capsys, tmp_path):
     if path in NEW:
@@ -196,6 +201,13 @@ def test_an_example_is_short_conforms_and_benches(path, capsys, tmp_path):
         assert advantages == [1.0]
     if path.stem == "plain_vertical":  # who only clusters own columns learns nothing, luck aside
         assert advantages[0] <= 0.05
+    if path.stem == "my_metric":
+        with (tmp_path / "run" / "rows.csv").open(newline="") as file:
+            scored = [row for row in csv.DictReader(file) if row["metric"] == "my_metric"]
+        blind = [float(row["value"]) for row in scored if row["stage"] == "blind"]
+        attacked = [row for row in scored if row["stage"] == "attack"]
+        assert len(attacked) == 2
+        assert all(float(row["blind"]) == min(blind) >= 0 for row in attacked)
     page = (tmp_path / "run" / "report.html").read_text()
     assert "abels inferred" in page or "passive" not in boards
 

@@ -27,6 +27,7 @@ _WHICH = ("index", "count")  # of several parties of one role
 _NAME, _SHORT = 24, 12  # letters up to which a name, or any cell, is never broken
 _CHECKED = {
     "protocols": "protocol", "defenses": "defense", "attacks": "attack", "behaviours": "behaviour",
+    "metrics": "metric",
 }  # fmt: skip
 
 
@@ -169,7 +170,7 @@ def check(
     unprotected: Unprotected = False,
     format: Output = Format.TABLE,
 ) -> None:
-    """Check that protocols, defenses, attacks and behaviours keep the rules (conformance)."""
+    """Check that protocols, defenses, attacks, behaviours and metrics keep the rules."""
     from fedtrees.bench.conformance.checks import check as run_checks
     from fedtrees.bench.extras import check_extras
 
@@ -205,7 +206,7 @@ def _targets(file: str, unprotected: bool) -> list[tuple[str, str]]:
         load_plugins([file], unprotected)
         added = [(k, n) for k in kinds for n in register.names(k) if (k, n) not in before]
         if not added:
-            raise UsageError(f"{file} registers no new protocol, defense, attack or behaviour")
+            raise UsageError(f"{file} registers no new protocol, defense, attack, behaviour or metric")
         return added
     name = parse_grid(file)[0].name
     found = [(k, file) for k in kinds if name in register.names(k)]

@@ -1,1 +1,1 @@
-"""The rules that protocols, defenses, attacks and behaviours keep: `fedtrees check`."""
+"""The rules that protocols, defenses, attacks, behaviours and metrics keep: `fedtrees check`."""

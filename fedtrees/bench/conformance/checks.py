@@ -1,4 +1,4 @@
-"""Does a protocol, defense, attack or behaviour keep the rules? What `fedtrees check` runs."""
+"""Does a protocol, defense, attack, behaviour or metric keep the rules? What `fedtrees check` runs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
@@ -9,6 +9,7 @@ from fedtrees.bench.conformance.behaviours import check_behaviour
 from fedtrees.bench.conformance.defenses import check_defense
 from fedtrees.bench.conformance.findings import Finding
 from fedtrees.bench.conformance.imports import imported_cleanly
+from fedtrees.bench.conformance.metrics import check_metric
 from fedtrees.bench.conformance.protocols import check_protocol
 from fedtrees.bench.conformance.samples import small, trainable
 from fedtrees.core.errors import FedtreesError
@@ -27,6 +28,7 @@ def check(kind: str, spec: Spec, protocols: Sequence[str] | None = None) -> list
         "defense": lambda made: check_defense(made, beside),
         "attack": lambda made: check_attack(made, spec, beside),
         "behaviour": lambda made: check_behaviour(made, beside),
+        "metric": lambda made: check_metric(made, beside),
     }
     found: list[Finding] = []
     try:
