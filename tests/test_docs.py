@@ -1,5 +1,6 @@
 """The commands and claims of the documentation work."""
 
+import csv
 import json
 import re
 import runpy
@@ -163,13 +164,17 @@ BENCHED = {  # options of the bench of each example, and the resulting leaderboa
         {"passive": 1},
     ),
 }
+BENCHED["my_metric"] = (
+    (*SHORT, "-d", "split-only", "--threat", "client", "-a", "timberstrike"),
+    {"client": 2},
+)
 BESIDE = {"gradient_signs": ["plain_vertical"]}
 
 
-NEW = [Path(f"my_{kind}.py") for kind in ("protocol", "defense", "attack")]
+NEW = [Path(f"my_{kind}.py") for kind in ("protocol", "defense", "attack", "metric")]
 
 
-@pytest.mark.long(but=("my_defense",))
+@pytest.mark.long(but=("my_defense", "my_metric"))
 @pytest.mark.parametrize("path", [*EXAMPLES, *NEW], ids=lambda p: p.stem)
 def test_an_example_is_short_conforms_and_benches(path, capsys, tmp_path):
     if path in NEW:
@@ -201,6 +206,13 @@ def test_an_example_is_short_conforms_and_benches(path, capsys, tmp_path):
     # The attack `cl` uses no messages, so that it has no advantage beyond chance.
     if path.stem == "plain_vertical":
         assert advantages[0] <= 0.05
+    if path.stem == "my_metric":
+        with (tmp_path / "run" / "rows.csv").open(newline="") as file:
+            scored = [row for row in csv.DictReader(file) if row["metric"] == "my_metric"]
+        blind = [float(row["value"]) for row in scored if row["stage"] == "blind"]
+        attacked = [row for row in scored if row["stage"] == "attack"]
+        assert len(attacked) == 2
+        assert all(float(row["blind"]) == min(blind) >= 0 for row in attacked)
     page = (tmp_path / "run" / "report.html").read_text()
     assert "abels inferred" in page or "passive" not in boards
 

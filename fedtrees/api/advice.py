@@ -14,12 +14,12 @@ import pandas as pd
 from fedtrees.bench.choice import chosen, small
 from fedtrees.bench.engine import Processes
 from fedtrees.bench.evaluate import parts_of
-from fedtrees.bench.limits import TimeLimit
 from fedtrees.bench.options import BenchOptions, load_plugins, tell, unrestricted
 from fedtrees.bench.session import Bench, default_workers, fresh_folder, reopen
 from fedtrees.bench.suite import Grid, Suite, with_budgets
 from fedtrees.core.counts import listed, many
 from fedtrees.core.errors import UsageError, check_known
+from fedtrees.core.limits import TimeLimit
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec, parse_composed, parse_list
 from fedtrees.core.transcript import PUBLIC
@@ -261,13 +261,8 @@ class Search:
         """Return the benchmark of one round."""
         options = self.options
         workers = default_workers() if options.jobs is None else options.jobs
-        return Bench(
-            suite,
-            folder,
-            workers,
-            options.data_dir,
-            load_plugins(options.plugin, options.unprotected),
-        )
+        plugins = load_plugins(options.plugin, options.unprotected, options.time_limit)
+        return Bench(suite, folder, workers, options.data_dir, plugins)
 
     def _round(self, bench: Bench, resume: bool, until: float) -> tuple[pd.DataFrame, str]:
         """Run the missing cells of a round.

@@ -12,7 +12,7 @@ from fedtrees.audit.read_xgboost import read_xgboost
 from fedtrees.core.errors import DataError
 from fedtrees.core.formats import is_numpy_archive, unreadable
 from fedtrees.trees.files.forests import is_random_decision_forest
-from fedtrees.trees.files.model_file import read_model_file
+from fedtrees.trees.files.model_file import naming, read_model_file
 
 
 def read_model(path: str | PathLike[str]) -> ModelFile:
@@ -37,10 +37,11 @@ def read_model(path: str | PathLike[str]) -> ModelFile:
     """
     data = read_model_file(path)
     text = data.removeprefix(codecs.BOM_UTF8).lstrip()
-    if text.startswith(b"{"):
-        return read_xgboost(Path(path), text)
-    if text[:16].split(b"\n")[0].rstrip() == b"tree":
-        return read_lightgbm(Path(path), text)
+    with naming(path):
+        if text.startswith(b"{"):
+            return read_xgboost(Path(path), text)
+        if text[:16].split(b"\n")[0].rstrip() == b"tree":
+            return read_lightgbm(Path(path), text)
     if data.startswith(b"PK") and is_numpy_archive(path):
         if is_random_decision_forest(path):
             return read_released(Path(path))

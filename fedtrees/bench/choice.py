@@ -13,11 +13,11 @@ from fedtrees.bench.cells import Setting
 from fedtrees.bench.evaluate import make_defense, parts_of, seen
 from fedtrees.bench.extras import check_extras, install_text, missing_extras, missing_modules
 from fedtrees.bench.federation import Federation, federation_of, load_dataset
-from fedtrees.bench.limits import TimeLimit, limited_if_possible
 from fedtrees.bench.suite import ALL, AXES, DataRef, Grid, Suite, fits, roles_of, with_budgets
 from fedtrees.core.attack import contenders
 from fedtrees.core.counts import listed
 from fedtrees.core.errors import FedtreesError, UsageError
+from fedtrees.core.limits import TimeLimit, limited_if_possible
 from fedtrees.core.reasons import FITS, Reason, Unfit
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec

@@ -203,7 +203,7 @@ class BenchOptions:
         """Return the benchmark after all checks, before anything is written."""
         from fedtrees.bench.session import Bench, default_workers
 
-        plugins = load_plugins(self.plugin, self.unprotected)
+        plugins = load_plugins(self.plugin, self.unprotected, self.time_limit)
         suite, folder, note = self._suite_and_folder()
         workers = default_workers() if self.jobs is None else self.jobs
         bench = Bench(suite, folder, workers, self.data_dir, plugins, self.memory)
@@ -358,7 +358,9 @@ def _columns_in(csv: str, options: Mapping[str, Any]) -> str:
     return f"; the columns are {', '.join(names[:60])}" + (", ..." if len(names) > 60 else "")
 
 
-def load_plugins(files: Sequence[str] | None, unprotected: bool = False) -> tuple[str, ...]:
+def load_plugins(
+    files: Sequence[str] | None, unprotected: bool = False, time_limit: float | None = None
+) -> tuple[str, ...]:
     """Load plug-in files and return their names.
 
     Parameters
@@ -367,10 +369,14 @@ def load_plugins(files: Sequence[str] | None, unprotected: bool = False) -> tupl
         Python files with ``@register`` decorators.
     unprotected : bool
         Whether attacks of these files may run on a system that cannot restrict them.
+    time_limit : float, optional
+        Seconds that the import of each file, and later of each installed plug-in, may take. 0 sets
+        no limit. The default is `fedtrees.core.registry.IMPORT_SECONDS`.
     """
-    from fedtrees.core.registry import load_plugin, register
+    from fedtrees.core.registry import IMPORT_SECONDS, load_plugin, register
 
     register.unprotected = unprotected
+    register.import_seconds = IMPORT_SECONDS if time_limit is None else time_limit
     if files:
         import fedtrees.isolation.plugins  # registers attacks without running their code
 

@@ -28,6 +28,7 @@ _WHICH = ("index", "count")  # parameters that only make sense for several parti
 _NAME, _SHORT = 24, 12
 _CHECKED = {
     "protocols": "protocol", "defenses": "defense", "attacks": "attack", "behaviours": "behaviour",
+    "metrics": "metric",
 }  # fmt: skip
 
 
@@ -184,7 +185,7 @@ def check(
     unprotected: Unprotected = False,
     format: Output = Format.TABLE,
 ) -> None:
-    """Check that protocols, defenses, attacks and behaviours conform to their rules."""
+    """Check that protocols, defenses, attacks, behaviours and metrics conform to their rules."""
     from fedtrees.bench.conformance.checks import check as run_checks
     from fedtrees.bench.extras import check_extras
 
@@ -220,7 +221,9 @@ def _targets(file: str, unprotected: bool) -> list[tuple[str, str]]:
         load_plugins([file], unprotected)
         added = [(k, n) for k in kinds for n in register.names(k) if (k, n) not in before]
         if not added:
-            raise UsageError(f"{file} registers no new protocol, defense, attack or behaviour")
+            raise UsageError(
+                f"{file} registers no new protocol, defense, attack, behaviour or metric"
+            )
         return added
     name = parse_grid(file)[0].name
     matches = [(k, file) for k in kinds if name in register.names(k)]

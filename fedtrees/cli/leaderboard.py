@@ -122,7 +122,7 @@ def _within(seconds: float, what: str) -> Iterator[None]:
 
     0 sets no limit. The message begins with the second argument.
     """
-    from fedtrees.bench.limits import TimeLimit, limited
+    from fedtrees.core.limits import TimeLimit, limited
 
     message = (
         f"{what} is refused: its check takes more than {seconds:g} seconds (--time-limit gives "

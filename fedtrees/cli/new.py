@@ -18,6 +18,7 @@ KINDS = {
     "defense": "rounded-statistics",
     "attack": "told-counts",
     "behaviour": "repeating",
+    "metric": "column-means",
 }
 
 _FEDERATION = "federation"
@@ -25,7 +26,7 @@ _FEDERATION = "federation"
 
 def new(
     kind: Annotated[
-        str, typer.Argument(help="protocol, defense, attack, behaviour, or federation.")
+        str, typer.Argument(help="protocol, defense, attack, behaviour, metric, or federation.")
     ],
     name: Annotated[str, typer.Argument(help="What it is called, such as my-defense.")],
     out: Annotated[
@@ -33,7 +34,7 @@ def new(
     ] = None,
     format: Output = Format.TABLE,
 ) -> None:
-    """Write a file with a working protocol, defense, attack or behaviour, to be changed by you.
+    """Write a file with a working protocol, defense, attack, behaviour or metric for you to change.
 
     For a federation, a folder is written with the agreement of three sites, their tables, and the
     settings of each site.
@@ -86,6 +87,8 @@ def written(kind: str, name: str, path: Path) -> str:
     text = (resources.files("fedtrees.cli") / "templates" / f"{kind}.py").read_text("utf-8")
     old = KINDS[kind]
     text = text.replace(f"{old.replace('-', '_')}.py", path.name)
+    # A metric's key has underscores, and two metrics cannot share one.
+    text = text.replace(old.replace("-", "_"), name.replace("-", "_"))
     return text.replace(_class(old), _class(name)).replace(old, name)
 
 

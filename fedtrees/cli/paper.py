@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from fedtrees.cli.options import Format, Output, RunFolder
+from fedtrees.cli.options import Format, Output
 from fedtrees.core.errors import UsageError
 from fedtrees.core.specs import split_outside
 
+Runs = Annotated[list[str], typer.Argument(help="Run folders.", metavar="RUN...")]
 Metric = Annotated[str | None, typer.Option(help="Leakage metric (default: the report's).")]
 Utility = Annotated[str | None, typer.Option(help="Utility metric (default: the first measured).")]
 Data = Annotated[list[str] | None, typer.Option("--data", help="Datasets to show (default: all).")]
@@ -26,9 +27,12 @@ Labels = Annotated[
 
 
 def plot(
-    run: RunFolder,
+    runs: Runs,
     out: Annotated[
-        str | None, typer.Option("-o", "--out", help="FILE.html, .svg, .png or .pdf.")
+        str | None,
+        typer.Option(
+            "-o", "--out", help="FILE.html, .svg, .png or .pdf (default: RUN/frontier.html)."
+        ),
     ] = None,
     metric: Metric = None,
     utility: Utility = None,
@@ -46,16 +50,18 @@ def plot(
     from fedtrees.report.plot import plot as draw
     from fedtrees.report.selection import Selection
 
+    if out is None and len(runs) > 1:
+        raise UsageError("a figure of several runs belongs to no run folder; give -o FILE")
     chosen = Selection(*map(listed, (data, threat, protocol)))
     path = draw(
-        run, out or Path(run) / "frontier.html", metric, utility,
+        runs, out or Path(runs[0]) / "frontier.html", metric, utility,
         chosen=chosen, width=width, labels=named(label),
     )  # fmt: skip
     typer.echo(json.dumps({"file": str(path)}) if format.is_json else path)
 
 
 def table(
-    runs: Annotated[list[str], typer.Argument(help="Run folders.", metavar="RUN...")],
+    runs: Runs,
     out: Annotated[
         str | None, typer.Option("-o", "--out", help="FILE.tex, .csv or .md (default: print).")
     ] = None,

@@ -88,7 +88,12 @@ class ThresholdsMetric(Metric[VictimsSplits]):
     main: ClassVar[tuple[str, ...]] = ("thresholds", "ranges_covered")
 
     def truth(self, case: Case) -> VictimsSplits | None:
-        """Return the splits of the victims, None if the model has none."""
+        """Return the splits of the victims.
+
+        None if there are none, or the model does not state the rows of its nodes (`federboost-v`).
+        """
+        if case.splits and not case.model.rows:
+            return None
         splits, tolerance, width, step = {}, {}, {}, {}
         for (t, node), (owner, column, threshold) in case.splits.items():
             tree = case.model.trees[t]

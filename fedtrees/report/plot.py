@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.files import write_text
 from fedtrees.report.paper import Width
+from fedtrees.report.paper_table import together
 from fedtrees.report.protocol_budgets import unswept
 from fedtrees.report.rows import load_rows
 from fedtrees.report.selection import Selection
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
 SUFFIXES = ("html", "svg", "png", "pdf")
 Figure = Literal["frontier", "heatmap"]
 EVERYTHING = Selection()
+#: One run folder, or several whose rows are drawn together.
+Runs = str | Path | Sequence[str | Path]
 
 
 def plot(
-    run_folder: str | Path,
+    run_folder: Runs,
     out_path: str | Path,
     metric: str | None = None,
     utility: str | None = None,
@@ -36,12 +39,14 @@ def plot(
     width: Width | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Path:
-    """Plot a run: utility against worst-case advantage, or advantage per attack.
+    """Plot one run or several: utility against worst-case advantage, or advantage per attack.
 
     Parameters
     ----------
-    run_folder : str or Path
-        Folder with ``rows.csv``.
+    run_folder : str, Path or sequence of these
+        Folders with ``rows.csv``. Defenses of several runs are drawn in one panel if table,
+        partition, protocol and threat are equal. A cell that several runs contain is taken from the
+        first.
     out_path : str or Path
         File to write. ``.html`` is interactive and self-contained. ``.svg``, ``.png`` and ``.pdf``
         are formatted for a paper (3.3 inches for one panel, 7 inches for several, type of 7 and 8
@@ -93,7 +98,7 @@ def plot(
 
 
 def frontier_of(
-    run_folder: str | Path,
+    run_folder: Runs,
     metric: str | None = None,
     utility: str | None = None,
     *,
@@ -171,12 +176,13 @@ def _frontier(study: Study, width: Width | None, labels: Mapping[str, str] | Non
     return paper.frontier([*study.over_budgets, *rest], study.colours, width, labels)
 
 
-def _study(
-    run_folder: str | Path, chosen: Selection, metric: str | None, utility: str | None
-) -> Study:
-    """Load the selected part of a run. Raise `UsageError` if it contains no attack."""
-    folder = Path(run_folder)
-    study = Study(folder, chosen.of(load_rows(folder)), metric, utility)
+def _study(run_folder: Runs, chosen: Selection, metric: str | None, utility: str | None) -> Study:
+    """Load the selected part of the runs. Raise `UsageError` if it contains no attack."""
+    folders = [run_folder] if isinstance(run_folder, str | Path) else list(run_folder)
+    if not folders:
+        raise UsageError("no run to plot; give the folder of a run")
+    rows = together([(str(folder), load_rows(folder)) for folder in folders])
+    study = Study(Path(folders[0]), chosen.of(rows), metric, utility)
     if not study.panels:
         raise UsageError("there is no attack in what is shown of this run, so nothing to plot")
     return study

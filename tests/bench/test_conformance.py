@@ -1,5 +1,6 @@
 """The conformance checks pass what keeps the rules and catch what breaks them."""
 
+import re
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -48,7 +49,9 @@ ONCE = {
         (Spec("paillier", {"mode": "ideal"}), None),
     ]
 }
-OWN = {kind: register.names(kind) for kind in ("defense", "attack")} | {"protocol": trainable()}
+OWN = {kind: register.names(kind) for kind in ("defense", "attack", "metric")} | {
+    "protocol": trainable()
+}
 
 #: Attacks that read nothing under default parameters, and where they do.
 ELSEWHERE = {
@@ -354,3 +357,78 @@ def test_what_a_protocol_says_of_itself_is_compared_with_a_run(tmp_path):
         "its parties keep to gradient_clip (`serves`), or say why not",
     }
     assert "Histogram" in broken["what is declared crosses, or `sometimes` says when (`says`)"]
+
+
+BAD_METRIC = """
+import itertools
+
+from fedtrees.core.columns import Measure
+from fedtrees.core.registry import register
+from fedtrees.metrics.metric import Score
+from fedtrees.metrics.victims_rows import RecordMetric
+
+count = itertools.count()
+
+
+class Bad(RecordMetric):
+    measures = (Measure("bad_score", "a bad score"),)
+    main = ()
+
+
+@register.metric("bad-undeclared")
+class Undeclared(Bad):
+    def score(self, claims, truth):
+        return [Score("bad_scores", 0.5)]
+
+
+@register.metric("bad-nan")
+class NotANumber(Bad):
+    measures = (Measure("nan_score", "a score that is not a number"),)
+
+    def score(self, claims, truth):
+        return [Score("nan_score", float("nan"))]
+
+
+@register.metric("bad-changing")
+class Changing(Bad):
+    measures = (Measure("changing_score", "a score that changes"),)
+
+    def score(self, claims, truth):
+        return [Score("changing_score", float(next(count)))]
+
+
+@register.metric("bad-error")
+class Error(Bad):
+    measures = (Measure("error_score", "a score that is never computed"),)
+
+    def score(self, claims, truth):
+        raise KeyError("column")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "detail"),
+    [
+        ("undeclared", "scores of the blind guess .* are declared numbers", "declare a Measure"),
+        ("nan", "scores of the blind guess .* are declared numbers", "is not a number; return Non"),
+        ("changing", "the blind guess .* is scored alike twice", ""),
+        ("error", "it can be constructed and run", "KeyError: 'column'"),
+    ],
+)
+def test_a_metric_that_breaks_the_rules_is_found_out(tmp_path, monkeypatch, name, rule, detail):
+    # Not for the tests that come after: all metrics that are registered are scored there.
+    monkeypatch.setitem(register._known, "metric", dict(register._known["metric"]))
+    monkeypatch.setattr(register, "_origin", dict(register._origin))
+    file = tmp_path / "bad_metrics.py"
+    file.write_text(BAD_METRIC + f"# {name}")
+    load_plugin(file)
+    broken = [f for f in check("metric", Spec(f"bad-{name}"), ["fedtree-hist"]) if not f.kept]
+    assert broken
+    assert all(re.search(rule, f.rule) and detail in f.detail for f in broken)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", OWN["metric"])
+def test_every_built_in_metric_conforms(name):
+    protocols = ["fedtree-hist", "secureboost", "federboost-v", "dp-forest", "flower-bagging"]
+    assert [f for f in check("metric", Spec(name), protocols) if not f.kept] == []

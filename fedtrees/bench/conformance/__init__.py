@@ -1,1 +1,1 @@
-"""Check the rules of protocols, defenses, attacks and behaviours, for `fedtrees check`."""
+"""Check the rules of protocols, defenses, attacks, behaviours and metrics: `fedtrees check`."""

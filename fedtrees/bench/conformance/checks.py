@@ -1,4 +1,4 @@
-"""Check a protocol, defense, attack or behaviour. `fedtrees check` calls this module."""
+"""Check a protocol, defense, attack, behaviour or metric. `fedtrees check` calls this module."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
@@ -9,6 +9,7 @@ from fedtrees.bench.conformance.behaviours import check_behaviour
 from fedtrees.bench.conformance.defenses import check_defense
 from fedtrees.bench.conformance.findings import Finding
 from fedtrees.bench.conformance.imports import imported_cleanly
+from fedtrees.bench.conformance.metrics import check_metric
 from fedtrees.bench.conformance.protocols import check_protocol
 from fedtrees.bench.conformance.samples import small, trainable
 from fedtrees.core.errors import FedtreesError
@@ -40,6 +41,7 @@ def check(kind: str, spec: Spec, protocols: Sequence[str] | None = None) -> list
         "defense": lambda plugin: check_defense(plugin, names),
         "attack": lambda plugin: check_attack(plugin, spec, names),
         "behaviour": lambda plugin: check_behaviour(plugin, names),
+        "metric": lambda plugin: check_metric(plugin, names),
     }
     findings: list[Finding] = []
     try:

@@ -13,7 +13,7 @@ from fedtrees.core.errors import UsageError
 
 
 class TimeLimit(BaseException):
-    """A cell, or a run, exceeded its time limit.
+    """A block of code exceeded its time limit.
 
     It is not an ordinary exception, so that an attack with ``except Exception`` cannot swallow it.
     """
@@ -28,9 +28,12 @@ def check_thread() -> None:
 
 
 def limited_if_possible(seconds: float) -> contextlib.AbstractContextManager[None]:
-    """Limit a block like `limited` in the main thread. In other threads, set no limit."""
+    """Limit a block like `limited` in the main thread.
+
+    No limit is set in other threads, or if the operating system has no timers.
+    """
     on_main = threading.current_thread() is threading.main_thread()
-    return limited(seconds if on_main else 0.0)
+    return limited(seconds if on_main and hasattr(signal, "setitimer") else 0.0)
 
 
 @contextlib.contextmanager
@@ -52,7 +55,6 @@ def limited(seconds: float) -> Iterator[None]:
 
     begin = time.monotonic()
     outer = signal.getitimer(signal.ITIMER_REAL)[0]  # remaining seconds of an enclosing limit, or 0
-    # The earlier handler is restored at the end, because limits can be nested.
     previous = signal.signal(signal.SIGALRM, stop)
     # The signal is repeated every second, in case the block swallows the first one.
     signal.setitimer(signal.ITIMER_REAL, min(seconds, outer or seconds), 1.0)
@@ -62,5 +64,5 @@ def limited(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
         if outer:
-            remaining = outer - (time.monotonic() - begin)
-            signal.setitimer(signal.ITIMER_REAL, max(remaining, 1e-3), 1.0)
+            left = outer - (time.monotonic() - begin)
+            signal.setitimer(signal.ITIMER_REAL, max(left, 1e-3), 1.0)
