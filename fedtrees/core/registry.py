@@ -113,8 +113,8 @@ class Registry:
         return sorted({*self._known[kind], *(e.name for e in _entries(kind))})
 
     def is_ours(self, kind: str, name: str) -> bool:
-        """Return whether a name belongs to this package alone, so that no external code is
-        loaded.""" values = [e.value for e in _entries(kind) if e.name == name]
+        """Return whether a name belongs to this package only, so that no external code is loaded."""
+        values = [e.value for e in _entries(kind) if e.name == name]
         return bool(values) and all(value.startswith(_OURS) for value in values)
 
     def get(self, kind: str, name: str) -> Callable[..., Any]:
