@@ -113,7 +113,7 @@ class Registry:
         return sorted({*self._known[kind], *(e.name for e in _entries(kind))})
 
     def is_ours(self, kind: str, name: str) -> bool:
-        """Return whether a name belongs to this package only, so that no external code is loaded."""
+        """Return whether a name belongs to this package only, so that no outside code is loaded."""
         values = [e.value for e in _entries(kind) if e.name == name]
         return bool(values) and all(value.startswith(_OURS) for value in values)
 
