@@ -32,7 +32,7 @@ class Read:
     Raises
     ------
     UsageError
-        If the file is not the log of a federation, or does not contain the party `who`.
+        If the file is not the log of a federation, or does not contain this party.
     DataError
         As in `Capture`.
     """
@@ -161,6 +161,8 @@ def report(
     file: str, who: str, truth: Sequence[str], id: str, run: int | None, named: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Return the output of `fedtrees attack` for a federation's log, as plain values.
+
+    For example, the output contains the score of each attack and its blind baseline.
 
     Parameters
     ----------
