@@ -168,6 +168,7 @@ def _placed(path: str, content: bytes) -> Path:
     digest = hashlib.sha256(content).hexdigest()
     folder = Path(tempfile.gettempdir()) / f"{_TABLES}{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
+    # In a shared temporary folder, another user could have created this folder or a link to it.
     if folder.stat().st_uid != os.getuid() or folder.is_symlink():
         raise StoreError(f"{folder} is somebody else's; remove it")
     folder.chmod(0o700)

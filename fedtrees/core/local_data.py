@@ -218,7 +218,7 @@ def rows_declared(said: Iterable[Declared]) -> int:
 
 def rows_of(local_data: Mapping[str, LocalData]) -> int:
     """Return the number of different rows of all parties, from their ids."""
-    distinct_ids = list({held.ids.tobytes(): held.ids for held in local_data.values()}.values())
+    distinct_ids = list({part.ids.tobytes(): part.ids for part in local_data.values()}.values())
     if len(distinct_ids) < 2:  # columns of the same rows, whose ids are distinct
         return sum(map(len, distinct_ids))
     return len(np.unique(np.concatenate(distinct_ids)))

@@ -137,6 +137,7 @@ class _Boosting(FederatedEstimator):
         model = self.model_
         margin = np.repeat(model.base_margin[:, None], len(rows), axis=1)
         for t, leaf in enumerate(model.apply(rows).T):
+            # Trees are added in float32 in their order, as in `Forest.margin`.
             margin[t % len(margin)] += model.trees[t].value[leaf]
             if (t + 1) % len(margin) == 0:
                 yield margin
@@ -165,6 +166,7 @@ class _Boosting(FederatedEstimator):
         if str(path).endswith(".ubj"):
             raise UsageError(f"{path}: the model is written as JSON; end the name in .json")
         protocol = self.training_.protocol
+        # The parameters allow writing the weights of inner nodes.
         params = protocol if isinstance(protocol, TreeParams) else None
         names = writable(getattr(self, "feature_names_in_", ()))
         forest, categories = by_names(self.model_, self._categories_at)

@@ -54,6 +54,7 @@ def coded(X: Any, categories: Categories) -> Any:
         values = X[name]
         if name in categories:
             index = pd.Index(categories[name], dtype=object)
+            # Categories may have any type, so that they are compared as Python objects.
             codes = index.get_indexer(pd.Index(values.astype(object)))
             unknown = values[(codes < 0) & values.notna().to_numpy()]
             if len(unknown):

@@ -128,6 +128,8 @@ class FederatedEstimator(BaseEstimator):
                     raise UsageError(
                         f"{name}={value!r} and protocol={self.protocol!r} differ; give it once"
                     )
+            # Pass only values that differ from the protocol's default. A protocol may lack a
+            # parameter as long as the estimator has its default.
             elif value != (accepted[field].default if field in accepted else default):
                 params[field] = value
         if method is not None:
@@ -181,6 +183,7 @@ class FederatedEstimator(BaseEstimator):
         if not isinstance(self.n_clients, Integral) or isinstance(self.n_clients, bool):
             raise UsageError(f"n_clients={self.n_clients!r}: give a whole number, 1 or more")
         rows = np.flatnonzero(used)
+        # The partition has a separate stream, so that it does not depend on further draws.
         rng = Streams(seed).child("federation").rng("partition")
         parts = split("iid", table.take(rows), schema, int(self.n_clients), rng)
         self.client_ids_ = np.arange(len(parts))

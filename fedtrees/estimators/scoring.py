@@ -77,6 +77,7 @@ class Leakage:
         dataset = prepare("fit", training.schema, table.X, table.y)
         federation = Federation(dataset, local_data, test=table.take([]), reserve=None)
         seed = 0  # used by the attack and the blind baseline only
+        # The bench's functions require a setting. Its names have no effect here.
         setting = Setting(
             DataRef("fit"), Spec("iid"), len(local_data), seed, tuple(roles.items()),
             tuple(local_data), training.protocol.layout,
@@ -100,6 +101,7 @@ class Leakage:
             over_blind, beyond = row.get("advantage"), row.get("beyond")
             if "part" in row or over_blind is None or not math.isfinite(over_blind):
                 continue
+            # The population baseline exists but leaves no possible gain.
             if beyond is None and row.get("population") is not None:
                 beyond = 0.0
             advantages[row["metric"]] = over_blind if beyond is None else min(over_blind, beyond)

@@ -134,6 +134,7 @@ class Agreed:
                 f"{self.made.name!r} is not run between machines: its parties speak to one "
                 "another, and only a coordinator has lines to others"
             )
+        # A parameter with the value "ideal" selects a simulation of the cryptography.
         for part in (self.made, *self.composed.parts):
             ideal = [f.name for f in fields(part) if getattr(part, f.name) == "ideal"]
             if ideal:
@@ -203,6 +204,7 @@ class Agreed:
     @property
     def hash(self) -> str:
         """The hash that a party allows: 128 bits of the SHA-256 of `plain`, in hexadecimal."""
+        # Sorted keys and fixed separators make the text, and therefore the hash, unique.
         text = json.dumps(self.plain(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 

@@ -83,8 +83,8 @@ class Read:
 
     def view(self, who: str, held: Mapping[str, LocalData]) -> View:
         """Return the view of a party, given the local data of parties."""
-        made, roles = self.federation.made, dict(self.federation.agreement.roles)
-        if made.released:
+        protocol, roles = self.federation.made, dict(self.federation.agreement.roles)
+        if protocol.released:
             roles[PUBLIC] = PUBLIC
         seen = self.to_and_from(who)
         return View(
@@ -92,12 +92,12 @@ class Read:
             roles=roles,
             own=(held[who],) if who in held else (),
             schema=self.federation.schema,
-            protocol=made.name,
-            parameters=made.parameters,
+            protocol=protocol.name,
+            parameters=protocol.parameters,
             n_rows=int(self.capture.told.told["rows"]),
             defense=self.federation.composed,
             seen=tuple(Seen(0, r.sender, r.receivers, r.message, r.why) for r in seen),
-            stated=stated(made, self.federation.schema, len(self.federation.parties)),
+            stated=stated(protocol, self.federation.schema, len(self.federation.parties)),
         )
 
     def facts(self) -> dict[str, Any]:

@@ -118,6 +118,7 @@ def conduct(
     log: Log | None = None
     beats = Beats(names, send, federation.patience)
     try:
+        # 1. Every party checks the agreement and declares its rows.
         asks = {"federation": federation.plain(), "hash": federation.hash, "key": key.hex()}
         replies = at_once(names, lambda name: ask(name, {"does": "agree", **asks}))
         declared = {name: _declared(header["declared"]) for name, header in replies.items()}
@@ -129,13 +130,17 @@ def conduct(
         log = Log(folder, federation, federation.coordinator, rows)
         if own is not None:
             own.begin()
+        # 2. Every party counts the run and creates its log, before it answers a request on its
+        # rows.
         at_once(names, lambda name: ask(name, {"does": "begin", "rows": rows}))
         beats.start()
+        # 3. The training is that of a simulation, but messages travel over lines.
         net = _network(federation, send, own, rows, log, say)
         net.declared = {name: one.rows for name, one in declared.items()}
         net.weighted = any(one.weighted for one in declared.values())
         model, _ = drive(federation.made, net, federation.made.sealing())
         beats.over.set()
+        # 4. Every party receives the released model, and the run ends.
         released = as_message(model) if federation.made.released else None
         body = b"" if released is None else encode(released)
         at_once(names, lambda name: ask(name, {"does": "end"}, body))
@@ -148,6 +153,7 @@ def conduct(
         why = why_of(err)
         stopped(why)
         stop = framed({"does": "stop", "why": why[:200]})
+        # Some parties may be lost, so that errors in sending are ignored.
         at_once(names, lambda name: _tell(partial(send, name, stop, _STOPPING)))
         if log is not None:
             log.close(why)
@@ -217,7 +223,7 @@ def _network(
     say: Callable[[str], None],
 ) -> RemoteNetwork:
     """Create the network of the coordinator."""
-    made, agreement = federation.made, federation.agreement
+    protocol, agreement = federation.made, federation.agreement
     streams = Streams(federation.seed, federation.noise_from)
     transcript = Logged()
     transcript.log = log
@@ -238,13 +244,13 @@ def _network(
             party_streams = Streams(federation.seed, federation.noise_from)
             net.join(
                 seated(
-                    made,
+                    protocol,
                     agreement,
                     name,
                     party_streams,
                     net.aggregation,
                     local_data,
-                    made.sealing(),
+                    protocol.sealing(),
                 )
             )
         else:

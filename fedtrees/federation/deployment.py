@@ -246,6 +246,7 @@ def _wait_for(kit: Path, process: subprocess.Popen[bytes], seconds: float = 120)
 
 def end(processes: list[subprocess.Popen[bytes]]) -> None:
     """End processes with all of their descendants, which are in the session of the process."""
+    # First ask the processes to end, then kill them.
     for signum, seconds in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
         for process in processes:
             with suppress(ProcessLookupError):
@@ -283,6 +284,7 @@ class _Heard(threading.Thread):
 
     def silent(self, seconds: float) -> bool:
         """Return whether the server was silent for this number of seconds."""
+        # A server that has not begun needs additional time to start.
         limit = seconds if self._begun else max(seconds, _STARTING)
         return time.monotonic() - self._at > limit
 

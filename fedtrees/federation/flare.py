@@ -90,6 +90,7 @@ class Coordinator:
 
         try:
             if federation.coordinator in federation.parties:
+                # A protocol without a server is coordinated by its first party.
                 self._watch(federation, say)
             else:
                 send = _sender(federation, collab.clients, secure=False)

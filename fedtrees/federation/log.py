@@ -132,6 +132,7 @@ class Logged(Transcript):
             Reason for the disclosure.
         """
         super().record(sender, receivers, message, why)
+        # `Log.published` writes the model after the run was completed.
         if receivers != (PUBLIC,):
             self.log.write(message, sender, receivers, why)
 

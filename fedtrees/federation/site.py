@@ -220,6 +220,7 @@ def _whatever(settings: Settings, schema: Schema, vertical: bool) -> tuple[Local
     names = table.column(settings.id)
     if len({*names}) < len(names):
         raise DataError(f"{settings.csv}: {settings.id!r} names a row twice")
+    # All parties sort the common rows by name, which aligns them without exchanging the names.
     order = np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.intp)
     local_data = LocalData(rows, columns, X[order], None if y is None else y[order])
     return local_data, "\x1f".join(names[i] for i in order)
@@ -252,14 +253,8 @@ def _labels(table: TextTable, schema: Schema) -> NDArray[Any]:
 class Site:
     """Answers the coordinator: it agrees, answers as its party, and ends.
 
-    Parameters
-    ----------
-    name : str
-        Name in the certificate of the site.
-    settings : callable
-        Reads the settings of the owner.
-    say : callable
-        Receives progress lines for the owner.
+    The name is that of the site's certificate. The first callable reads the settings of the owner,
+    and the second one receives progress lines for the owner.
     """
 
     def __init__(
@@ -317,6 +312,8 @@ class Site:
             settings = self._settings()
         except UsageError as err:
             raise Refused("no-settings", str(err)) from err
+        # The site computes the hash itself, so that a coordinator cannot send another agreement
+        # under an allowed hash.
         if given != federation.hash or given not in settings.allow:
             raise Refused("not-allowed", f"federation {federation.hash} is not among --allow")
         if federation.installation != code_digest():
@@ -376,10 +373,10 @@ class Site:
         federation, local_data = self.federation, self._own
         if federation is None or local_data is None or self._served is not None:
             raise Refused("not-asked")
-        party, made = federation.party(self.name), federation.made
+        party, protocol = federation.party(self.name), federation.made
         assert party is not None
         rows = int(header["rows"])
-        check_channels(federation.composed, federation.schema, made.parameters, rows)
+        check_channels(federation.composed, federation.schema, protocol.parameters, rows)
         local_data.begin()
         self._out = run_folder(self._out, federation)
         self._log = Log(self._out, federation, party, rows)
@@ -387,7 +384,13 @@ class Site:
         # the client side of the ideal functionality is not used, because no reply is summed
         aggregation = federation.composed.aggregation() or IdealSum()
         host = seated(
-            made, federation.agreement, party, streams, aggregation, local_data.held, made.sealing()
+            protocol,
+            federation.agreement,
+            party,
+            streams,
+            aggregation,
+            local_data.held,
+            protocol.sealing(),
         )
         self._own = None  # so that the party can free rows that it no longer needs
         coordinator = federation.coordinator

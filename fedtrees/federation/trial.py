@@ -52,10 +52,10 @@ def make_trial(
     -------
     federation : Agreed
     """
-    made = register.make("protocol", parse_grid(protocol)[0])
-    names = made.holder_names(parties)
+    protocol_object = register.make("protocol", parse_grid(protocol)[0])
+    names = protocol_object.holder_names(parties)
     dataset = load_dataset(DataRef(data), None)
-    federation = spread(dataset, Partition("iid"), names, seed, made.layout)
+    federation = spread(dataset, Partition("iid"), names, seed, protocol_object.layout)
     schema = _with_ranges(federation.schema, list(federation.local_data.values()))
     agreed = Agreed(
         name=folder.name, protocol=protocol, defense=defense, schema=schema, seed=seed,

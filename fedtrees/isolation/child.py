@@ -198,8 +198,8 @@ def _guess(order: Mapping[str, Any], view: View) -> dict[str, Any]:
     with watching(touched):
         guess = attack.run(view, views.generator(order["randomness"]))
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    told = guesses.told(guess, attack.name, order["claims"])
-    return {"guess": told, "wall": wall, "cpu": cpu, "touched": tuple(touched or ())}
+    guess_value = guesses.told(guess, attack.name, order["claims"])
+    return {"guess": guess_value, "wall": wall, "cpu": cpu, "touched": tuple(touched or ())}
 
 
 def _reasons(order: Mapping[str, Any], view: View) -> dict[str, Any]:
@@ -250,17 +250,17 @@ def _serve(control: socket.socket, fd: int, trusted: bool) -> int:
         Whether the copy runs built-in attacks only. Then it may ask for compiled kernels.
     """
     folder = tempfile.mkdtemp(prefix="fedtrees-")
-    ours, theirs = socket.socketpair(type=_WHOLE)
+    near_end, far_end = socket.socketpair(type=_WHOLE)
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _answer_and_exit(fd, folder, theirs, writing)
+        _answer_and_exit(fd, folder, far_end, writing)
     for end in (fd, writing):
         os.close(end)
-    theirs.close()
+    far_end.close()
     try:
-        with ours:
-            status = os.waitstatus_to_exitcode(_attend(pid, ours, reading, trusted))
+        with near_end:
+            status = os.waitstatus_to_exitcode(_attend(pid, near_end, reading, trusted))
     finally:
         os.close(reading)
     end_children()

@@ -244,7 +244,7 @@ class AttackProcess:
         packed = pack(views.told(view))
         if "randomness" in order and order["randomness"] is None:
             order["randomness"] = views.randomness(view, attacks[0].name)
-        asked = 0 if view.oracle is None else len(view.oracle.log)
+        n_queries = 0 if view.oracle is None else len(view.oracle.log)
         with self._one_at_a_time, closed_memory():
             for attempt in (1, 2):
                 try:
@@ -256,7 +256,7 @@ class AttackProcess:
                         why = "used-cpu-time" if used_up else "killed"
                         raise ProtocolError(str(Reason(why, code=str(err)))) from None
                     if view.oracle is not None:
-                        del view.oracle.log[asked:]
+                        del view.oracle.log[n_queries:]
         if "failed" in reply:
             raise replies.error(reply)
         return reply

@@ -169,6 +169,8 @@ def grid_cuts(grid: Grid, counts: NDArray[np.int64], max_bin: int) -> list[NDArr
     cuts = []
     for f, feature_counts in enumerate(split_counts(grid, counts)):
         cells = np.flatnonzero(feature_counts)
+        # Occupied cells take the role of points. A bin that starts at cell k has the border before
+        # it.
         starts = choose_cuts(cells, feature_counts[cells], max_bin) - 1 if len(cells) else cells
         cuts.append(np.append(grid.borders[f][starts], upper_sentinel(grid.high[f])))
     return cuts

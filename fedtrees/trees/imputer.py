@@ -212,6 +212,7 @@ class Imputer:
         tried = {ridge: said(ridge, False) for ridge in _RIDGES}
         best = min(tried, key=lambda r: off(tried[r]))
         with_trees = said(best, True)
+        # Trees are used only for a clear improvement.
         helped = off(with_trees) < 0.99 * off(tried[best])
         found = with_trees if helped else tried[best]
         spread = max(off(found), 1e-9 * max(float(x.std()), 1e-9))
@@ -237,6 +238,7 @@ class Imputer:
         levels, code = np.unique(own.X[:, self._columns], axis=0, return_inverse=True)
         code, k = code.reshape(-1), len(levels)
         A, B = self._designs(own, rows)
+        # The marginal distribution with half a pseudo-count per class, so that no probability is 0.
         margin = (np.bincount(code, minlength=k) + 0.5) / (len(code) + 0.5 * k)
         if self._mixture is None:
             self._mixture = self._mixed(code, k, A, own, margin)

@@ -103,6 +103,7 @@ def choose_cuts(points: NDArray[Any], weights: NDArray[np.int64], max_bin: int) 
         return points[1:]
     below = np.cumsum(weights)  # rows up to and including each point
     targets = np.arange(1, max_bin) * (int(below[-1]) / max_bin)
+    # The bin that follows the point with the target rank starts at the next point.
     reached = np.unique(np.searchsorted(below, targets, side="left"))
     return points[reached[reached < len(points) - 1] + 1]
 
@@ -151,6 +152,7 @@ def merge_sketches(
             continue
         points, group = np.unique(all_points, return_inverse=True)
         weights = np.zeros(len(points), dtype=np.int64)
+        # Equal points of several parties are combined.
         np.add.at(weights, group, counts)
         cuts.append(np.append(choose(points, weights, max_bin), upper_sentinel(points[-1])))
         minimum.append(lower_sentinel(np.nanmin([s.low[f] for s in sketches])))

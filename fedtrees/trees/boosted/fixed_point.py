@@ -133,4 +133,5 @@ def bits_for(size: float, rows: float) -> int:
     if not 0 < size < math.inf:
         return FIXED_POINT_BITS
     fine = FIXED_POINT_BITS - min(0, math.ceil(math.log2(size)))
+    # A sum of at most 2^61 units leaves bits of an int64 in reserve.
     return min(fine, 61 - math.ceil(math.log2(size * rows)))

@@ -111,6 +111,7 @@ def _scan(
                 if backward == 0:
                     complete = True
                     for k in range(n_outputs):
+                        # Without missing values, the backward scan finds the same splits.
                         if side[k, 0] != total[k, 0] or side[k, 1] != total[k, 1]:
                             complete = False
                     if complete:

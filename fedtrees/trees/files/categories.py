@@ -239,6 +239,7 @@ def _split_by_sets(forest: Forest, column: int, codes: NDArray[np.intp]) -> Fore
                 chosen = np.flatnonzero(old[node])
                 right = codes[chosen[chosen < len(codes)]]
             else:
+                # A threshold sends all codes that are not below it to the right.
                 right = codes[int(np.clip(np.ceil(cut), 0, len(codes))) :]
             sets[node, right if len(right) else [beyond]] = True
         threshold = tree.threshold.copy()

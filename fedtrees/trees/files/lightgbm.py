@@ -302,6 +302,7 @@ def _decisions(
             "model takes zeros as missing (zero_as_missing) and sends them apart from the numbers "
             "next to them; train it with zero_as_missing=false, missing values as NaN"
         )
+    # Move the threshold so that the small numbers that count as zero go with the missing values.
     with_zeros = np.maximum(threshold, float(_ALMOST_ZERO))
     without_zeros = np.minimum(threshold, _BELOW_ZERO)
     cut = np.where(zero, np.where(default_left, with_zeros, without_zeros), threshold)

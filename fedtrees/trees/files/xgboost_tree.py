@@ -224,6 +224,7 @@ def read_tree(
     _check_contents(columns[~leaf], condition, leaf, n_features)
     g = None
     if eta is not None and reg_lambda is not None:
+        # Inverse of the leaf weight -g / (h + lambda).
         g = -np.where(leaf, condition / eta, weights) * (h + reg_lambda)
     return Tree(
         feature=np.where(leaf, -1, columns).astype(np.int32),

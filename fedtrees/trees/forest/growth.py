@@ -167,6 +167,7 @@ def _search(
         s.places[tried] = draw_feature(key, s.order, tried)
         f = s.order[tried]
         tried += 1
+        # Listing the occupied bins by a loop over all bins only pays off for nodes with many rows.
         if rows.shape[0] * 2 > missing:
             n_codes = _count_all(columns[f], missing, rows, n_classes, s.sums, s.codes)
         else:
@@ -185,14 +186,15 @@ def _search(
             )  # fmt: skip
             if best > before:
                 chosen = f
+        # Clear only the counts that this feature changed.
         s.codes[n_codes] = missing
         for i in range(n_codes + 1):
             for k in range(n_classes):
                 s.sums[s.codes[i] * n_classes + k] = 0
     for j in range(tried - 1, -1, -1):  # restore the order from which every node starts
-        kept = s.order[j]
+        feature = s.order[j]
         s.order[j] = s.order[s.places[j]]
-        s.order[s.places[j]] = kept
+        s.order[s.places[j]] = feature
     return chosen
 
 

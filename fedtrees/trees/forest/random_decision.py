@@ -254,6 +254,7 @@ def _draw(
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # fmt: skip
     """Draw a column with open splits at every node, and one of its open splits."""
+    # The path has decided all splits of these nodes, so that any split is drawn.
     stuck = ~np.any(high > low, axis=1, keepdims=True)
     low, high = np.where(stuck, 0, low), np.where(stuck, sizes, high)
     ahead = np.cumsum(high > low, axis=1)

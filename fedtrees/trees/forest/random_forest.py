@@ -204,6 +204,8 @@ def keep_best_splits(tree: ClassTree, max_leaf_nodes: int) -> ClassTree:
         raise DataError("the best splits are found by class counts, which this tree does not keep")
     n = tree.counts.sum(axis=1)
     purity = np.sum(tree.counts.astype(np.float64) ** 2, axis=1) / np.maximum(n, 1)
+    # rows * Gini is the number of rows minus the purity, so that the decrease is a difference of
+    # purities.
     gain = np.where(tree.feature < 0, 0, purity[tree.left] + purity[tree.right] - purity)
     selected = np.zeros(len(tree), dtype=bool)
     queue = [(-float(gain[0]), 0)] if tree.feature[0] >= 0 else []

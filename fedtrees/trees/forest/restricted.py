@@ -67,6 +67,7 @@ def _best(
     """
     missing = bool(absent.any())
     below = np.cumsum(bins[codes], axis=0)
+    # Missing values are tried on the right, then on the left.
     sides = [below, below + absent] if missing else [below]
     best, at, rows = -1.0, (0, False), total
     for missing_left, side in enumerate(sides):

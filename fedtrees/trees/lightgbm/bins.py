@@ -114,6 +114,7 @@ def _around_zero(
     bounds: list[float] = []
     if left.any() and max_bin > 1:
         rows, zero = counts[left].sum(), counts[~left & ~right].sum()
+        # Negative and positive values divide the bins in proportion to their rows.
         share = max(1, int(float(rows) / float(counts.sum() - zero) * (max_bin - 1)))
         bounds = _greedy(distinct[left], counts[left], share, int(rows), least)
         bounds[-1] = -ZERO32

@@ -103,8 +103,8 @@ class Growing:
         for k, index in enumerate(pair):
             if index >= 0:
                 best = None
-                for found in told:
-                    split = found[k]
+                for machine_splits in told:
+                    split = machine_splits[k]
                     if split is not None and split.beats(best):
                         best = split
                 self.leaves[index].best = best

@@ -126,6 +126,7 @@ def best_split(
         Whether the last bin contains missing values, which can go to either side.
     """
     both = missing and len(sums) > 2
+    # LightGBM does not store bin 0 if it is the most frequent one.
     start = 1 if frequent == 0 else 0
     padded_leaf = LeafTotals(leaf.gradient, leaf.hessian + 2 * EPSILON, leaf.rows)
     best = _search(feature, sums, padded_leaf, limits, True, both)
