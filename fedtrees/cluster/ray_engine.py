@@ -61,7 +61,7 @@ class RayEngine:
 
     def __init__(self, on: str, runner: Runner, settings: Sequence[Any], workers: int) -> None:
         address = address_of(on)
-        # with Ray's niceness of 15, a job may never start on a busy machine
+        # With Ray's niceness of 15, a job may never start on a busy machine.
         os.environ.setdefault("RAY_worker_niceness", "0")
         import ray
 

@@ -54,7 +54,7 @@ class Known:
     exact: bool
     classes: int  # number of classes of the target, 0 if it is numeric
     parameters: Mapping[str, Any]  # public parameters of the protocol
-    # by reply type, the number of parties whose noise shares a sum must contain to be opened
+    # By reply type, the number of parties whose noise shares a sum must contain to be opened.
     shares: Mapping[type[Message], int]
 
 
@@ -75,7 +75,7 @@ class Wire:
     # ``seal(names, how, why)`` requests the protected replies of the parties. ``how`` contains the
     # arguments of their `Closing.seal`.
     seal: Callable[[Iterable[str], Mapping[str, Any], str], dict[str, Message]]
-    # randomness of the simulated network, for example of lost messages, independent of all parties
+    # Randomness of the simulated network, for example of lost messages, independent of all parties.
     streams: Streams
     # Smallest number of replies whose sum may be opened: the number of noise shares that add up to
     # the claimed noise.

@@ -311,7 +311,7 @@ class LargestRemainders(Channel):
         steps = x * 10.0**self.decimals
         cut = np.floor(steps + 1e-9)
         short = np.round(steps.sum(axis=-1) - cut.sum(axis=-1)).astype(np.int64)
-        # rank of each remainder within its record, 0 for the largest
+        # Rank of each remainder within its record, 0 for the largest.
         place = np.argsort(np.argsort(cut - steps, axis=-1, kind="stable"), axis=-1)
         return np.asarray((cut + (place < short[..., None])) / 10.0**self.decimals)
 

@@ -63,7 +63,7 @@ class Composition:
 
     @property
     def proven(self) -> bool:
-        """Whether every part requires a proof that encrypted summands are clipped."""
+        """Whether no part forgoes the proof that encrypted summands are clipped."""
         return all(p.proven for p in self.parts)
 
     @property

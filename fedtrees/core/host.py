@@ -142,7 +142,7 @@ class Host:
         self._closing: Closing | None = None
         self._sums = bool(agreement.summed or agreement.defense.summed)
         self._rows = None if held is None or held.weight is not None else len(held)
-        # the rows are stored only for defenses that read them
+        # The rows are stored only for defenses that read them.
         reads = any(part.reads_rows for part in agreement.defense.parts)
         self.context = Context(
             party=name,

@@ -247,7 +247,7 @@ def check_own(name: str, held: LocalData, schema: Schema) -> None:
     if (np.diff(held.columns) <= 0).any():
         raise DataError(f"{name!r} names its columns out of order; sort them as the schema")
     complete = [c < len(schema.features) and schema.features[c].complete for c in held.columns]
-    # one column at a time, because a mask of all columns needs a quarter of the table's memory
+    # One column at a time, because a mask of all columns needs a quarter of the table's memory.
     for k in np.flatnonzero(complete):
         if np.isnan(held.X[:, k]).any():
             column = int(held.columns[k])

@@ -179,7 +179,7 @@ class LocalNetwork(Network):
         self.reach(host.name, self.line(host))
         self._hosts[host.name] = host
         with acting(host.party):
-            # a weak reference, so that a party gives no access to another one
+            # A weak reference, so that a party gives no access to another one.
             host.party.net = proxy(self)
 
     def reach(self, name: str, line: Host | Far) -> None:

@@ -140,7 +140,7 @@ def _importances(tree: ClassTree, n_features: int) -> NDArray[np.float64]:
         )
     counts = tree.counts.astype(np.float64)
     rows = counts.sum(axis=1)
-    # number of rows times Gini impurity
+    # Number of rows times Gini impurity.
     impurity = rows - (counts**2).sum(axis=1) / np.maximum(rows, 1)
     inner = np.flatnonzero(tree.feature >= 0)
     gain = impurity[inner] - impurity[tree.left[inner]] - impurity[tree.right[inner]]

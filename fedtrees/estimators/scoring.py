@@ -88,7 +88,7 @@ class Leakage:
             cell = AttackCell(setting, train, threat, self.attack)
             rows = evaluate_attack(cell, federation, training, line).rows
         except Unfit as why:
-            # without a defense, the attack does not support this training at all
+            # Without a defense, the attack does not support this training at all.
             if not training.defense.parts:
                 raise UsageError(f"{self.attack} does not apply to {threat}: {why}") from why
             return None

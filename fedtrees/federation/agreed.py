@@ -27,7 +27,7 @@ from fedtrees.protocols.training import agreed
 SERVER = "server"
 #: Range of `round_timeout` in seconds. A frame takes milliseconds, and no round takes a day.
 TIMEOUTS = (1.0, 86_400.0)
-# largest absolute value of a declared range or cut point, because values are float32
+# Largest absolute value of a declared range or cut point, because values are float32.
 MOST_VALUE = 3.4e38
 
 
@@ -104,7 +104,7 @@ class Agreed:
                     "the name in the certificate of the site"
                 )
         expected = self.made.holder_names(len(self.parties))
-        # a file does not preserve the order, which is that of the protocol
+        # A file does not preserve the order, which is that of the protocol.
         if {*self.parties} == {*expected}:
             object.__setattr__(self, "parties", {n: self.parties[n] for n in expected})
         else:
@@ -346,7 +346,7 @@ def load(path: str | Path) -> Agreed:
         values = tomllib.loads(Path(path).read_text("utf-8"))
     except OSError as err:
         raise UsageError(f"{path}: {err.strerror or err}; give the federation's file") from err
-    # invalid TOML or UTF-8, too many digits, or nested too deep
+    # Invalid TOML or UTF-8, too many digits, or nested too deep.
     except (ValueError, RecursionError) as err:
         raise UsageError(f"{path}: no TOML file ({short(err, 200)})") from err
     return read(values, str(path))

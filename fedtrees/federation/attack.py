@@ -222,7 +222,7 @@ def _case(view: View, held: Mapping[str, LocalData], model: object) -> Case | No
     begin, by_name = 0, {}
     all_features = view.schema.features
     for name, local_data in order.items():
-        # parties with all columns have different rows, so that their ids are made distinct
+        # Parties with all columns have different rows, so that their ids are made distinct.
         horizontal = len(local_data.columns) == len(all_features)
         ids = local_data.ids + (begin if horizontal else 0)
         by_name[name] = LocalData(ids, local_data.columns, local_data.X, local_data.y)

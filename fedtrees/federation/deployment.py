@@ -275,7 +275,7 @@ class _Heard(threading.Thread):
             with suppress(Exception):  # errors of NVFlare: the server counts as silent
                 self.status = str(self._session.get_job_status(self.job_id)).upper()
                 reply = self._session.show_stats(self.job_id, SERVER)
-                # statistics of the process of the job, empty if it hangs
+                # Statistics of the process of the job, empty if it hangs.
                 stats = reply.get(SERVER) or {}
                 self._begun |= bool(stats)
                 self.said = stats.get(SAID, {}).get("said", self.said)

@@ -42,7 +42,7 @@ def _sender(federation: Agreed, proxies: Any, *, secure: bool) -> Send:
         site, begun = federation.site(party), time.monotonic()
         try:
             answer = by_site[site](timeout=seconds, secure=secure).call(blob=blob)
-        # an error of NVFlare, because errors of a site are returned in a frame
+        # An error of NVFlare, because errors of a site are returned in a frame.
         except Exception as err:
             why = _why(err, time.monotonic() - begun, seconds)
             raise PartyError(f"{party!r} at {site!r} {why}") from err

@@ -381,7 +381,7 @@ class Site:
         self._out = run_folder(self._out, federation)
         self._log = Log(self._out, federation, party, rows)
         streams = Streams(federation.seed, federation.noise_from)
-        # the client side of the ideal functionality is not used, because no reply is summed
+        # The client side of the ideal functionality is not used, because no reply is summed.
         aggregation = federation.composed.aggregation() or IdealSum()
         host = seated(
             protocol,

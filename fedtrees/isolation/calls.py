@@ -26,7 +26,7 @@ _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 # From linux/bpf_common.h, linux/seccomp.h and linux/prctl.h.
 _LOAD, _AND, _IF_EQUAL, _RETURN = 0x20, 0x54, 0x15, 0x06
 _IF_AT_LEAST = 0x35
-# the last two return EPERM and ENOSYS
+# The last two return EPERM and ENOSYS.
 _PERMIT, _REFUSE, _MISSING = 0x7FFF0000, 0x00050001, 0x00050026
 _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16
 _SET_SECCOMP, _FILTER, _NO_NEW_PRIVILEGES = 22, 2, 38

@@ -53,7 +53,7 @@ def close_disk(readable: Iterable[str | Path], writable: Iterable[str | Path]) -
     rights = (1 << _RIGHTS.get(offered, 15)) - 1
     tcp, scopes = _TCP * (offered >= 4), _SCOPES * (offered >= 6)
     attributes = struct.pack("=QQQ", rights, tcp, scopes)
-    # number of bytes that this version reads
+    # Number of bytes that this version reads.
     size = 8 if offered < 4 else 16 if offered < 6 else 24
     rules = _call(_CREATE_RULESET, attributes, ctypes.c_size_t(size), ctypes.c_uint32(0))
     if rules < 0:

@@ -50,8 +50,8 @@ def prepare() -> None:
         except (AttributeError, TypeError, OSError):
             return
     if loaded:
-        # garbage collection in a copy then skips these objects, so that their memory pages are not
-        # copied
+        # Garbage collection in a copy then skips these objects, so that their memory pages are not
+        # copied.
         gc.freeze()
 
 

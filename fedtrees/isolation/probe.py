@@ -109,7 +109,7 @@ def _refused(attempt: Callable[[], object]) -> bool:
         attempt()
     except PermissionError:
         return True
-    # it fails for another reason, so that it may succeed with other arguments
+    # It fails for another reason, so that it may succeed with other arguments.
     except OSError as err:
         return err.errno == errno.ENOSYS
     return False

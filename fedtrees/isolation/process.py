@@ -43,7 +43,7 @@ _THREADS = (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS",
 )  # fmt: skip
 _FORKS = hasattr(os, "fork") and hasattr(socket, "send_fds")
-# exit status of a process that used up its CPU time
+# Exit status of a process that used up its CPU time.
 _CPU_TIME_USED = -signal.SIGXCPU if hasattr(signal, "SIGXCPU") else None
 _START = "from fedtrees.isolation.child import main; main()"
 

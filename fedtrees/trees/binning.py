@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from fedtrees.core.compilation import kernel
 from fedtrees.core.errors import DataError, check_whole
 
-# largest number of bins of a feature, so that a code and the marker of a missing value fit in 16
-# bits
+# Largest number of bins of a feature, so that a code and the marker of a missing value fit in 16
+# bits.
 MOST_BINS = 65534
 _MARGIN = np.float32(1e-5)  # XGBoost's distance between the extreme values and the outermost cuts
 
@@ -268,7 +268,7 @@ def _bin(
             for i in range(m):
                 x[i] = X[begin + i, f]
                 low[i] = 0
-            # the last border is no limit: values above it belong to the last bin
+            # The last border is no limit: values above it belong to the last bin.
             left = borders.shape[0] - 1
             while left > 0:
                 half = np.uint32((left + 1) >> 1)
@@ -293,7 +293,7 @@ def check_rows(X: NDArray[Any], n_features: int | None = None) -> NDArray[np.flo
     if X.ndim != 2 or (n_features is not None and X.shape[1] != n_features):
         shape = "(n, d)" if n_features is None else f"(n, {n_features})"
         raise DataError(f"expected rows of shape {shape}, got {X.shape}")
-    # values too large for float32 become infinite and are reported below
+    # Values too large for float32 become infinite and are reported below.
     with np.errstate(over="ignore"):
         X32 = np.ascontiguousarray(X, dtype=np.float32)
     if np.isinf(X32).any():

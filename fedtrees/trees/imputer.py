@@ -26,7 +26,7 @@ from fedtrees.trees.sketch import quantile_cuts
 
 Floats = NDArray[np.float64]
 _GROWN = TreeParams(trees=20, max_depth=3, learning_rate=0.2)
-# a fold may lack a class, so that the start must not depend on the labels
+# A fold may lack a class, so that the start must not depend on the labels.
 _CLASSES = replace(_GROWN, base_score=0.5)
 _FOLDS, _RIDGES, _MIXTURES = 3, (0.1, 1.0, 10.0, 100.0), (0.0, 0.25, 0.5, 0.75, 1.0)
 _FEW = 12  # largest number of distinct values of a number that is treated as a category

@@ -149,7 +149,7 @@ class Continuation:
     # Smallest number of rows on each side of a split. 0: only `min_child_weight` limits splits. A
     # round whose sample has fewer rows uses none.
     least_rows: int = 0
-    # streams from which column samples are drawn, by default `streams`
+    # Streams from which column samples are drawn, by default `streams`.
     columns: Streams | None = None
     # Binary places of all sums. None: as many as possible, chosen in every round. This is allowed
     # only if no other party has to use the same number.

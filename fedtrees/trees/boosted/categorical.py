@@ -166,7 +166,7 @@ def _gains(
 ) -> NDArray[np.float32]:
     """Return the gain of every candidate, 0 if a child is too light, shape (n_nodes, m)."""
     left = totals[:, None] - right
-    # overflows and divisions by 0 give gains that are refused below
+    # Overflows and divisions by 0 give gains that are refused below.
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         gain = node_gains(left, params, bits) + node_gains(right, params, bits)
         gain -= node_gains(totals, params, bits)[:, None]

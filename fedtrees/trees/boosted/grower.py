@@ -35,7 +35,7 @@ class _Candidates:
 
     def where(self, chosen: NDArray[Any]) -> _Candidates:
         """Return some of the nodes (mask or indices)."""
-        # histograms are large, so that unnecessary copies are avoided
+        # Histograms are large, so that unnecessary copies are avoided.
         if chosen.dtype == bool and chosen.all():
             return self
         return _Candidates(
@@ -216,7 +216,7 @@ class TreeGrower:
         """
         # Depth-wise, all open nodes have the same depth.
         if self.depths[0] + 1 == self._params.max_depth:
-            # the children will be leaves, and copies of the widest level are the largest
+            # The children will be leaves, and copies of the widest level are the largest.
             hist = None
         candidates = _Candidates(self.nodes, self.sums, self.depths, splits, hist)
         inner = splits.feature >= 0

@@ -67,7 +67,7 @@ def _scan(
             root += _gain(total[k, 0] * unit_g, total[k, 1] * unit_h, reg_lambda, alpha)
         best = np.float32(0)
         for f in range(offsets.shape[0] - 1):
-            # missing values go right in the forward scan and left in the backward scan
+            # Missing values go right in the forward scan and left in the backward scan.
             for backward in range(2):
                 side[:] = 0
                 for step in range(offsets[f + 1] - offsets[f]):

@@ -38,7 +38,7 @@ class Workers:
         if threads < 1:
             raise UsageError(f"threads={threads!r}: give a whole number of 1 or more")
         self._threads = threads
-        # the calling thread is one of the threads
+        # The calling thread is one of the threads.
         self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None
 
     def __enter__(self) -> Workers:

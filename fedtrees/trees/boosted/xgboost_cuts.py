@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fedtrees.trees.binning import Cuts, check_max_bin, check_rows, lower_sentinel
 from fedtrees.trees.sketch import POINTS_PER_BIN
 
-# relative distance of the last cut from the largest value, which XGBoost adds in float64
+# Relative distance of the last cut from the largest value, which XGBoost adds in float64.
 _BEYOND = 1e-5
 
 

@@ -222,7 +222,7 @@ def _split_by_sets(forest: Forest, column: int, codes: NDArray[np.intp]) -> Fore
 
     `codes` is an int array, shape (K,): the new code of each old one.
     """
-    # the code of no category, because XGBoost does not accept an empty set
+    # The code of no category, because XGBoost does not accept an empty set.
     beyond = int(codes.max()) + 1
 
     def rewritten(tree: Tree) -> Tree:

@@ -274,7 +274,7 @@ def _array(archive: zipfile.ZipFile, item: zipfile.ZipInfo) -> NDArray[Any]:
         raise ValueError(f"{item.filename!r} has a header of version {version}")
     try:
         shape, fortran, kind = _HEADERS[version](file)
-    # raised by Python's parser for a header that is nested too deep or truncated
+    # Raised by Python's parser for a header that is nested too deep or truncated.
     except (MemoryError, TokenError) as error:
         raise ValueError(f"the header of {item.filename!r} is not NumPy's") from error
     n_bytes = len(file.getbuffer()) - file.tell()

@@ -17,8 +17,8 @@ from fedtrees.core.formats import no_local_file
 MAX_MODEL_BYTES = 2**30
 _BLOCK = 2**20
 # Largest number of levels of a tree. Each split of a training divides the rows, so that no trained
-# tree has this depth. Algorithms that follow the path to every leaf need time that grows with the
-# square of the depth.
+# tree has this depth. Algorithms that follow the path to every leaf would need time that grows with
+# the square of the file size.
 MOST_LEVELS = 2**12
 
 

@@ -57,7 +57,7 @@ def from_sklearn(estimator: Any) -> RandomForest:
             "not taken: a forest's trees count alike and know all columns; give a "
             "RandomForestClassifier, or bagging with max_features=1.0"
         )
-    # bagging draws rows before the trees are fitted
+    # Bagging draws rows before the trees are fitted.
     draws = hasattr(estimator, "estimators_features_")
     return RandomForest(tuple(_tree(t, not draws) for t in fitted))
 
@@ -89,7 +89,7 @@ def _tree(tree: Any, distinct: bool) -> ClassTree:
         np.where(leaf, False, tree.missing_go_to_left[at].astype(bool)),
         share,
         counts if integral else None,
-        # forests draw rows by weights: the number of rows with positive weight
+        # Forests draw rows by weights: the number of rows with positive weight.
         tree.n_node_samples[at].astype(np.int64) if distinct else None,
     )
 

@@ -113,8 +113,8 @@ def to_xgboost_json(
         },
         "objective": _written_objective(forest.objective),
     }
-    # XGBoost 2.1 and all other versions read the format of 2.1. A file with a version from 3.1 to
-    # 3.3 is expected to contain the names of categories that these versions cut at wrong positions
+    # All versions of XGBoost read the format of 2.1. A file with a version from 3.1 to 3.3 is
+    # expected to contain the names of categories that these versions cut at wrong positions
     # (`read_categories`).
     newest = [3, 4, 0] if categories else [3, 1, 0]
     return {"version": newest if "[" in score else [2, 1, 0], "learner": learner}

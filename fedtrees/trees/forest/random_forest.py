@@ -249,7 +249,7 @@ def _cut_back(tree: ClassTree, kept: NDArray[np.bool_]) -> ClassTree:
     alive[0] = True
     alive[tree.left[kept]] = True
     alive[tree.right[kept]] = True
-    # the order of the nodes, and with it pairs and levels, is unchanged
+    # The order of the nodes, and with it pairs and levels, is unchanged.
     number = np.cumsum(alive) - 1
     inner = kept[alive]
 

@@ -71,8 +71,8 @@ def _best(
     sides = [below, below + absent] if missing else [below]
     best, at, rows = -1.0, (0, False), total
     for missing_left, side in enumerate(sides):
-        # without missing values, or with missing values on the left, a split after the last bin
-        # leaves no rows on the right
+        # Without missing values, or with missing values on the left, a split after the last bin
+        # leaves no rows on the right.
         side = side[: len(codes) - (not missing or missing_left == 1)]
         rest = total - side
         n_left, n_right = side.sum(axis=1), rest.sum(axis=1)

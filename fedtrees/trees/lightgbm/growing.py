@@ -184,7 +184,7 @@ class Growing:
             tree.feature[k], tree.gain[k] = split.feature, split.gain
             tree.left[k], tree.right[k] = place[left], place[right]
             tree.threshold[k] = next_float32(np.array([bound]))[0]
-            # without a separate bin, a missing value counts as 0
+            # Without a separate bin, a missing value counts as 0.
             tree.default_left[k] = split.default_left if mapper.missing else bound >= 0
         for leaf, value in zip(self.leaves, values, strict=True):
             tree.value[place[leaf.node]] = value

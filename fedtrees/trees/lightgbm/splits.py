@@ -155,7 +155,7 @@ def _search(
     counts = np.floor(sums[:, 1] * factor + 0.5).astype(np.int64)
     first = np.array([0.0, EPSILON])
     if not back and missing and start:
-        # the missing sums are the difference of the leaf and all other bins
+        # The missing sums are the difference of the leaf and all other bins.
         all_rows = [leaf.gradient, leaf.hessian - EPSILON]
         first = np.subtract.accumulate([all_rows, *sums[1:]])[-1]
         rows = leaf.rows - counts[1:].sum()
