@@ -335,7 +335,7 @@ class Chain(Channel):
         return np.asarray(lo, dtype=np.float64), np.asarray(hi, dtype=np.float64)
 
     def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
-        """Return the log mass of every cell, see `Channel.log_mass`.
+        """Return the log mass of every cell, as defined in `Channel`.
 
         It is exact if at most one part is random. With more random parts it is an average over 512
         draws of all parts before the last random one. Deterministic parts after that are replaced
@@ -434,7 +434,7 @@ class SumOf(Channel):
         return lo + self.n * least, hi + self.n * greatest
 
     def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
-        """Return the log mass given the true sum, see `Channel.log_mass`.
+        """Return the log mass given the true sum, as defined in `Channel`.
 
         Parameters
         ----------

@@ -95,7 +95,7 @@ class Rounding(Channel):
         return -step if self.random else -step / 2, step if self.random else step / 2
 
     def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
-        """Return the log mass of the multiples in the box, see `Channel.log_mass`.
+        """Return the log mass of the multiples in the box, as defined in `Channel`.
 
         Parameters
         ----------

@@ -11,7 +11,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.rows import COLUMNS
 
 Klass = Literal["person", "guess", "group", "utility", "cost", "meta", "diagnostic"]
-#: Severity of plug-in measures that declare none. The least severe leak is reported last.
+#: Severity of measures that declare none, for example those of plug-ins. They are reported last.
 LAST = 1000
 
 
@@ -31,9 +31,9 @@ class Measure:
         Value of a perfect guess or model: 1 for a share, 0 for an error, infinity if a higher value
         is always better. None if no direction is better, for example for a count.
     klass : str
-        For a leak, the affected party: a ``person``, a ``guess`` about persons, or a ``group``.
-        Other measures are the ``utility`` of a model, a ``cost``, ``meta`` (about the scoring) or
-        ``diagnostic`` (about an attack).
+        For a leak, the subject of the leaked information: a ``person``, a ``guess`` about persons,
+        or a ``group``. Other measures are the ``utility`` of a model, a ``cost``, ``meta`` (about
+        the scoring) or ``diagnostic`` (about an attack).
     part : str
         Meaning of the column ``part``, "" if it is empty.
     slot : str

@@ -58,7 +58,7 @@ def prepare() -> None:
 def _load(kernel: Any) -> int:
     """Load the stored code of a kernel that was written since the last call.
 
-    Return the number of types.
+    Return the number of signatures.
     """
     cache = kernel._cache
     index = Path(cache._cache_file._index_path)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import DataError
 
 # One unit is 2^-30. A float32 of absolute value 2^-7 or more is then represented exactly. The error
-# of a smaller one is at most 2^-31. With |g| <= 1, the sum of 2^33 rows fits an int64.
+# of a smaller one is at most 2^-31. With |g| <= 1, the sum of fewer than 2^33 rows fits an int64.
 FIXED_POINT_BITS = 30
 
 # Binary places of a gradient with weight 1, so that residuals up to 2^12 fit an int64.
@@ -52,7 +52,8 @@ def to_fixed(values: NDArray[Any], bits: int | Bits = FIXED_POINT_BITS) -> NDArr
     return units
 
 
-# Bits of a number of units that `saturated` returns, so that a sum of eight of them fits an int64.
+# Bits of the largest number of units that `saturated` returns, so that a sum of seven such numbers
+# fits an int64.
 _LARGEST_BITS = 60
 
 
