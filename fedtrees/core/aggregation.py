@@ -219,6 +219,7 @@ class IdealSum(Aggregation):
     def digest(self, message: Message) -> bytes:
         """Return the digest of a message, computed once for all receivers of a broadcast."""
         if self._last[0] is not message:
+            # A broadcast is digested once, and not once per receiver.
             self._last = message, digest_of(message)
         return self._last[1]
 
@@ -283,6 +284,7 @@ class IdealOpening(Opening):
         EquivocationError
             If the parties received different messages from the server.
         """
+        # With a single reply, the sum would be this reply.
         if len(waiting) < 2 <= len(wire.known.parties):
             raise ProtocolError(
                 f"a sum of {', '.join(waiting)} alone is no sum; ask all "
@@ -396,6 +398,7 @@ def from_whole(
     if dtype.kind != "f":
         return sums.reshape(shape).astype(dtype, copy=False)
     totals = []
+    # Python integers have no overflow, so that the digits of a sum need no carry.
     for digits in sums.reshape(-1, _DIGITS).tolist():
         numerator = 0
         for digit in digits:

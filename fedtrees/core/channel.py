@@ -257,6 +257,7 @@ class Channel(Change):
             raise NotImplementedError(f"{type(self).__name__} must define log_mass")
         # Compare in the space of x: a value that is computed again can differ from the sent float
         # in its last bits.
+        # A deterministic channel sends a value in the interval if and only if x is in its preimage.
         first, last = self.preimage(lo, hi)
         return np.where(((first <= x) & (x <= last)).all(axis=-1), 0.0, -np.inf)
 
@@ -267,6 +268,7 @@ class Channel(Change):
         variance is infinite if the preimage of y is unbounded.
         """
         lo, hi = self.bounds(y)
+        # The variance of a uniform distribution is the squared width divided by 12.
         ends = np.isfinite(lo) & np.isfinite(hi)
         lo, hi = np.where(ends, lo, y), np.where(ends, hi, y)
         return (lo + hi) / 2, np.where(ends, (hi - lo) ** 2 / 12, np.inf)
@@ -493,6 +495,7 @@ def chained(changes: Iterable[Change], parties: int = 1) -> Channel | None:
     all_changes = list(changes)
     parts: Sequence[Channel] = [c for c in all_changes if isinstance(c, Channel)]
     if parts and parties > 1:
+        # Every party applies the channels to its contribution before the sum.
         parts = [SumOf(parts[0] if len(parts) == 1 else Chain(tuple(parts)), parties)]
     if parties > 1:
         # Shares of noise are defined for the sum only, so that they follow the sum of the parts.

@@ -206,6 +206,7 @@ class Declared:
     @classmethod
     def of(cls, held: LocalData, key: bytes = b"") -> Declared:
         """Describe local data. The parties that have rows must use the same secret `key`."""
+        # Without the key, ids could be guessed from the digest.
         order = hashlib.blake2b(held.ids.tobytes(), key=key, digest_size=16).digest()
         columns = tuple(held.columns.tolist())
         return cls(len(held), columns, held.y is not None, held.weight is not None, order)

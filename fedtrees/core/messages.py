@@ -175,6 +175,7 @@ class Message:
                 f"two message types are called {cls.__name__!r} ({registered.__module__} and "
                 f"{cls.__module__}); rename one"
             )
+        # Traits are not inherited, because a subclass may reveal more.
         if "traits" not in vars(cls):
             cls.traits = frozenset()
         _TYPES[cls.__name__] = cls
@@ -228,6 +229,7 @@ def frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     The memory of the copy belongs to a ``bytes`` object, which is why numpy refuses
     ``flags.writeable = True``.
     """
+    # Python objects could be changed by their owner after the message was sent.
     if array.dtype.hasobject:
         raise ProtocolError("a message cannot carry an array of Python objects; use numbers")
     if array.size == 0:
@@ -242,6 +244,7 @@ def frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def message_type(name: str) -> type[Message] | None:
     """Return the message class of this name, None if no installed module defines it."""
+    # The family that defines the type may not be imported yet.
     if name not in _TYPES:
         load_families()
     return _TYPES.get(name)

@@ -126,6 +126,7 @@ class Transcript:
         """
         total: Counter[tuple[str, str]] = Counter()
         for d in self.deliveries:
+            # Neither an opened sum nor the released model is sent during the training.
             if d.receivers == (d.sender,) or d.receivers == (PUBLIC,):
                 continue
             total[self.direction(d), type(d.message).__name__] += d.nbytes * len(d.receivers)

@@ -78,6 +78,7 @@ class Cuts:
             raise DataError("every feature needs at least one bin and one minimum")
         inner = np.ones(len(values), dtype=bool)
         inner[offsets[:-1]] = False
+        # The first cut of a feature may be smaller than the last one of the feature before.
         if not np.isfinite(values).all() or (np.diff(values, prepend=0)[inner] <= 0).any():
             raise DataError("cut values must be finite and strictly increasing within a feature")
         if self.categorical is not None:
@@ -332,6 +333,7 @@ def bin_rows(X: NDArray[Any], cuts: Cuts) -> Bins:
     if cuts.categorical is not None:
         _check_codes(X, cuts, np.flatnonzero(cuts.categorical))
     missing = int(cuts.n_bins.max())
+    # One byte per code halves the memory that histograms read.
     small = missing < 256 or (missing == 256 and not np.isnan(X).any())
     codes = np.empty(X.shape, dtype=np.uint8 if small else np.uint16)
     _bin(X, cuts.values, cuts.offsets, missing, codes)

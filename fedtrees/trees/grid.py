@@ -83,6 +83,7 @@ def first_grid(low: ArrayLike, high: ArrayLike, cells: int, counted: NDArray[np.
     for a, b, by_rank, is_counted in zip(lows, highs, unknown, counted, strict=True):
         if by_rank:
             top = int(float_rank(b))
+            # Borders at equal distances in the order of all float32 numbers.
             inner = of_rank([2 * top * i // cells - top for i in range(1, cells)])
         else:
             inner = np.linspace(float(a), float(b), cells + 1)[1:-1].astype(np.float32)

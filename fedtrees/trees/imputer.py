@@ -184,6 +184,7 @@ class Imputer:
         if line.logged:
             x, values = np.log(x), np.log(np.maximum(values, 1e-30))
         mean = self._predicted(x, A, B, own, rows, line.ridge, line.boosted)
+        # Standardised distance between each value and the prediction.
         z = (values - mean[:, None]) / line.spread
         # A mixture of two normal distributions has heavier tails than one, because large errors are
         # more frequent.
@@ -273,6 +274,7 @@ class Imputer:
         self, code: NDArray[np.int64], k: int, A: Floats, B: Floats, own: Table, rows: Table
     ) -> tuple[Floats, Floats]:
         """Return the probabilities of logistic regression and of trees, shape (n, k) each."""
+        # With a single class in the fold, there is nothing to learn.
         if len(np.unique(code)) < 2:
             sure = np.broadcast_to(np.bincount(code, minlength=k) / len(code), (len(rows), k))
             return sure, sure
@@ -314,6 +316,7 @@ class Imputer:
         A, B = (np.column_stack(p).astype(np.float64) for p in zip(*parts, strict=True))
         mean, spread = A.mean(axis=0), A.std(axis=0)
         spread = np.where(spread > 0, spread, 1.0)
+        # Values far outside the range of the training rows are clipped.
         return (A - mean) / spread, np.clip((B - mean) / spread, -8, 8)
 
 

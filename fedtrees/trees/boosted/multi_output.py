@@ -169,6 +169,7 @@ class MultiOutputGrower:
         self.nodes = self.to_build = nodes
         self._sums = sums
         if self._parents is not None:
+            # The weight of a node is the sum of its hessians over all classes.
             self.to_build = children_to_build(nodes, sums.sum(axis=1))
 
     def _close(self, nodes: NDArray[np.int32], sums: NDArray[np.int64]) -> None:

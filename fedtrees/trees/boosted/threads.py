@@ -50,6 +50,7 @@ class Workers:
 
     def blocks(self, n: int) -> list[slice]:
         """Divide ``n`` rows into equal consecutive blocks: one per thread, fewer for few rows."""
+        # Small blocks cost more than a second thread saves.
         count = max(1, min(self._threads, n // SMALLEST_BLOCK))
         return [slice(n * i // count, n * (i + 1) // count) for i in range(count)]
 

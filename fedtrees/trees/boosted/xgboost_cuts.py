@@ -90,6 +90,7 @@ def _pruned(
     if m <= size:
         return slice(None)
     least = below - held  # smallest rank of a point; `below` is its largest rank
+    # Ranks are compared in doubled form, because a point has a range of ranks.
     reach = least[-1] - below[0]
     targets = 2 * (np.arange(1, size - 1) * reach / (size - 1) + below[0])
     at = np.maximum(np.searchsorted(below + least, targets, side="right") - 1, 1)

@@ -185,6 +185,7 @@ def _numbers_for(
     thresholds: NDArray[np.float32], numbers: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     """Return the number of the first code that is not below each threshold."""
+    # A number above all categories, for thresholds above the last code.
     beyond = np.float32(2) * np.abs(numbers[-1]) + np.float32(1)
     values = np.append(numbers, beyond).astype(np.float32)
     return values[np.clip(np.ceil(thresholds), 0, len(numbers)).astype(np.intp)]

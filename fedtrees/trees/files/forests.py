@@ -238,6 +238,7 @@ def _arrays(path: str | PathLike[str]) -> Iterator[dict[str, NDArray[Any]]]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             items = archive.infolist()
+            # Limits against files that would exhaust the memory when they are unpacked.
             if len(items) > 2 * len(_KINDS):
                 raise ValueError(f"{len(items)} arrays are not those of a forest")
             limit = min(max(_MOST_TIMES * len(data), _SMALL), MAX_MODEL_BYTES)
@@ -278,6 +279,7 @@ def _array(archive: zipfile.ZipFile, item: zipfile.ZipInfo) -> NDArray[Any]:
     except (MemoryError, TokenError) as error:
         raise ValueError(f"the header of {item.filename!r} is not NumPy's") from error
     n_bytes = len(file.getbuffer()) - file.tell()
+    # Arrays of Python objects would require pickle.
     if kind.hasobject or min(shape, default=0) < 0 or math.prod(shape) * kind.itemsize != n_bytes:
         raise ValueError(f"{item.filename!r} is to hold {kind} of shape {shape} in {n_bytes} bytes")
     flat = np.frombuffer(file.getbuffer(), kind, offset=file.tell())

@@ -230,6 +230,7 @@ class _Arrays:
             raise _incomplete("a threshold is NaN or a leaf value not finite")
         inner = np.arange(len(self.feature))
         children = np.concatenate([self.left, self.right])
+        # Every node except the root is the child of exactly one node.
         complete = np.array_equal(np.sort(children), np.arange(1, 2 * len(inner) + 1))
         if not complete or (children <= np.concatenate([inner, inner])).any():
             raise _incomplete("the nodes of a tree do not form a tree")

@@ -61,6 +61,7 @@ def check_depth(left: NDArray[np.integer[Any]], right: NDArray[np.integer[Any]])
     """
     level = np.zeros(1, dtype=np.int64)
     for _ in range(MOST_LEVELS):
+        # All nodes of one level at a time, so that a cycle also ends after `MOST_LEVELS` steps.
         both = np.concatenate([left[level], right[level]])
         level = both[(both >= 0) & (both < len(left))]
         if not len(level):

@@ -53,6 +53,7 @@ class _Decoder:
     def take(self, size: int) -> bytes:
         """Return the next bytes and move the position behind them."""
         end = self.position + size
+        # The first comparison also refuses a negative size.
         if not self.position <= end <= len(self._data):
             raise DataError(f"the UBJSON ends at byte {len(self._data)}, in the middle of a value")
         piece = self._data[self.position : end]

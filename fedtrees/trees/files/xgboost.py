@@ -198,6 +198,7 @@ def _digits(score: np.float32) -> str:
 def _probability(margin: np.float32) -> np.float32:
     """Return the float32 probability whose log-odds, in float32, are closest to the margin."""
     p = sigmoid(np.array([margin], dtype=np.float32))[0]
+    # The rounding of the sigmoid can miss the closest probability by one float32.
     candidates = (p, np.nextafter(p, np.float32(0)), np.nextafter(p, np.float32(1)))
     errors = [
         (abs(float(LOGISTIC.base_margin(q)[0] - margin)), q)
@@ -256,6 +257,7 @@ def from_xgboost_json(
         check_categories(booster["trees"])
         objective, start = _read_objective(learner)
         if learning_rate is not None:
+            # Each of the parallel trees has a leaf value divided by their number.
             learning_rate /= int(booster["gbtree_model_param"]["num_parallel_tree"])
         outputs = objective.n_outputs
         info = np.atleast_1d(np.asarray(booster["tree_info"])).tolist()

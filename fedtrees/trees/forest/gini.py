@@ -213,6 +213,7 @@ def _choose(
             # All rows have the same value, so that the feature cannot split the node.
             if n_codes + (n_absent > 0) < 2:
                 continue
+            # The feature differs among the rows of the node.
             usable[node] = True
             before = best
             best = scan_feature(

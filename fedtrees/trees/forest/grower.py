@@ -125,6 +125,7 @@ class ForestGrower:
         """Request counts for the nodes of a level that can be split."""
         self._levels.append(level)
         p, rows = self._params, level.counts.sum(axis=1)
+        # A node needs enough rows for two leaves, and rows of at least two classes.
         split = (rows >= p.min_samples_split) & (rows >= 2 * p.min_samples_leaf)
         split &= (level.counts.max(axis=1, initial=0) < rows) & (self._depth < p.depth)
         self._asked = np.flatnonzero(split)  # positions within the level
@@ -236,6 +237,7 @@ class _Level:
     def decisions(self, cuts: Cuts, at: NDArray[np.intp]) -> Decisions:
         """Return the splits of some of the nodes."""
         feature, bin = self.feature[at], self.bin[at]
+        # A split between present and missing values is after the last bin.
         bin = np.minimum(bin, cuts.n_bins[feature] - 1)
         nodes = (self.first + at).astype(np.int32)
         threshold = cuts.thresholds(feature, bin)

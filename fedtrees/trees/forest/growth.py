@@ -231,6 +231,7 @@ def _grow(
         for k in range(n_classes):
             total += counts[node, k]
             largest = max(largest, counts[node, k])
+        # Pure, small or deep nodes stay leaves.
         if largest == total or total < max(min_split, 2 * min_leaf) or depth[node] >= max_depth:
             continue
         rows = entries[begin[node] : end[node]]
@@ -298,6 +299,7 @@ def grow_whole_tree(
     """
     entries = pack_rows(labels, weights)
     total = int(weights.sum())
+    # Upper bound of the number of leaves, for allocating the arrays of the tree.
     leaves = max(min(len(entries), total // params.min_samples_leaf), 1)
     if params.depth < 31:
         leaves = min(leaves, 2**params.depth)

@@ -97,6 +97,7 @@ class ForestParams:
         _check_features("max_features", self.max_features)
         _check_features("tree_features", self.tree_features)
         check_flag("bootstrap", self.bootstrap)
+        # A number of rows would not have the same meaning for parties of different size.
         if self.max_samples is not None and not _is_fraction(self.max_samples):
             raise UsageError(
                 f"max_samples={self.max_samples!r}: give a fraction in (0, 1], or none for all "

@@ -184,6 +184,7 @@ def shares(counts: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return class counts as probabilities, float64, shape (k, K), uniform if all counts are 0."""
     totals = counts.sum(axis=1, keepdims=True)
     uniform = np.full(counts.shape, 1.0 / counts.shape[1])
+    # Nodes without rows keep equal shares.
     np.divide(counts, totals, out=uniform, where=totals > 0)
     return uniform
 

@@ -94,6 +94,7 @@ class Growing:
     def ordered(self, pair: tuple[int, int]) -> tuple[int, int]:
         """Return the leaf with fewer rows first, or the right leaf if both have the same number."""
         left, right = pair
+        # Histograms are built for the smaller leaf only. The other one follows by subtraction.
         if right >= 0 and self.leaves[left].sums.rows >= self.leaves[right].sums.rows:
             return right, left
         return pair

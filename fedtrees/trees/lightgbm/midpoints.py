@@ -73,6 +73,7 @@ def values_between(
         return np.zeros(0), np.zeros(0, np.bool_)
     values[-1] = high
     first = _reach(low, cuts, single)
+    # The same bounds, computed from the largest value with all signs changed.
     last = -_reach(-high, -cuts[::-1], single[::-1])[::-1, ::-1]
     least, greatest = np.maximum(first[:, 0], last[:, 0]), np.minimum(first[:, 1], last[:, 1])
     return values, single & (greatest - least <= near)
@@ -86,6 +87,7 @@ def values_from(low: float, cuts: NDArray[np.float64]) -> NDArray[np.float64]:
     values = np.empty(len(cuts) + 1)
     values[0] = low
     for k, cut in enumerate(cuts):
+        # The cut is the mean of the values on both sides.
         values[k + 1] = 2 * cut - values[k]
     near = _ROUNDING * np.abs(values).max()
     lows, highs = np.append(-np.inf, cuts), np.append(cuts, np.inf)

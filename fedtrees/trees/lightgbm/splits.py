@@ -152,6 +152,7 @@ def _search(
     last = len(sums) - 1 - missing  # the last bin with values
     factor = leaf.rows / leaf.hessian
     order = np.arange(last, 0, -1) if back else np.arange(len(sums) - 1)
+    # LightGBM estimates the number of rows of a bin from its hessian.
     counts = np.floor(sums[:, 1] * factor + 0.5).astype(np.int64)
     first = np.array([0.0, EPSILON])
     if not back and missing and start:
