@@ -1,6 +1,7 @@
-"""Attacks: pure functions from a view to a guess.
+"""Attacks that the adversary runs on the messages that its parties saw.
 
-They may import `core`, `messages`, `trees` and `privacy`; never where truth is held.
+An attack is a pure function from a view to a guess. The attacks may import `core`, `messages`,
+`trees` and `privacy`, but never the modules that contain the ground truth.
 """
 
 if __name__ != "fedtrees.attacks":

@@ -1,7 +1,8 @@
-"""`python -m fedtrees.benchmarks.artifact [NAME ...]`: run the claims of ``ARTIFACT-APPENDIX.md``.
+"""Check the claims of ``ARTIFACT-APPENDIX.md`` by running their commands.
 
-In a clone. Prints a line for each claim, pass or fail; the exit code is 1 where one fails.
-``--list`` prints the table of that page instead.
+``python -m fedtrees.benchmarks.artifact [NAME ...]`` runs the named claims, or all of them, in a
+clone. It prints one line per claim, pass or fail. The exit code is 1 if a claim fails. ``--list``
+prints the table of claims of the appendix instead.
 """
 
 import argparse
@@ -17,17 +18,28 @@ from time import monotonic
 from fedtrees.benchmarks.papers.study import markdown
 from fedtrees.report.rows import load_rows
 
-Read = Callable[[str, Path], float]  # what a command printed, and its run folder
+# Function of the standard output of a command and of its run folder.
+Read = Callable[[str, Path], float]
 
 HEADER = ("name", "claim", "command", "expected", "minutes, at most")
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim.
+    """One claim of the appendix.
 
-    `command`: As typed in a clone; ``RUN`` is a folder. `figures`: What is read of it.
-    `expected`: Value and tolerance of each. `minutes`: At most, on two busy cores.
+    Attributes
+    ----------
+    text : str
+        The claim in one sentence.
+    command : str
+        Command line in a clone. ``RUN`` is replaced by a temporary folder.
+    figures : mapping of str to callable
+        Functions that read the measured figures from the output of the command.
+    expected : mapping of str to tuple of float
+        Expected value and tolerance of each figure.
+    minutes : float
+        Upper limit of the duration, on two busy cores.
     """
 
     text: str
@@ -37,7 +49,7 @@ class Claim:
     minutes: float
 
     def run(self) -> tuple[bool, str]:
-        """Run the command; return whether the claim holds, and what was measured."""
+        """Run the command and return whether the claim is confirmed, with the measured figures."""
         with TemporaryDirectory() as folder:
             run = Path(folder, "run")
             words = [str(run) if w == "RUN" else w for w in shlex.split(self.command)]
@@ -45,30 +57,34 @@ class Claim:
             command = [sys.executable, *python[words[0]], *words[1:]]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
-                said = (done.stderr or done.stdout)[-300:].strip()
-                return False, f"exit code {done.returncode}: {said}"
-            found = {name: read(done.stdout, run) for name, read in self.figures.items()}
-        pairs = [(name, value, *self.expected[name]) for name, value in found.items()]
-        told = [f"{name} {value:.3f} (expected {x:g} ± {most:g})" for name, value, x, most in pairs]
-        holds = all(abs(value - x) <= most for _, value, x, most in pairs)
-        return holds, "; ".join(told) or "exit code 0"
+                error_text = (done.stderr or done.stdout)[-300:].strip()
+                return False, f"exit code {done.returncode}: {error_text}"
+            measured = {name: read(done.stdout, run) for name, read in self.figures.items()}
+        pairs = [(name, value, *self.expected[name]) for name, value in measured.items()]
+        descriptions = [
+            f"{name} {value:.3f} (expected {x:g} ± {tolerance:g})"
+            for name, value, x, tolerance in pairs
+        ]
+        confirmed = all(abs(value - x) <= tolerance for _, value, x, tolerance in pairs)
+        return confirmed, "; ".join(descriptions) or "exit code 0"
 
 
 _CLI = "fedtrees.cli.main"
 
 
 def _says(text: str) -> Read:
+    """Return a reader that yields 1 if the output contains a text, otherwise 0."""
     return lambda out, _: float(text in out)
 
 
 def _mean(metric: str, threat: str, defense: str) -> Read:
-    """Return the mean over seeds of the best attack on each."""
+    """Return a reader that yields the mean over seeds of the strongest attack per seed."""
 
     def read(_: str, run: Path) -> float:
         rows = load_rows(run)
-        told = rows[(rows["stage"] == "attack") & (rows["metric"] == metric)]
-        mine = told[(told["threat"] == threat) & (told["defense_spec"] == defense)]
-        return float(mine.groupby("seed")["value"].max().mean())
+        scores = rows[(rows["stage"] == "attack") & (rows["metric"] == metric)]
+        selected = scores[(scores["threat"] == threat) & (scores["defense_spec"] == defense)]
+        return float(selected.groupby("seed")["value"].max().mean())
 
     return read
 
@@ -127,17 +143,17 @@ CLAIMS = {
 
 
 def table() -> str:
-    """Return the claims as Markdown."""
+    """Return the claims as a Markdown table."""
     lines = []
     for name, c in CLAIMS.items():
         expected = [f"{k} {v:g} ± {t:g}" for k, (v, t) in c.expected.items()]
-        told = "; ".join(expected) or "exit code 0"
-        lines.append([f"`{name}`", c.text, f"`{c.command}`", told, f"{c.minutes:g}"])
+        expectation = "; ".join(expected) or "exit code 0"
+        lines.append([f"`{name}`", c.text, f"`{c.command}`", expectation, f"{c.minutes:g}"])
     return markdown(HEADER, lines)
 
 
 def main() -> int:
-    """Run claims and print how each ended."""
+    """Run claims and print the result of each."""
     parser = argparse.ArgumentParser(prog="python -m fedtrees.benchmarks.artifact")
     parser.add_argument("names", nargs="*", choices=[[], *CLAIMS])
     parser.add_argument("--list", action="store_true")
@@ -148,10 +164,13 @@ def main() -> int:
     failed = 0
     for name in options.names or CLAIMS:
         begun = monotonic()
-        holds, told = CLAIMS[name].run()
-        failed += not holds
+        confirmed, description = CLAIMS[name].run()
+        failed += not confirmed
         minutes = (monotonic() - begun) / 60
-        print(f"{'pass' if holds else 'FAIL'}  {name:16} {minutes:4.1f} min  {told}", flush=True)
+        print(
+            f"{'pass' if confirmed else 'FAIL'}  {name:16} {minutes:4.1f} min  {description}",
+            flush=True,
+        )
     return int(failed > 0)
 
 

@@ -1,7 +1,8 @@
-"""`python -m fedtrees.benchmarks.gallery -o FILE.html`: ten adversaries, one figure each.
+"""Draw a page with ten adversaries and one figure for each.
 
-Drawn from results that stand in the repository: the leaderboard's submissions, ``recipes.csv`` and
-``gallery.csv`` of ``papers``, whose figures are those of the studies' pages.
+``python -m fedtrees.benchmarks.gallery -o FILE.html`` uses results that are stored in the
+repository: the submissions of the leaderboard, and the files ``recipes.csv`` and ``gallery.csv`` in
+``papers``. The pages of the studies report the same figures.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from fedtrees.report.style import number
 from fedtrees.report.submissions import read
 from fedtrees.report.web_page import render
 
-#: Beside the package in a clone; in no wheel.
+#: Stored submissions. The folder exists in a clone but not in a wheel.
 SUBMISSIONS = Path(__file__).parent / "leaderboard"
 _LETTERS = "0ABCDEFGHIJ"
 _PLACE = "pima · server+client"
@@ -35,7 +36,23 @@ _PLACE = "pima · server+client"
 
 @dataclass(frozen=True)
 class Study:
-    """A figure of ``gallery.csv``: what it says, of whom, by which measure and command."""
+    """A figure of ``gallery.csv``.
+
+    Attributes
+    ----------
+    key : str
+        Name of the figure in ``gallery.csv``.
+    title : str
+        Headline.
+    who, what : str
+        The adversary, and the measure of its success.
+    utility : str
+        Measure of utility.
+    command : str
+        Command that reproduces the figure.
+    page : str
+        Name of the documentation page of the study.
+    """
 
     key: str
     title: str
@@ -69,26 +86,27 @@ STUDIES = (
 
 
 def figures() -> Iterator[dict[str, Any]]:
-    """Yield what the template draws, in the order of the story."""
+    """Yield the figures for the template, in the order of the page."""
     yield from _default_bench()
-    told = _read()
+    lines_of_figure = _read()
     for study in STUDIES[:2]:
-        yield _of_study(study, told[study.key])
+        yield _of_study(study, lines_of_figure[study.key])
     yield _recipes()
     for study in STUDIES[2:]:
-        yield _of_study(study, told[study.key])
+        yield _of_study(study, lines_of_figure[study.key])
 
 
 def _read() -> Mapping[str, list[dict[str, str]]]:
+    """Return the lines of ``gallery.csv``, by figure."""
     text = (resources.files("fedtrees.benchmarks.papers") / "gallery.csv").read_text("utf-8")
-    found: dict[str, list[dict[str, str]]] = {}
+    lines_of_figure: dict[str, list[dict[str, str]]] = {}
     for line in csv.DictReader(text.splitlines()):
-        found.setdefault(line["figure"], []).append(line)
-    return found
+        lines_of_figure.setdefault(line["figure"], []).append(line)
+    return lines_of_figure
 
 
 def _default_bench() -> Iterator[dict[str, Any]]:
-    """Yield the default bench as the report draws it, adversary by adversary."""
+    """Yield the figures of the default bench as the report draws them, one per adversary."""
     titles = {
         "server": "Whoever adds histograms reads rows off them",
         "client": "A client recognises members",
@@ -96,29 +114,32 @@ def _default_bench() -> Iterator[dict[str, Any]]:
     }
     for f in findings(read(SUBMISSIONS / "default-bench").rows, SUBMISSIONS).settings:
         for a in f.tested:
-            made = frontier(f, a, 0)
-            if made and a.threat in titles:
-                marks = (replace(m, href=f"#{a.threat}") for m in made["d"].marks)
-                drawing = replace(made["d"], marks=tuple(marks))
+            figure = frontier(f, a, 0)
+            if figure and a.threat in titles:
+                marks = (replace(m, href=f"#{a.threat}") for m in figure["d"].marks)
+                drawing = replace(figure["d"], marks=tuple(marks))
                 yield {
                     "id": a.threat,
                     "title": titles[a.threat],
-                    "f": {**made, "d": drawing, "sparks": []},
+                    "f": {**figure, "d": drawing, "sparks": []},
                     "page": "",
                     "command": f"fedtrees bench --threat {a.threat}",
                 }
 
 
 def _of_study(study: Study, lines: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+    """Draw a study from its lines. The first line is the undefended training."""
+    # Figures above 1 are percentages.
     unit = 1.0 if float(lines[0]["read"]) <= 1 else 100.0
-    whole = 1.0 if float(lines[0]["utility"]) <= 1 else 100.0
+    utility_unit = 1.0 if float(lines[0]["utility"]) <= 1 else 100.0
     base = float(lines[0]["utility"])
     marks = []
     for letter, line in zip(_LETTERS, lines, strict=False):
         read, blind = (float(line[name]) / unit for name in ("read", "blind"))
-        open_ = read - blind > MARGIN  # the tables hold means only: without an interval no point
+        # The table contains means only. Without an interval, no point can be called safe.
+        open_ = read - blind > MARGIN
         # can be called safe
-        change = (float(line["utility"]) - base) / whole
+        change = (float(line["utility"]) - base) / utility_unit
         name = said.short(line["defense"]).replace(" calibrated=True", "")
         say = (f"{name}: {said.percent(read)}, blind {said.percent(blind)}, "
                f"{number(change, 3, signed=True)}")  # fmt: skip
@@ -132,7 +153,7 @@ def _of_study(study: Study, lines: Sequence[Mapping[str, str]]) -> dict[str, Any
 
 
 def _recipes() -> dict[str, Any]:
-    """Return what recipes leave to whoever sees most, as the advice computes it."""
+    """Draw the recipes against the strongest adversary, with the figures of the advice."""
     marks, blind = [], math.nan
     for letter, (name, tried) in zip(_LETTERS, stored().items(), strict=False):
         for t in tried:
@@ -154,7 +175,7 @@ def _recipes() -> dict[str, Any]:
 
 
 def _called(name: str) -> str:
-    """Write a recipe in few characters, of `dp-gbdt` the epsilon alone: ``ε=4``."""
+    """Return a short name of a recipe. For example, a recipe with `dp-gbdt` is called ``ε=4``."""
     if not isinstance(name, Elsewhere):
         return said.short(name)
     params = parse_one(name.protocol).parts[0].params
@@ -164,6 +185,7 @@ def _called(name: str) -> str:
 
 
 def _figure(who: str, what: str, utility: str, drawing: svg.Drawing) -> dict[str, Any]:
+    """Convert a drawing to the variables of the template."""
     x_ticks = [(x, number(v, 3, signed=True) if v else "0") for x, v in drawing.x_ticks]
     y_ticks = [(y, said.percent(v)) for y, v in drawing.y_ticks]
     return {"who": who, "what": what, "utility": utility, "d": drawing, "sparks": [],
@@ -171,12 +193,12 @@ def _figure(who: str, what: str, utility: str, drawing: svg.Drawing) -> dict[str
 
 
 def page() -> str:
-    """Return the gallery as one HTML document; the same results give the same bytes."""
+    """Return the gallery as one HTML document. Equal results give equal bytes."""
     return render("gallery.html.j2", figures=list(figures()), version=__version__)
 
 
 def main() -> Path:
-    """Write the page."""
+    """Write the page and return its path."""
     parser = argparse.ArgumentParser(prog="python -m fedtrees.benchmarks.gallery")
     parser.add_argument("-o", "--out", default="gallery.html")
     return write_text(Path(parser.parse_args().out), page())

@@ -1,7 +1,7 @@
 """Defense `dp-sgd`: clients clip the gradient of every row and add noise to the sum of each step.
 
 Applies to networks that are trained by federated averaging. The noise multiplier is computed in
-`fedtrees.privacy.sampled_gaussian`.
+`fedtrees.privacy.gaussian_dp`.
 """
 
 import math
@@ -22,7 +22,7 @@ from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.networks import NetworkUpdate
 from fedtrees.privacy.accounting import composed
-from fedtrees.privacy.sampled_gaussian import multiplier
+from fedtrees.privacy.gaussian_dp import multiplier
 
 
 @register.defense("dp-sgd")

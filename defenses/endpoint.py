@@ -1,11 +1,115 @@
-"""Defenses of an inference endpoint that limit the kind and the number of its answers."""
+"""Defenses of an inference endpoint: rounded or perturbed scores, fewer answers, no leaf ids.
 
+They protect the training rows against adversaries that query the deployed model. They do not change
+any message of the training.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from fedtrees.core.defense import Defense
-from fedtrees.core.errors import check_whole
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.channel import Chain, Change, Channel
+from fedtrees.core.coarsening import Decimals, Ends, LargestRemainders
+from fedtrees.core.defense import Context, Defense, Place
+from fedtrees.core.errors import check_positive, check_whole
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema
+from fedtrees.privacy.noise import Laplace, NoisyShares
+
+
+class _Answers(Defense):
+    """Base of defenses that change the scores of inference queries.
+
+    They are refused if the protocol releases its model, because its recipients can then compute the
+    exact scores.
+    """
+
+    # Overriding `endpoint` is what lets `fedtrees.protocols.compatibility` find and refuse these
+    # defenses.
+    acts_through = frozenset({"answer", "endpoint"})
+    guarantee = Structural()
+
+    def endpoint(self, answers: str, budget: int) -> tuple[str, int]:
+        """Return both arguments unchanged.
+
+        The hook is overridden because protocols that release their model refuse every defense that
+        acts through it.
+        """
+        return answers, budget
+
+    @abstractmethod
+    def law(self, classes: int) -> Channel:
+        """Return the channel of one record's scores. 0 classes: the target is numeric."""
+
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+        """State the channel of the scores."""
+        return {("answers", "scores"): self.law(len(schema.classes))}
+
+    def answer(self, scores: NDArray[np.float64], ctx: Context) -> NDArray[np.float64]:
+        """Apply the channel to scores, float64, shape (m,) or (m, K)."""
+        return self.law(len(ctx.schema.classes)).send(scores, ctx.rng("answers"))
+
+
+@register.defense("answer-rounding")
+@dataclass(frozen=True)
+class AnswerRounding(_Answers):
+    """Round every score to `decimals` before the endpoint returns it.
+
+    With more than two classes, the K probabilities of a record are rounded by the method of largest
+    remainders, so that they still add up to 1. All are rounded down, and those with the largest
+    remainders are then rounded up.
+
+    Parameters
+    ----------
+    decimals : int
+        Number of decimals of the returned scores, 0 to 12.
+    """
+
+    decimals: int = 2
+
+    def __post_init__(self) -> None:
+        check_whole("decimals", self.decimals, 0, 12)
+
+    def law(self, classes: int) -> Channel:
+        """Return `Decimals` for two classes or a number, `LargestRemainders` for more classes."""
+        return Decimals(self.decimals) if classes <= 2 else LargestRemainders(self.decimals)
+
+
+@register.defense("answer-noise")
+@dataclass(frozen=True)
+class AnswerNoise(_Answers):
+    """Add Laplace noise to every score before the endpoint returns it.
+
+    Every query gets new noise. Probabilities are clipped to [0, 1], and those of more than two
+    classes are divided by their sum. No privacy is claimed, because an adversary that may repeat a
+    query can average the noise out.
+
+    Parameters
+    ----------
+    scale : float
+        Scale of the Laplace noise, above 0, in the unit of the scores.
+    """
+
+    scale: float = 0.01
+
+    def __post_init__(self) -> None:
+        check_positive("scale", self.scale)
+
+    def law(self, classes: int) -> Channel:
+        """Return the noise, followed by clipping if the scores are probabilities."""
+        if classes > 2:
+            # One joint channel, because the division by the sum couples the K probabilities.
+            return NoisyShares(float(self.scale))
+        noise = Laplace(float(self.scale))
+        # Predictions of a numeric target have no bounds to clip to.
+        return Chain((noise, Ends(0.0, 1.0))) if classes else noise
 
 
 @register.defense("query-limit")

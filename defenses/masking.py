@@ -51,7 +51,7 @@ from fedtrees.crypto.mask_rounds import (
     Unmasker,
 )
 from fedtrees.crypto.survivor_sets import SurvivorSets
-from fedtrees.defenses.real_sums import RealSums, opaque
+from fedtrees.defenses.secure_sum import RealSums, opaque
 from fedtrees.messages.aggregation import (
     MaskBoxes,
     MaskKeys,

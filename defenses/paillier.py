@@ -34,7 +34,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, check_equal
 from fedtrees.core.sealed import Sealed
 from fedtrees.crypto import encrypted_sums
-from fedtrees.defenses.real_sums import RealSums, opaque
+from fedtrees.defenses.secure_sum import RealSums, opaque
 from fedtrees.messages.aggregation import OpenedSum, PaillierKey, PaillierSeeds
 from fedtrees.sealing import sizes
 from fedtrees.sealing.ledger import Ledger, Told, costs_by_party

@@ -1,11 +1,16 @@
-"""What does a federated tree model leak, and what does a defense cost?"""
+"""Measure the privacy leakage of federated tree models, and the cost of defenses.
+
+The main entry point is `fedtrees.bench`, which runs the same benchmark as the command ``fedtrees
+bench`` and returns a `Run`. The estimators train a federation with the interface of scikit-learn.
+"""
 
 from importlib import import_module
 from typing import Any
 
 __version__ = "1.0.0"
 
-#: Public name -> module; imported when first used, so that `import fedtrees` stays light.
+#: Public names and their modules. A module is imported at the first use of its name, so that
+# `import fedtrees` is fast.
 _EXPORTS = {
     "FederatedForestClassifier": "fedtrees.estimators",
     "FederatedGBDTClassifier": "fedtrees.estimators",
@@ -14,7 +19,8 @@ _EXPORTS = {
     "leakage": "fedtrees.estimators.scoring",
     "load_model": "fedtrees.trees.files.models",
 }
-_PACKAGES = ("bench",)  # called by their own name
+# ^Packages that are imported at first use. `fedtrees.bench` can also be called.
+_PACKAGES = ("bench",)
 __all__ = ["__version__", *_EXPORTS, *_PACKAGES]
 
 

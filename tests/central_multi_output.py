@@ -1,4 +1,4 @@
-"""Trees with a value per class boosted over one table, which federated ones are held against."""
+"""Central boosting of trees with one value per class, with which federated trees are compared."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from fedtrees.trees.partition import RowPartition
 
 
 def grow_multi_output(X, y, cuts, params, objective):
-    """No sample weights, every row and column in every tree."""
+    """Grow a forest on one table, without sample weights, row sampling or column sampling."""
     bins = bin_rows(X, cuts)
     objective.check(y)
     totals, score = objective.target_sums(y, None), params.base_score
@@ -27,8 +27,8 @@ def grow_multi_output(X, y, cuts, params, objective):
         grower = MultiOutputGrower(cuts, params, gh.sum(axis=1), bits=bits)
         while len(grower.nodes):
             ranges = rows.ranges(grower.to_build)
-            built = np.stack([build_histogram(bins, g, rows.rows, ranges) for g in gh], axis=2)
-            rows.split(bins, grower.decide(built))
+            histograms = np.stack([build_histogram(bins, g, rows.rows, ranges) for g in gh], axis=2)
+            rows.split(bins, grower.decide(histograms))
         trees.append(grower.finish())
         add_to_margins(trees[-1], rows, margin)
     return MultiOutputForest(tuple(trees), start, objective)

@@ -1,4 +1,4 @@
-"""Small tables over the columns of several parties, and the central engine on the same rows."""
+"""Small tables whose columns belong to several parties, and their training."""
 
 from functools import cache
 
@@ -15,9 +15,10 @@ from fedtrees.protocols.views import view_of
 
 @cache
 def table_of(classes=2, n=150, d=6, missing=0.1):
-    """Return rows with a target of so many classes (0: a number) and their schema."""
+    """Return rows whose target has the given number of classes (0: a number), and their schema."""
     rng = np.random.default_rng([5, classes])
-    X = np.round(rng.normal(size=(n, d)), 1).astype(np.float32)  # ties, and fewer values than bins
+    # Rounding produces ties, and fewer values than bins.
+    X = np.round(rng.normal(size=(n, d)), 1).astype(np.float32)
     score = X[:, 0] + X[:, 3] * X[:, 1] + rng.normal(0, 0.5, n)
     y = np.digitize(score, np.quantile(score, np.arange(1, classes) / classes))
     X[rng.random(X.shape) < missing] = np.nan
@@ -27,7 +28,7 @@ def table_of(classes=2, n=150, d=6, missing=0.1):
 
 
 def dealt(table, parties, seed=3):
-    """Give the columns out in random order; the first party has the labels."""
+    """Distribute the columns in random order. The first party has the labels."""
     order = np.random.default_rng(seed).permutation(table.X.shape[1])
     names = ["active", *(f"passive-{i}" for i in range(1, parties))]
     parts = zip(names, np.array_split(order, parties), strict=True)
@@ -35,12 +36,12 @@ def dealt(table, parties, seed=3):
 
 
 def run(text, parties=2, classes=2, defense=None, seed=1, **table):
-    """Train on the small table; return the training and what everybody holds."""
+    """Train on the small table, and return the training and the local data of all parties."""
     rows, schema = table_of(classes, **table)
-    held = dealt(rows, parties)
+    local_data = dealt(rows, parties)
     protocol = register.make("protocol", parse_grid(text)[0])
-    by = Composition(() if defense is None else (defense,))
-    return train(protocol, held, schema, defense=by, seed=seed), held
+    composed = Composition(() if defense is None else (defense,))
+    return train(protocol, local_data, schema, defense=composed, seed=seed), local_data
 
 
 def seen_by(training, held, *who):

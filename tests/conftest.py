@@ -1,4 +1,4 @@
-"""What holds for every test: its own registry, and examples that no clock judges."""
+"""Fixtures for all tests: a separate registry for each test, and deterministic runs."""
 
 import importlib.util
 import os
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from isolation import registry_as_it_was
 
-# Neither a deadline nor a slow start fails a test. Where CI runs, the examples are the same every
-# time: a red build is then about the change.
+# Tests do not fail because of a deadline or a slow start. In CI, the examples are always the same,
+# so that a failure is due to the change.
 settings.register_profile(
     "fedtrees",
     deadline=None,
@@ -19,24 +19,26 @@ settings.load_profile("fedtrees")
 
 
 def pytest_addoption(parser, pluginmanager):
-    """Take the options of pyproject.toml where pytest-xdist is switched off."""
+    """Accept the options in pyproject.toml if pytest-xdist is disabled."""
     if not pluginmanager.hasplugin("xdist"):
         for option in ("--numprocesses", "--dist"):
             parser.addoption(option, help="of pytest-xdist, which is off: nothing")
 
 
-@pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their markers
 def pytest_collection_modifyitems(config, items):
-    """Begin with the longest test, and skip what needs a module of an extra that is missing.
+    """Start with the longest test, and skip tests that need a missing optional module.
 
-    At the end one process would wait for the longest. Where the tests of extras are asked for,
-    by ``-m extra``, none is skipped: what is missing fails them. Of a long test some cases may be
-    run always.
+    If the longest test were last, one process would run it while the remaining processes are idle.
+    With ``-m extra``, no test is skipped, so that missing modules fail. The parameter ``but`` of a
+    long test lists cases that always run.
     """
     items.sort(key=lambda item: "test_every_attack" not in item.nodeid)
     for item in items:
-        kept = [part for mark in item.iter_markers("long") for part in mark.kwargs.get("but", ())]
-        if any(part in item.name for part in kept):
+        always_run = [
+            part for mark in item.iter_markers("long") for part in mark.kwargs.get("but", ())
+        ]
+        if any(part in item.name for part in always_run):
             item.own_markers = [mark for mark in item.own_markers if mark.name != "long"]
     if config.option.markexpr.split()[:1] == ["extra"]:
         return
@@ -48,16 +50,16 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(autouse=True)
 def own_registry():
-    """Let no test see what another one registered."""
+    """Hide from each test the names that another test registered."""
     with registry_as_it_was():
         yield
 
 
 @pytest.fixture(autouse=True, scope="session")
 def default_noise_from():
-    """Let a run that says nothing of its noise have the same every time; return whose it has else.
+    """Make noise reproducible by default, and return the usual default.
 
-    Tests compare runs and count on means over seeds; those of `noise_from` itself name it.
+    Tests compare runs and rely on means over seeds. Tests of `noise_from` pass it explicitly.
     """
     from fedtrees.protocols.training import train
 

@@ -1,4 +1,4 @@
-"""Where tests find the data files, and how they say that there are none."""
+"""Locate the data files, or skip tests that need them."""
 
 import os
 from pathlib import Path
@@ -8,10 +8,10 @@ import pytest
 
 def data_dir() -> Path:
     """Return the data directory, or skip the test with the reason."""
-    named = os.environ.get("FEDTREES_DATA")
-    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
-    if named:
-        return Path(named)
-    if beside.is_dir():
-        return beside
+    configured = os.environ.get("FEDTREES_DATA")
+    shared_folder = Path(__file__).resolve().parents[2] / "shared" / "data"
+    if configured:
+        return Path(configured)
+    if shared_folder.is_dir():
+        return shared_folder
     pytest.skip("needs the data files: set FEDTREES_DATA to their folder")

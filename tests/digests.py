@@ -1,6 +1,7 @@
-"""Digests of what a federation sends, learns and leaks: `python tests/digests.py` prints them.
+"""Print digests of the messages, models, predictions and guesses of every protocol.
 
-`python tests/digests.py fedtree-hist secureboost`: of these protocols, without attacks.
+``python tests/digests.py`` prints all of them. ``python tests/digests.py fedtree-hist secureboost``
+prints those of the named protocols, without attacks.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.core.streams import Streams
-from fedtrees.protocols.fit import fit
+from fedtrees.protocols.compatibility import fit
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.partition import RowPartition
@@ -66,7 +67,8 @@ SMALL = {
     "vertical-regression": {"rounds": 3},
     "horizontal-regression": {"rounds": 3},
 }
-#: Networks are trained by torch or BLAS, whose sums are the same on one processor only.
+#: Defenses of networks. These are trained by torch or BLAS, whose sums are reproducible only on the
+#: same processor.
 OF_NETWORKS = ("dp-sgd", "gradient-noise", "gradient-rounding", "top-k")
 EXACT = [
     n
@@ -83,7 +85,7 @@ ATTACKS = (
 
 
 def content(thing: Any) -> Iterator[bytes]:
-    """Walk arrays and numbers, whatever holds them."""
+    """Yield the arrays and numbers in a nested object as bytes."""
     if isinstance(thing, np.ndarray):
         yield f"{thing.dtype}{thing.shape}".encode() + thing.tobytes()
     elif isinstance(thing, RowPartition):
@@ -99,38 +101,38 @@ def content(thing: Any) -> Iterator[bytes]:
 
 
 def digest(parts: Iterator[bytes]) -> str:
-    """Hash them in order."""
-    whole = sha256()
+    """Return the hash of all parts in order."""
+    combined = sha256()
     for part in parts:
-        whole.update(part)
-    return whole.hexdigest()
+        combined.update(part)
+    return combined.hexdigest()
 
 
 def digests(protocols: Sequence[str] = EXACT, attacks: Sequence[str] = ATTACKS) -> dict[str, str]:
-    """Train every protocol with every defense that fits it, and attack the undefended runs."""
+    """Train every protocol with every compatible defense, and attack the undefended runs."""
     clients, schema = sample_federation()
-    found = {}
+    digest_of = {}
     for name in protocols:
         protocol = register.make("protocol", Spec(name, SMALL.get(name, TREES)))
         rows = protocol.layout == "horizontal"
-        held = over_clients(clients) if rows else sample_local_data(protocol)
+        local_data = over_clients(clients) if rows else sample_local_data(protocol)
         for defense in DEFENSES:
-            made = make_defense(parse_composed([defense])[0])
-            if not fit(protocol, made).ok:
+            composed = make_defense(parse_composed([defense])[0])
+            if not fit(protocol, composed).ok:
                 continue
-            run = train(protocol, held, schema, defense=made, seed=5, noise_from="seed")
+            run = train(protocol, local_data, schema, defense=composed, seed=5, noise_from="seed")
             key = f"{name} {defense}"
-            found[f"{key} messages"] = digest(encode(d.message) for d in run.transcript)
-            found[f"{key} model"] = digest(content(run.model))
-            found[f"{key} predictions"] = digest(content(run.predict(clients[0].X)))
+            digest_of[f"{key} messages"] = digest(encode(d.message) for d in run.transcript)
+            digest_of[f"{key} model"] = digest(content(run.model))
+            digest_of[f"{key} predictions"] = digest(content(run.predict(clients[0].X)))
             for text in attacks if defense == "none" else ():
                 attack = register.make("attack", parse_grid(text)[0])
-                view = view_of(run, (list(held)[-1],), held)
+                view = view_of(run, (list(local_data)[-1],), local_data)
                 if attack.inapplicable(view):
                     continue
                 guess = attack.run(view, Streams(0).rng("attack"))
-                found[f"{key} {text}"] = digest(content(guess.claims))
-    return found
+                digest_of[f"{key} {text}"] = digest(content(guess.claims))
+    return digest_of
 
 
 if __name__ == "__main__":

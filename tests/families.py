@@ -1,7 +1,8 @@
-"""Which modules are of which family: what a family stands on beside them is shared.
+"""Assignment of modules to families, and the removal of a family from a copy of the package.
 
-`python tests/families.py NAME [pytest arguments]` removes a family from a copy, with the folder
-``tests/NAME``, and runs the tests of all else.
+A family builds on shared modules and not on other families. ``python tests/families.py NAME [pytest
+arguments]`` removes a family and the folder ``tests/NAME`` from a copy, and runs the remaining
+tests.
 """
 
 import ast
@@ -20,59 +21,53 @@ from layers import merged_layout
 
 ROOT = Path(__file__).parents[1]
 
-#: Modules of each family, below ``fedtrees``; what stands above all of them is in `ABOVE`.
+#: Modules of each family, relative to ``fedtrees``. Modules that combine families are in `ABOVE`.
 FAMILIES = {
     "horizontal": (
-        "protocols.horizontal", "protocols.behaviours.isolating", "protocols.behaviours.halving",
-        "protocols.behaviours.poisoned",
+        "protocols.horizontal", "protocols.behaviours.horizontal",
         "attacks.cheating", "attacks.timberstrike", "attacks.joint", "attacks.lattice",
-        "attacks.peeling", "attacks.sketches", "attacks.mappers", "defenses.laplace_hist",
-        "defenses.hist_rounding",
-        "defenses.sketch_rounding", "defenses.laplace_gradient", "defenses.min_bin",
-        "defenses.mask_sum_hessian", "defenses.dp_quantile_cuts",
+        "attacks.peeling", "attacks.sketch_reading", "attacks.mappers", "defenses.laplace",
     ),
     "vertical": (
-        "protocols.vertical", "protocols.behaviours.cheating",
-        "messages.vertical_model", "attacks.labels",
-        "attacks.orders", "attacks.bins", "attacks.queries", "attacks.clear", "defenses.id_lmid",
-        "defenses.grafting", "defenses.label_noise", "defenses.reduced_leakage",
+        "protocols.vertical", "protocols.behaviours.vertical", "attacks.labels",
+        "attacks.orders", "attacks.bins", "attacks.queries", "attacks.clear", "defenses.nodes",
+        "defenses.grafting", "defenses.label_noise",
     ),
-    "forests": (
-        "protocols.forests", "attacks.forests", "attacks.leaves", "defenses.min_leaf",
-    ),
+    "forests": ("protocols.forests", "attacks.forests", "attacks.leaves"),
     "networks": (
         "neural", "protocols.networks", "messages.networks", "attacks.gradients",
         "defenses.dp_sgd", "defenses.updates",
     ),
     "tree-networks": (
-        "protocols.tree_networks", "messages.tree_networks", "attacks.second_phase",
+        "protocols.tree_networks", "attacks.second_phase",
     ),
     "regressions": (
         "protocols.regression", "messages.regression", "attacks.regression",
         "defenses.decrypted_precision", "defenses.dp_gd",
     ),
-    "queries": ("defenses.answers", "defenses.endpoint"),
-    "crypto": ("crypto", "defenses.paillier", "defenses.masking", "defenses.real_sums"),
+    "queries": ("defenses.endpoint",),
+    "crypto": ("crypto", "defenses.paillier", "defenses.masking"),
     "audit": ("audit", "cli.audit"),
 }  # fmt: skip
-#: What puts families together.
+#: Packages that combine families.
 ABOVE = ("cli", "api", "estimators", "benchmarks", "audit", "capture")
-#: The one family that stands on others.
+#: The only family that builds on other families.
 CROSSING = {("tree-networks", "networks"), ("tree-networks", "horizontal")}
 FOLDERS = {"fedtrees": "", "attacks": "attacks", "defenses": "defenses", "benchmarks": "benchmarks"}
 
 
 def below(module, parts):
+    """Return whether a module is one of some packages, or inside one of them."""
     return any(module == p or module.startswith(p + ".") for p in parts)
 
 
 def family(module):
-    """Return the family of a module, as it is called below ``fedtrees``; None: shared."""
+    """Return the family of a module, named relative to ``fedtrees``. None for a shared module."""
     return next((name for name, parts in FAMILIES.items() if below(module, parts)), None)
 
 
 def modules(root=ROOT):
-    """Yield the name below ``fedtrees`` and the file of every module."""
+    """Yield the name relative to ``fedtrees`` and the file of every module."""
     for folder, package in FOLDERS.items():
         for path in sorted((root / folder).rglob("*.py")):
             parts = path.relative_to(root / folder).with_suffix("").parts
@@ -82,7 +77,7 @@ def modules(root=ROOT):
 
 
 def imports(path):
-    """Yield what a module imports of ``fedtrees``, and what of it."""
+    """Yield the names that a module imports from ``fedtrees``."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedtrees."):
             base = node.module.removeprefix("fedtrees.")
@@ -90,20 +85,20 @@ def imports(path):
 
 
 def crossings(root=ROOT):
-    """Return, by the families that import and are imported, the modules that do."""
-    found = defaultdict(set)
+    """Return the imports between families, by importing and imported family."""
+    pairs_of_ends = defaultdict(set)
     for module, path in modules(root):
         if below(module, ABOVE):
             continue
         for other in imports(path):
             ends = family(module), family(other)
             if ends[1] is not None and ends[0] != ends[1]:
-                found[ends].add((module, other))
-    return dict(found)
+                pairs_of_ends[ends].add((module, other))
+    return dict(pairs_of_ends)
 
 
 def without(name, target):
-    """Lay out the package as a wheel does, without a family, its entry points and its tests."""
+    """Lay out the package like a wheel, without a family, its entry points and its tests."""
     package = merged_layout(target)
     for part in FAMILIES[name]:
         path = package.joinpath(*part.split("."))
@@ -112,27 +107,28 @@ def without(name, target):
     for part in (re.escape(f"fedtrees.{part}") for part in FAMILIES[name]):
         project = re.sub(rf'^.*"{part}(\.[\w.]+)?(:\w+)?",?$\n', "", project, flags=re.M)
     (target / "pyproject.toml").write_text(project)
-    about = target / "fedtrees.egg-info"  # found before what is installed, from this folder
-    about.mkdir()
-    (about / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: fedtrees\nVersion: 0\n")
+    # The metadata in this folder takes precedence over that of the installed package.
+    metadata = target / "fedtrees.egg-info"
+    metadata.mkdir()
+    (metadata / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: fedtrees\nVersion: 0\n")
     groups = tomllib.loads(project)["project"]["entry-points"]
-    with (about / "entry_points.txt").open("w") as file:
+    with (metadata / "entry_points.txt").open("w") as file:
         for group, points in groups.items():
             print(f"[{group}]", *(f"{k} = {v}" for k, v in points.items()), sep="\n", file=file)
     (target / "sitecustomize.py").write_text(ONLY_HERE)
     return package
 
 
-#: Tests of all families: these, what texts name, and benchmarks.
+#: Tests that concern all families: this one, references in texts, and benchmarks.
 ABOUT_ALL = ("families", "style", "references", "perf", "counts_campaign")
-#: Tests that hold documents to all families, or clone the repository.
+#: Tests that compare documents with all families, or clone the repository.
 ABOUT_DOCS = (
     "attacks/test_all_that_is_seen.py::test_the_docs_say_who_reads_what",
     "test_docs.py::test_the_table_of_who_is_exposed_is_the_one_that_is_printed",
     "test_docs.py::test_a_wheel_installs_nothing_outside_fedtrees",
     "cli/test_reference.py::test_what_is_generated_in_the_docs_is_of_today[reference/columns.md]",
 )
-#: For what runs in the copy: the package that is installed for editing is out of sight.
+#: Hides the package that is installed in editable mode from processes in the copy.
 ONLY_HERE = """
 import sys
 sys.meta_path[:] = [f for f in sys.meta_path if "editable" not in getattr(f, "__module__", "")]
@@ -170,7 +166,7 @@ print(json.dumps(failed))
 
 
 def imports_fail(folder):
-    """Return the modules of a layout that do not import without what was removed."""
+    """Return the modules of a layout that cannot be imported without the removed family."""
     ran = subprocess.run(
         [sys.executable, "-P", "-c", IMPORTS, str(folder)],
         cwd=folder, env=_environment(folder), capture_output=True, text=True, check=True,
@@ -179,25 +175,27 @@ def imports_fail(folder):
 
 
 def _environment(folder):
+    """Return an environment in which only the copy is imported."""
     return {**os.environ, "PYTHONPATH": str(folder)}
 
 
 def main(name, *arguments):
+    """Remove a family from a copy and run the remaining tests."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder)
         package = without(name, target)
-        for part in FOLDERS:  # apart, as in the repository
+        for part in FOLDERS:  # separate folders, as in the repository
             if part != "fedtrees":
                 shutil.move(package / part, target / part)
         (target / "sitecustomize.py").write_text(ONLY_HERE + APART)
         pages = (page.name for page in ROOT.glob("*.md"))
         for part in ("docs", "constraints.txt", "CITATION.cff", ".zenodo.json", ".ci", *pages):
-            there = ROOT / part
-            (shutil.copytree if there.is_dir() else shutil.copy)(there, target / part)
+            source = ROOT / part
+            (shutil.copytree if source.is_dir() else shutil.copy)(source, target / part)
         shutil.copytree(ROOT / "tests", target / "tests", ignore=shutil.ignore_patterns(name))
-        about_all = [f"--ignore-glob=*/test_{of}.py" for of in ABOUT_ALL]
-        about_all += [f"--deselect=tests/{of}" for of in ABOUT_DOCS]
-        command = [sys.executable, "-m", "pytest", *about_all, *arguments]
+        excluded = [f"--ignore-glob=*/test_{of}.py" for of in ABOUT_ALL]
+        excluded += [f"--deselect=tests/{of}" for of in ABOUT_DOCS]
+        command = [sys.executable, "-m", "pytest", *excluded, *arguments]
         sys.exit(
             subprocess.run(command, cwd=target, env=_environment(target), check=False).returncode
         )

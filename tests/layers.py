@@ -1,4 +1,7 @@
-"""`python tests/layers.py`: import-linter on the installed layout, where the folders meet."""
+"""Run import-linter on the installed layout, in which the folders are one package.
+
+``python tests/layers.py`` prints the result.
+"""
 
 import shutil
 import subprocess
@@ -10,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def merged_layout(target: Path) -> Path:
-    """Lay the package out as a wheel does: one folder, everything below it."""
+    """Lay the package out like a wheel: one folder that contains all packages."""
     package = target / "fedtrees"
     shutil.copytree(ROOT / "fedtrees", package, ignore=shutil.ignore_patterns("__pycache__"))
     for part in ("defenses", "attacks", "benchmarks"):
@@ -20,6 +23,7 @@ def merged_layout(target: Path) -> Path:
 
 
 def lint(folder: Path) -> subprocess.CompletedProcess:
+    """Run import-linter in a folder."""
     command = "from importlinter.cli import lint_imports_command; lint_imports_command()"
     return subprocess.run(
         [sys.executable, "-c", command], cwd=folder, capture_output=True, text=True, check=False

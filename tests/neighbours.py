@@ -1,8 +1,8 @@
-"""What one row moves of all that a run opens, worked out on two tables that differ by it.
+"""Compute the exact privacy loss of a run by two tables that differ in one row.
 
-Both are trained with the same randomness. Whatever the first run released with noise is put in
-place of what the second would release, so that both go on alike; the chance of it under either is
-known exactly. Anything else that somebody may read and that differs has no noise at all.
+Both trainings use the same randomness. The releases of the first run replace those of the second,
+so that both continue equally. The probability of each release under either table is known exactly,
+which gives its privacy loss. Any other message that differs is not protected by noise.
 """
 
 import math
@@ -23,13 +23,13 @@ from fedtrees.core.codec import encode
 from fedtrees.core.errors import UsageError
 from fedtrees.core.messages import closed
 from fedtrees.core.transcript import Transcript
-from fedtrees.defenses import label_noise, settled_cuts
-from fedtrees.defenses.dp_quantile_cuts import PrivateQuantileCuts
+from fedtrees.defenses import cut_points, label_noise
+from fedtrees.defenses.cut_points import PrivateQuantileCuts
 from fedtrees.messages.aggregation import MaskSurvivors, OpenedSum
-from fedtrees.messages.cuts import CUT_MESSAGES, GridCounts
+from fedtrees.messages.horizontal import CUT_MESSAGES, GridCounts
 from fedtrees.privacy.noise import Gaussian, Noise, TruncatedLaplace
 from fedtrees.privacy.randomised_response import ranked
-from fedtrees.protocols.fit import fit
+from fedtrees.protocols.compatibility import fit
 from fedtrees.protocols.forests import dp_forest
 from fedtrees.protocols.horizontal import dp_gbdt
 from fedtrees.protocols.training import train
@@ -44,11 +44,20 @@ if CRYPTO:
 
 @dataclass
 class Tape:
-    """What the first run released; the second reads it and adds up what it costs.
+    """Releases of the first run. The second run reads them and adds up their privacy loss.
 
-    `pure`: Log of the largest ratio of chances, in nats, by what is released. `gaussian`: Squared
-    distances over variances, in sum. `shares`: Scale of the last shares of noise, by mechanism, and
-    for how many parties they were drawn.
+    Attributes
+    ----------
+    kept : list
+        Pairs of a value and its release.
+    at : int or None
+        Position in the second run, None in the first run.
+    pure : Counter
+        Log of the largest ratio of probabilities, in nats, by kind of release.
+    gaussian : float
+        Sum of squared distances divided by variances.
+    shares : list
+        Mechanism, scale and number of parties of the last noise shares.
     """
 
     kept: list = field(default_factory=list)
@@ -58,20 +67,21 @@ class Tape:
     shares: list = field(default_factory=list)
 
     def release(self, x, draw, cost):
-        """Return a release of x: drawn in the first run, in the second that of the first."""
+        """Return a release of x: a new draw in the first run, the same draw in the second."""
         if self.at is None:
             self.kept.append((x, draw()))
             return self.kept[-1][1]
         before, y = self.kept[self.at] if self.at < len(self.kept) else (None, None)
         self.at += 1
-        if y is None or np.shape(before) != np.shape(x):  # how much is released depends on the row
+        # The number of releases depends on the row, which noise cannot hide.
+        if y is None or np.shape(before) != np.shape(x):
             self.pure["bare"] = math.inf
             return draw()
         cost(np.asarray(before, dtype=np.float64), np.asarray(x, dtype=np.float64))
         return y
 
     def noisy(self, law, x, rng, send):
-        """Stand in for `Noise.send`."""
+        """Replace `Noise.send`."""
 
         def cost(before, after):
             steps = np.abs(before - after) / np.asarray(law.scale)
@@ -84,7 +94,7 @@ class Tape:
         return self.release(np.array(x), lambda: send(law, x, rng), cost)
 
     def share(self, mechanism):
-        """Stand in for a share of noise: none is added until all are summed."""
+        """Replace a noise share by zero. The noise is added to the sum instead."""
 
         def none(scale, shape, rng, parties):
             self.shares = [*self.shares[-1:], (mechanism, scale, parties)]
@@ -93,17 +103,17 @@ class Tape:
         return none
 
     def opened(self, total, left):
-        """Add to a sum the noise that so many parties share."""
-        (name, x), *others = summands(total).items()
+        """Add the joint noise of the given number of parties to a sum."""
+        (name, x), *other_fields = summands(total).items()
         mechanism, _, parties = self.shares[-1]
         share = left / parties
         if mechanism == "laplace":
             scale = self.shares[-1][1]
             noise = Shared(scale, share)
-            what = "cuts" if isinstance(total, GridCounts) else "shares"
+            kind = "cuts" if isinstance(total, GridCounts) else "shares"
 
             def cost(a, b):
-                self.pure[what] += noise.cost(a, b)
+                self.pure[kind] += noise.cost(a, b)
 
         else:
             scale = np.array([s for _, s, _ in self.shares[-2:]]) * math.sqrt(share)
@@ -114,10 +124,10 @@ class Tape:
             noise = Shared(float(scale.max()), 1.0)
         rng = np.random.default_rng(len(self.kept))
         y = self.release(np.array(x), lambda: x + noise.draw(x.shape, rng), cost)
-        return replace(total, **{name: y}, **dict(others))
+        return replace(total, **{name: y}, **dict(other_fields))
 
     def quantiles(self, part, message, ctx, send):
-        """Stand in for quantiles; of their cost that of the number of rows alone is counted."""
+        """Replace private quantiles. Only the loss of the number of rows is counted."""
         each = part.epsilon / (ctx.held.X.shape[1] + 1)
 
         def cost(a, b):
@@ -126,7 +136,7 @@ class Tape:
         return self.release(len(ctx.held), lambda: send(part, message, ctx), cost)
 
     def answers(self, y, prior, odds, rng, send, published):
-        """Stand in for randomised response."""
+        """Replace randomised response."""
 
         def cost(before, after):
             for row in np.flatnonzero(before != after):
@@ -137,7 +147,7 @@ class Tape:
         return self.release(y.copy(), lambda: send(y, prior, odds, rng, published=published), cost)
 
     def majority(self, counts, epsilon, rng, send):
-        """Stand in for permute-and-flip between two classes."""
+        """Replace permute-and-flip between two classes."""
 
         def cost(before, after):
             for a, b in zip(before.reshape(-1, 2), after.reshape(-1, 2), strict=True):
@@ -147,35 +157,37 @@ class Tape:
 
 
 def matrix(prior, odds, *, published=False):
-    """Return the probabilities of `respond`: of every true label (row) and answer (column)."""
+    """Return the probabilities of `respond` for every true label (row) and answer (column)."""
     K = len(prior)
     order, among = ranked(np.array([prior], dtype=np.float64), odds)
     k = int(among[0])
     top = order[0, :k].tolist()
-    found = [[Fraction(0)] * K for _ in range(K)]
+    probabilities = [[Fraction(0)] * K for _ in range(K)]
     for true in range(K):
         if true in top:
             for answer in top:
-                found[true][answer] = (odds if answer == true else 1) / (odds + k - 1)
+                probabilities[true][answer] = (odds if answer == true else 1) / (odds + k - 1)
         else:
             outside = range(K) if published else top
             for answer in outside:
-                found[true][answer] = Fraction(1, len(outside))
-    return found
+                probabilities[true][answer] = Fraction(1, len(outside))
+    return probabilities
 
 
 def _ratio(p, q):
+    """Return the absolute log ratio of two probabilities."""
     return 0.0 if p == q else math.inf if not p or not q else abs(math.log(p / q))
 
 
 def _flip(counts, epsilon):
+    """Return the probabilities of both answers of permute-and-flip."""
     behind = 0.5 * math.exp(-epsilon * abs(counts[0] - counts[1]))
     return (1 - behind, behind) if counts[0] >= counts[1] else (behind, 1 - behind)
 
 
 @dataclass(frozen=True)
 class Shared:
-    """The sum of discrete Laplace noise of which each party adds a share, if some are left."""
+    """Sum of the noise shares that are present. All shares would be discrete Laplace noise."""
 
     scale: float
     share: float
@@ -185,13 +197,15 @@ class Shared:
         return self.share, -math.expm1(-1 / self.scale)
 
     def draw(self, shape, rng):
+        """Draw the noise."""
         return rng.negative_binomial(*self._law, shape) - rng.negative_binomial(*self._law, shape)
 
     def cost(self, before, after):
-        """Return the log of the largest ratio of chances, over all numbers that differ."""
+        """Return the log of the largest ratio of probabilities, summed over differing numbers."""
         steps = np.abs(before - after).astype(np.int64)
         if not steps.any():
             return 0.0
+        # Probabilities of the difference of two negative binomial variables, by convolution.
         n = int(40 * self.scale) + 64
         one = np.exp(nbinom.logpmf(np.arange(n), *self._law))
         chance = np.log(np.correlate(one, one, "full")[n // 2 : -(n // 2)])
@@ -201,7 +215,7 @@ class Shared:
 
 @contextmanager
 def replayed(tape):
-    """Let all noise of a run pass through a tape."""
+    """Pass all noise of a run through a tape."""
     sent, kinds = Noise.send, OPENINGS
     respond, flip = label_noise.respond, dp_forest.permute_and_flip
     quantiles, summed = PrivateQuantileCuts.outgoing, {k: k.opened for k in kinds}
@@ -209,7 +223,8 @@ def replayed(tape):
 
     def record(self, sender, receivers, message, why):
         own = receivers == (sender,) or isinstance(message, OpenedSum)
-        if not (bare and own):  # a sum without its noise, which is opened below
+        # The sum without noise is not recorded. It is opened with noise below.
+        if not (bare and own):
             recorded(self, sender, receivers, message, why)
 
     def opened(kind):
@@ -229,9 +244,9 @@ def replayed(tape):
 
         return method
 
-    swaps = [
+    replacements = [
         (Noise, "send", lambda law, x, rng=None: tape.noisy(law, x, rng, sent)),
-        (settled_cuts, "discrete_laplace_share", tape.share("laplace")),
+        (cut_points, "discrete_laplace_share", tape.share("laplace")),
         (dp_forest, "discrete_laplace_share", tape.share("laplace")),
         (dp_gbdt, "discrete_gaussian_share", tape.share("gaussian")),
         (
@@ -251,17 +266,25 @@ def replayed(tape):
         (Transcript, "record", record),
     ]
     with ExitStack() as stack:
-        for where, name, made in swaps:
-            stack.enter_context(patch.object(where, name, made))
+        for where, name, replacement in replacements:
+            stack.enter_context(patch.object(where, name, replacement))
         yield
 
 
 @dataclass(frozen=True)
 class Moved:
-    """What a row moves.
+    """Privacy loss caused by one row.
 
-    `runs`: Both trainings. `owner`: Whose row it is. `noisy`: Epsilon of what is released with
-    noise. `cuts`: Of that, what cut points are made of.
+    Attributes
+    ----------
+    runs : tuple of Training
+        Both trainings.
+    owner : str
+        Party that has the row.
+    noisy : float
+        Epsilon of all noisy releases.
+    cuts : float
+        Part of it that belongs to cut points.
     """
 
     runs: tuple
@@ -271,37 +294,47 @@ class Moved:
 
     @property
     def spent(self):
-        """What the first run says it spent."""
+        """Privacy budget that the first run reports."""
         return self.runs[0].spent
 
     def seen(self, said):
-        """Return the epsilon of all that a guarantee speaks of; infinite where it differs bare."""
+        """Return the epsilon of a guarantee's scope, infinite if unprotected messages differ."""
         cuts = getattr(said, "unit", "") == "cuts"
         trusted = {role.rstrip("s") for role in getattr(said, "trusted", "").split("+")}
         rows = "rows" in getattr(said, "unprotected", "")
-        told = [_told(run, self.owner, trusted, cuts, rows) for run in self.runs]
-        return math.inf if told[0] != told[1] else self.cuts if cuts else self.noisy
+        visible = [_told(run, self.owner, trusted, cuts, rows) for run in self.runs]
+        return math.inf if visible[0] != visible[1] else self.cuts if cuts else self.noisy
 
     def contradicts(self):
-        """Yield each finite epsilon of the run that is less than what the row moves."""
-        for said in self.spent:
-            if said.budget and said.budget[0] == "epsilon" and math.isfinite(said.epsilon):
-                seen = self.seen(said)
-                if seen > said.epsilon * (1 + 1e-6) + 1e-9:
-                    yield f"{said}, and it is {seen:.4g}"
+        """Yield each finite reported epsilon that is smaller than the computed one."""
+        for guarantee in self.spent:
+            if (
+                guarantee.budget
+                and guarantee.budget[0] == "epsilon"
+                and math.isfinite(guarantee.epsilon)
+            ):
+                seen = self.seen(guarantee)
+                if seen > guarantee.epsilon * (1 + 1e-6) + 1e-9:
+                    yield f"{guarantee}, and it is {seen:.4g}"
 
 
 def moved(protocol, neighbours, schema, defense, owner, seed=0):
-    """Train on two tables that differ by a row of one party's, and return what it moves.
+    """Train on two tables that differ in one row, and compute the privacy loss of the row.
 
     Parameters
     ----------
     protocol : Protocol
+        Protocol.
     neighbours : pair of mapping of str to LocalData
+        Local data with and without the row.
     schema : Schema
+        Columns and classes.
     defense : Composition
+        Defenses.
     owner : str
-        Whose row it is.
+        Party that has the row.
+    seed : int
+        Seed of both trainings.
     """
     reason = fit(protocol, defense)
     if not reason.ok:
@@ -310,11 +343,11 @@ def moved(protocol, neighbours, schema, defense, owner, seed=0):
     laws = protocol.laws(schema).items()
     tape.kinds = {kind for (kind, _), law in laws if isinstance(law, Share)}
     tape.kinds |= {*defense.shared(schema, protocol.parameters)}
-    for at, held in zip((None, 0), neighbours, strict=True):
+    for at, local_data in zip((None, 0), neighbours, strict=True):
         tape.at = at
         with replayed(tape):
             runs.append(
-                train(protocol, held, schema, defense=defense, seed=seed, noise_from="seed")
+                train(protocol, local_data, schema, defense=defense, seed=seed, noise_from="seed")
             )
     noisy = sum(tape.pure.values())
     if tape.gaussian:
@@ -324,9 +357,10 @@ def moved(protocol, neighbours, schema, defense, owner, seed=0):
 
 
 def _told(run, owner, trusted, cuts, rows):
-    """Return what others than the owner of a row and whoever is trusted were told.
+    """Return the messages received by parties other than the owner and trusted roles.
 
-    Where the number of ``rows`` is not protected, not how much is sealed.
+    If a guarantee does not protect the number of ``rows``, sealed messages are excluded, because
+    their sizes may differ.
     """
     roles = run.transcript.roles
     return [
@@ -339,7 +373,7 @@ def _told(run, owner, trusted, cuts, rows):
 
 
 def _gaussian(distance, delta):
-    """Return epsilon of Gaussian noise of scale 1 at that distance (Balle and Wang 2018, Eq. 6)."""
+    """Return epsilon of Gaussian noise of scale 1 at a distance (Balle and Wang 2018, Eq. 6)."""
 
     def over(epsilon):
         ends = distance / 2 - epsilon / distance, -distance / 2 - epsilon / distance
@@ -349,16 +383,16 @@ def _gaussian(distance, delta):
 
 
 def without_last_row(held, name):
-    """Return local data without the last row of one party's."""
-    one, n = held[name], len(held[name]) - 1
-    cut = {f.name: getattr(one, f.name) for f in fields(one)}
+    """Return local data without the last row of one party."""
+    party_data, n = held[name], len(held[name]) - 1
+    shortened = {f.name: getattr(party_data, f.name) for f in fields(party_data)}
     for key in ("ids", "X", "y", "weight"):
-        cut[key] = None if cut[key] is None else cut[key][:n]
-    return {**held, name: type(one)(**cut)}
+        shortened[key] = None if shortened[key] is None else shortened[key][:n]
+    return {**held, name: type(party_data)(**shortened)}
 
 
 def with_other_label(held, name, classes):
-    """Return local data in which the label of the last row of one party's is another."""
+    """Return local data in which the last row of one party has another label."""
     y = held[name].y.copy()
     y[-1] = (y[-1] + 1) % classes
     return {**held, name: replace(held[name], y=y)}

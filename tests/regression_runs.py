@@ -1,4 +1,4 @@
-"""Small federations of regressions, and their inversions, for tests."""
+"""Small federations of regressions and their inversions, for tests."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from fedtrees.protocols.views import view_of
 
 
 def table(m, d, seed=0, classes=True):
-    """Return correlated rows of whole numbers and their schema."""
+    """Return correlated rows of integers and their schema."""
     rng = np.random.default_rng(seed)
     X = np.rint(20 * rng.normal(size=(m, d)) @ (np.eye(d) + 0.3 * rng.normal(size=(d, d))))
     score = X @ rng.normal(size=d)
@@ -26,7 +26,7 @@ def table(m, d, seed=0, classes=True):
 
 
 def by_columns(rows, active):
-    """Give the first columns to the active party, the others to one passive one."""
+    """Assign the first columns to the active party, and the remaining ones to a passive party."""
     columns = np.arange(rows.X.shape[1])
     return {
         "active": columns_of(rows, columns[:active], True),
@@ -35,31 +35,31 @@ def by_columns(rows, active):
 
 
 def by_rows(rows, victims):
-    """Give the last rows to another client."""
+    """Assign the last rows to a second client."""
     parts = np.split(np.arange(len(rows)), [len(rows) - victims])
     return over_clients([rows.take(part) for part in parts])
 
 
 def trained(protocol, held, schema, defense="none", seed=0):
-    """Train."""
-    made = register.make("protocol", parse_grid(protocol)[0])
-    by = make_defense(parse_composed([defense])[0])
-    return train(made, held, schema, defense=by, seed=seed)
+    """Train a regression."""
+    protocol_object = register.make("protocol", parse_grid(protocol)[0])
+    composed = make_defense(parse_composed([defense])[0])
+    return train(protocol_object, held, schema, defense=composed, seed=seed)
 
 
 def seen(run, held, threat):
     """Return the view and the case of a threat."""
     roles, parsed = run.transcript.roles, Threat.parse(threat)
-    who = parsed.principals(roles)
-    case = Case(held, roles, who, run.schema, Streams(0), threat, model=run.model)
-    return view_of(run, who, held, parsed.queries, entries=case.entries), case
+    principals = parsed.principals(roles)
+    case = Case(held, roles, principals, run.schema, Streams(0), threat, model=run.model)
+    return view_of(run, principals, held, parsed.queries, entries=case.entries), case
 
 
 def inverted(run, held, threat, attack="regression-inversion"):
-    """Return scores and notes of an inversion."""
+    """Return scores, diagnostics and rows of results of an inversion."""
     view, case = seen(run, held, threat)
-    made = register.make("attack", parse_grid(attack)[0])
-    assert made.inapplicable(view) is None
-    guess = made.run(view, np.random.default_rng(0))
+    attack_object = register.make("attack", parse_grid(attack)[0])
+    assert attack_object.inapplicable(view) is None
+    guess = attack_object.run(view, np.random.default_rng(0))
     rows = list(score_guess("told", guess, case, None))
     return {r["metric"]: r["value"] for r in rows}, guess.notes, {r["metric"]: r for r in rows}

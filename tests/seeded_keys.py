@@ -1,4 +1,4 @@
-"""Keys that a test can draw again, and phe's."""
+"""Reproducible keys for tests, and conversion from and to keys of phe."""
 
 import hashlib
 
@@ -12,7 +12,7 @@ from fedtrees.sealing.ledger import Ledger
 
 
 class SeededRandomness(Randomness):
-    """SHAKE-256 of a seed and a counter."""
+    """Randomness from SHAKE-256 of a seed and a counter."""
 
     def __init__(self, seed):
         self._seed, self._draws = str(seed).encode(), 0
@@ -24,12 +24,12 @@ class SeededRandomness(Randomness):
 
 
 def seeded(bits, seed):
-    """Draw a key; short ones are quick."""
+    """Generate a reproducible key. Short keys are fast."""
     return drawn(bits, SeededRandomness(seed))
 
 
 class EncryptedSums:
-    """The holder of a key, those who encrypt, by name, and who adds, in one hand."""
+    """The key holder, the encrypting parties by name, and the adder, in one object."""
 
     def __init__(self, names, bits):
         self.holder = RealHolder(len(names), bits, True, Ledger())
@@ -41,29 +41,30 @@ class EncryptedSums:
         self.added, self.opened = self.adder.added, self.holder.opened
 
     def begin(self):
-        """Begin with the first sum again."""
+        """Restart with the first sum."""
         self.holder._opened = self.adder._added = 0
         for side in self.others.values():
             side._made = 0
 
     def encrypted(self, name, array, slots):
+        """Return the encrypted array of one party."""
         return self.others[name].encrypted(array, slots)
 
 
 def of_phe(private):
-    """Take over a key of phe's."""
+    """Convert a key of phe."""
     n = mpz(private.public_key.n)
     primes = Prime(mpz(private.p), n, None), Prime(mpz(private.q), n, None)
     return KeyPair(PublicKey(int(n)), primes)
 
 
 def to_phe(keys):
-    """Return a key as phe has it."""
+    """Convert a key to the type of phe."""
     first, second = keys.primes()
     return PaillierPrivateKey(PaillierPublicKey(keys.public.n), int(first.p), int(second.p))
 
 
 def numbers_of(ciphertexts, keys):
-    """Return ciphertexts as phe has them."""
+    """Convert ciphertexts to the type of phe."""
     public = PaillierPublicKey(keys.public.n)
     return [EncryptedNumber(public, int(c), 0) for c in ciphertexts]

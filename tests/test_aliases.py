@@ -1,4 +1,4 @@
-"""Names of the release before, which are read for one more."""
+"""Names of the previous release still work."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,33 +16,35 @@ from fedtrees.core.specs import Spec
 from fedtrees.data.layout import ONCE, lay_out
 from fedtrees.data.partition import Partition
 from fedtrees.estimators.federated import FederatedEstimator
-from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 
 
-def test_classes_have_their_old_names():
+def test_classes_are_available_under_their_old_names():
     assert (Holding, GlassWallError) == (LocalData, LocalDataError)
     assert FederatedEstimator.holdings_.fget(SimpleNamespace(local_data_=7)) == 7
 
 
-def test_layouts_have_their_old_names():
+def test_layouts_are_available_under_their_old_names():
     table, schema = sample_table(rows=30)
     for old, new in ONCE.items():
         names = ("one",) if new == "centralised" else ("one", "two")
-        held = [
+        parts_of_layout = [
             lay_out(layout, table, schema, names, Partition("iid"), np.random.default_rng(0))
             for layout in (old, new)
         ]
-        assert all(np.array_equal(held[0][name].X, held[1][name].X) for name in names)
+        assert all(
+            np.array_equal(parts_of_layout[0][name].X, parts_of_layout[1][name].X) for name in names
+        )
 
 
-def test_adversaries_of_a_protocol_have_their_old_name(monkeypatch):
+def test_adversaries_of_a_protocol_are_read_under_their_old_name(monkeypatch):
     made = type("OfBefore", (FedTreeHist,), {"curious": ("client",)})
     monkeypatch.setitem(register._known["protocol"], "of-before", made)
     grid = replace(Suite.load("quick").grids[0], protocols=(Spec("of-before"),), threats=())
     assert grid.with_known_threats().threats == ("client",)
 
 
-def test_who_attacks_is_read_from_rows_of_before(tmp_path):
+def test_adversaries_are_read_from_results_of_the_previous_release(tmp_path):
     table = Table(tmp_path)
     table.train("none", 0, 0.7)
     table.add("exposure", "none", 0, "applies", 1.0, attack="joint", threat="t")

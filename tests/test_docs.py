@@ -1,5 +1,6 @@
-"""What the documentation says can be done is done here."""
+"""The commands and claims of the documentation work."""
 
+import csv
 import json
 import re
 import runpy
@@ -19,6 +20,7 @@ EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
 
 
 def shell_blocks(text):
+    """Return the shell code blocks of a page."""
     return re.findall(r"```(?:sh|bash)\n(.*?)```", text, flags=re.S)
 
 
@@ -29,13 +31,13 @@ def test_the_readme_has_two_set_up_commands_of_one_line_and_ci_runs_the_second()
     assert blocks[0].endswith("fedtrees bench")
     assert blocks[1].endswith("pytest")
     ran = (ROOT / ".ci" / "run").read_text().splitlines()
-    after = ran[ran.index(blocks[1]) + 1 :]  # to the letter; the extras follow
+    after = ran[ran.index(blocks[1]) + 1 :]  # literally the same command, followed by the extras
     assert [line for line in after if line.startswith(".venv/")] == [
         '.venv/bin/pytest -m "long and not slow"'
     ]
 
 
-def test_the_constraints_fit_what_is_asked_for_and_both_commands_use_them():
+def test_the_constraints_meet_the_requirements_and_both_commands_use_them():
     from packaging.requirements import Requirement
 
     blocks = shell_blocks((ROOT / "README.md").read_text())
@@ -44,7 +46,9 @@ def test_the_constraints_fit_what_is_asked_for_and_both_commands_use_them():
     pinned = {}
     for line in lines:
         if not line.startswith("#"):
-            name, version = re.fullmatch(r"([\w.-]+)==([\w.]+)", line).groups()  # no URL, no hash
+            name, version = re.fullmatch(
+                r"([\w.-]+)==([\w.]+)", line
+            ).groups()  # neither a URL nor a hash
             pinned[name.lower().replace("_", "-")] = version
     assert "torch" not in pinned
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -54,7 +58,7 @@ def test_the_constraints_fit_what_is_asked_for_and_both_commands_use_them():
         assert asked.specifier.contains(pinned[asked.name.lower()]), text
 
 
-def test_the_conda_recipe_asks_for_what_the_package_does():
+def test_the_conda_recipe_has_the_requirements_of_the_package():
     from packaging.requirements import Requirement
 
     named = {"xgboost": "py-xgboost", "ortools": "ortools-python", "matplotlib": "matplotlib-base"}
@@ -68,7 +72,7 @@ def test_the_conda_recipe_asks_for_what_the_package_does():
     assert f'version: "{project["version"]}"' in recipe
 
 
-def test_the_constraints_are_made_by_the_command_of_the_docs():
+def test_the_constraints_name_the_command_of_the_docs():
     (made,) = re.findall(
         r"\$ (python3.11 .* pip)$", (ROOT / "docs/how-to/reproduce.md").read_text(), re.M
     )
@@ -111,7 +115,7 @@ def test_the_table_of_who_is_exposed_is_the_one_that_is_printed(capsys):
     assert sorted(shown) == sorted(told)
 
 
-def test_the_tutorial_runs_and_finds_what_it_says(capsys):
+def test_the_tutorial_runs_with_the_stated_results(capsys):
     found = runpy.run_path(str(ROOT / "docs" / "tutorials" / "first_bench.py"))
     assert found["same_predictions"]
     assert found["exact"] == {"none": 1.0, "split-only": 1.0}
@@ -119,7 +123,7 @@ def test_the_tutorial_runs_and_finds_what_it_says(capsys):
 
 
 @pytest.mark.long
-def test_the_first_audit_finds_what_it_says():
+def test_the_first_audit_runs_with_the_stated_results():
     found = runpy.run_path(str(ROOT / "docs" / "tutorials" / "first_audit.py"))
     assert found["right"]
     assert found["done"].same
@@ -128,7 +132,7 @@ def test_the_first_audit_finds_what_it_says():
 
 
 SHORT = ("-p", "fedtree-hist[trees=4,max_depth=3]")
-BENCHED = {  # how each example is benched, and the boards that come of it
+BENCHED = {  # options of the bench of each example, and the resulting leaderboards
     "my_protocol": (
         ("-p", "my-protocol[trees=4,max_depth=3]", "-d", "split-only", "-a", "timberstrike"),
         {"client": 2, "public": 2, "server": 2},
@@ -160,13 +164,17 @@ BENCHED = {  # how each example is benched, and the boards that come of it
         {"passive": 1},
     ),
 }
+BENCHED["my_metric"] = (
+    (*SHORT, "-d", "split-only", "--threat", "client", "-a", "timberstrike"),
+    {"client": 2},
+)
 BESIDE = {"gradient_signs": ["plain_vertical"]}
 
 
-NEW = [Path(f"my_{kind}.py") for kind in ("protocol", "defense", "attack")]
+NEW = [Path(f"my_{kind}.py") for kind in ("protocol", "defense", "attack", "metric")]
 
 
-@pytest.mark.long(but=("my_defense",))
+@pytest.mark.long(but=("my_defense", "my_metric"))
 @pytest.mark.parametrize("path", [*EXAMPLES, *NEW], ids=lambda p: p.stem)
 def test_an_example_is_short_conforms_and_benches(path, capsys, tmp_path):
     if path in NEW:
@@ -192,22 +200,31 @@ def test_an_example_is_short_conforms_and_benches(path, capsys, tmp_path):
     assert {board["threat"]: len(board["defenses"]) for board in found} == boards
     advantages = [d["advantage"]["mean"] for board in found for d in board["defenses"]]
     assert all(a is not None for a in advantages)
-    if path.stem == "gradient_signs":  # plaintext gradients are labels; `cl` is the blind baseline
+    # The signs of plaintext gradients are labels, and `cl` is the blind baseline.
+    if path.stem == "gradient_signs":
         assert advantages == [1.0]
-    if path.stem == "plain_vertical":  # who only clusters own columns learns nothing, luck aside
+    # The attack `cl` uses no messages, so that it has no advantage beyond chance.
+    if path.stem == "plain_vertical":
         assert advantages[0] <= 0.05
+    if path.stem == "my_metric":
+        with (tmp_path / "run" / "rows.csv").open(newline="") as file:
+            scored = [row for row in csv.DictReader(file) if row["metric"] == "my_metric"]
+        blind = [float(row["value"]) for row in scored if row["stage"] == "blind"]
+        attacked = [row for row in scored if row["stage"] == "attack"]
+        assert len(attacked) == 2
+        assert all(float(row["blind"]) == min(blind) >= 0 for row in attacked)
     page = (tmp_path / "run" / "report.html").read_text()
     assert "abels inferred" in page or "passive" not in boards
 
 
-def test_an_attack_that_is_new_reads_every_count_of_the_first_tree(monkeypatch):
-    """The bench above asks for a score; this one knows the truth."""
+def test_the_template_of_an_attack_infers_every_count_of_the_first_tree(monkeypatch):
+    """The template of a new attack infers exact counts. The bench above only checks its score."""
     from sklearn.datasets import load_wine
 
     import fedtrees
     from fedtrees.core.registry import register
 
-    # Not for the tests that come after: all attacks that are registered run there.
+    # The registration must not affect later tests, which run all registered attacks.
     monkeypatch.setitem(register._known, "attack", dict(register._known["attack"]))
     found = runpy.run_path(str(ROOT / "fedtrees" / "cli" / "templates" / "attack.py"))
     ToldCounts = found["ToldCounts"]
@@ -250,7 +267,7 @@ def test_every_package_is_listed_and_inside_fedtrees():
 
 
 def wheel_of(source, target):
-    """Make the wheel of a source tree, or of an archive of one, without a network."""
+    """Build the wheel of a source tree, or of a source archive, without network access."""
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
     subprocess.run([*command, "-w", str(target), str(source)], check=True, capture_output=True)
     (wheel,) = target.glob("*.whl")
@@ -258,6 +275,7 @@ def wheel_of(source, target):
 
 
 def copy_of_what_is_committed(target):
+    """Clone the committed state of the repository."""
     subprocess.run(["git", "clone", "-q", str(ROOT), str(target)], check=True)
     return target
 
@@ -286,7 +304,7 @@ def test_a_wheel_of_the_source_archive_runs_outside_the_repository(tmp_path):
     install = [python, "-m", "pip", "install", "-q", "--no-deps", str(wheel)]
     subprocess.run(install, check=True, capture_output=True)
     (site,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
-    borrowed = [p for p in sys.path if p.endswith("site-packages")]  # what it depends on
+    borrowed = [p for p in sys.path if p.endswith("site-packages")]  # its dependencies
     (site / "dependencies.pth").write_text("\n".join(borrowed) + "\n")
 
     def said(*command):
@@ -324,7 +342,7 @@ def test_the_documentation_builds_without_a_warning(tmp_path):
             sys.executable,
             "-m",
             "sphinx",
-            *("-W", "-q", "-D", "html_theme=basic"),  # quickly written
+            *("-W", "-q", "-D", "html_theme=basic"),  # a fast theme
             "-b",
             "html",
             str(ROOT / "docs"),
@@ -341,14 +359,16 @@ def test_the_documentation_builds_without_a_warning(tmp_path):
 def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedtrees.bench.session.default_workers", lambda: 1)  # it starts no others
+    monkeypatch.setattr(
+        "fedtrees.bench.session.default_workers", lambda: 1
+    )  # it starts no other processes
     names = {}
     exec(block, names)
     assert (tmp_path / "model.json").is_file()
     assert list(names["seen"].seen)
 
 
-def test_what_is_cited_is_what_is_installed():
+def test_the_citation_agrees_with_the_package():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     cited = dict(
         line.split(": ", 1)
@@ -368,11 +388,11 @@ def test_what_is_cited_is_what_is_installed():
 @pytest.mark.parametrize(
     "page", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "ARTIFACT-APPENDIX.md"]
 )
-def test_the_pages_beside_the_package_link_to_what_is_there(page):
+def test_links_of_the_pages_in_the_root_folder_exist(page):
     links = re.findall(r"\]\(([^)#]+)(?:#([\w-]+))?\)", (ROOT / page).read_text())
     assert links
     for path, anchor in links:
-        if path.startswith("https://"):  # looked up by hand
+        if path.startswith("https://"):  # checked by hand
             continue
         assert (ROOT / path).exists(), path
         if anchor:

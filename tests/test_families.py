@@ -1,4 +1,4 @@
-"""A family stands on what is shared, and on no other family: it can be read, or deleted, alone."""
+"""Families build on shared modules and not on one another, so that each can be removed."""
 
 import pytest
 from families import CROSSING, FAMILIES, crossings, imports_fail, modules, without
@@ -6,20 +6,20 @@ from layers import lint
 
 
 @pytest.mark.long
-def test_one_family_stands_on_others_and_nothing_shared_on_any():
+def test_only_declared_families_import_others_and_shared_modules_import_none():
     found = crossings()
     assert {ends: sorted(where) for ends, where in found.items() if ends not in CROSSING} == {}
     assert {*found} == CROSSING
 
 
-def test_every_module_of_the_table_is_there():
+def test_every_listed_module_exists():
     there = {name for name, _ in modules()}
     assert {part for parts in FAMILIES.values() for part in parts} <= there
 
 
 @pytest.mark.parametrize("name", ["crypto", pytest.param("regressions", marks=pytest.mark.slow)])
-def test_all_else_stands_without_a_family(tmp_path, name):
-    """The whole of it: python tests/families.py NAME."""
+def test_the_package_works_without_a_family(tmp_path, name):
+    """The package works without a family. ``python tests/families.py NAME`` runs all tests."""
     without(name, tmp_path)
     assert imports_fail(tmp_path) == {}
     assert lint(tmp_path).returncode == 0

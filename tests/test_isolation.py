@@ -1,4 +1,4 @@
-"""No test sees what another one registered."""
+"""Tests do not see names that other tests registered."""
 
 import sys
 
@@ -29,7 +29,7 @@ def test_names_types_and_modules_of_a_plugin_are_forgotten(tmp_path):
     file = tmp_path / "passing.py"
     file.write_text(PLUGIN)
     names = register.names("defense")
-    for _ in range(2):  # and it can be loaded again
+    for _ in range(2):  # the second turn shows that it can be loaded again
         with registry_as_it_was():
             module = f"fedtrees_plugin_{load_plugin(file)[:12]}"
             assert module in sys.modules
@@ -42,14 +42,14 @@ def test_names_types_and_modules_of_a_plugin_are_forgotten(tmp_path):
             register.get("defense", "passing-through")
 
 
-def test_what_the_package_loads_stays():
+def test_modules_of_the_package_stay_loaded():
     with registry_as_it_was():
         kept = register.get("protocol", "local-forests")
     assert register.get("protocol", "local-forests") is kept
     assert message_type("PooledForest") is not None
 
 
-def test_a_name_taken_over_is_given_back():
+def test_a_replaced_name_is_restored():
     mine = register.get("attack", "lattice")
     with registry_as_it_was():
         register._known["attack"]["lattice"] = object

@@ -1,4 +1,4 @@
-"""The layers of the design hold: checked on the installed layout, where the folders meet."""
+"""The import contracts of the design are kept in the installed layout."""
 
 import ast
 from pathlib import Path
@@ -7,14 +7,14 @@ import pytest
 from layers import lint, merged_layout
 
 
-def test_layers_hold(tmp_path):
+def test_import_contracts_are_kept(tmp_path):
     merged_layout(tmp_path)
     result = lint(tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "0 broken" in result.stdout
 
 
-def test_engines_are_imported_where_they_run_alone(tmp_path):
+def test_ray_and_nvflare_are_imported_only_where_they_run(tmp_path):
     found = set()
     for path in merged_layout(tmp_path).rglob("*.py"):
         for node in ast.parse(path.read_text()).body:
@@ -24,7 +24,7 @@ def test_engines_are_imported_where_they_run_alone(tmp_path):
             named += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             if any(n.partition(".")[0] in ("ray", "nvflare") for n in named):
                 found.add(Path(path).name)
-    assert found == {"flare.py"}  # which NVFlare's processes load, and nobody else
+    assert found == {"flare.py"}  # only loaded by processes of NVFlare
 
 
 def test_an_attack_that_imports_the_truth_breaks_a_contract(tmp_path):
@@ -44,7 +44,7 @@ def test_an_attack_that_imports_the_truth_breaks_a_contract(tmp_path):
         ("lattice/rows.py", "import fedtrees.attacks.joint.state"),
     ],
 )
-def test_evidence_imports_no_attack_and_attacks_no_circle(tmp_path, where, what):
+def test_evidence_imports_no_attack_and_attacks_have_no_import_cycle(tmp_path, where, what):
     package = merged_layout(tmp_path)
     with (package / "attacks" / where).open("a") as file:
         file.write(f"{what}\n")

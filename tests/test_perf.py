@@ -1,6 +1,6 @@
-"""Every part of the performance suite works: a thousandth of its rows and trees.
+"""Every part of the performance suite works on a thousandth of its rows and trees.
 
-Parts that take long all the same, since they start processes, encrypt or search, are slow tests.
+Parts that take long nevertheless, because they start processes, encrypt or search, are slow tests.
 """
 
 import re
@@ -25,8 +25,8 @@ LONG = {
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in parts()]
 )
-def test_a_part_measures_itself_beside_its_rivals(name, monkeypatch):
-    monkeypatch.setattr(mixture, "MOST_KICKS", 1)  # of few rows there would be many restarts
+def test_a_part_measures_this_package_and_its_competitors(name, monkeypatch):
+    monkeypatch.setattr(mixture, "MOST_KICKS", 1)  # few rows would cause many restarts
     monkeypatch.setattr(mixture, "PATIENCE", 1)
     lines = list(parts()[name](TOY))
     assert lines
@@ -46,16 +46,16 @@ def test_the_command_of_the_docs_prints_a_table():
     assert done.stdout.count("| random forest, 300 x 28, 2 trees") == 2
 
 
-def test_the_long_parts_are_parts():
+def test_the_slow_parts_exist():
     assert {*parts()} > LONG
 
 
-def test_the_full_size_is_what_the_parts_name():
+def test_the_full_size_does_not_scale_the_parts():
     assert [FULL.rows(1_000_000), FULL.trees(100), FULL.repeats] == [1_000_000, 100, 3]
     assert FULL.cases((1, 2)) == (1, 2)
 
 
-def test_a_forest_and_its_rival_are_scored_alike():
+def test_accuracy_is_the_share_of_correct_labels():
     table = rivals.table(400)
     assert rivals.accuracy(table.y, table.y.astype(float)) == 1.0
     assert rivals.accuracy(table.y, 1.0 - table.y) == 0.0

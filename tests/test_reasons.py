@@ -1,4 +1,4 @@
-"""Reasons are codes: no product code reads a sentence, and every code is said and used."""
+"""Reasons are codes: no code of the package parses a sentence, and every code is used."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 READS = {"startswith", "endswith", "partition", "rpartition", "removeprefix", "removesuffix",
          "find", "rfind", "index"}  # fmt: skip
 SENTENCES = {"reason", "note", "why", "message", "sentence", "verdict"}
-#: Sentences of others, who tell what is needed in no other way.
+#: Sentences of other libraries that provide the information in no other form.
 ALLOWED = {
     "fedtrees/bench/engine.py": "loky says in its error alone how a process ended",
     "fedtrees/audit/margins.py": "XGBoost's fault, in short",
@@ -26,21 +26,22 @@ STATES = {"ok", "skip", "unfit", "limit", "failed", "timeout", "undefined", "voi
 
 @cache
 def product():
-    """Return the syntax tree of every file of the product by its path."""
+    """Return the syntax tree of every file of the package, by path."""
     return dict(_parsed())
 
 
 def _parsed():
+    """Yield the path and the syntax tree of every file of the package."""
     for folder in ("fedtrees", "attacks", "defenses"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
 
 
 def called(node):
-    """Return what a value is called: `why`, `row["why"]`, `it.why`, ``str(err)``."""
+    """Return the name of a value: `why`, `row["why"]`, `it.why`, ``str(err)``."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "str":
-        of = called(node.args[0]) if node.args else ""
-        return "sentence" if of.startswith("err") else of
+        name = called(node.args[0]) if node.args else ""
+        return "sentence" if name.startswith("err") else name
     if isinstance(node, ast.Subscript):
         key = node.slice
         literal = isinstance(key, ast.Constant) and isinstance(key.value, str)
@@ -53,27 +54,31 @@ def called(node):
 
 
 def texts(node):
+    """Return the string constants in a node."""
     parts = (n.value for n in ast.walk(node) if isinstance(n, ast.Constant))
     return [part for part in parts if isinstance(part, str)]
 
 
 def reads_prose(node):
-    """Tell whether a piece of code looks for words in a sentence."""
+    """Return whether code searches for words in a sentence."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if node.func.attr not in READS:
             return False
-        where, sought = node.func.value, [text for arg in node.args for text in texts(arg)]
+        searched_text, searched = (
+            node.func.value,
+            [text for arg in node.args for text in texts(arg)],
+        )
     elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
-        where, sought = node.comparators[0], texts(node.left)
-        if isinstance(where, (ast.Tuple, ast.Set, ast.List, ast.Dict)):
+        searched_text, searched = node.comparators[0], texts(node.left)
+        if isinstance(searched_text, (ast.Tuple, ast.Set, ast.List, ast.Dict)):
             return False
     else:
         return False
-    words = any(" " in text != " " for text in sought)
-    return bool(sought) and (called(where) in SENTENCES or words)
+    words = any(" " in text != " " for text in searched)
+    return bool(searched) and (called(searched_text) in SENTENCES or words)
 
 
-def test_no_product_code_reads_a_sentence():
+def test_no_package_code_parses_a_sentence():
     found = {
         (name, node.lineno)
         for name, tree in product().items()
@@ -89,17 +94,17 @@ def test_no_product_code_reads_a_sentence():
      'str(err).find("x")', 'point.note.partition(":")', '"did you mean" in anything',
      'text.partition(" (")', 'reason.removeprefix(f"{path}: ")'],
 )  # fmt: skip
-def test_what_reads_a_sentence_is_found(code):
+def test_code_that_parses_a_sentence_is_found(code):
     assert reads_prose(ast.parse(code).body[0].value)
 
 
 @pytest.mark.parametrize("code", ['text.endswith("\\n")', 'name in ("a b", "c")', "key in notes"])
-def test_what_reads_no_sentence_is_not(code):
+def test_code_that_parses_no_sentence_is_not_found(code):
     assert not reads_prose(ast.parse(code).body[0].value)
 
 
 def made(code):
-    """Return a reason with made-up arguments."""
+    """Return a reason with invented arguments."""
     spec = dict(re.findall(r"{(\w+)(:[^}]*)?}", TEMPLATES[code].text))
     return Reason(code, **{k: 3 if form else k.upper() for k, form in spec.items()})
 
@@ -123,25 +128,25 @@ def test_every_code_is_used_and_every_use_has_its_arguments():
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Reason":
                 first = node.args[0]
                 if isinstance(first, ast.Constant):
-                    given = {k.arg for k in node.keywords}
+                    arguments = {k.arg for k in node.keywords}
                     needed = TEMPLATES[first.value].fields
-                    assert given <= needed | {None}, (name, node.lineno)
-                    assert None in given or needed - {*SLOTS} <= given, (name, node.lineno)
+                    assert arguments <= needed | {None}, (name, node.lineno)
+                    assert None in arguments or needed - {*SLOTS} <= arguments, (name, node.lineno)
             used |= {node.value for node in [node] if isinstance(node, ast.Constant)} & {*TEMPLATES}
     assert used <= set(TEMPLATES)
-    there = {name for name, _ in modules()}
-    whole = all(part in there for parts in FAMILIES.values() for part in parts)
-    assert not whole or used == set(TEMPLATES)  # a family that was removed leaves its codes
+    present = {name for name, _ in modules()}
+    complete = all(part in present for parts in FAMILIES.values() for part in parts)
+    assert not complete or used == set(TEMPLATES)  # a removed family leaves its codes
 
 
-def test_what_is_no_reason_is_refused():
+def test_an_unknown_reason_is_refused():
     with pytest.raises(UsageError, match="no reason has the code 'no-tress'; did you mean 'no-tre"):
         Reason("no-tress")
     with pytest.raises(UsageError, match=r"takes \['most', 'rows'\]; got \['rows'\]"):
         Reason("too-many-rows", rows=3)
 
 
-def test_what_another_release_said_is_its_text():
+def test_a_reason_of_another_release_becomes_its_text():
     assert Reason.read("of-tomorrow", "{}", "it rains") == Reason("other", text="it rains")
     assert Reason.read("too-many-rows", '{"rows": 1}', "x") == Reason("other", text="x")
     assert Reason.read("", "", "").ok

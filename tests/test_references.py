@@ -1,4 +1,4 @@
-"""What docstrings and documentation name exists: modules, functions, attributes of classes."""
+"""Modules, functions and class attributes that texts refer to exist."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ FOLDERS = ("fedtrees", "attacks", "defenses", "benchmarks")
 SOURCES = sorted(p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py"))
 TEXTS = [*SOURCES, *sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
 FULL = re.compile(r"(?<![\w./-])fedtrees(?:\.[A-Za-z_]\w*)+")
-GROUPS = {"fedtrees.datasets"}  # of entry points, and no module
+GROUPS = {"fedtrees.datasets"}  # a group of entry points, not a module
 OF_CLASS = re.compile(r"`([A-Z]\w*[a-z]\w*)\.([a-z_]\w*)(?:\(\))?`")
 
 
 def module_name(path: Path) -> str:
+    """Return the dotted name of a file."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     parts = parts if parts[0] == "fedtrees" else ("fedtrees", *parts)
     return ".".join(parts).removesuffix(".__init__")
@@ -26,8 +27,8 @@ def module_name(path: Path) -> str:
 
 @cache
 def modules() -> dict[str, dict[str, ast.AST]]:
-    """Names that every module defines or imports."""
-    found: dict[str, dict[str, ast.AST]] = {}
+    """Return the names that every module defines or imports."""
+    names_of_module: dict[str, dict[str, ast.AST]] = {}
     for path in SOURCES:
         names: dict[str, ast.AST] = {}
         tree = ast.parse(path.read_text())
@@ -36,17 +37,19 @@ def modules() -> dict[str, dict[str, ast.AST]]:
                 names |= {a.asname or a.name.split(".")[0]: node for a in node.names}
         for node in tree.body:
             names |= dict.fromkeys(defined(node), node)
-        found[module_name(path)] = names
-    found["fedtrees"] |= dict.fromkeys(lazy_exports(), ast.Pass())
-    return found
+        names_of_module[module_name(path)] = names
+    names_of_module["fedtrees"] |= dict.fromkeys(lazy_exports(), ast.Pass())
+    return names_of_module
 
 
 def lazy_exports() -> list[str]:
+    """Return the names that the package loads on demand."""
     tree = ast.parse((ROOT / "fedtrees" / "__init__.py").read_text())
     return [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and str(n.value)]
 
 
 def defined(node: ast.AST) -> list[str]:
+    """Return the names that a statement defines."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return [node.name]
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
@@ -55,19 +58,20 @@ def defined(node: ast.AST) -> list[str]:
 
 @cache
 def classes() -> dict[str, ast.ClassDef]:
-    every = [n for names in modules().values() for n in names.values()]
-    return {n.name: n for n in every if isinstance(n, ast.ClassDef)}
+    """Return all classes by name."""
+    nodes = [n for names in modules().values() for n in names.values()]
+    return {n.name: n for n in nodes if isinstance(n, ast.ClassDef)}
 
 
 def members(name: str) -> set[str] | None:
-    """Names a class has, with those of its bases; None where a base is not ours."""
+    """Return the attributes of a class and its bases, None if a base is from another package."""
     if name not in classes():
         return None
-    node, found = classes()[name], set()
+    node, attributes = classes()[name], set()
     for part in ast.walk(node):
-        found.update(defined(part))
+        attributes.update(defined(part))
         if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name):
-            found |= {part.attr} if part.value.id == "self" else set()
+            attributes |= {part.attr} if part.value.id == "self" else set()
     for base in node.bases:
         text = ast.unparse(base).split("[")[0]
         inherited = (
@@ -75,43 +79,44 @@ def members(name: str) -> set[str] | None:
         )
         if inherited is None:
             return None
-        found |= inherited
-    return found
+        attributes |= inherited
+    return attributes
 
 
 def exists(dotted: str) -> bool:
+    """Return whether a dotted name exists."""
     parts = dotted.split(".")
     for size in range(len(parts), 0, -1):
         if (module := ".".join(parts[:size])) in modules():
             rest = parts[size:]
             if not rest:
                 return True
-            known = rest[0] in modules()[module]
-            inside = members(rest[0]) if len(rest) > 1 else None
-            return known and (inside is None or rest[1] in inside)
+            is_defined = rest[0] in modules()[module]
+            attributes = members(rest[0]) if len(rest) > 1 else None
+            return is_defined and (attributes is None or rest[1] in attributes)
     return False
 
 
 def unknown(text: str) -> list[str]:
-    """Return the names in a text that nothing here is called by."""
+    """Return the names in a text that do not exist."""
     plain = re.sub(r"https?://\S+", "", text)
-    named = (name for name in FULL.findall(plain) if "__" not in name and name not in GROUPS)
-    wrong = [name for name in named if not exists(name)]
+    names = (name for name in FULL.findall(plain) if "__" not in name and name not in GROUPS)
+    wrong = [name for name in names if not exists(name)]
     for name, attribute in OF_CLASS.findall(plain):
-        known = members(name)
-        if known is not None and attribute not in known:
+        attributes = members(name)
+        if attributes is not None and attribute not in attributes:
             wrong.append(f"{name}.{attribute}")
     return wrong
 
 
 @pytest.mark.long
-def test_what_texts_name_exists():
+def test_names_in_texts_exist():
     wrong = {str(p.relative_to(ROOT)): unknown(p.read_text()) for p in TEXTS}
     assert {path: names for path, names in wrong.items() if names} == {}
 
 
 @pytest.mark.long
-def test_a_name_that_does_not_exist_is_found():
+def test_a_missing_name_is_reported():
     text = "`fedtrees.trees.sketch.no_such`, `fedtrees.trees.gone`, `Cuts.none`, `Cuts.join`"
     assert unknown(text + ", `fedtrees.trees.binning.Cuts.nothing`") == [
         "fedtrees.trees.sketch.no_such",

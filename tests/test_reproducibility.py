@@ -1,4 +1,4 @@
-"""What docs/how-to/reproduce.md calls the same to the bit is: other instructions, same digests."""
+"""Results that docs/how-to/reproduce.md calls identical are identical with other instructions."""
 
 import json
 import os
@@ -34,12 +34,15 @@ SHARED_TREES = ("flower-bagging", "flower-cyclic", "local-ensembles")
 
 
 def attacked(key):
-    """Whether it is the digest of a guess."""
+    """Return whether a key belongs to the digest of a guess."""
     return key.rsplit(" ", 1)[1] in ATTACKS
 
 
 def exact(key, setting):
-    """Whether the docs call it the same: sums of shared trees are fitted by linear algebra."""
+    """Return whether the documentation calls a result identical.
+
+    Guesses about shared trees are excluded with OpenBLAS, because they use linear algebra.
+    """
     return not (setting.startswith("OpenBLAS") and key.startswith(SHARED_TREES) and attacked(key))
 
 
@@ -48,7 +51,8 @@ def here():
     return digests()
 
 
-#: Compiled anew for another processor, which takes long: a few kernels by default.
+#: This setting compiles kernels for another processor, which takes long. By default, only few
+#: protocols are tested.
 ANEW = "numba for any processor"
 FEW = ("fedtree-hist", "secureboost")
 
@@ -59,7 +63,7 @@ FEW = ("fedtree-hist", "secureboost")
     [(name, FEW if name == ANEW else ()) for name in SETTINGS]
     + [pytest.param(ANEW, (), marks=pytest.mark.slow)],
 )
-def test_messages_models_and_guesses_are_the_same_to_the_bit(here, setting, of):
+def test_messages_models_and_guesses_are_identical_to_the_last_bit(here, setting, of):
     if NO_EFFECT[setting]:
         pytest.skip(NO_EFFECT[setting])
     script = Path(__file__).with_name("digests.py")
@@ -71,16 +75,18 @@ def test_messages_models_and_guesses_are_the_same_to_the_bit(here, setting, of):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    there = json.loads(done.stdout)
-    mine = {k: v for k, v in here.items() if not of or (k.startswith(of) and not attacked(k))}
-    compared = {key for key in mine if exact(key, setting)}
-    assert len(compared) > len(mine) / 2 > 20
-    assert {key for key in compared if mine[key] != there.get(key)} == set()
-    assert there.keys() == mine.keys()
+    other_digests = json.loads(done.stdout)
+    own_digests = {
+        k: v for k, v in here.items() if not of or (k.startswith(of) and not attacked(k))
+    }
+    compared = {key for key in own_digests if exact(key, setting)}
+    assert len(compared) > len(own_digests) / 2 > 20
+    assert {key for key in compared if own_digests[key] != other_digests.get(key)} == set()
+    assert other_digests.keys() == own_digests.keys()
 
 
 @pytest.mark.long
-def test_every_protocol_defense_and_attack_named_as_exact_is_among_them(here):
+def test_digests_cover_every_exact_protocol_defense_and_attack(here):
     keys = [key.split(" ") for key in here]
     assert {protocol for protocol, _, _ in keys} == set(EXACT)
     assert {defense for _, defense, _ in keys} == set(DEFENSES)
@@ -90,8 +96,8 @@ def test_every_protocol_defense_and_attack_named_as_exact_is_among_them(here):
 
 
 @pytest.mark.long
-def test_the_digests_tell_one_bit_from_another(here):
-    """Different runs have different digests: nothing is hashed that is always the same."""
+def test_different_runs_have_different_digests(here):
+    """Different runs have different digests, so that the hashed content is not constant."""
     runs = {key.rsplit(" ", 1)[0] for key in here}
     messages = {here[f"{run} messages"] for run in runs}
     assert len(messages) > len(runs) / 2

@@ -1,4 +1,4 @@
-"""Formatting, lint and types are part of the contract."""
+"""Formatting, linting and types are checked."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.mark.parametrize(
     "command", [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"]], ids=" ".join
 )
-def test_the_tools_are_content(command):
+def test_formatting_lint_and_types_are_correct(command):
     done = subprocess.run(
         [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""Declared ranges of dependencies are those that are tested, and commands name them."""
+"""The declared ranges of dependencies are tested, and messages name them."""
 
 import re
 import tomllib
@@ -26,14 +26,14 @@ PINNED = dict(
 
 
 def declared():
-    """Return every declared requirement, those of extras included."""
+    """Return every declared requirement, including those of extras."""
     extras = PROJECT["optional-dependencies"].values()
     texts = [*PROJECT["dependencies"], *(text for extra in extras for text in extra)]
     return [Requirement(text) for text in texts]
 
 
 @pytest.mark.parametrize("package", ["xgboost", "nvflare", "flwr"])
-def test_a_declared_range_is_the_one_that_is_tested(package):
+def test_declared_ranges_are_tested(package):
     tested, found = TESTED[package], [r for r in declared() if r.name == package]
     assert found
     for requirement in found:
@@ -83,7 +83,7 @@ def test_every_system_and_wire_names_the_versions_it_was_tested_with():
         assert "XGBoost 3.0 to 3.2" in sentence
 
 
-def test_a_capture_of_an_untested_version_says_so(tmp_path):
+def test_a_capture_of_an_untested_version_reports_it(tmp_path):
     assert untested("xgboost", version("xgboost")) == ""
     assert "3.4.1 was not tested" in untested("xgboost", "3.4.1")
     Writer(tmp_path / "run.capture", Run("xgboost", "3.4.1", "rabit", "", {})).close()

@@ -1,4 +1,4 @@
-"""Docs and output use the field's words."""
+"""Documentation and output use the established terms."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-#: What is not said, and what is said instead.
+#: Expressions that are not used, and their replacements.
 WORDS = {
     r"blind lines?\b": "blind baseline",
     r"\b(never looked|not looking)\b": "blind baseline",
@@ -30,7 +30,7 @@ OUTPUT = [
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_the_fields_words_are_used(word):
+def test_established_terms_are_used(word):
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()[:90]}"
         for path in [*PAGES, *OUTPUT]

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.attributes.sums import Sums, fitted
+from fedtrees.attacks.attributes.sum_constraints import Sums, fitted
 from fedtrees.attacks.evidence.column import Column
 from fedtrees.attacks.evidence.marginals import pooled
 from fedtrees.attacks.evidence.readable import no_trees

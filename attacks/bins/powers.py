@@ -6,8 +6,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.bins.changed import shares_of_changed
-from fedtrees.attacks.bins.sums import columns_of
+from fedtrees.attacks.bins.attack import columns_of
+from fedtrees.attacks.bins.noisy_bin_sums import shares_of_changed
 from fedtrees.attacks.evidence.subsets import Column
 from fedtrees.core.attack import Attack
 from fedtrees.core.channel import chained

@@ -1,1 +1,1 @@
-"""Adversaries who never look: the line that others are measured against."""
+"""Attacks that use no messages: the published baselines of label inference."""

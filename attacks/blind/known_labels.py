@@ -1,4 +1,4 @@
-"""`cl-few-shot`: labels guessed from own columns, where a few are known."""
+"""Attack `cl-few-shot`: guess labels from the adversary's columns and a few known labels."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,7 +13,8 @@ from fedtrees.core.registry import register
 from fedtrees.core.view import View
 from fedtrees.guessing.clusters import own_columns_of
 
-RIDGE = 0.1  # of columns in [0, 1], with weights that add up to one for each class
+# Ridge penalty for columns in [0, 1], if the row weights of each class add up to one.
+RIDGE = 0.1
 
 
 #: Threat under which labels of some rows are known.
@@ -23,10 +24,10 @@ THREAT = "passive[labels=20]"
 @register.attack("cl-few-shot")
 @dataclass(frozen=True, kw_only=True)
 class ClassifyOwnColumns(Attack):
-    """Ridge regression of classes on the principals' own columns, from rows of known labels.
+    """Guess labels by ridge regression on the adversary's columns, fitted to a few known labels.
 
-    The blind baseline of whoever knows a few labels; columns are scaled as in `cl`, and all classes
-    weigh the same.
+    This is the blind baseline of an adversary that knows a few labels. Columns are scaled as in
+    `cl`, and all classes have the same total weight.
     """
 
     blind: ClassVar[bool] = True
@@ -34,14 +35,14 @@ class ClassifyOwnColumns(Attack):
     threats: ClassVar[tuple[str, ...]] = (THREAT,)
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return what is missing: known labels, or rows without them."""
+        """Return why known labels or rows without labels are missing, None if both exist."""
         why = ClusterOwnColumns().inapplicable(view)
         if why is None and view.known is None:
             return Reason("no-known-labels", threat=THREAT)
         return why
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
-        """Classify the rows that all principals know."""
+        """Classify the rows that all principals have."""
         if view.known is None or view.known.y is None or self.inapplicable(view):
             return Guess.none(self.inapplicable(view) or Reason("no-known-labels", threat=THREAT))
         ids, X = own_columns_of(view)

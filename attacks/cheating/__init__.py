@@ -1,1 +1,1 @@
-"""Attacks of parties that cheat: what they read of the answers to what they asked."""
+"""Attacks of malicious parties: they evaluate the messages that their own deviations provoked."""

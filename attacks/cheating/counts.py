@@ -1,15 +1,19 @@
-"""Class counts from sums that a cheating server opened, before anybody's predictions moved."""
+"""Compute class counts from gradient histograms that a malicious server received.
+
+The counts are exact as long as all predictions still equal the base score, because all rows of a
+class then have the same gradient and hessian.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.reasons import Reason
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import BaseScore, Histogram
+from fedtrees.messages.horizontal import BaseScore, Histogram
 
 
 def unreadable(view: View) -> Reason | None:
-    """Return why class counts do not follow from the sums, None if they do."""
+    """Return why class counts cannot be computed from the sums, None if they can."""
     if len(view.schema.classes) != 2:
         return Reason("needs-classes", classes=2)
     return None if sums_by_node(view) else Reason("no-histograms")
@@ -27,11 +31,24 @@ def sums_by_node(view: View) -> dict[tuple[int, int], NDArray[np.int64]]:
 
 
 def class_counts(sums: NDArray[np.int64], start: BaseScore, parts: int = 1) -> NDArray[np.int64]:
-    """Return class counts, int64 (bins, 2), from sums of gradients and hessians (bins, 2).
+    """Compute class counts from sums of gradients and hessians.
 
-    A row of class y brings the gradient p - y and the hessian p (1 - p).
+    A row of class y contributes the gradient p - y and the hessian p (1 - p).
 
-    `parts`: Into how many equal parts counts are divided.
+    Parameters
+    ----------
+    sums : int64 array, shape (b, 2)
+        Gradient and hessian sums of b bins, as fixed-point numbers.
+    start : BaseScore
+        Initial log-odds and the fixed-point units of the sums.
+    parts : int
+        Divisor of the sums. The counts are those of an average client if it is the number of
+        clients.
+
+    Returns
+    -------
+    counts : int64 array, shape (b, 2)
+        Number of rows of class 0 and of class 1 in every bin.
     """
     p = 1 / (1 + np.exp(-float(start.margin[0])))
     g, h = np.ldexp(sums.astype(np.float64).T / parts, [[-start.g_bits], [-start.h_bits]])

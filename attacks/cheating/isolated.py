@@ -1,4 +1,9 @@
-"""`isolated-histogram`: the server reads a client's bins off sums over its rows alone."""
+"""Attack `isolated-histogram`: infer one client's class counts in every bin.
+
+The adversary is the server of `fedtrees.protocols.behaviours.isolating`. It sends one client a
+split that differs from the split of the remaining clients, so that a child node contains rows of
+that client only.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,8 +22,7 @@ from fedtrees.core.guess import BinClassCounts, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import BaseScore, Histogram, NodeSplits
-from fedtrees.messages.cuts import CutPoints
+from fedtrees.messages.horizontal import BaseScore, CutPoints, Histogram, NodeSplits
 
 Counts = NDArray[np.int64]
 
@@ -26,11 +30,13 @@ Counts = NDArray[np.int64]
 @register.attack("isolated-histogram")
 @dataclass(frozen=True)
 class IsolatedHistogram(Attack):
-    """Read one client's class counts of every bin off the sums that a cheating server opened.
+    """Infer one client's class counts in every bin from sums that a malicious server opened.
 
-    Where a sum over its rows alone opens, its own sums over all of them are seen, too, and say
-    more: these are read, through noise as the likeliest counts, and rows in bins that are hidden
-    are dealt out. Else its even share of the first sum over all is claimed.
+    The server receives the root histograms of the victim itself unless the sums are securely
+    aggregated. These histograms give the counts directly. Through noise, the attack returns the
+    most probable counts given the mean of several histograms. If bins are suppressed, the missing
+    rows are distributed evenly over the bins without rows. If the view contains no histogram of the
+    victim, the attack claims an equal share of the first sum over all clients.
     """
 
     claims = (BinClassCounts,)
@@ -39,14 +45,18 @@ class IsolatedHistogram(Attack):
     threats: ClassVar[tuple[str, ...]] = ("server:isolating",)
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return why counts do not follow from the sums, None if they do."""
+        """Return why class counts cannot be computed from the view, None if they can."""
         return unreadable(view)
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
-        """Return the counts of the client that was told other splits."""
-        if why := self.inapplicable(view):
-            return Guess.none(why)
-        start = next(m for _, m in view.messages(BaseScore))
+        """Return the class counts of the client that received a different split.
+
+        The diagnostic ``opened`` counts the isolating splits after which the sum of the left child
+        was received.
+        """
+        if reason := self.inapplicable(view):
+            return Guess.none(reason)
+        base_score = next(m for _, m in view.messages(BaseScore))
         cuts = next(m for _, m in view.messages(CutPoints))
         node_sums = sums_by_node(view)
         single_splits = [
@@ -54,23 +64,28 @@ class IsolatedHistogram(Attack):
         ]
         if not single_splits:
             return Guess.none(Reason("no-inner-bin"))
+        # The victim splits at the highest bin of a column, the remaining clients at the lowest one.
         victim = max(single_splits, key=lambda item: int(item[1].bin[0]))[0]
         clients = sum(role == "client" for role in view.roles.values())
         opened = [m for name, m in single_splits if name == victim and (m.tree, 1) in node_sums]
         histograms = list(_own(view, victim, len(cuts.offsets) - 1))
         if not histograms:
-            counts = class_counts(node_sums[0, 0], start, clients)
+            counts = class_counts(node_sums[0, 0], base_score, clients)
         elif hides(view.changes(Histogram, "sums", "client")):
-            counts = class_counts(histograms[0].sums[0], start)
-            _fill(counts, class_counts(histograms[0].totals, start)[0], cuts.offsets)
+            counts = class_counts(histograms[0].sums[0], base_score)
+            _fill(counts, class_counts(histograms[0].totals, base_score)[0], cuts.offsets)
         else:
             mean_sums = np.mean([node_sums[m.tree, 0] for m in histograms], axis=0)
-            counts = _likely(view, histograms, start, mean_sums / clients)
+            counts = _likely(view, histograms, base_score, mean_sums / clients)
         return Guess((BinClassCounts(victim, counts),), {"opened": len(opened)})
 
 
 def _own(view: View, client: str, trees: int) -> Iterator[Histogram]:
-    """Yield the sums of a client alone over all its rows, before anybody's predictions moved."""
+    """Yield the root histograms of one client from trees before the first update.
+
+    The server uses the first `trees` trees, one per column, for isolation. They have leaf values of
+    0.
+    """
     for item, m in view.messages(Histogram):
         if item.sender == client and m.tree < trees and m.nodes.tolist() == [0]:
             yield m
@@ -79,9 +94,10 @@ def _own(view: View, client: str, trees: int) -> Iterator[Histogram]:
 def _likely(
     view: View, histograms: Sequence[Histogram], start: BaseScore, everybody: NDArray[np.float64]
 ) -> Counts:
-    """Return the likeliest counts of a client whose same sums crossed several times.
+    """Return the most probable counts of a client that sent the same sums several times.
 
-    `everybody`: float64 array, shape (bins, 2). The mean of all clients' sums, in fixed point.
+    `everybody`, float64 of shape (b, 2), is the mean of the sums of all clients in fixed point. It
+    is the expectation before the sums of the client are seen.
     """
     noise = np.array(cell_variance(law_of_sums(view))) / len(histograms)
     if max(noise) <= NOISE_FLOOR:
@@ -89,14 +105,15 @@ def _likely(
     units, p = np.ldexp(1.0, (start.g_bits, start.h_bits)), 1 / (1 + np.exp(-start.margin[0]))
     g, h = (everybody / units).T
     rows = h / (p * (1 - p))
-    off = noise[1] / (1 - p, p) ** np.array(2) + noise[0]  # of n (1 - p) + g and n p - g
+    # Variance of the noise on the class counts n (1 - p) + g and n p - g.
+    off = noise[1] / (1 - p, p) ** np.array(2) + noise[0]
     expected = denoised(np.stack([rows * (1 - p) + g, rows * p - g], axis=1), off)
     sums = np.mean([m.sums[0] for m in histograms], axis=0) / units
     return likely_class_counts(sums, start, (noise[0], noise[1]), expected)
 
 
 def _fill(counts: Counts, total: Counts, offsets: NDArray[np.int32]) -> None:
-    """Deal the rows that a column's bins lack evenly to those that look empty."""
+    """Distribute the rows that a column's bins lack evenly over its bins without rows."""
     for column in np.split(counts, offsets[1:-1]):
         empty = ~column.any(axis=1)
         left = np.maximum(total - column.sum(axis=0), 0)

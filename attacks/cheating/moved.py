@@ -1,4 +1,9 @@
-"""`moved-cuts`: where a client that cheats says that it moved cut points, or splits of roots."""
+"""Attack `moved-cuts`: claim the cut points or root splits that a malicious client determined.
+
+The adversary is a client with one of the behaviours `crafted-sketch` or `poisoned`. The metric
+compares the claim with the announced cut points and the grown trees, which measures whether the
+manipulation succeeded.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,13 +15,13 @@ from fedtrees.core.guess import CutWindows, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
-from fedtrees.messages.cuts import CutPoints, FeatureSketch
+from fedtrees.messages.horizontal import CutPoints, FeatureSketch
 
 
 @register.attack("moved-cuts")
 @dataclass(frozen=True)
 class MovedCuts(Attack):
-    """Claim the windows of the sketch that was sent, or the cuts that sums were to make win."""
+    """Claim the windows of a crafted sketch, or the cuts that poisoned sums favour."""
 
     claims = (CutWindows,)
 
@@ -27,25 +32,32 @@ class MovedCuts(Attack):
     numbers: ClassVar[bool] = True
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return why there are no cut points, None if there are some."""
+        """Return why the view contains no cut points, None if it does."""
         return None if any(True for _ in view.messages(CutPoints)) else Reason("no-splits")
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
-        """Return what was to come of the cheating."""
-        if why := self.inapplicable(view):
-            return Guess.none(why)
+        """Claim the intended results of the manipulation."""
+        if reason := self.inapplicable(view):
+            return Guess.none(reason)
         cuts = next(m for _, m in view.messages(CutPoints))
         if any(name.startswith("crafted") for name in view.behaviours):
             sent = [m for s, m in view.messages(FeatureSketch) if s.sender in view.principals]
             if not sent:
                 return Guess.none(Reason("cuts-not-from-sketches"))
             starts, ends = sent[-1].offsets[:-1], sent[-1].offsets[1:]
-            some = np.flatnonzero(ends > starts)
-            low, high = sent[-1].points[starts[some]], sent[-1].points[ends[some] - 1]
-            return Guess((CutWindows(some, low, high, np.full(len(some), -1)),))
-        each = max(len(view.schema.classes), 2) - 1
-        outputs = each if each == 1 else each + 1
+            crafted_columns = np.flatnonzero(ends > starts)
+            low, high = (
+                sent[-1].points[starts[crafted_columns]],
+                sent[-1].points[ends[crafted_columns] - 1],
+            )
+            return Guess(
+                (CutWindows(crafted_columns, low, high, np.full(len(crafted_columns), -1)),)
+            )
+        # Poisoned clients change every second tree and take the columns in turn
+        # (`poisoned.Poisoned`).
+        n_margins = max(len(view.schema.classes), 2) - 1
+        outputs = n_margins if n_margins == 1 else n_margins + 1
         trees = np.arange(0, int(view.parameters["trees"]) * outputs, 2)
         columns = trees // 2 % (len(cuts.offsets) - 1)
-        at = cuts.values[cuts.offsets[columns]]
-        return Guess((CutWindows(columns, at, at, trees),))
+        lowest_cuts = cuts.values[cuts.offsets[columns]]
+        return Guess((CutWindows(columns, lowest_cuts, lowest_cuts, trees),))

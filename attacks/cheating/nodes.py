@@ -1,4 +1,8 @@
-"""Nodes of trees that were grown before anybody's predictions moved, and which rows are there."""
+"""Rebuild tree nodes and their class counts from the messages of a malicious server.
+
+Only trees that were grown before the first leaf value other than 0 are used, because all rows of a
+class then have equal gradients.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +15,27 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.cheating.counts import class_counts, sums_by_node
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import BaseScore, Histogram, LeafValues, NodeSplits
+from fedtrees.messages.horizontal import BaseScore, Histogram, LeafValues, NodeSplits
 
 Longs = NDArray[np.int64]
-#: Bin of every column, -1 for none, and the label.
+#: A row: the bin of every column, -1 for a missing value, and the label.
 Row = tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """How a node is split.
+    """Split of a node.
 
-    `right`: bool array, shape (b,). Bins of the column whose rows go right.
-    `default_left`: Where rows without a value go.
-    `left`: The left child; the right one follows it.
+    Attributes
+    ----------
+    column : int
+        Split column.
+    right : bool array, shape (b,)
+        Whether rows in each bin of the column go right.
+    default_left : bool
+        Whether rows with a missing value go left.
+    left : int
+        Number of the left child. The right child has the next number.
     """
 
     column: int
@@ -33,7 +44,7 @@ class Split:
     left: int
 
     def child(self, row: Row) -> int:
-        """Return where a row goes."""
+        """Return the number of the child that a row reaches."""
         bin = row[self.column]
         right = not self.default_left if bin < 0 else bool(self.right[bin])
         return self.left + right
@@ -41,11 +52,18 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Nodes:
-    """Class counts of the nodes of one tree whose sums are known; changed in place.
+    """Class counts of the nodes of one tree whose sums are known. `take_out` changes them.
 
-    `counts`: int64 array, shape (m, total_bins, 2).
-    `sizes`: int64 array, shape (m, 2). Of all rows, those without a value included.
-    `place`: Of each node in these.
+    Attributes
+    ----------
+    counts : int64 array, shape (m, total_bins, 2)
+        Class counts of every bin of m nodes.
+    sizes : int64 array, shape (m, 2)
+        Class counts of the nodes, including rows with missing values.
+    place : mapping of int to int
+        Position of a node in `counts` and `sizes`.
+    splits : mapping of int to Split
+        Split of every inner node.
     """
 
     counts: Longs
@@ -54,7 +72,17 @@ class Nodes:
     splits: Mapping[int, Split]
 
     def take_out(self, row: Row, count: int, offsets: NDArray[np.int32]) -> None:
-        """Take so many rows like this out of all nodes on their way."""
+        """Subtract rows from all nodes that they reach.
+
+        Parameters
+        ----------
+        row : Row
+            The row.
+        count : int
+            Its multiplicity.
+        offsets : int32 array, shape (d + 1,)
+            The bins of column ``f`` are ``offsets[f]`` to ``offsets[f + 1] - 1``.
+        """
         bins = np.array(row[:-1])
         cells = (offsets[:-1] + bins)[bins >= 0]
         node = 0
@@ -69,10 +97,17 @@ class Nodes:
 
 @dataclass(frozen=True, eq=False)
 class Grown:
-    """One tree: its splits, and sums of nodes that were asked for or follow.
+    """One tree with its splits and the sums of its nodes.
 
-    `totals`: int64 array, shape (2,). Sums of all rows.
-    `sums`: int64 array, shape (total_bins, 2), by node, with how many answers they are made of.
+    Attributes
+    ----------
+    totals : int64 array, shape (2,)
+        Sums over all rows, as fixed-point numbers.
+    sums : mapping of int to tuple
+        By node: the sums of its bins, int64 of shape (total_bins, 2), and the number of received
+        histograms from which they were computed. This number multiplies the noise variance.
+    splits : mapping of int to Split
+        Split of every inner node.
     """
 
     totals: Longs
@@ -80,7 +115,10 @@ class Grown:
     splits: Mapping[int, Split]
 
     def nodes(self, start: BaseScore, offsets: NDArray[np.int32]) -> Nodes:
-        """Count rows by class: how many go left follows from the column that is split."""
+        """Compute the class counts of all nodes.
+
+        The size of a child follows from the bins of the split column in its parent.
+        """
         counts = {node: class_counts(sums, start) for node, (sums, _) in self.sums.items()}
         sizes = {0: class_counts(self.totals[None], start)[0]}
         for node, split in self.splits.items():
@@ -99,26 +137,28 @@ class Grown:
 def unmoved_trees(view: View, offsets: NDArray[np.int32]) -> list[Grown]:
     """Return the trees up to the first that has a leaf value other than 0.
 
-    A sibling's sums are its parent's less the other's.
+    The sums of a node that was not requested are the difference between its parent's and its
+    sibling's sums.
     """
-    moved = [m.tree for _, m in view.messages(LeafValues) if m.value.any()]
-    node_sums, totals, every = sums_by_node(view), _totals(view), _splits(view, offsets)
+    updating = [m.tree for _, m in view.messages(LeafValues) if m.value.any()]
+    node_sums, totals, tree_splits = sums_by_node(view), _totals(view), _splits(view, offsets)
     grown = []
-    for tree in sorted(t for t in totals if t <= min(moved, default=t)):
-        splits = every.get(tree, {})
+    for tree in sorted(t for t in totals if t <= min(updating, default=t)):
+        splits = tree_splits.get(tree, {})
         sums_of_node = {0: (node_sums[tree, 0], 1)} if (tree, 0) in node_sums else {}
-        for node, split in splits.items():  # parents come first
-            for one in (split.left, split.left + 1):
-                if node in sums_of_node and (tree, one) in node_sums:
-                    other, (sums, n_summands) = 2 * split.left + 1 - one, sums_of_node[node]
-                    sums_of_node[one] = node_sums[tree, one], 1
-                    sums_of_node[other] = sums - node_sums[tree, one], n_summands + 1
+        # Parents precede their children in the order of the messages.
+        for node, split in splits.items():
+            for child in (split.left, split.left + 1):
+                if node in sums_of_node and (tree, child) in node_sums:
+                    sibling, (sums, n_summands) = 2 * split.left + 1 - child, sums_of_node[node]
+                    sums_of_node[child] = node_sums[tree, child], 1
+                    sums_of_node[sibling] = sums - node_sums[tree, child], n_summands + 1
         grown.append(Grown(totals[tree], sums_of_node, splits))
     return grown
 
 
 def _totals(view: View) -> dict[int, Longs]:
-    """Return the sums of all rows of all clients, int64 (2,), by tree."""
+    """Return the sums over all rows of all clients, int64 (2,), by tree."""
     totals: dict[int, Longs] = {}
     for _, m in view.messages(Histogram):
         if len(m.totals):
@@ -127,6 +167,7 @@ def _totals(view: View) -> dict[int, Longs]:
 
 
 def _splits(view: View, offsets: NDArray[np.int32]) -> dict[int, dict[int, Split]]:
+    """Return the announced splits by tree and node."""
     splits_of_tree: dict[int, dict[int, Split]] = {}
     for _, m in view.messages(NodeSplits):
         for k, node in enumerate(m.nodes.tolist()):
@@ -140,11 +181,19 @@ def _splits(view: View, offsets: NDArray[np.int32]) -> dict[int, dict[int, Split
 
 
 def rows_alike(trees: list[Nodes], offsets: NDArray[np.int32]) -> Iterator[tuple[Row, int]]:
-    """Yield contents of nodes whose rows of a label are alike in all columns, and how many."""
+    """Yield the rows of nodes in which all rows of a label are equal, with their number.
+
+    Parameters
+    ----------
+    trees : list of Nodes
+        Class counts of the nodes.
+    offsets : int32 array, shape (d + 1,)
+        The bins of column ``f`` are ``offsets[f]`` to ``offsets[f + 1] - 1``.
+    """
     for nodes in trees:
         for label in (0, 1):
-            left = nodes.sizes[:, label] > 0
-            size, counts = nodes.sizes[left, label], nodes.counts[left, :, label]
+            nonempty = nodes.sizes[:, label] > 0
+            size, counts = nodes.sizes[nonempty, label], nodes.counts[nonempty, :, label]
             largest = np.zeros((len(size), len(offsets) - 1), dtype=np.int64)
             bins, total = largest - 1, largest.copy()
             for c, (low, end) in enumerate(pairwise(offsets.tolist())):
@@ -152,6 +201,7 @@ def rows_alike(trees: list[Nodes], offsets: NDArray[np.int32]) -> Iterator[tuple
                     column = counts[:, low:end]
                     largest[:, c], total[:, c] = column.max(axis=1), column.sum(axis=1)
                     bins[:, c] = np.where(total[:, c] > 0, column.argmax(axis=1), -1)
+            # All rows of the label share a bin, or none of them has a value in the column.
             uniform = ((largest == size[:, None]) | (total == 0)).all(axis=1)
             for k in np.flatnonzero(uniform & (counts >= 0).all(axis=1)).tolist():
                 yield (*bins[k].tolist(), label), int(size[k])

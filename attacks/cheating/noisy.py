@@ -1,4 +1,4 @@
-"""Class counts of bins from sums with noise: the likeliest whole numbers."""
+"""Estimate class counts of bins from sums with noise: the most probable integers."""
 
 from itertools import product
 
@@ -6,47 +6,71 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import poisson
 
-from fedtrees.messages.boosting import BaseScore
+from fedtrees.messages.horizontal import BaseScore
 
 Doubles = NDArray[np.float64]
 Longs = NDArray[np.int64]
 
-_AROUND = 4  # whole numbers on either side of the mean that are compared
-_LEAST = 0.05  # rows of a class that a bin is expected to have at least
+# The posterior is evaluated at integers up to this distance from the Gaussian mean.
+_AROUND = 4
+# Minimum of the expected counts, so that no count is excluded.
+_LEAST = 0.05
 
 
 def likely_class_counts(
     sums: Doubles, start: BaseScore, variance: tuple[float, float], expected: Doubles
 ) -> Longs:
-    """Return the likeliest class counts, int64 (bins, 2), as of Poisson laws before any sum.
+    """Return the most probable class counts under independent Poisson priors.
 
-    A row of class y brings the gradient p - y and the hessian p (1 - p), and noise is taken for
-    Gaussian.
+    A row of class y contributes the gradient p - y and the hessian p (1 - p). The noise is treated
+    as Gaussian.
 
-    `sums`: float64 array, shape (bins, 2). Sums of gradients and hessians, in units of them.
-    `variance`: Of the noise of each sum.
-    `expected`: float64 array, shape (bins, 2). Rows that are expected of each class.
+    Parameters
+    ----------
+    sums : float64 array, shape (b, 2)
+        Sums of gradients and hessians.
+    start : BaseScore
+        Initial log-odds.
+    variance : tuple of float
+        Variance of the noise on a gradient and a hessian sum.
+    expected : float64 array, shape (b, 2)
+        Prior mean of the count of each class.
+
+    Returns
+    -------
+    counts : int64 array, shape (b, 2)
     """
     p = 1 / (1 + np.exp(-float(start.margin[0])))
-    brought = np.array([[p, p - 1], [p * (1 - p), p * (1 - p)]])
-    noise, before = np.asarray(variance), np.maximum(expected, _LEAST)
-    weight = brought.T @ (brought / noise[:, None])
-    weighted_sums = (sums / noise) @ brought
-    precision = weight + np.eye(2) / before[:, None, :]
+    contribution = np.array([[p, p - 1], [p * (1 - p), p * (1 - p)]])
+    noise, prior_mean = np.asarray(variance), np.maximum(expected, _LEAST)
+    # Posterior mean if the Poisson prior is replaced by a Gaussian of the same mean and variance.
+    weight = contribution.T @ (contribution / noise[:, None])
+    weighted_sums = (sums / noise) @ contribution
+    precision = weight + np.eye(2) / prior_mean[:, None, :]
     mean = np.linalg.solve(precision, (weighted_sums + 1.0)[..., None])[..., 0]
     best, likeliest = np.full(len(sums), -np.inf), np.zeros(sums.shape, np.int64)
     center = np.maximum(np.rint(mean), 0).astype(np.int64)
     for offset in product(range(-_AROUND, _AROUND + 1), repeat=2):
         counts = center + np.array(offset)
-        off = sums - counts @ brought.T
-        likely = poisson.logpmf(counts, before).sum(axis=1) - (off**2 / noise).sum(axis=1) / 2
-        better = likely > best
-        best[better], likeliest[better] = likely[better], counts[better]
+        residual = sums - counts @ contribution.T
+        log_posterior = (
+            poisson.logpmf(counts, prior_mean).sum(axis=1) - (residual**2 / noise).sum(axis=1) / 2
+        )
+        better = log_posterior > best
+        best[better], likeliest[better] = log_posterior[better], counts[better]
     return likeliest
 
 
 def denoised(counts: Doubles, variance: Doubles) -> Doubles:
-    """Return counts of bins believed as far as they vary by more than noise, (bins, 2)."""
+    """Shrink the counts of bins towards their mean by the share of noise in their variance.
+
+    Parameters
+    ----------
+    counts : float64 array, shape (b, 2)
+        Noisy counts.
+    variance : float64 array, shape (2,)
+        Variance of the noise.
+    """
     mean = counts.mean(axis=0)
     spread = np.maximum(counts.var(axis=0) - variance, 0)
     return np.asarray(mean + spread / (spread + variance) * (counts - mean))

@@ -1,1 +1,1 @@
-"""Labels and values, read off what XGBoost's column split sends in clear."""
+"""Attacks on messages that XGBoost's column split sends unencrypted."""

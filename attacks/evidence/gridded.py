@@ -11,7 +11,7 @@ from fedtrees.attacks.evidence.rows_held import not_held_out, victims_rows
 from fedtrees.core.channel import Channel, Share, chained
 from fedtrees.core.schema import Feature, Table
 from fedtrees.core.view import View
-from fedtrees.messages.cuts import GridCounts, GridRequest
+from fedtrees.messages.horizontal import GridCounts, GridRequest
 from fedtrees.trees.grid import count_cells
 
 Floats = NDArray[np.float32]

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.replay import hides, sent_back
 from fedtrees.core.channel import Channel, chained
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import Histogram, LeafValues
-from fedtrees.messages.shared_trees import ClientTrees, SharedTrees
+from fedtrees.messages.horizontal import ClientTrees, Histogram, LeafValues, SharedTrees
 from fedtrees.trees.boosted.fixed_point import Bits
 
 # Standard deviations of noise that a sum may be off. One sum in 300,000 exceeds them.

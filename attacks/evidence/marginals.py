@@ -13,7 +13,7 @@ from fedtrees.core.schema import Schema, Table
 from fedtrees.core.view import View
 from fedtrees.guessing.imputation import ChainedEquations
 from fedtrees.guessing.recipes import FEWEST_ROWS, usual_guess
-from fedtrees.messages.boosting import BaseScore
+from fedtrees.messages.horizontal import BaseScore
 
 Longs = NDArray[np.int64]
 MOST_LIKELY_ROWS = 2000  # attacks compare every row with each of these rows in every tree

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boosted import NodeNoise
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import BaseScore, LeafSums, LeafValues
+from fedtrees.messages.horizontal import BaseScore, LeafSums, LeafValues
 from fedtrees.trees.boosted.fixed_point import from_fixed
 from fedtrees.trees.boosted.forest import Tree
 

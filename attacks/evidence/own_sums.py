@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import Histogram
+from fedtrees.messages.horizontal import Histogram
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.fixed_point import from_fixed
 from fedtrees.trees.boosted.forest import Tree

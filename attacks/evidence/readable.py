@@ -8,10 +8,15 @@ from fedtrees.core.messages import Message
 from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Feature
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import GlobalHistogram, Histogram, LeafSums, LeafValues
+from fedtrees.messages.horizontal import (
+    GlobalHistogram,
+    Histogram,
+    LeafSums,
+    LeafValues,
+    SharedTrees,
+)
 from fedtrees.messages.lightgbm import FoundSplits
 from fedtrees.messages.models import BoostedModel
-from fedtrees.messages.shared_trees import SharedTrees
 from fedtrees.trees.boosted.losses import Logistic, Softmax, SquaredError, objective_of
 
 TREES: tuple[type[Message], ...] = (

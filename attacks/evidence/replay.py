@@ -19,9 +19,14 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.own_sums import own_histograms
 from fedtrees.core.channel import Change, Channel
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import GlobalHistogram, Histogram, LeafValues
 from fedtrees.messages.captured import RoundedHistogram
-from fedtrees.messages.cuts import CutPoints, FeatureSketch
+from fedtrees.messages.horizontal import (
+    CutPoints,
+    FeatureSketch,
+    GlobalHistogram,
+    Histogram,
+    LeafValues,
+)
 from fedtrees.trees.binning import MOST_BINS, Cuts
 from fedtrees.trees.boosted.fixed_point import Bits
 from fedtrees.trees.boosted.forest import Tree

@@ -15,7 +15,7 @@ from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.view import View
 from fedtrees.messages.additive import ClientShapes, MergedShapes
 from fedtrees.messages.captured import RankedSketch
-from fedtrees.messages.cuts import FeatureRanges, FeatureSketch
+from fedtrees.messages.horizontal import FeatureRanges, FeatureSketch
 from fedtrees.trees.lightgbm.midpoints import values_from
 from fedtrees.trees.sketch import POINTS_PER_BIN
 

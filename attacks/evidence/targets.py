@@ -15,7 +15,7 @@ from fedtrees.core.guess import Claim, Guess, LeafCounts, Records
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.view import View
 from fedtrees.guessing.targets import narrow, wide, widened
-from fedtrees.messages.boosting import LabelSums
+from fedtrees.messages.horizontal import LabelSums
 
 Floats = NDArray[np.float64]
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import NodeSplits
 from fedtrees.messages.forests import LeafClasses, PooledForest
+from fedtrees.messages.horizontal import NodeSplits
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
 
 

@@ -39,7 +39,7 @@ from fedtrees.attacks.evidence.replay import (
 from fedtrees.attacks.evidence.sketched import are_drawn
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import BaseScore, LeafValues, NodeSplits
+from fedtrees.messages.horizontal import BaseScore, LeafValues, NodeSplits
 from fedtrees.messages.models import BoostedModel
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.builder import TreeBuilder

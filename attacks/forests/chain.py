@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.draws import next_bits
-from fedtrees.attacks.forests.labels import Labels, label_cost, label_cost_of_two
-from fedtrees.attacks.forests.noise import NAT, Noise
+from fedtrees.attacks.forests.likelihoods import NAT, Labels, Noise, label_cost, label_cost_of_two
 from fedtrees.attacks.forests.structure import NoisyForest
 from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.core.errors import DataError
@@ -78,7 +77,7 @@ class World(NamedTuple):
         forest: NoisyForest,
         cost: NDArray[np.int64],
         m: int,
-        known: NDArray[np.integer] | None = None,
+        known_rows: NDArray[np.integer] | None = None,
         labels: Labels | None = None,
     ) -> World:
         """Return the constants for `m` rows and a forest.
@@ -91,7 +90,7 @@ class World(NamedTuple):
             Cost of each residual.
         m : int
             Number of rows.
-        known : int array, optional
+        known_rows : int array, optional
             Variables that do not change.
         labels : Labels, optional
             Released labels. None means that counts were released.
@@ -107,7 +106,7 @@ class World(NamedTuple):
                 f"{m} rows of {len(sizes) - 1} variables: the weight of a latent class would not "
                 "fit a float; leave out columns, or rows"
             )
-        free = np.setdiff1d(np.flatnonzero(sizes > 1), [] if known is None else known)
+        free = np.setdiff1d(np.flatnonzero(sizes > 1), [] if known_rows is None else known_rows)
         rows = np.arange(m + 1, dtype=np.float64)
         weight = rows + ALPHA / CLASSES
         for r in sizes:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.forests.consensus import weights
-from fedtrees.attacks.forests.labels import Labels
-from fedtrees.attacks.forests.noise import NAT, Noise
+from fedtrees.attacks.forests.likelihoods import NAT, Labels, Noise
+from fedtrees.attacks.forests.posterior import weights
 from fedtrees.attacks.forests.structure import NoisyForest
 from fedtrees.core.errors import DataError
 
@@ -49,9 +48,9 @@ class Enumeration:
     def missing_row(
         self,
         noise: Noise,
-        known: NDArray[np.integer],
+        known_rows: NDArray[np.integer],
         counts: NDArray[np.int64] | None = None,
-        told: Mapping[int, int] | None = None,
+        known_values: Mapping[int, int] | None = None,
     ) -> tuple[NDArray[np.int16], NDArray[np.float64]]:
         """Return the row that is missing among the known ones.
 
@@ -59,11 +58,11 @@ class Enumeration:
         ----------
         noise : Noise
             Noise on the counts.
-        known : int array, shape (k, G + 1)
+        known_rows : int array, shape (k, G + 1)
             Levels and class of all other rows.
         counts : int64 array, shape (T, 2^d, K), optional
             Counts of these rows in the leaves, if they were already computed.
-        told : mapping of int to int, optional
+        known_values : mapping of int to int, optional
             Known levels of variables of the missing row.
 
         Returns
@@ -78,11 +77,11 @@ class Enumeration:
         product of their marginals given the class, which has the weight of `PSEUDO` rows.
         """
         forest = self.forest
-        counts = forest.counts(known[:, :-1], known[:, -1]) if counts is None else counts
-        gain = _gain(forest, noise, counts, len(known) + 1)
+        counts = forest.counts(known_rows[:, :-1], known_rows[:, -1]) if counts is None else counts
+        gain = _gain(forest, noise, counts, len(known_rows) + 1)
         trees = np.arange(len(gain))
-        score = gain[trees[None, :], self.leaf].sum(axis=1) + np.log(self._prior(known))
-        for g, level in (told or {}).items():
+        score = gain[trees[None, :], self.leaf].sum(axis=1) + np.log(self._prior(known_rows))
+        for g, level in (known_values or {}).items():
             score[self.value[:, g] != level] = -np.inf
         score -= score.max()
         probability = np.exp(score)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.forests.informed import Enumeration
-from fedtrees.attacks.forests.noise import NAT
+from fedtrees.attacks.forests.likelihoods import NAT
 from fedtrees.attacks.forests.posterior import Question
 from fedtrees.core.errors import DataError
 

@@ -1,16 +1,230 @@
-"""A forest in the format of the attacks: tests of variables, and noisy class counts of leaves."""
+"""A forest in the format of the attacks: tests of variables, and noisy class counts of leaves.
+
+Columns are represented as categorical variables with a few levels each.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.forests.variables import Variables
 from fedtrees.core.compilation import kernel
 from fedtrees.core.errors import DataError
+from fedtrees.core.schema import Schema
+
+#: Largest number of levels, because a test is stored as a set of levels in the bits of a word.
+MOST_LEVELS = 62
+
+
+@dataclass(frozen=True, eq=False)
+class Variables:
+    """Columns of a table as categorical variables.
+
+    Attributes
+    ----------
+    columns : tuple of tuple of int
+        Columns of each variable: one, or those of a one-hot group. Every column has exactly one
+        variable.
+    levels : tuple of float32 array, shape (r, number of its columns)
+        Values of the columns at each level.
+    cuts : mapping of int to float array, shape (r - 1,)
+        For numeric variables, the smallest value of each level except the first.
+
+    Raises
+    ------
+    DataError
+        If a column belongs to no or several variables, or if a variable does not have 1 to
+        `MOST_LEVELS` levels.
+    """
+
+    columns: tuple[tuple[int, ...], ...]
+    levels: tuple[NDArray[np.float32], ...]
+    cuts: Mapping[int, NDArray[np.floating]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        named = [j for columns in self.columns for j in columns]
+        twice = sorted({j for j in named if named.count(j) > 1})
+        if twice:
+            raise DataError(f"columns {twice} belong to two groups; groups must not overlap")
+        if sorted(named) != list(range(len(named))):
+            raise DataError(f"variables of columns {sorted(named)} leave some out; number them all")
+        for columns, levels in zip(self.columns, self.levels, strict=True):
+            if levels.ndim != 2 or levels.shape[1] != len(columns):
+                raise DataError(f"levels of shape {levels.shape} for {len(columns)} columns")
+            if not 1 <= len(levels) <= MOST_LEVELS:
+                raise DataError(
+                    f"columns {list(columns)} have {len(levels)} levels; 1 to {MOST_LEVELS} are "
+                    "supported: declare coarser cut points"
+                )
+
+    @staticmethod
+    def binary(width: int, groups: Iterable[Sequence[int]] = (), none: bool = False) -> Variables:
+        """Return the variables of columns of zeros and ones.
+
+        Parameters
+        ----------
+        width : int
+            Number of columns.
+        groups : iterable of sequence of int, optional
+            One-hot groups, of whose columns exactly one is 1.
+        none : bool, default False
+            If True, at most one column of a group is 1.
+
+        Raises
+        ------
+        DataError
+            If groups overlap or contain columns that do not exist.
+        """
+        group_columns = [tuple(int(j) for j in group) for group in groups]
+        unknown = sorted({j for group in group_columns for j in group if not 0 <= j < width})
+        if unknown:
+            raise DataError(f"groups name columns {unknown}; the table has 0 to {width - 1}")
+        grouped = {j for group in group_columns for j in group}
+        columns = sorted([*group_columns, *((j,) for j in range(width) if j not in grouped)])
+        single = np.array([[0], [1]], dtype=np.float32)
+        levels = []
+        for of in columns:
+            hot = np.eye(len(of), dtype=np.float32)
+            hot = np.vstack([hot, np.zeros_like(hot[:1])]) if none else hot
+            levels.append(hot if of in group_columns else single)
+        return Variables(tuple(columns), tuple(levels))
+
+    @staticmethod
+    def of_schema(
+        schema: Schema,
+        tests: Sequence[NDArray[np.floating]],
+        local_rows: NDArray[np.floating] | None = None,
+    ) -> Variables:
+        """Return the variables of declared columns.
+
+        Parameters
+        ----------
+        schema : Schema
+            A one-hot group becomes one variable. The levels of a categorical column are its codes.
+        tests : sequence of float array
+            Ascending thresholds of each column, which determine a number up to an interval. Its
+            value in the interval is estimated by the median of the known rows, or else by the
+            middle.
+        local_rows : float array, shape (k, d), optional
+            Known rows.
+        """
+        places = [tuple(map(schema.names.index, group.columns)) for group in schema.groups]
+        grouped = {j for columns in places for j in columns}
+        variables: list[tuple[tuple[int, ...], NDArray[np.float32]]] = []
+        for columns, group in zip(places, schema.groups, strict=True):
+            hot = np.eye(len(columns), dtype=np.float32)
+            variables.append((columns, np.vstack([hot, 0 * hot[:1]]) if group.empty else hot))
+        for j, feature in enumerate(schema.features):
+            if j in grouped:
+                continue
+            if feature.categories:
+                values = np.arange(len(feature.categories), dtype=np.float32)
+            else:
+                values = _middles(np.asarray(tests[j], dtype=np.float64), feature.declared_range)
+                values = (
+                    values if local_rows is None else _medians(values, tests[j], local_rows[:, j])
+                )
+            variables.append(((j,), values[:, None]))
+        variables.sort(key=lambda variable: variable[0])
+        numbers = {
+            g: np.asarray(tests[columns[0]])
+            for g, (columns, _) in enumerate(variables)
+            if columns[0] not in grouped and not schema.features[columns[0]].categories
+        }
+        return Variables(tuple(c for c, _ in variables), tuple(v for _, v in variables), numbers)
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return sum(map(len, self.columns))
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """Number of levels of each variable, int64, shape (G,)."""
+        return np.array([len(levels) for levels in self.levels], dtype=np.int64)
+
+    @cached_property
+    def rows_possible(self) -> int:
+        """Number of different rows, without labels."""
+        return int(np.prod([int(r) for r in self.sizes], dtype=object))
+
+    def variable_of(self, column: int) -> int:
+        """Return the variable that a column belongs to."""
+        return next(g for g, columns in enumerate(self.columns) if column in columns)
+
+    def right(self, column: int, threshold: float) -> tuple[int, int]:
+        """Return the variable of the test ``x >= threshold``, and the passing levels as bits.
+
+        For example, a binary column tested at 0.5 has the passing level 1, which is bit pattern
+        0b10.
+        """
+        g = self.variable_of(column)
+        value = self.levels[g][:, self.columns[g].index(column)]
+        return g, sum(1 << v for v in np.flatnonzero(value >= threshold).tolist())
+
+    def decode(self, coded: NDArray[np.integer]) -> NDArray[np.float32]:
+        """Return the columns of coded rows, float32, shape (n, width)."""
+        X = np.empty((len(coded), self.width), dtype=np.float32)
+        for g, (columns, levels) in enumerate(zip(self.columns, self.levels, strict=True)):
+            X[:, columns] = levels[coded[:, g]]
+        return X
+
+    def encode(self, X: NDArray[np.floating]) -> NDArray[np.int16]:
+        """Return rows as levels, int16, shape (n, G).
+
+        Raises
+        ------
+        DataError
+            If a row has values that no level has.
+        """
+        if X.ndim != 2 or X.shape[1] != self.width:
+            raise DataError(f"rows of shape {X.shape}; the variables have {self.width} columns")
+        coded = np.empty((len(X), len(self)), dtype=np.int16)
+        for g, (columns, levels) in enumerate(zip(self.columns, self.levels, strict=True)):
+            if g in self.cuts:
+                number = np.nan_to_num(X[:, columns[0]], nan=-np.inf)  # missing ones go left
+                coded[:, g] = np.searchsorted(self.cuts[g], number, side="right")
+                continue
+            same = (X[:, columns][:, None, :] == levels[None]).all(axis=2)
+            if not same.any(axis=1).all():
+                row = int(np.flatnonzero(~same.any(axis=1))[0])
+                raise DataError(
+                    f"row {row} has {X[row, columns].tolist()} in columns {list(columns)}, which "
+                    f"is none of its {len(levels)} levels; binary columns hold 0 and 1, of a "
+                    "one-hot group exactly one is 1"
+                )
+            coded[:, g] = same.argmax(axis=1)
+        return coded
+
+
+def _middles(
+    tests: NDArray[np.float64], declared: tuple[float, float] | None
+) -> NDArray[np.float32]:
+    """Return one number for each interval between thresholds, including the outer ones."""
+    gap = float(np.median(np.diff(tests))) if len(tests) > 1 else 1.0
+    outer = tests if len(tests) else np.zeros(1)
+    low, high = declared or (outer[0] - gap, outer[-1] + gap)
+    ends = np.concatenate([[np.append(tests, low).min()], tests, [np.append(tests, high).max()]])
+    return ((ends[:-1] + ends[1:]) / 2).astype(np.float32)
+
+
+def _medians(
+    values: NDArray[np.float32], tests: NDArray[np.floating], known_values: NDArray[np.floating]
+) -> NDArray[np.float32]:
+    """Return the median of the known values of every level, or else the given value."""
+    known_values = known_values[np.isfinite(known_values)]
+    level = np.searchsorted(tests, known_values, side="right")
+    for g in np.unique(level):
+        values[g] = np.percentile(known_values[level == g], 50, method="lower")
+    return values
+
 
 #: Largest depth of a tree. Deeper trees would need tables of gigabytes.
 MOST_DEPTH = 14

@@ -1,4 +1,9 @@
-"""Recover rows of a batch exactly, by linear algebra without a search."""
+"""Recover rows of a batch exactly, by linear algebra without a search.
+
+The numbers of rows of each class follow from the gradient of the output bias.
+"""
+
+from __future__ import annotations
 
 from typing import Any
 
@@ -7,11 +12,40 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 from scipy.spatial import cKDTree
 
+from fedtrees.attacks.gradients.gradient_matching import batch_gradient
 from fedtrees.attacks.gradients.hidden import spaces
-from fedtrees.attacks.gradients.local_steps import batch_gradient
 from fedtrees.core.schema import Table
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import Layers
+
+
+def restored_counts(bias: NDArray[Any], probability: NDArray[Any], rows: int) -> NDArray[np.int64]:
+    """Return the number of rows of each class, int64, shape (K,), with sum `rows`.
+
+    For example, a mean probability of 0.5 and a bias gradient of -0.25 give a share of 0.75, and 6
+    of 8 rows.
+
+    Parameters
+    ----------
+    bias : float array, shape (K,)
+        Gradient of the output bias: mean probability less share of rows, for each class.
+    probability : float array, shape (K,)
+        Mean prediction of the network, for likely rows or for found rows.
+    rows : int
+        Number of rows of the batch.
+
+    Notes
+    -----
+    Yin et al. (2021) count labels in this way, with a bound in place of the predictions.
+    """
+    share = np.clip(np.asarray(probability, np.float64) - np.asarray(bias, np.float64), 0, None)
+    exact = rows * share / max(share.sum(), 1e-12)
+    counts = np.floor(exact).astype(np.int64)
+    # largest remainders, so that the counts add up
+    behind = np.argsort(-(exact - counts), kind="stable")
+    counts[behind[: rows - counts.sum()]] += 1
+    return counts
+
 
 #: Largest number of partial rows per half, and of candidates in total.
 _HALF, _MOST = 20_000, 40_000

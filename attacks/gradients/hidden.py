@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.gradients.local_steps import LocalSteps, batch_gradient
+from fedtrees.attacks.gradients.gradient_matching import LocalSteps, batch_gradient
 from fedtrees.attacks.gradients.posterior import outer_products
 from fedtrees.core.schema import Table
 from fedtrees.neural.encoding import Encoding

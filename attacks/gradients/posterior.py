@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from fedtrees.attacks.gradients.pooling import accepted
+from fedtrees.attacks.gradients.search import accepted
 from fedtrees.core.schema import Table
 from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.neural.encoding import Encoding

@@ -7,10 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from fedtrees.attacks.gradients.attack import TabLeak
-from fedtrees.attacks.gradients.evidence import SeenGradient
+from fedtrees.attacks.gradients.attack import SeenGradient, TabLeak
+from fedtrees.attacks.gradients.exact import restored_counts
 from fedtrees.attacks.gradients.inversion import Inversion
-from fedtrees.attacks.gradients.labels import restored_counts
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.neural.encoding import Encoding

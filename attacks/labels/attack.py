@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from fedtrees.attacks.labels.clustering import k_means, scaled
-from fedtrees.attacks.labels.communities import louvain, merge_to
+from fedtrees.attacks.labels.communities import Twins, contract, louvain, merge_to
 from fedtrees.attacks.labels.evidence import (
     Columns,
     no_leaves,
@@ -21,13 +21,9 @@ from fedtrees.attacks.labels.evidence import (
     seen_leaves,
     tree_weights,
 )
-from fedtrees.attacks.labels.mixture import mixture_of
-from fedtrees.attacks.labels.noise import MOST_LOST, denoised, response_of
+from fedtrees.attacks.labels.graph_methods import components, spectral, spread
+from fedtrees.attacks.labels.mixture import MOST_LOST, denoised, mixture_of, response_of
 from fedtrees.attacks.labels.published import MOST_ROWS, published_communities
-from fedtrees.attacks.labels.spectral import spectral
-from fedtrees.attacks.labels.spreading import spread
-from fedtrees.attacks.labels.twins import Twins, contract
-from fedtrees.attacks.labels.union import components
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError, check_known, check_whole
 from fedtrees.core.guess import Guess, Labels
@@ -255,7 +251,7 @@ class Spectral(LeafAttack):
     """Cluster rows by a normalised cut of the record-id graph.
 
     The eigenvectors come from a matrix with one row per leaf, see
-    `fedtrees.attacks.labels.spectral`.
+    `fedtrees.attacks.labels.graph_methods`.
     """
 
     def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
@@ -276,7 +272,7 @@ class LabelMixture(LeafAttack):
     communities.
 
     If a defense adds noise to labels, trees are grown on the noisy labels. The true labels are then
-    estimated from the noisy ones (`fedtrees.attacks.labels.noise`), provided that the noisy ones
+    estimated from the noisy ones (`fedtrees.attacks.labels.mixture`), provided that the noisy ones
     explain the splits (`MOST_LOST`).
 
     Parameters
@@ -297,7 +293,11 @@ class LabelMixture(LeafAttack):
         return self.climbed(seen, [], None, rng)
 
     def climbed(
-        self, seen: LeafView, more: list[Clusters], known: Clusters | None, rng: np.random.Generator
+        self,
+        seen: LeafView,
+        more: list[Clusters],
+        known_labels: Clusters | None,
+        rng: np.random.Generator,
     ) -> Clusters:
         """Maximise the likelihood of the labels from several starts.
 
@@ -307,7 +307,7 @@ class LabelMixture(LeafAttack):
             Visible leaves and local columns.
         more : list of int64 array, shape (N,)
             Additional starts.
-        known : int64 array, shape (N,), or None
+        known_labels : int64 array, shape (N,), or None
             Known labels, -1 for unknown ones. They stay fixed unless labels are noisy.
         rng : numpy.random.Generator
             The only source of randomness.
@@ -322,12 +322,13 @@ class LabelMixture(LeafAttack):
         if int(community.max(initial=0)) + 1 >= seen.classes:
             starts.append(merge_to(seen.twins, community, seen.classes))
         law = response_of(seen.view)
-        fixed = known if law is None else None  # trees are grown on noisy labels, not on these
+        # Under label noise the trees are grown on noisy labels, which may differ from known ones.
+        fixed = known_labels if law is None else None
         observed = seen.view, seen.columns, seen.twins, seen.trees, seen.classes
         model = mixture_of(*observed, fixed)
         named = [start[seen.twins.of_row] for start in starts]
-        if known is not None:
-            named = [_as_known(start, known, seen.classes) for start in named]
+        if known_labels is not None:
+            named = [_as_known(start, known_labels, seen.classes) for start in named]
         likeliest = model.best([*more, *named], self.rows, rng)
         if law is None or model.lost(likeliest) > MOST_LOST:
             return likeliest

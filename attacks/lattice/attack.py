@@ -24,7 +24,7 @@ from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import GlobalHistogram, Histogram
+from fedtrees.messages.horizontal import GlobalHistogram, Histogram
 
 
 @register.attack("lattice")

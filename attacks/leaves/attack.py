@@ -6,9 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.submission import Blind, Weight, submitted, told_by
-from fedtrees.attacks.leaves.chain import State, advance, likelihood, start
 from fedtrees.attacks.leaves.forests import Boxes, Ints, Source, sources_of
-from fedtrees.attacks.leaves.shares import Numbers
+from fedtrees.attacks.leaves.gibbs import Numbers, State, advance, likelihood, start
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import check_positive
 from fedtrees.core.guess import Guess, Records

@@ -125,7 +125,7 @@ class Boxes:
         Feature (-1 at a leaf), rank of the threshold, left child. The right child follows it.
     counts : int64 array, shape (n_nodes, K)
         Class counts. If leaves contain only shares, they are 0 until
-        `fedtrees.attacks.leaves.shares` fills them in.
+        `fedtrees.attacks.leaves.gibbs` fills them in.
     share : float64 array, shape (n_nodes, K)
         Class shares.
     thresholds : tuple of float32 array

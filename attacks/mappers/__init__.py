@@ -1,1 +1,1 @@
-"""Values and labels, read off what LightGBM's machines tell one another."""
+"""Attacks on the bins and sums that LightGBM or XGBoost workers send one another."""

@@ -1,4 +1,4 @@
-"""The likeliest values of a column of which bins and a few values are known, and own rows."""
+"""Estimate the values of a column from its bins, some of its values, and rows of the prior."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,24 +13,37 @@ from fedtrees.attacks.evidence.counts import share_out
 Doubles = NDArray[np.float64]
 Longs = NDArray[np.int64]
 
-_PLACES = 7  # most decimal places that columns are taken to have
-_MOST = 200_000  # values that a range may have; of more, own rows' alone are considered
-_SINGLE = 1e-7  # relative rounding of float32
+# Upper limit of the decimal places of a column.
+_PLACES = 7
+# Upper limit of the grid points of a column. Beyond it, only the values of the prior rows are
+# considered.
+_MOST = 200_000
+# Relative rounding error of float32.
+_SINGLE = 1e-7
+# Steps of the bisection of the probability threshold in `_likeliest`.
 _BISECTIONS = 16
 
 
 @dataclass(frozen=True)
 class Known:
-    """What a machine told of a column; bins are those of values up to a cut.
+    """Facts about a column of another machine. A bin contains the values up to its cut.
 
-    `values`: float64 array, shape (k,). Some that are there.
-    `cuts`: float64 array, shape (b - 1,). Ends of bins.
-    `low, high`: The least and the greatest value; None: not known.
-    `least`: Rows that each bin has at least.
-    `midway`: bool array, shape (b - 1,). Which cuts are midway between two values next to one
-    another; if all are, no bin is empty.
-    `single`: int64 array. Bins that have one of `values` and no other.
-    `rows`: int64 array, shape (b,). Rows of every bin; None: not known.
+    Attributes
+    ----------
+    values : float64 array, shape (k,)
+        Values that occur.
+    cuts : float64 array, shape (b - 1,)
+        Upper ends of the bins but the last.
+    low, high : float or None
+        Smallest and largest value, None if unknown.
+    least : int
+        Minimum number of rows in each bin.
+    midway : bool array, shape (b - 1,)
+        Cuts that are midpoints of two adjacent values. If all cuts are, no bin is empty.
+    single : int64 array
+        Bins that contain one of `values` and no other value.
+    rows : int64 array, shape (b,), or None
+        Number of rows in every bin, None if unknown.
     """
 
     values: Doubles
@@ -44,28 +57,45 @@ class Known:
 
     @property
     def near(self) -> float:
-        """How far values may be off that were rounded to float32."""
+        """Largest rounding error of the values in float32."""
         return _SINGLE * max(abs(self.low or 0.0), abs(self.high or 0.0))
 
     def midway_cuts(self) -> Iterator[tuple[float, float]]:
-        """Yield cuts between two values, with how far away these are at most."""
-        every = len(self.midway) > 0 and self.midway.all()
+        """Yield cuts that are midpoints, with the largest distance to the adjacent values."""
+        all_midway = len(self.midway) > 0 and self.midway.all()
         gaps = np.diff(self.cuts, prepend=-np.inf, append=np.inf)
-        most = np.minimum(gaps[:-1], gaps[1:]) if every else np.full(len(self.cuts), np.inf)
+        reach = np.minimum(gaps[:-1], gaps[1:]) if all_midway else np.full(len(self.cuts), np.inf)
         for k in np.flatnonzero(self.midway).tolist():
-            yield float(self.cuts[k]), float(most[k])
+            yield float(self.cuts[k]), float(reach[k])
 
 
 def likely_column(own: Doubles, n: int, known: Known, whole: bool) -> tuple[Doubles, Longs]:
-    """Return values and counts that n others' rows most likely have, known ones among them.
+    """Return the values and counts that n rows of another machine most probably have.
 
-    Rows have a value as often as own rows, some of them one near by: as many as own values are
-    single (Good 1953). Known bins have their least number of rows, and a cut two values at equal
-    distance with none between, likelier ones first. Of all cells the n likeliest are returned; of
-    each bin as many as it has, where that is known.
+    The distribution of a row is that of the prior rows, mixed with a smoothed version. The weight
+    of the smoothed version is the share of prior values that occur once, which estimates the
+    probability of a new value (Good 1953). Bins contain at least their minimum number of rows. A
+    midpoint requires two values at equal distance with no value between them, and more probable
+    distances are preferred. The n most probable cells are returned, or as many of each bin as it
+    has rows, if known.
 
-    `own`: float64 array, shape (m,). Present values of own rows.
-    `whole`: Whether values are categories, of which none is near another.
+    Parameters
+    ----------
+    own : float64 array, shape (m,)
+        Present values of the prior rows.
+    n : int
+        Number of rows.
+    known : Known
+        Facts about the column.
+    whole : bool
+        Whether values are categories, so that no category is near another.
+
+    Returns
+    -------
+    values : float64 array, shape (k,)
+        Distinct values, including the known ones.
+    counts : int64 array, shape (k,)
+        Number of rows with each value.
     """
     step = None if whole else _step(np.concatenate([own, known.values]))
     if step is None or np.ptp(own) / step > _MOST:
@@ -77,32 +107,36 @@ def likely_column(own: Doubles, n: int, known: Known, whole: bool) -> tuple[Doub
         counts = np.concatenate([counts, np.ones(len(known.values), np.int64)])
         return values[counts > 0], counts[counts > 0]
     ends = [known.low, known.high] if known.low is not None else [own.min(), own.max()]
-    every = np.rint(np.concatenate([own, known.values, ends]) / step).astype(np.int64)
-    first = int(every.min())
-    rows = n * _near(every[: len(own)] - first, int(np.ptp(every)) + 1)
+    grid_positions = np.rint(np.concatenate([own, known.values, ends]) / step).astype(np.int64)
+    first = int(grid_positions.min())
+    rows = n * _near(grid_positions[: len(own)] - first, int(np.ptp(grid_positions)) + 1)
     values = (first + np.arange(len(rows))) * step
     if known.low is not None and known.high is not None:
         rows = _in_bins(rows, values, known)
-    there = -np.expm1(-rows)
+    # Probability that at least one row has the value, under a Poisson distribution.
+    presence = -np.expm1(-rows)
     for cut, gap in known.midway_cuts():
-        _beside(there, round(2 * cut / step) - 2 * first, gap / step)
-    at = np.rint(known.values / step).astype(np.int64) - first
-    there[at] = 1.0
+        _beside(presence, round(2 * cut / step) - 2 * first, gap / step)
+    positions = np.rint(known.values / step).astype(np.int64) - first
+    presence[positions] = 1.0
     if known.rows is None:
-        counts = _likeliest(there, rows, n)
+        counts = _likeliest(presence, rows, n)
     else:
-        of, counts = _bins_of(values, known), np.zeros(len(rows), np.int64)
+        bin_of_value, counts = _bins_of(values, known), np.zeros(len(rows), np.int64)
         for b in np.flatnonzero(known.rows).tolist():
-            at = np.flatnonzero(of == b)
-            counts[at] = _likeliest(there[at], rows[at], int(known.rows[b]))
+            positions = np.flatnonzero(bin_of_value == b)
+            counts[positions] = _likeliest(presence[positions], rows[positions], int(known.rows[b]))
     values = np.round(values, _PLACES)
     return values[counts > 0], counts[counts > 0]
 
 
 def _own_in_bins(own: Doubles, known: Known) -> tuple[Doubles, Longs]:
-    """Return own values of each bin, as often as it has rows; of known values these alone."""
+    """Return the prior values of each bin, as often as it has rows.
+
+    Bins with a single known value, and bins without prior values, contain known values only.
+    """
     assert known.rows is not None
-    found: dict[float, int] = {}
+    counts_of_value: dict[float, int] = {}
     of_own, of_known = (_bins_of(v, known) for v in (own, known.values))
     for b in np.flatnonzero(known.rows).tolist():
         values, times = np.unique(own[of_own == b], return_counts=True)
@@ -110,13 +144,13 @@ def _own_in_bins(own: Doubles, known: Known) -> tuple[Doubles, Longs]:
             values = known.values[of_known == b]
             times = np.ones(len(values), np.int64)
         counts = share_out(times.astype(np.float64), int(known.rows[b]))
-        found |= dict(zip(values.tolist(), counts.tolist(), strict=True))
-    there = {v: k for v, k in sorted(found.items()) if k}
-    return np.array([*there], np.float64), np.array([*there.values()], np.int64)
+        counts_of_value |= dict(zip(values.tolist(), counts.tolist(), strict=True))
+    present = {v: k for v, k in sorted(counts_of_value.items()) if k}
+    return np.array([*present], np.float64), np.array([*present.values()], np.int64)
 
 
 def _step(values: Doubles) -> float | None:
-    """Return the greatest power of ten that all values are multiples of, None if there is none."""
+    """Return the largest power of ten of which all values are multiples, None if there is none."""
     for places in range(_PLACES + 1):
         near = np.abs(np.round(values, places) - values)
         if (near <= _SINGLE * np.abs(values)).all():
@@ -125,8 +159,9 @@ def _step(values: Doubles) -> float | None:
 
 
 def _near(own: Longs, size: int) -> Doubles:
-    """Return the shares of a row's values: own ones, smoothed as far as these are single."""
+    """Return the probability of each grid point for one row, smoothed by Good-Turing."""
     counts = np.bincount(own, minlength=size).astype(np.float64)
+    # Silverman's rate n^(-1/5), with half the usual width.
     width = max(1.0, 0.5 * float(own.std()) * len(own) ** -0.2)
     reach = int(4 * width) + 1
     kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / width) ** 2)
@@ -137,28 +172,36 @@ def _near(own: Longs, size: int) -> Doubles:
 
 
 def _bins_of(values: Doubles, known: Known) -> NDArray[np.intp]:
+    """Return the bins of values, which may have been rounded to float32."""
     return np.asarray(np.searchsorted(known.cuts, values - known.near))
 
 
 def _in_bins(rows: Doubles, values: Doubles, known: Known) -> Doubles:
-    """Return expected rows with so many in every bin, and none beyond the ends."""
-    near, of = known.near, _bins_of(values, known)
+    """Scale the expected rows of grid points to the size of their bins, 0 beyond the ends."""
+    near, bin_of_value = known.near, _bins_of(values, known)
     assert known.low is not None
     assert known.high is not None
     beyond = (values < known.low - near) | (values > known.high + near)
     inside = np.where(beyond, 0.0, rows + np.finfo(float).eps)
-    one = np.abs(values[:, None] - known.values).min(axis=1, initial=np.inf) > near
-    inside[np.isin(of, known.single) & one] = 0.0
-    mass = np.bincount(of, inside, len(known.cuts) + 1)
+    is_unknown = np.abs(values[:, None] - known.values).min(axis=1, initial=np.inf) > near
+    inside[np.isin(bin_of_value, known.single) & is_unknown] = 0.0
+    mass = np.bincount(bin_of_value, inside, len(known.cuts) + 1)
     size = np.maximum(mass, known.least)
     size = size * (rows.sum() / size.sum()) if known.rows is None else known.rows
-    return np.asarray(inside * (size / np.maximum(mass, np.finfo(float).tiny))[of])
+    return np.asarray(inside * (size / np.maximum(mass, np.finfo(float).tiny))[bin_of_value])
 
 
 def _beside(there: Doubles, twice: int, most: float) -> None:
-    """Change the probabilities of values to those given a cut midway between two neighbours.
+    """Condition the presence of values on a cut that is the midpoint of two adjacent values.
 
-    `twice`: Twice the place of the cut among the values. `most`: How far away these may be.
+    Parameters
+    ----------
+    there : float64 array, shape (v,)
+        Probability that each value occurs. It is changed in place.
+    twice : int
+        Twice the position of the cut on the grid.
+    most : float
+        Largest distance of the adjacent values from the cut, in grid steps.
     """
     left = (twice - 1) // 2
     right = twice - left
@@ -166,30 +209,42 @@ def _beside(there: Doubles, twice: int, most: float) -> None:
     if reach < 1:
         return
     at, across = left - np.arange(reach), right + np.arange(reach)
-    none = np.cumprod(np.append(1.0, (1 - there[at]) * (1 - there[across])))[:-1]
-    pairs = there[at] * there[across] * none
+    # Probability that no value lies nearer to the cut than each candidate pair.
+    gap_probability = np.cumprod(np.append(1.0, (1 - there[at]) * (1 - there[across])))[:-1]
+    pairs = there[at] * there[across] * gap_probability
     if pairs.sum():
         for side in (at, across):
             there[side] = 1 - (1 - there[side]) * (1 - pairs / pairs.sum())
 
 
 def _likeliest(there: Doubles, rows: Doubles, n: int) -> Longs:
-    """Return how many of the n likeliest cells have each value, int64, shape (v,).
+    """Return how many of the n most probable cells have each value, int64, shape (v,).
 
-    `there`: Probability of a value. `rows`: Expected rows that have it, as of a Poisson law.
+    Parameters
+    ----------
+    there : float64 array, shape (v,)
+        Probability that each value occurs.
+    rows : float64 array, shape (v,)
+        Expected number of rows with each value, under a Poisson distribution.
+    n : int
+        Number of rows.
     """
-    some = np.argsort(-there, kind="stable")[: 4 * n]
+    candidates = np.argsort(-there, kind="stable")[: 4 * n]
 
     def copies(least: float) -> Longs:
-        more = np.where(rows[some] > 0, poisson.isf(least, rows[some]), 0).astype(np.int64)
-        return np.maximum(more, there[some] >= least)
+        more = np.where(rows[candidates] > 0, poisson.isf(least, rows[candidates]), 0).astype(
+            np.int64
+        )
+        return np.maximum(more, there[candidates] >= least)
 
+    # A value deserves k copies if the probability of k rows exceeds a threshold. Bisection finds
+    # the threshold at which there are n copies in total.
     low, high = 0.0, 1.0
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         low, high = (middle, high) if copies(middle).sum() > n else (low, middle)
-    found, rest = copies(high), np.flatnonzero(copies(max(low, 1e-12)) > copies(high))
-    found[rest[: max(n - int(found.sum()), 0)]] += 1
+    n_copies, next_cells = copies(high), np.flatnonzero(copies(max(low, 1e-12)) > copies(high))
+    n_copies[next_cells[: max(n - int(n_copies.sum()), 0)]] += 1
     counts = np.zeros(len(there), np.int64)
-    counts[some] = found
+    counts[candidates] = n_copies
     return counts

@@ -19,20 +19,20 @@ from fedtrees.attacks.evidence.replay import cuts_of, grown_alone
 from fedtrees.attacks.evidence.sketched import columns_of
 from fedtrees.attacks.evidence.told_forests import told_forest
 from fedtrees.attacks.evidence.view import evidence_of
-from fedtrees.attacks.membership.bin_counts import machine_sums
-from fedtrees.attacks.membership.client_trees import shared_model
-from fedtrees.attacks.membership.leaf_counts import forest_sums
 from fedtrees.attacks.membership.leaf_sums import boosted_sums
-from fedtrees.attacks.membership.learners import trainer_of
+from fedtrees.attacks.membership.learners import shared_model, trainer_of
 from fedtrees.attacks.membership.posterior import LinearSums, any_of, log_odds
-from fedtrees.attacks.membership.ratios import lira, ratio_weights, rmia
 from fedtrees.attacks.membership.references import (
     REFERENCES,
     Trainer,
     class_logits,
     forest_logits,
+    lira,
+    ratio_weights,
     references,
+    rmia,
 )
+from fedtrees.attacks.membership.released_counts import forest_sums, machine_sums
 from fedtrees.attacks.membership.structure import (
     column_overlap,
     hessian_shortfall,
@@ -47,7 +47,7 @@ from fedtrees.core.schema import Table
 from fedtrees.core.statistics import middle_ranks
 from fedtrees.core.view import View
 from fedtrees.messages.additive import AdditiveModel, ShapeFunctions
-from fedtrees.messages.cuts import FeatureSketch
+from fedtrees.messages.horizontal import FeatureSketch
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import objective_of
 from fedtrees.trees.forest.random_decision import RandomDecisionForest

@@ -20,7 +20,7 @@ from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.membership.posterior import LinearSums
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import BaseScore
+from fedtrees.messages.horizontal import BaseScore
 from fedtrees.privacy.leaf_sums import clipped_row_bound
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.fixed_point import UNIT_BITS, Bits, from_fixed, to_fixed

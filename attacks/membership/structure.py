@@ -30,7 +30,7 @@ _LEAST = 1e-16
 
 
 def shared_thresholds(
-    X: NDArray[np.float32], trees: Sequence[Tree | ClassTree], known: Table | None = None
+    X: NDArray[np.float32], trees: Sequence[Tree | ClassTree], known_rows: Table | None = None
 ) -> Floats:
     """Return the evidence for membership from thresholds that equal values of a candidate.
 
@@ -46,7 +46,7 @@ def shared_thresholds(
         Candidates.
     trees : sequence of Tree or ClassTree
         The model under attack.
-    known : Table or None
+    known_rows : Table or None
         Rows known to be members. Thresholds that are among their values are ignored.
 
     Returns
@@ -59,8 +59,8 @@ def shared_thresholds(
         used = [t.threshold[t.feature == column] for t in trees]
         values = np.unique(np.concatenate([*used, np.zeros(0, dtype=np.float32)]))
         values = values[~np.isnan(values)]
-        if known is not None:
-            values = np.setdiff1d(values, known.X[:, column])
+        if known_rows is not None:
+            values = np.setdiff1d(values, known_rows.X[:, column])
         x = X[:, column]
         _, at, count = np.unique(x, return_inverse=True, return_counts=True)
         shared = -np.log1p(-(0.5 ** np.maximum(count - 1, 1)))

@@ -1,1 +1,1 @@
-"""How other parties' columns order rows, from how their splits sent them."""
+"""Attacks that infer the order of rows in columns of other parties from the routing of rows."""

@@ -1,4 +1,9 @@
-"""`split-ordering`: what splits and routed rows tell of the order of rows in others' columns."""
+"""Attack `split-ordering`: infer the order of rows in columns of other parties.
+
+The adversary is the active party of a vertical federation. The owners of split columns send it the
+rows on each side of a split, so that all splits of a column restrict each row to an interval of
+ranks.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +25,15 @@ from fedtrees.messages.vertical import BinCounts, ChosenSplits, OpenedBinSums, r
 
 @dataclass(frozen=True, eq=False)
 class Told:
-    """What a view tells of one column: where the ranks of its rows are, 0 to 1."""
+    """Known ranks of the rows in one column of another party.
+
+    Attributes
+    ----------
+    owner : str
+        Party that has the column.
+    low, high : float64 array, shape (N,)
+        Smallest and largest possible rank of every row, 0 to 1.
+    """
 
     owner: str
     low: NDArray[np.float64]
@@ -30,17 +43,23 @@ class Told:
 @register.attack("split-ordering")
 @dataclass(frozen=True, kw_only=True)
 class SplitOrdering(Attack):
-    """Bound every row's bin in a column by the splits of that column that it came by.
+    """Bound every row's bin in a column by the splits of that column on the row's path.
 
-    Luo et al. 2021 (Sec. IV, path restriction) bound values by the paths that fit a prediction. The
-    active party need not guess paths: owners told it who goes left at each split. All splits of a
-    column, over all trees, leave a row an interval of bins. How many rows are in a bin is known
-    from the sums that were opened at roots; so it is an interval of ranks. Where in it, own columns
-    and labels say, or the own column of the likest name where splits bear it out
-    (`better_ranks`); a column without a split is guessed by that name, or in the order that own
-    columns and split ones have in common. Sums tell more (`linear-reconstruction`).
+    Luo et al. 2021 (Sec. IV, path restriction) bound values by the paths that agree with a
+    prediction. The active party of a training does not need to guess paths, because the column
+    owners send it the rows that go left at each split. All splits of a column, over all trees,
+    leave each row an interval of bins. The sums that were opened at tree roots show how many rows
+    each bin contains, so that the interval of bins is an interval of ranks.
 
-    `own_columns`: Whether they do; else the guess is the middle of the interval.
+    The rank within the interval is estimated from the local columns and labels, or from the local
+    column with the most similar name if it predicts the splits better (`better_ranks`). A column
+    without a split is guessed from that column, or from the first principal component of the local
+    and the split columns. The attack `linear-reconstruction` also uses the sums.
+
+    Parameters
+    ----------
+    own_columns : bool
+        Whether to use the local columns. If not, the guess is the middle of the interval.
     """
 
     claims = (ColumnRanks,)
@@ -50,75 +69,87 @@ class SplitOrdering(Attack):
     own_columns: bool = True
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return why no split of others was made for the principals, None if one was."""
+        """Return why no split of another party is known to the principals, None if one is."""
         if not view.own or not _bounds(view):
             return Reason("no-splits")
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
-        """Return ranks of the rows in every column that was split."""
+        """Return the ranks of the rows in every column of other parties."""
         bounds, claims = _bounds(view), []
         if not bounds:
             return Guess.none(Reason("no-splits"))
-        ids, known = view.own[0].ids, what_is_known(view)
-        own, by_name = [int(c) for held in view.own for c in held.columns], 0
-        for column, at in sorted(bounds.items()):
-            rank = (at.low + at.high) / 2
+        ids, local_data = view.own[0].ids, what_is_known(view)
+        local_columns, name_votes = (
+            [int(c) for local_data_of_party in view.own for c in local_data_of_party.columns],
+            0,
+        )
+        for column, bound in sorted(bounds.items()):
+            rank = (bound.low + bound.high) / 2
             if self.own_columns:
-                alone = known[:, [likest(view.schema, own, column)]] if own else known
-                rank, named = better_ranks(known, alone, at.low, at.high)
-                by_name += 1 if named else -1
-            claims.append(ColumnRanks(at.owner, column, ids, rank, at.low, at.high))
+                similar_column = (
+                    local_data[:, [likest(view.schema, local_columns, column)]]
+                    if local_columns
+                    else local_data
+                )
+                rank, used_name = better_ranks(local_data, similar_column, bound.low, bound.high)
+                name_votes += 1 if used_name else -1
+            claims.append(ColumnRanks(bound.owner, column, ids, rank, bound.low, bound.high))
         if self.own_columns:
-            common = common_ranks(np.column_stack([known, *(c.rank - 0.5 for c in claims)]))
-            whole = np.ones(len(ids))
+            common = common_ranks(np.column_stack([local_data, *(c.rank - 0.5 for c in claims)]))
+            highest_rank = np.ones(len(ids))
             for column, owner in sorted(owners_of_others(view).items()):
                 if column not in bounds:
                     order = common
-                    if by_name > 0:
-                        order = known[:, likest(view.schema, own, column)] + 0.5
-                    claims.append(ColumnRanks(owner, column, ids, order, 0 * whole, whole))
+                    if name_votes > 0:
+                        order = local_data[:, likest(view.schema, local_columns, column)] + 0.5
+                    claims.append(
+                        ColumnRanks(owner, column, ids, order, 0 * highest_rank, highest_rank)
+                    )
         return Guess.of(claims, otherwise=Reason("no-splits"))
 
 
 def _bounds(view: View) -> dict[int, Told]:
-    """Return what splits tell of the columns of others.
+    """Return the ranks that splits allow, by column of other parties.
 
-    Where bins are each node's own, a split still tells that rows on the right have as many rows
-    below them as are on its left, and the other way round.
+    If candidates differ between nodes, bins have no common ranks. A split then still shows that the
+    rows on the right have at least as many rows below them as there are on the left, and vice
+    versa.
     """
     owners = owners_of_others(view)
     shares = cumulative(view)
-    found: dict[int, Told] = {}
+    bounds: dict[int, Told] = {}
     for split in _splits(view):
         if split.column not in owners:
             continue
-        if split.column not in found:
-            whole = np.zeros(view.n_rows)
-            found[split.column] = Told(owners[split.column], whole, whole + 1)
-        told, n = found[split.column], view.n_rows
+        if split.column not in bounds:
+            zeros = np.zeros(view.n_rows)
+            bounds[split.column] = Told(owners[split.column], zeros, zeros + 1)
+        bound, n = bounds[split.column], view.n_rows
         below, above = len(split.left) / n, 1 - len(split.right) / n
         if split.column in shares:
             below = above = float(shares[split.column][max(split.bin, -1) + 1])
-        told.high[split.left] = np.minimum(told.high[split.left], above)
-        told.low[split.right] = np.maximum(told.low[split.right], below)
+        bound.high[split.left] = np.minimum(bound.high[split.left], above)
+        bound.low[split.right] = np.maximum(bound.low[split.right], below)
     for column, ends in value_ends(view).items():
-        found[column] = Told(owners[column], *rank_ends(*ends))
-    for told in found.values():  # a missing value went where it was sent, and has no rank
-        np.minimum(told.low, told.high, out=told.low)
-    return found
+        bounds[column] = Told(owners[column], *rank_ends(*ends))
+    # A missing value follows the default direction and has no rank. Its bounds may contradict each
+    # other.
+    for bound in bounds.values():
+        np.minimum(bound.low, bound.high, out=bound.low)
+    return bounds
 
 
 def owners_of_others(view: View) -> dict[int, str]:
-    """Return who told of the bins or splits of a column that no principal has, by column."""
-    own = {int(c) for held in view.own for c in held.columns}
-    told = ((int(c), m.party) for _, m in view.messages(BinCounts) for c in m.columns)
-    return {c: party for c, party in told if c not in own} | column_owners(view)
+    """Return the party of every announced column that no principal has, by column."""
+    local_columns = {int(c) for local_data in view.own for c in local_data.columns}
+    announced = ((int(c), m.party) for _, m in view.messages(BinCounts) for c in m.columns)
+    return {c: party for c, party in announced if c not in local_columns} | column_owners(view)
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A split that was asked for: the rows on either side."""
+    """A split that the principals requested, with the rows on either side."""
 
     column: int
     bin: int
@@ -127,12 +158,12 @@ class Split:
 
 
 def _splits(view: View) -> Iterator[Split]:
-    """Yield the splits that the principals asked for and were answered."""
+    """Yield the splits that the principals requested and whose sides they received."""
     trees = replayed(view)
     for _, m in view.messages(ChosenSplits):
-        known = set(trees[m.tree].nodes) if m.tree in trees else set()
+        node_numbers = set(trees[m.tree].nodes) if m.tree in trees else set()
         for left, column, bin in zip(m.left.tolist(), m.columns, m.bins, strict=True):
-            if left in known:
+            if left in node_numbers:
                 sides = (trees[m.tree].rows_of(child) for child in (left, left + 1))
                 yield Split(int(column), int(bin), *sides)
 
@@ -140,13 +171,14 @@ def _splits(view: View) -> Iterator[Split]:
 def cumulative(view: View) -> dict[int, NDArray[np.float64]]:
     """Return the share of rows up to each bin of a column, float64, (bins + 1,), first 0.
 
-    From the first sums that were opened at a root: of hessians, which are equal before the first
-    tree, or of class counts. Empty where bins are each node's own, or sums are changed.
+    The shares come from the first sums that were opened at a root. These are hessians, which are
+    equal for all rows before the first tree, or class counts. The result is empty if candidates
+    differ between nodes or a defense changes the sums.
     """
-    found: dict[int, NDArray[np.float64]] = {}
+    shares: dict[int, NDArray[np.float64]] = {}
     global_bins = view.parameters.get("candidates", "global") == "global"
     if not global_bins or view.changes(OpenedBinSums, "sums"):
-        return found
+        return shares
     forest = "reg_lambda" not in view.parameters
     widths: dict[int, int] = {}
     for _, counts in view.messages(BinCounts):
@@ -159,6 +191,6 @@ def cumulative(view: View) -> dict[int, NDArray[np.float64]]:
             sums = m.sums[0, a:b].astype(np.float64)
             rows = sums.sum(axis=1) if forest else sums[:, 1]
             total = np.cumsum(rows)
-            if column not in found and len(total) and total[-1] > 0:
-                found[column] = np.concatenate([[0.0], total / total[-1]])
-    return found
+            if column not in shares and len(total) and total[-1] > 0:
+                shares[column] = np.concatenate([[0.0], total / total[-1]])
+    return shares

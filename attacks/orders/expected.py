@@ -1,4 +1,4 @@
-"""Where in its interval a rank is, by what the principals hold of the row."""
+"""Estimate ranks within their intervals from the adversary's local data."""
 
 from collections.abc import Callable
 
@@ -8,20 +8,25 @@ from scipy.special import log_ndtr, ndtr
 
 from fedtrees.core.view import View
 
+# Iterations of the EM algorithm.
 _STEPS = 30
-_RIDGE = 1.0  # rows' worth of doubt about every coefficient
+# Ridge penalty on every coefficient.
+_RIDGE = 1.0
 
 
 def what_is_known(view: View) -> NDArray[np.float64]:
-    """Return own columns as centred ranks, and one-hot labels, float64, shape (n, c)."""
+    """Return local columns as centred ranks, and one-hot labels, float64, shape (n, c)."""
     ids, parts = view.own[0].ids, []
-    for held in view.own:
-        order = np.argsort(held.ids)[np.argsort(np.argsort(ids))]
-        parts += [_centred_ranks(x) for x in held.X[order].T]
-        if held.y is not None and view.schema.classes:
-            parts += [(held.y[order] == k) - np.mean(held.y == k) for k in np.unique(held.y)[1:]]
-        elif held.y is not None:
-            parts.append(_centred_ranks(held.y[order]))
+    for local_data in view.own:
+        order = np.argsort(local_data.ids)[np.argsort(np.argsort(ids))]
+        parts += [_centred_ranks(x) for x in local_data.X[order].T]
+        if local_data.y is not None and view.schema.classes:
+            parts += [
+                (local_data.y[order] == k) - np.mean(local_data.y == k)
+                for k in np.unique(local_data.y)[1:]
+            ]
+        elif local_data.y is not None:
+            parts.append(_centred_ranks(local_data.y[order]))
     return np.column_stack(parts) if parts else np.zeros((len(ids), 0))
 
 
@@ -31,16 +36,23 @@ def expected_ranks(
     high: NDArray[np.float64],
     moved: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
 ) -> NDArray[np.float64]:
-    """Return the expected rank of every row, given an interval of each.
+    """Estimate the rank of every row from its interval and the adversary's local data.
 
-    Normal regression of ranks on what is known, fitted to intervals by EM (the censored regression
-    of Amemiya 1973, with both ends known).
+    The model is a normal regression of ranks on local columns, fitted to intervals by EM (the
+    censored regression of Amemiya 1973, with both ends known).
 
-    `known`: float64 array, shape (n, c).
-    `low, high`: float64 array, shape (n,).
-    `moved`: Expected ranks once more is known, from those expected before.
+    Parameters
+    ----------
+    known : float64 array, shape (n, c)
+        Local columns as centred ranks.
+    low, high : float64 array, shape (n,)
+        Interval of each rank, 0 to 1.
+    moved : callable or None
+        Adjusts the regression's predictions by further evidence, float64 arrays of shape (n,).
 
-    Returns: float64 array, shape (n,).
+    Returns
+    -------
+    rank : float64 array, shape (n,)
     """
     X = np.column_stack([np.ones(len(low)), known])
     gram = X.T @ X + _RIDGE * np.eye(X.shape[1])
@@ -60,16 +72,31 @@ def better_ranks(
     low: NDArray[np.float64],
     high: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], bool]:
-    """Return expected ranks by all columns or by one, and whether it is by the one.
+    """Return expected ranks by all local columns or by one of them, whichever predicts better.
 
-    That is whichever orders the intervals of rows better that it was not told.
+    Both regressions are fitted to the intervals of one half of the rows and compared with the
+    intervals of the other half.
 
-    `alone`: float64 array, shape (n, 1)
+    Parameters
+    ----------
+    known : float64 array, shape (n, c)
+        Local columns as centred ranks.
+    alone : float64 array, shape (n, 1)
+        The column with the most similar name.
+    low, high : float64 array, shape (n,)
+        Interval of each rank, 0 to 1.
+
+    Returns
+    -------
+    rank : float64 array, shape (n,)
+    named : bool
+        Whether the ranks were estimated from the one column.
     """
-    held = np.arange(len(low)) % 2 == 0
+    first_half = np.arange(len(low)) % 2 == 0
     fits = [
         _agreement([expected_ranks(x, np.where(part, 0.0, low), np.where(part, 1.0, high))[part]
-                    for part in (held, ~held)], [(low + high)[part] for part in (held, ~held)])
+                    for part in (first_half, ~first_half)],
+                   [(low + high)[part] for part in (first_half, ~first_half)])
         for x in (known, alone)
     ]  # fmt: skip
     named = fits[1] >= fits[0]
@@ -77,13 +104,16 @@ def better_ranks(
 
 
 def _agreement(said: list[NDArray[np.float64]], seen: list[NDArray[np.float64]]) -> float:
-    """Return the mean correlation of what was said with what was seen; 0 of constants."""
+    """Return the mean correlation of predicted with observed ranks, 0 for constants."""
     pairs = [(a, b) for a, b in zip(said, seen, strict=True) if np.ptp(a) > 0 and np.ptp(b) > 0]
     return float(np.sum([np.corrcoef(a, b)[0, 1] for a, b in pairs])) / len(said)
 
 
 def common_ranks(known: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ranks, 0 to 1, along the first principal component of columns, which grow with it."""
+    """Return ranks, 0 to 1, along the first principal component of columns.
+
+    Its sign is chosen such that the ranks increase with most columns.
+    """
     spread = known.std(axis=0)
     Z = (known - known.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
     if not Z.any():
@@ -96,14 +126,17 @@ def common_ranks(known: NDArray[np.float64]) -> NDArray[np.float64]:
 def _truncated(
     mean: NDArray[np.float64], spread: float, low: NDArray[np.float64], high: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return mean and variance of normals that are known to be in intervals."""
+    """Return means and variances of normal variables truncated to intervals."""
     a, b = (low - mean) / spread, (high - mean) / spread
-    flip = a + b > 0  # the nearer tail is the exact one
+    # Differences of the distribution function are accurate in the lower tail only. Intervals above
+    # the mean are therefore mirrored.
+    flip = a + b > 0
     a, b = np.where(flip, -b, a), np.where(flip, -a, b)
     mass = np.maximum(ndtr(b) - ndtr(a), 1e-300)
     density = [np.exp(-0.5 * np.clip(z, -38, 38) ** 2) / np.sqrt(2 * np.pi) for z in (a, b)]
     shift = np.where(flip, -1, 1) * (density[0] - density[1]) / mass
     variance = 1 + (a * density[0] - b * density[1]) / mass - shift**2
+    # The mass underflows far from the mean. The middle of the interval replaces the mean there.
     far = (log_ndtr(b) < -300) | (b - a < 1e-6)
     middle = (low + high) / 2
     return (
@@ -113,8 +146,8 @@ def _truncated(
 
 
 def _centred_ranks(x: NDArray[np.generic]) -> NDArray[np.float64]:
-    """Return middle ranks less one half, 0 for a missing value."""
-    there = ~np.isnan(x)
-    order = np.sort(x[there])
+    """Return mid-ranks minus one half, 0 for a missing value."""
+    present = ~np.isnan(x)
+    order = np.sort(x[present])
     ends = np.searchsorted(order, x, "left") + np.searchsorted(order, x, "right")
-    return np.where(there, ends / (2 * max(len(order), 1)) - 0.5, 0.0)
+    return np.where(present, ends / (2 * max(len(order), 1)) - 0.5, 0.0)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedtrees.attacks.evidence.draws import next_bits
-from fedtrees.attacks.peeling.counted import Counts
+from fedtrees.attacks.peeling.class_histograms import Counts
 from fedtrees.attacks.peeling.masks import WORD, Longs, Masked, has
 from fedtrees.attacks.peeling.rows import FEATURE, LEFT, RIGHT, Ints
 from fedtrees.core.compilation import inner_kernel, kernel
@@ -82,7 +82,7 @@ class Sought(NamedTuple):
 
 
 def likely_rows(
-    state: Masked, counts: Counts, told: Sought, seeds: Longs, work: float
+    state: Masked, counts: Counts, problem: Sought, seeds: Longs, work: float
 ) -> tuple[Ints, Longs]:
     """Return rows in addition to the known ones in which the chains agree.
 
@@ -92,7 +92,7 @@ def likely_rows(
         Counts from which the determined draws of known rows were subtracted.
     counts : Counts
         Counts as they were sent.
-    told : Sought
+    problem : Sought
         Known rows, and columns of the other rows.
     seeds : int64 array, shape (`CHAINS`,)
         Seeds of the chains.
@@ -107,14 +107,14 @@ def likely_rows(
         Classes.
     """
     width = np.diff(state.offsets)
-    known_rows = np.column_stack([np.where(told.known < 0, width - 1, told.known), told.y])
-    sought = _columns(state, counts, told)
-    pmf = np.maximum(binomial(np.arange(MOST_DRAWS), told.coins, told.odds), 1e-9)
+    known_rows = np.column_stack([np.where(problem.known < 0, width - 1, problem.known), problem.y])
+    sought = _columns(state, counts, problem)
+    pmf = np.maximum(binomial(np.arange(MOST_DRAWS), problem.coins, problem.odds), 1e-9)
     prior = np.rint(-UNIT / 2 * np.log(pmf)).astype(np.int64)
     per_swap = STEPS_PER_TREE * (len(state.start) - 1) * len(BETAS) * len(seeds)
     swaps = int(min(SWAPS * len(sought) ** 1.5, work / per_swap))
     if swaps < LEAST_SWAPS * len(sought) or len(state.start) <= LEAST_TREES:
-        return told.known[:0], told.y[:0]
+        return problem.known[:0], problem.y[:0]
     tables = [_annealed(state, known_rows, sought, prior, swaps, s) for s in seeds.tolist()]
     agreed = reduce(and_, (Counter(map(tuple, t.tolist())) for t in tables))
     rows = np.array(list(agreed.elements()), dtype=np.int64).reshape(-1, sought.shape[1])

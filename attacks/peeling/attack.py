@@ -19,25 +19,30 @@ from fedtrees.attacks.evidence.rows_held import victims_rows
 from fedtrees.attacks.evidence.sketched import columns_of
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.peeling.annealing import CHAINS, LIKELY, Sought, likely_rows
-from fedtrees.attacks.peeling.counted import (
+from fedtrees.attacks.peeling.class_histograms import (
     CountedSources,
     altered,
     coins,
     counted_sources,
     presence,
 )
-from fedtrees.attacks.peeling.machines import machine_columns, machine_sources, told_whole
-from fedtrees.attacks.peeling.marks import marked_rows
-from fedtrees.attacks.peeling.numbers import (
+from fedtrees.attacks.peeling.noise_fingerprints import marked_rows
+from fedtrees.attacks.peeling.owners import owners_of, room_of
+from fedtrees.attacks.peeling.peel import LEAST_CONFIDENCE, MOST_WORK, Peeled, peel
+from fedtrees.attacks.peeling.regression_peeling import (
     SURE_NUMBER,
     CountedBins,
     first_rows,
     read_off,
 )
-from fedtrees.attacks.peeling.owners import owners_of, room_of
-from fedtrees.attacks.peeling.peel import LEAST_CONFIDENCE, MOST_WORK, Peeled, peel
 from fedtrees.attacks.peeling.rows import Ints, Residual, take_out
-from fedtrees.attacks.peeling.sources import Sources, sources_of
+from fedtrees.attacks.peeling.sources import (
+    Sources,
+    machine_columns,
+    machine_sources,
+    sources_of,
+    told_whole,
+)
 from fedtrees.attacks.peeling.supports import SURE, Search, Supported
 from fedtrees.attacks.peeling.values import lower_edges, ranges_of, to_bins, told_values, values_in
 from fedtrees.core.attack import Attack
@@ -48,8 +53,8 @@ from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import GlobalHistogram, Histogram
-from fedtrees.messages.class_counts import ClassCounts
+from fedtrees.messages.forests import ClassCounts
+from fedtrees.messages.horizontal import GlobalHistogram, Histogram
 from fedtrees.trees.binning import Cuts
 
 

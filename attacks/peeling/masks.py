@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.peeling.counted import AskedForest, Counts
+from fedtrees.attacks.peeling.class_histograms import AskedForest, Counts
 from fedtrees.attacks.peeling.rows import CUT, DEFAULT_LEFT, FEATURE, LEFT, RIGHT, Ints
 from fedtrees.core.compilation import inner_kernel, kernel
 
@@ -234,11 +234,11 @@ def _possible(state, k, t, mask, levels, stack, out):  # type: ignore[no-untyped
 
 
 @inner_kernel
-def narrow(state, k, least, own, mask, levels, stack, out, support, work):  # type: ignore[no-untyped-def]
+def narrow(state, k, least, local_tree, mask, levels, stack, out, support, work):  # type: ignore[no-untyped-def]
     """Remove columns without enough support, until all have it. Return whether any remain."""
     d, trees = mask.shape[0], state.start.shape[0] - 1
     while True:
-        done = _possible(state, k, own, mask, levels, stack, out)
+        done = _possible(state, k, local_tree, mask, levels, stack, out)
         work[0] += abs(done)
         if done <= 0:
             return False
@@ -249,7 +249,7 @@ def narrow(state, k, least, own, mask, levels, stack, out, support, work):  # ty
         support[:] = 1
         some = 1
         for t in range(trees):
-            if t == own:
+            if t == local_tree:
                 continue
             done = _possible(state, k, t, mask, levels, stack, out)
             work[0] += abs(done)
@@ -258,7 +258,7 @@ def narrow(state, k, least, own, mask, levels, stack, out, support, work):  # ty
                 for f in range(d):
                     for b in range(state.offsets[f + 1] - state.offsets[f]):
                         support[f, b] += (out[f, b // WORD] & bit(b)) != 0
-            if some + trees - 1 - t - (1 if own > t else 0) < least:
+            if some + trees - 1 - t - (1 if local_tree > t else 0) < least:
                 return False
         for f in range(d):
             alive = False

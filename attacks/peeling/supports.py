@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.peeling.counted import AskedForest, Counts
+from fedtrees.attacks.peeling.class_histograms import AskedForest, Counts
 from fedtrees.attacks.peeling.masks import (
     WORD,
     Longs,
@@ -136,13 +136,13 @@ class Search:
         self.state = masked(forest, counts)
         self.work = np.zeros(1)
 
-    def rows(self, known: Ints, y: Longs) -> Supported:
+    def rows(self, known_rows: Ints, y: Longs) -> Supported:
         """Return rows in addition to known ones.
 
         The known rows are given as int32 (k, d) bins and int64 (k,) classes.
         """
         width = np.diff(self.forest.offsets).astype(np.int64)
-        code = np.where(known < 0, width - 1, known).astype(np.int64)
+        code = np.where(known_rows < 0, width - 1, known_rows).astype(np.int64)
         if self.whole:
             for row, k in zip(code, y.tolist(), strict=True):
                 take_everywhere(self.state, row, k, 1)

@@ -1,11 +1,14 @@
-"""Tracks: follow one person from tree to tree by the margin.
+"""Tracks: follow one person from tree to tree by the margin, and test the possible rows.
 
 A row in a node above two leaves has one of two margins in the next tree. A fingerprint there with
 this margin and the same label is the same person, except with a probability of one in thousands.
 The leaf then shows on which side of the split its value is. The possible values of a person are
 those that are possible in every tree in which it was seen: in each feature, the bins of its nodes
-that have room for its gradient.
+that have room for its gradient. The rows that a track leaves possible are tested against the
+histograms of all trees.
 """
+
+from __future__ import annotations
 
 from dataclasses import dataclass
 
@@ -13,15 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.peeling.fingerprints import Sightings
+from fedtrees.attacks.peeling.mixture_test import doubts
 from fedtrees.attacks.peeling.rows import (
+    BLOCK,
     FEATURE,
     LEFT,
     RIGHT,
     BinnedForest,
     Ints,
     Residual,
+    Sums,
     fits,
     goes_left,
+    has_room,
 )
 from fedtrees.core.compilation import kernel
 
@@ -155,3 +162,177 @@ def _narrow(residual, seen, links, trees, of, masks):  # type: ignore[no-untyped
                 masks[track, b] = trial[b]
             k = np.int64(nxt[k])
     return n
+
+
+MOST_CHOICES = 24  # rows tried for one track
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Rows that pass all tests, if they are the only ones of their track.
+
+    Attributes
+    ----------
+    bins : int32 array, shape (m, d)
+        -1 if missing.
+    y : int64 array, shape (m,)
+        Classes.
+    copies : int32 array, shape (m,)
+        Number of rows with the same fingerprint.
+    doubts : int32 array, shape (m,)
+    checks : float64 array, shape (m,)
+        As in `confidence_of`.
+    tried : int
+        Number of tested rows.
+    rejected : int
+        Number of tracks without a row that passed.
+    """
+
+    bins: Ints  # int32 (m, d): -1 where missing
+    y: NDArray[np.int64]  # int64 (m,)
+    copies: Ints  # int32 (m,)
+    # int32 (m,), float64 (m,)
+    doubts: Ints
+    checks: NDArray[np.float64]
+    tried: int
+    rejected: int
+
+
+def complete(
+    forest: BinnedForest, left: Residual, seen: Sightings, tracks: Tracks, feature_of: Ints
+) -> Candidates:
+    """Test all rows of the tracks that leave few of them.
+
+    A row passes if it reaches every node in which it was seen with exactly this fingerprint, and if
+    all histograms of all trees have room for it. With subsampling, the histograms of one tree that
+    shows it suffice.
+
+    Parameters
+    ----------
+    forest : BinnedForest
+        The trees.
+    left : Residual
+        Remaining sums.
+    seen : Sightings
+        Fingerprints.
+    tracks : Tracks
+        Their division into persons.
+    feature_of : int32 array
+        Feature of every column.
+    """
+    columns, track = _choices(tracks.masks, feature_of)
+    inside = columns < forest.offsets[-1]
+    bins = np.where(inside, columns - forest.offsets[:-1], -1).astype(np.int32)
+    label = np.zeros(len(tracks.masks), dtype=np.int64)
+    copies = np.ones(len(tracks.masks), dtype=np.int32)
+    label[tracks.of], copies[tracks.of] = seen.g < 0, seen.copies
+    order = np.argsort(tracks.of, kind="stable")
+    start = np.searchsorted(tracks.of[order], np.arange(len(tracks.masks) + 1))
+    sighted = seen.where(order)
+    tree = forest.tree_of[sighted.cell]
+    passed, checks = np.zeros(len(bins), bool), np.zeros(len(bins))
+    doubtful = np.zeros(len(bins), np.int32)
+    for a in range(0, len(bins), BLOCK):
+        part = slice(a, a + BLOCK)
+        cell, margin = forest.route(bins[part])
+        gh = forest.gradients(margin, label[track[part]])
+        good = np.ones(len(cell), dtype=bool)
+        seen_there = (sighted.cell, sighted.g, sighted.h, tree)
+        _match(track[part], start, *seen_there, cell, gh, 2 * left.slack, good)
+        some = np.flatnonzero(good)
+        if left.sampled:
+            tested = _in_one_tree(forest, left, bins[part][some], cell[some], gh[some])
+            good[some], checks[part][some], doubtful[part][some] = tested
+        else:
+            room = has_room(left, cell[some], columns[part][some], gh[some])
+            good[some], checks[part][some] = room
+            some = np.flatnonzero(good)
+            doubtful[part][some] = doubts(forest, left, bins[part][some], cell[some], gh[some])
+        passed[part] = good
+    of_track = np.bincount(track[passed], minlength=len(tracks.masks))
+    ok = passed & (of_track[track] == 1)
+    tracks_tried = np.bincount(track, minlength=len(tracks.masks)) > 0
+    return Candidates(
+        bins[ok],
+        label[track[ok]],
+        copies[track[ok]],
+        doubtful[ok],
+        checks[ok],
+        len(bins),
+        int((tracks_tried & (of_track == 0)).sum()),
+    )
+
+
+def _in_one_tree(
+    forest: BinnedForest, left: Residual, bins: Ints, cell: Ints, gh: Sums
+) -> tuple[NDArray[np.bool_], NDArray[np.float64], Ints]:
+    """Test rows in each tree separately, as if no other tree had histograms.
+
+    Single rows in two trees may be two persons on the same path, each in one of the trees. Each
+    single tree shows one person. The results are which rows a tree shows and has room for, the log
+    odds of all these observations by chance, and the smallest number of doubtful features in such a
+    tree.
+    """
+    columns, shape = forest.columns(bins), len(bins)
+    good, checks = np.zeros(shape, dtype=bool), np.zeros(shape)
+    least = np.full(shape, bins.shape[1], dtype=np.int32)
+    for t in range(forest.trees):
+        one = np.full_like(cell, -1)
+        one[:, t] = cell[:, t]
+        room, log_odds = has_room(left, one, columns, gh)
+        rows = np.flatnonzero(room & (log_odds < 0))
+        checks[rows] += log_odds[rows]
+        good[rows] = True
+        in_doubt = doubts(forest, left, bins[rows], one[rows], gh[rows])
+        least[rows] = np.minimum(least[rows], in_doubt)
+    return good, checks, least
+
+
+def _choices(masks: NDArray[np.bool_], feature_of: Ints) -> tuple[Ints, NDArray[np.int64]]:
+    """Return all rows of tracks with at most `MOST_CHOICES`: columns (m, d) and track."""
+    d = int(feature_of.max()) + 1
+    count = np.ones(len(masks), dtype=np.int64)
+    for f in range(d):
+        of_feature = masks[:, feature_of == f].sum(axis=1)
+        count = np.minimum(count * of_feature, MOST_CHOICES + 1)
+    count[count > MOST_CHOICES] = 0
+    columns = np.empty((int(count.sum()), d), dtype=np.int32)
+    _list_choices(masks, feature_of, count, columns)
+    return columns, np.repeat(np.arange(len(masks)), count)
+
+
+@kernel
+def _list_choices(masks, feature_of, count, columns):  # type: ignore[no-untyped-def]
+    d = columns.shape[1]
+    allowed = np.empty((d, MOST_CHOICES), dtype=np.int32)
+    per = np.empty(d, dtype=np.int64)
+    row = 0
+    for k in range(masks.shape[0]):
+        if count[k] == 0:
+            continue
+        for f in range(d):
+            per[f] = 0
+        for b in range(masks.shape[1]):
+            if masks[k, b]:
+                f = feature_of[b]
+                allowed[f, per[f]] = b
+                per[f] += 1
+        for n in range(count[k]):
+            for f in range(d):
+                columns[row, f] = allowed[f, n % per[f]]
+                n //= per[f]
+            row += 1
+
+
+@kernel
+def _match(track, start, seen_cell, seen_g, seen_h, tree, cell, gh, near, good):  # type: ignore[no-untyped-def]
+    for i in range(track.shape[0]):
+        for s in range(start[track[i]], start[track[i] + 1]):
+            t = tree[s]
+            if (
+                cell[i, t] != seen_cell[s]
+                or abs(gh[i, t, 0] - seen_g[s]) > near[cell[i, t]]
+                or abs(gh[i, t, 1] - seen_h[s]) > near[cell[i, t]]
+            ):
+                good[i] = False
+                break

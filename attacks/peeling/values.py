@@ -13,7 +13,7 @@ from fedtrees.attacks.peeling.rows import Ints
 from fedtrees.core.schema import Schema
 from fedtrees.core.view import View
 from fedtrees.guessing.tolerance import SIGMA_SHARE
-from fedtrees.messages.cuts import CutsRequest
+from fedtrees.messages.horizontal import CutsRequest
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.grid import LARGEST
 
@@ -43,7 +43,7 @@ def to_bins(cuts: Cuts, X: NDArray[np.float32]) -> Ints:
     return out
 
 
-def ranges_of(schema: Schema, own: NDArray[np.float32], cuts: Cuts) -> tuple[Floats, Floats]:
+def ranges_of(schema: Schema, local_rows: NDArray[np.float32], cuts: Cuts) -> tuple[Floats, Floats]:
     """Return the lowest and the highest value of each feature.
 
     They are those that the outermost cuts imply, or else declared ones, or else those of the local
@@ -53,14 +53,14 @@ def ranges_of(schema: Schema, own: NDArray[np.float32], cuts: Cuts) -> tuple[Flo
     ----------
     schema : Schema
         Declared ranges.
-    own : float32 array, shape (n, d)
+    local_rows : float32 array, shape (n, d)
         Values of local rows.
     cuts : Cuts
         Cut points.
     """
     low, high = np.empty(cuts.n_features), np.empty(cuts.n_features)
     for f, feature in enumerate(schema.features):
-        present = own[~np.isnan(own[:, f]), f].astype(np.float64)
+        present = local_rows[~np.isnan(local_rows[:, f]), f].astype(np.float64)
         upper = cuts.of(f).astype(np.float64)
         first = upper[:1] if upper[0] < LARGEST else np.zeros(1)
         low[f] = feature.low if feature.low is not None else min([*first, *present])
@@ -92,7 +92,7 @@ def values_in(
     cuts: Cuts,
     schema: Schema,
     bins: Ints,
-    own: NDArray[np.float32],
+    local_rows: NDArray[np.float32],
     ranges: tuple[Floats, Floats],
     rng: np.random.Generator,
     edges: NDArray[np.bool_] | None = None,
@@ -110,7 +110,7 @@ def values_in(
         Types of the columns.
     bins : int32 array, shape (m, d)
         Bins, -1 if missing.
-    own : float32 array, shape (n, d)
+    local_rows : float32 array, shape (n, d)
         Values of local rows.
     ranges : tuple of float64 array, shape (d,) each
         Lowest and highest values, used for the outer bins.
@@ -120,11 +120,11 @@ def values_in(
         Features with values at the lower edges. None means none.
     """
     out = np.empty(bins.shape, dtype=np.float32)
-    own_bins = to_bins(cuts, own)
+    own_bins = to_bins(cuts, local_rows)
     for f in range(bins.shape[1]):
         upper = cuts.of(f).astype(np.float64)
         lower = np.concatenate([[-np.inf], upper[:-1]])
-        present = own[own_bins[:, f] >= 0, f]
+        present = local_rows[own_bins[:, f] >= 0, f]
         known_values = upper[:-1] if edges is not None and edges[f] else present
         is_integer = _whole(known_values, lower, upper, bins[:, f])
         first, middle = _middle(lower, upper, ranges[0][f], ranges[1][f], is_integer)
@@ -141,7 +141,7 @@ def values_in(
         has = (last_own > first_own) & (bins[:, f] >= 0)
         at = (first_own + u * (last_own - first_own)).astype(np.int64)
         pick = order[at[has]] if has.any() else order[:0]
-        out[has, f] = own[pick, f]
+        out[has, f] = local_rows[pick, f]
     return out
 
 

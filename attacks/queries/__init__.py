@@ -1,1 +1,1 @@
-"""Where other parties split their columns, from what an endpoint answers."""
+"""Attacks that send chosen records to a prediction endpoint and infer splits of other parties."""

@@ -1,4 +1,10 @@
-"""What an endpoint would answer of a way through the trees, and how well an answer fits."""
+"""Model of a prediction endpoint, shared by the attacks that query it.
+
+The adversary is the active party of a vertical federation. It knows the shape of the trees and the
+leaf values, but not the thresholds on the columns of other parties. `Endpoint` computes the answer
+that it expects for a path of a record through the trees, and the likelihood of the answer that it
+received. The channel of the answers (rounding or noise) is read from the view.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,16 +15,35 @@ from numpy.typing import NDArray
 from fedtrees.attacks.queries.splits import Way
 from fedtrees.core.channel import Chain
 from fedtrees.core.view import View
-from fedtrees.messages.vertical_model import HeldModel
+from fedtrees.messages.vertical import HeldModel
 
-#: Natural logarithm of the odds at which a noisy answer is believed: wrong once in 1,100. Wrong
-#: less often it asks more, and a budget of 2,000 finds less (breast cancer: .754 at 10, .836).
+#: Natural logarithm of the odds at which the side of a record is accepted under noise. It is wrong
+#: once in about 1,100 decisions (e^7). A higher value needs more records per decision, so that a
+#: budget of 2,000 records finds fewer thresholds. On breast cancer, the share of thresholds found
+#: is .836 at 7 and .754 at 10.
 BELIEVED = 7.0
+# Scores that differ by less are treated as equal. Scores of float32 margins agree to about 1e-7.
 _CLOSE = 1e-6
 
 
 class Endpoint:
-    """Scores or labels, as they pass the channel that the view states."""
+    """A prediction endpoint as the adversary models it.
+
+    Attributes
+    ----------
+    model : HeldModel
+        Trees as the active party knows them.
+    labels : bool
+        Whether the endpoint answers with classes instead of scores.
+    law : Channel
+        Channel that every score passes before it is sent.
+    exact : bool
+        Whether the channel is deterministic (identity or rounding).
+    rounded : bool
+        Whether the channel is deterministic but not the identity.
+    scale : float
+        Scale of the Laplace distribution that has the variance of the noise, 0 without noise.
+    """
 
     def __init__(self, view: View, model: HeldModel) -> None:
         assert view.oracle is not None
@@ -26,95 +51,139 @@ class Endpoint:
         self.law = view.channel("answers", "scores") or Chain(())
         self.exact = bool(self.law.deterministic)
         self.rounded = self.exact and self.law != Chain(())
-        middle = np.full(max(len(view.schema.classes), 1), 0.5)
-        self.scale = 0.0 if self.exact else float(np.sqrt(self.law.error(middle)[1].max() / 2))
+        # The noise may depend on the score. Its variance is taken at scores of one half.
+        middle_scores = np.full(max(len(view.schema.classes), 1), 0.5)
+        self.scale = (
+            0.0 if self.exact else float(np.sqrt(self.law.error(middle_scores)[1].max() / 2))
+        )
 
     def predicted(self, ways: Sequence[Way]) -> NDArray[np.float64]:
-        """Return the scores of ways, float64, shape (M,) or (M, K), rounded where that is exact."""
+        """Return the scores of paths, shape (M,) or (M, K), rounded if the channel rounds."""
         return self.scored(np.array([way.leaves for way in ways]))
 
     def scored(self, leaves: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
-        """Return the same of leaves, shape (M, T)."""
+        """Return the scores of leaves, int array of shape (M, T), rounded if the channel rounds."""
         scores = self.model.scores(leaves)
         return self.law.send(scores) if self.exact else scores
 
     def answered(self, leaves: NDArray[np.integer[Any]]) -> NDArray[Any]:
-        """Return what would be answered of leaves, but for noise: scores or classes."""
+        """Return the noise-free answers for leaves, int array (M, T): scores or classes."""
         scores = self.scored(leaves)
         if not self.labels:
             return scores
         return scores > 0.5 if scores.ndim == 1 else scores.argmax(axis=1)
 
     def apart(self, ways: Sequence[Way], u: int) -> float:
-        """Return how well answers tell the sides of a threshold apart; 0: not at all.
+        """Return how well answers distinguish the two sides of an unknown threshold.
 
-        Of noisy ones their distance; else the share of the ways that give their side away.
+        Parameters
+        ----------
+        ways : sequence of Way
+            Paths that the record may take.
+        u : int
+            Position of the threshold in `Splits.unknown`.
+
+        Returns
+        -------
+        separation : float
+            Under noise, the smallest distance between the expected answers of the two sides.
+            Otherwise the share of paths whose answer occurs on one side only. 0 if all paths are on
+            one side.
         """
         scores = self._comparable(self.predicted(ways))
         side = np.array([way.went.get(u, -1) for way in ways])
         nearest = []
-        for one in (0, 1):
-            mine, rest = scores[side == one], scores[side != one]
-            if not len(mine) or not len(rest):
+        for tested_side in (0, 1):
+            scores_of_side, other_scores = scores[side == tested_side], scores[side != tested_side]
+            if not len(scores_of_side) or not len(other_scores):
                 return 0.0
-            nearest.append(np.abs(mine[:, None] - rest[None]).max(axis=2).min(axis=1))
+            nearest.append(
+                np.abs(scores_of_side[:, None] - other_scores[None]).max(axis=2).min(axis=1)
+            )
         distances = np.concatenate(nearest)
         if self.scale:
             return float(distances.min())
         return float((distances > _CLOSE).mean())
 
     def distinct(self, ways: Sequence[Way]) -> bool:
-        """Tell whether all ways have different answers."""
+        """Return whether the noise-free answers of all paths differ from one another."""
         scores = self._comparable(self.predicted(ways))
-        apart = np.abs(scores[:, None] - scores[None]).max(axis=2)
-        np.fill_diagonal(apart, np.inf)
-        return bool((apart > _CLOSE).all())
+        distances = np.abs(scores[:, None] - scores[None]).max(axis=2)
+        np.fill_diagonal(distances, np.inf)
+        return bool((distances > _CLOSE).all())
 
     def likelihood(self, ways: Sequence[Way], answers: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the log likelihood of answers to one record, asked n times, for every way."""
+        """Return the log-likelihood of each path, given n answers to the same record."""
         return self.fit(self.predicted(ways), answers)
 
     def window(self, answer: NDArray[Any]) -> tuple[float, float]:
-        """Return the ends of the number that a record's score is, by one answer.
+        """Return the lower and upper end of the interval that contains a record's score.
 
-        They are infinite under noise, and of more than two classes.
+        The interval is infinite if the answers are noisy or the model has more than two classes.
         """
-        told = np.asarray(answer)
-        if told.ndim or self.scale:
+        received = np.asarray(answer)
+        if received.ndim or self.scale:
             return -np.inf, np.inf
         if self.labels:
-            return (0.5 - _CLOSE, np.inf) if told else (-np.inf, 0.5 + _CLOSE)
-        low, high = self.law.bounds(told.astype(np.float64)[None, None])
+            return (0.5 - _CLOSE, np.inf) if received else (-np.inf, 0.5 + _CLOSE)
+        low, high = self.law.bounds(received.astype(np.float64)[None, None])
         return float(low.item()) - _CLOSE, float(high.item()) + _CLOSE
 
     def fit(self, scores: NDArray[np.float64], answers: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the log likelihood of answers by the scores of ways, as `predicted` has them.
+        """Return the log-likelihood of answers, given the scores of the paths.
 
-        Of exact answers only what comes closest fits.
+        Parameters
+        ----------
+        scores : float64 array, shape (M,) or (M, K)
+            Scores of the paths, as returned by `predicted`.
+        answers : array, shape (n,) or (n, K)
+            Answers to the same record.
+
+        Returns
+        -------
+        log_likelihood : float64 array, shape (M,)
+            In nats. Without noise it is 0 for the paths that agree with the answers best, and -inf
+            for all other paths.
         """
         if self.labels:
             return self._label_likelihood(scores, np.asarray(answers))
-        told = np.asarray(answers, dtype=np.float64).reshape(1, len(answers), -1)
+        received = np.asarray(answers, dtype=np.float64).reshape(1, len(answers), -1)
         scores = scores.reshape(len(scores), 1, -1)
         if self.scale:
-            return self.law.log_likelihood(told, scores).sum(axis=1)
-        off = np.abs(scores - told).max(axis=(1, 2), initial=0.0)
-        fits = off <= (_CLOSE if self.rounded else min(max(off.min(initial=1.0), 1e-15), _CLOSE))
-        if not fits.any():  # a last place may tip what is rounded
-            low, high = self.law.bounds(told)
+            return self.law.log_likelihood(received, scores).sum(axis=1)
+        deviation = np.abs(scores - received).max(axis=(1, 2), initial=0.0)
+        fits = deviation <= (
+            _CLOSE if self.rounded else min(max(deviation.min(initial=1.0), 1e-15), _CLOSE)
+        )
+        # A difference in the last bit can change the result of rounding. The interval of scores
+        # that could have been rounded to the answer decides in this case.
+        if not fits.any():
+            low, high = self.law.bounds(received)
             fits = ((low - _CLOSE <= scores) & (scores <= high + _CLOSE)).all(axis=(1, 2))
         return np.where(fits, 0.0, -np.inf)
 
     def information(self, gap: float) -> float:
-        """Return the expected log odds that one noisy answer brings, in nats."""
+        """Return the expected log-likelihood ratio that one noisy answer contributes, in nats.
+
+        Parameters
+        ----------
+        gap : float
+            Distance between the expected answers of the two sides.
+        """
         if not self.scale:
             return np.inf
         if self.labels:
-            return 2 * gap**2  # a lower bound: Pinsker
+            # Pinsker's inequality bounds the divergence of two Bernoulli distributions from below.
+            return 2 * gap**2
+        # Kullback-Leibler divergence of two Laplace distributions at distance `gap`.
         return gap / self.scale + np.exp(-gap / self.scale) - 1
 
     def _comparable(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return scores, classes, or with noise the chance of class 1, shape (M, k)."""
+        """Return one row of numbers per path, shape (M, k), by which answers are compared.
+
+        The numbers are scores, or classes. For noisy labels of two classes, they are the
+        probabilities of class 1.
+        """
         if not self.labels:
             return scores.reshape(len(scores), -1)
         if self.scale and scores.ndim == 1:
@@ -123,18 +192,21 @@ class Endpoint:
         return classes.astype(np.float64)[:, None]
 
     def _chance(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the chance that a noisy score is above one half."""
+        """Return the probability that a noisy score exceeds one half."""
         return np.exp(self.law.log_mass(np.nextafter(0.5, 1), np.inf, scores[:, None]))
 
     def _label_likelihood(
         self, scores: NDArray[np.float64], answers: NDArray[Any]
     ) -> NDArray[np.float64]:
+        """Return the log-likelihood of classes, given the scores of the paths."""
         if self.scale and scores.ndim == 1:
             chance = np.clip(self._chance(scores), 1e-12, 1 - 1e-12)
             ones = float((answers == 1).sum())
             return ones * np.log(chance) + (len(answers) - ones) * np.log1p(-chance)
         classes = self._comparable(scores)[:, 0]
         same = (classes[:, None] == answers[None]).sum(axis=1)
-        if self.scale:  # of more than two classes: the likeliest is the score's
+        # The probabilities of more than two classes are not computed. The number of agreeing
+        # answers ranks the paths instead.
+        if self.scale:
             return same.astype(np.float64)
         return np.where(same == len(answers), 0.0, -np.inf)

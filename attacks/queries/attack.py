@@ -1,4 +1,10 @@
-"""`threshold-queries`: bisect the thresholds of others by what an endpoint answers."""
+"""Attack `threshold-queries`: find the split thresholds of other parties by bisection.
+
+The adversary is the active party of a vertical federation. It sends chosen records to the
+prediction endpoint and infers from the answers on which side of a threshold each record fell.
+`fedtrees.attacks.queries.search` implements the search, `splits` its state, and `answers` the
+likelihood of an answer.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,32 +19,40 @@ from fedtrees.core.guess import Guess, Thresholds
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
-from fedtrees.messages.vertical_model import HeldModel
+from fedtrees.messages.vertical import HeldModel
 
 
 @register.attack("threshold-queries")
 @dataclass(frozen=True, kw_only=True)
 class ThresholdQueries(Attack):
-    """Find the thresholds of others' splits by queries (Li et al. 2022, Sec. 5, Algorithm 1).
+    """Find the split thresholds of other parties by queries (Li et al. 2022, Sec. 5, Algorithm 1).
 
-    From the root down, records reach a split of a victim by own values and by thresholds that are
-    known already; they differ in the victim's column, and the answer tells where the way turns. The
-    published attack asks m records over the interval, each time. Here ends are not asked again;
-    where records are scarce, one asks the middles of several columns at once; base records are
-    changed until the answer tells the sides apart, so that scores, rounded scores and labels serve
-    like leaf ids; and under noise a record is asked again until the odds are e^7.
+    The attack proceeds from the roots of the trees to their leaves. The values on the adversary's
+    columns, and thresholds that were found before, lead a record to a split of the victim. The
+    records of a request differ only in the victim's column, and the answers show which of them went
+    left.
+
+    The published attack sends m records per request, spread over the interval that contains the
+    threshold. This implementation differs in four points:
+
+    - It does not send the two ends of the interval again, because their sides are known.
+    - If the budget is small, one record contains the middles of the intervals of several columns.
+    - It changes the base record until the answer distinguishes the two sides. The attack therefore
+      also works with scores, rounded scores and labels instead of leaf numbers.
+    - Under noise it repeats a record until the odds of one side reach e^7 (about 1,100 to 1).
 
     Parameters
     ----------
     m : int
-        Records of a request, both ends counted: 3 or more. 0: as many as the budget bears, 3 where
-        it is scarce or answers are noisy.
+        Number of records per request, including both ends: at least 3. 0 chooses the largest number
+        that the budget allows, and 3 if the budget is small or the answers are noisy.
     epsilon : float
-        Width at which a threshold is found, as a share of the column's declared range; 0, or no
-        such range: two neighbouring float32 numbers.
+        Width of the interval at which the search for a threshold stops, as a share of the declared
+        range of the column. At 0, or without a declared range, the search stops at two adjacent
+        float32 numbers.
     columns : {"told", "unknown"}
-        Whether the attack uses what the messages of the training tell of a split's column. Li et
-        al. take it as known; their Sec. 2.3 has it unknown.
+        ``"told"`` uses the split columns that the messages of the training contain, as Li et al. do
+        in their Algorithm 1. ``"unknown"`` ignores them, as in their Sec. 2.3.
     """
 
     claims = (Thresholds,)
@@ -62,7 +76,7 @@ class ThresholdQueries(Attack):
         check_known("columns", self.columns, ("told", "unknown"))
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return why there is nobody to ask, or nothing to ask about; None if there is."""
+        """Return why there is no endpoint or no threshold to find, None if there is."""
         if view.oracle is None:
             return Reason("no-endpoint", threat="queries=1000")
         if view.oracle.records != "chosen":
@@ -76,7 +90,7 @@ class ThresholdQueries(Attack):
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
-        """Ask until all is found, or no record is left."""
+        """Send queries until all thresholds are found or the budget is spent."""
         if not any(view.messages(HeldModel)) or view.oracle is None:
             return Guess.none(self.inapplicable(view) or Reason("no-tree-splits"))
         search = Search(view, rng, m=self.m, epsilon=self.epsilon, told=self.columns == "told")

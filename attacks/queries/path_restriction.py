@@ -1,4 +1,10 @@
-"""`path-restriction`: where rows to predict go at others' splits, by own columns and answers."""
+"""Attack `path-restriction`: infer on which side of other parties' splits the queried rows went.
+
+The adversary is the active party of a vertical federation. It has its columns of the rows whose
+predictions it requested, the trees without the thresholds of other parties, and the answers of the
+endpoint. `fedtrees.attacks.queries.paths` enumerates the possible paths of a row, and
+`fedtrees.guessing.branches` compares rows with training rows.
+"""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,12 +20,12 @@ from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
 from fedtrees.guessing.branches import NearRows
-from fedtrees.messages.vertical import RoutesOfRows, RowBuckets, replayed, routed
-from fedtrees.messages.vertical_model import HeldModel
+from fedtrees.messages.vertical import HeldModel, RoutesOfRows, RowBuckets, replayed, routed
 from fedtrees.trees.boosted.losses import named_objective
 
-#: Of an exact answer beside own columns, of which each weighs 1; a noisy one weighs as much less
-#: as the squared share of its variance that is no noise.
+#: Weight of an answer without noise in the distance between rows. Each local column has weight 1,
+#: and the answer has this weight times their number. Under noise, the weight is multiplied by the
+#: squared share of signal in the variance of the answers.
 _WEIGHT = 1.0
 
 
@@ -28,12 +34,14 @@ _WEIGHT = 1.0
 class PathRestriction(Attack):
     """Infer the branches of rows to predict (path restriction: Luo et al. 2021, Sec. IV-B).
 
-    Own columns leave a row some ways through each tree; the answer leaves those, through all trees
-    together, whose leaves add up to it. The published attack draws one of the ways of one tree that
-    lead to the answered class. Here ways are weighed by where the training rows most like the row
-    went, bins of others' columns agree between trees, scores are read as their channel has them,
-    and each branch is claimed by its probability over all ways. Where the view has how the rows
-    were routed, that is all.
+    The adversary's columns exclude some paths of a row through each tree. The answer of the
+    endpoint leaves those combinations of paths whose leaf values add up to it. The published attack
+    handles one tree and draws one of its paths that lead to the answered class.
+
+    This implementation weighs paths by the branches of the most similar training rows, requires
+    that the bins of a column agree between trees, uses the channel of the scores, and claims each
+    branch with its probability over all paths. If the view contains the routing of the rows, the
+    claims repeat that routing.
     """
 
     claims = (Branches,)
@@ -46,7 +54,7 @@ class PathRestriction(Attack):
     )
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return why there are no splits of others, or no row to predict; None if there are."""
+        """Return why there are no foreign splits or no rows to predict, None if there are."""
         model = next((m for _, m in view.messages(HeldModel)), None)
         if model is None:
             return Reason("no-tree-splits")
@@ -59,7 +67,23 @@ class PathRestriction(Attack):
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
-        """Return the branches that were told, or else those that answers leave likely."""
+        """Claim the branches that messages show, or else the branches inferred from answers.
+
+        Parameters
+        ----------
+        view : View
+            Messages of the active party, and its endpoint.
+        rng : numpy.random.Generator
+            Not used. The attack is deterministic.
+
+        Returns
+        -------
+        guess : Guess
+            One claim of type `Branches`, with a probability per row and split. Diagnostics:
+            ``routed`` is the number of rows whose routing was seen, ``fitting`` the number of rows
+            with a path that explains the answer, ``whole`` the number of rows for which no path was
+            discarded, and ``ways`` the mean number of paths per row.
+        """
         model = next((m for _, m in view.messages(HeldModel)), None)
         if model is None:
             return Guess.none(Reason("no-tree-splits"))
@@ -78,13 +102,13 @@ class PathRestriction(Attack):
 
 
 def _theirs(view: View, model: HeldModel) -> NDArray[np.bool_]:
-    """Return the nodes where others split at a bin."""
+    """Return at which nodes another party splits by a bin, bool, shape (n_nodes,)."""
     own_columns = np.concatenate([h.columns for h in view.own])
     return (model.feature >= 0) & ~np.isin(model.feature, own_columns) & (model.threshold >= 1)
 
 
 def _routed(view: View, model: HeldModel) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the rows whose routing was seen, and the sides they took, by place in the model."""
+    """Return the rows whose routing was seen, and their sides (1: left), shape (m, n_nodes)."""
     seen_routes = [
         (int(model.starts[t]) + node, rows, goes) for t, node, rows, goes in routed(view)
     ]
@@ -98,7 +122,17 @@ def _routed(view: View, model: HeldModel) -> tuple[NDArray[np.int64], NDArray[np
 def _answered(
     view: View, model: HeldModel
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], dict[str, float]]:
-    """Ask about as many rows as the budget bears; return the probabilities of their sides."""
+    """Query as many rows as the budget allows and return the probabilities that they go left.
+
+    Returns
+    -------
+    ids : int64 array, shape (n_rows,)
+        Identifiers of all rows to predict, including rows beyond the budget.
+    left : float64 array, shape (n_rows, n_nodes)
+        Probability of going left at each node. Rows beyond the budget have the prior of `_before`.
+    notes : dict of str to float
+        Diagnostics of the guess.
+    """
     assert view.oracle is not None
     assert view.asked is not None
     query_rows, hidden_nodes = view.asked, _theirs(view, model)
@@ -138,7 +172,7 @@ def _answered(
 
 
 class _Sums:
-    """How the score follows from the sum of the leaves' values, where it is one number."""
+    """Relation between the sum of leaf values and the score, if the score is one number."""
 
     def __init__(self, model: HeldModel) -> None:
         self.model, value = model, model.value
@@ -156,13 +190,28 @@ class _Sums:
         greatest: float,
         window: tuple[float, float],
     ) -> NDArray[np.bool_]:
-        """Tell from which sums a score within the window can be reached."""
+        """Return which partial sums can still lead to a score within a window.
+
+        Parameters
+        ----------
+        so_far : float64 array, shape (M,)
+            Sums of the leaf values of the trees so far.
+        least, greatest : float
+            Smallest and largest sum that the remaining trees can add.
+        window : tuple of float
+            Lower and upper end of the score.
+
+        Returns
+        -------
+        reachable : bool array, shape (M,)
+        """
         if not self.single:
             return np.ones(len(so_far), dtype=bool)
         low, high = (self._score(so_far + more) for more in (least, greatest))
         return (high >= window[0]) & (low <= window[1])
 
     def _score(self, total: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the score of a margin sum, or of a sum of class-1 probabilities of a forest."""
         if self.forest:
             return total / len(self.model.sizes)
         margin = (total + self.model.base_margin[0]).astype(np.float32)[None]
@@ -172,10 +221,11 @@ class _Sums:
 def _before(
     view: View, endpoint: Endpoint, hidden_nodes: NDArray[np.bool_], answers: NDArray[Any]
 ) -> NDArray[np.float64]:
-    """Return how likely rows to predict go left at others' nodes, float64, shape (n, n_nodes).
+    """Return the prior probability that rows to predict go left, float64, shape (n, n_nodes).
 
-    That is by the training rows most like them, in own columns and in what would be answered of
-    these; rows that were not asked about are compared by own columns alone.
+    The probability is the share of the most similar training rows that went left. Similarity is
+    measured on the adversary's columns and on the answer. For a training row, the answer is
+    computed from its leaves. Rows that were not queried are compared by the columns only.
     """
     assert view.asked is not None
     model, own_values, query_values = (
@@ -206,7 +256,11 @@ def _before(
 
 
 def _trained(view: View, model: HeldModel, hidden_nodes: NDArray[np.bool_]) -> NDArray[np.int8]:
-    """Return where training rows went at every node, int8, shape (N, n_nodes); -1: not there."""
+    """Return the side of each training row at every node, int8, shape (N, n_nodes).
+
+    1 is left and 0 is right. -1 means that the row did not reach the node or that its side is
+    unknown.
+    """
     X = np.full((len(view.own[0].ids), len(view.schema.features)), np.nan, dtype=np.float32)
     for h in view.own:
         X[:, h.columns] = h.X
@@ -227,7 +281,10 @@ def _trained(view: View, model: HeldModel, hidden_nodes: NDArray[np.bool_]) -> N
 
 
 def _reached(model: HeldModel, goes: NDArray[np.int8]) -> NDArray[np.int64]:
-    """Return the leaves of rows by their sides, (n, T); where a side is not known, the right."""
+    """Return the leaves of rows from their sides, int64, shape (n, T).
+
+    A row whose side is unknown is sent to the right.
+    """
     leaves = np.zeros((len(goes), len(model.sizes)), dtype=np.int64)
     for t, start in enumerate(model.starts.tolist()):
         inner = np.ones(len(goes), dtype=bool)
@@ -242,17 +299,22 @@ def _reached(model: HeldModel, goes: NDArray[np.int8]) -> NDArray[np.int64]:
 def _own(
     model: HeldModel, hidden_nodes: NDArray[np.bool_], x: NDArray[np.float32]
 ) -> NDArray[np.int8]:
-    """Return whether a row goes left at own nodes, int8, shape (n_nodes,)."""
+    """Return the sides at splits on the adversary's columns (1: left), int8, shape (n_nodes,)."""
     value = x[np.maximum(model.feature, 0)]
     goes: NDArray[Any] = np.where(np.isnan(value), model.default_left, value < model.threshold)
     return goes.astype(np.int8)
 
 
 def _way(model: HeldModel, leaves: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
-    """Return the sides that lead to some leaves, one a tree, (n_nodes,); NaN: not on the way."""
+    """Return the sides on the paths to the given leaves, float64, shape (n_nodes,).
+
+    1 is left, 0 is right, and NaN marks nodes that are not on the path.
+    """
     out = np.full(len(model.feature), np.nan)
     for start, size, leaf in zip(model.starts, model.sizes, leaves, strict=True):
         node = int(leaf)
+        # Children have larger numbers than their parents. One pass from the last node to the root
+        # therefore finds all ancestors.
         for at in range(int(start + size) - 1, int(start) - 1, -1):
             if model.feature[at] >= 0 and node in (model.left[at], model.right[at]):
                 out[at], node = node == model.left[at], at - int(start)

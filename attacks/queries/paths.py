@@ -1,4 +1,8 @@
-"""The ways that a row to predict may take through trees of which some splits are others'."""
+"""Enumerate the paths of a row through trees if some splits belong to other parties.
+
+`path-restriction` uses these functions. A path is consistent if, for each column of another party,
+some bin satisfies all splits on the path.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,22 +10,30 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.messages.vertical_model import HeldModel
+from fedtrees.messages.vertical import HeldModel
 
-_MOST_WAYS = 2**15  # kept of one row; beyond, the likeliest
+# Upper limit of the paths per row. Beyond it, only the most probable paths are kept.
+_MOST_WAYS = 2**15
 _ABOVE_ALL = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True, eq=False)
 class Ways:
-    """Ways of a row through some trees.
+    """M paths of one row through some trees.
 
-    `leaves`: int32 array, shape (M, T).
-    `low, high`: int32 array, shape (M, c). Bins of the row in others' columns: from ``low``, below
-    ``high``.
-    `odds`: float64 array, shape (M,). Log probability, before anything is answered, in nats.
-    `total`: float64 array, shape (M,). Sum of the leaves' values, 0 where they are vectors.
-    `whole`: Whether none was left out.
+    Attributes
+    ----------
+    leaves : int32 array, shape (M, T)
+        Leaf in every tree, numbered within the tree.
+    low, high : int32 array, shape (M, c)
+        Interval of the row's bin in each of the c columns of other parties: ``low`` included,
+        ``high`` excluded.
+    odds : float64 array, shape (M,)
+        Prior log probability of each path, in nats.
+    total : float64 array, shape (M,)
+        Sum of the leaf values, 0 if leaf values are vectors.
+    whole : bool
+        Whether no path was discarded because of `_MOST_WAYS`.
     """
 
     leaves: NDArray[np.int32]
@@ -32,17 +44,25 @@ class Ways:
     whole: bool = True
 
     def take(self, kept: NDArray[np.intp], whole: bool) -> "Ways":
-        """Return some of them."""
+        """Return the paths at the given positions."""
         parts = (self.leaves, self.low, self.high, self.odds, self.total)
         return Ways(*(part[kept] for part in parts), whole)  # type: ignore[arg-type]
 
 
 class Paths:
-    """Ways of rows, with probabilities by splits.
+    """Enumerate paths of rows and compute the probabilities of branches.
 
-    `theirs`: bool array, shape (n_nodes,). Nodes that others split.
-    `alike`: Whether bins of a column are the same at all nodes.
-    `values`: float64 array, shape (n_nodes,). What a leaf adds to the score's sum.
+    Parameters
+    ----------
+    model : HeldModel
+        Trees as the active party knows them.
+    theirs : bool array, shape (n_nodes,)
+        Nodes at which other parties split.
+    alike : bool
+        Whether the bins of a column are the same at all nodes. If not, each node counts as a
+        separate column.
+    values : float64 array, shape (n_nodes,)
+        Contribution of each leaf to the sum from which the score is computed.
     """
 
     def __init__(
@@ -65,54 +85,78 @@ class Paths:
         left: NDArray[np.float64],
         fits: Callable[[NDArray[np.float64], float, float], NDArray[np.bool_]],
     ) -> Ways:
-        """Return the ways that a row may take through all trees.
+        """Return the paths that a row may take through all trees.
 
-        `own`: int8 array, shape (n_nodes,). 1: it goes left at an own split; 0: right.
-        `left`: float64 array, shape (n_nodes,). Probability of going left at others' splits.
-        `fits`: From sums so far, and the least and most that the trees to come add, to whether what
-        is answered is within reach.
+        Parameters
+        ----------
+        own : int8 array, shape (n_nodes,)
+            Side at splits on the adversary's columns: 1 for left, 0 for right.
+        left : float64 array, shape (n_nodes,)
+            Probability of going left at splits of other parties.
+        fits : callable
+            Receives the sums so far, and the smallest and largest sum that the remaining trees can
+            add. Returns a bool array: whether the answer can still be reached.
+
+        Returns
+        -------
+        ways : Ways
+            Consistent paths, at most `_MOST_WAYS`.
         """
-        found = [self._of_tree(t, own, left) for t in range(len(self.model.sizes))]
-        least, most = (
-            np.cumsum([0.0, *(end(w.total) for w in found[::-1])])[::-1] for end in (np.min, np.max)
+        tree_ways = [self._of_tree(t, own, left) for t in range(len(self.model.sizes))]
+        least, greatest = (
+            np.cumsum([0.0, *(end(w.total) for w in tree_ways[::-1])])[::-1]
+            for end in (np.min, np.max)
         )
-        ways = found[0]
-        for t, more in enumerate(found):
+        ways = tree_ways[0]
+        for t, more in enumerate(tree_ways):
             ways = ways if t == 0 else _joined(ways, more)
-            kept = np.flatnonzero(fits(ways.total, least[t + 1], most[t + 1]))
-            whole = len(kept) <= _MOST_WAYS
-            if not whole:
-                kept = kept[np.argpartition(-ways.odds[kept], _MOST_WAYS)[:_MOST_WAYS]]
-            ways = ways.take(kept, ways.whole and whole)
+            retained = np.flatnonzero(fits(ways.total, least[t + 1], greatest[t + 1]))
+            complete = len(retained) <= _MOST_WAYS
+            if not complete:
+                retained = retained[np.argpartition(-ways.odds[retained], _MOST_WAYS)[:_MOST_WAYS]]
+            ways = ways.take(retained, ways.whole and complete)
         return ways
 
     def _of_tree(self, t: int, own: NDArray[np.int8], left: NDArray[np.float64]) -> Ways:
+        """Return the paths of a row through one tree by a depth-first search."""
         m, start, rows = self.model, int(self.model.starts[t]), []
         box = np.tile(np.array([[0], [_ABOVE_ALL]], dtype=np.int32), (1, self.width))
-        waiting = [(0, box, 0.0)]
-        while waiting:
-            node, box, odds = waiting.pop()
+        stack = [(0, box, 0.0)]
+        while stack:
+            node, box, odds = stack.pop()
             at = start + node
             if m.feature[at] < 0:
                 rows.append((node, box, odds, self.values[at]))
             elif not self.theirs[at]:
-                waiting.append((int((m.left if own[at] else m.right)[at]), box, odds))
+                stack.append((int((m.left if own[at] else m.right)[at]), box, odds))
             else:
                 c, cut = self.column[at], np.int32(m.threshold[at])
+                # A split at bin c limits the row's bin from above on the left (`high`) and from
+                # below on the right (`low`).
                 for child, end, p in ((m.left, 1, left[at]), (m.right, 0, 1 - left[at])):
                     part = box.copy()
                     part[end, c] = (np.minimum if end else np.maximum)(part[end, c], cut)
                     if part[0, c] < part[1, c]:
-                        waiting.append((int(child[at]), part, odds + np.log(max(p, 1e-9))))
+                        stack.append((int(child[at]), part, odds + np.log(max(p, 1e-9))))
         leaf, boxes, logs, added = zip(*rows, strict=True)
         ends = np.array(boxes)
         leaves = np.array(leaf, dtype=np.int32)[:, None]
         return Ways(leaves, ends[:, 0], ends[:, 1], np.array(logs), np.array(added))
 
     def branches(self, ways: Ways, odds: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return how likely each node goes left if the row comes by, (n_nodes,); NaN: it does not.
+        """Return the probability that the row goes left at each node, float64, shape (n_nodes,).
 
-        `odds`: float64 array, shape (M,). Log probabilities of the ways.
+        Parameters
+        ----------
+        ways : Ways
+            Paths of the row.
+        odds : float64 array, shape (M,)
+            Log probabilities of the paths, in nats, up to a constant.
+
+        Returns
+        -------
+        left : float64 array, shape (n_nodes,)
+            Conditional on the row reaching the node. NaN if it cannot reach the node.
         """
         m, p = self.model, np.exp(odds - odds.max())
         out = np.full(len(m.feature), np.nan)
@@ -128,7 +172,7 @@ class Paths:
 
 
 def _joined(ways: Ways, more: Ways) -> Ways:
-    """Return the ways through both of which some row could take both."""
+    """Return all pairs of paths that some bin of every column satisfies together."""
     low = np.maximum(ways.low[:, None], more.low[None])
     high = np.minimum(ways.high[:, None], more.high[None])
     i, j = np.nonzero((low < high).all(axis=2))

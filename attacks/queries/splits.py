@@ -1,4 +1,9 @@
-"""What is known of all splits of a model that nobody holds whole, and what an answer adds."""
+"""Knowledge about the splits of a vertical model, and its update by one answer.
+
+No party of a vertical federation knows all thresholds. `Splits` contains an interval for every
+unknown threshold of `threshold-queries`. The search (`fedtrees.attacks.queries.search`) narrows the
+intervals.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,43 +13,65 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.view import View
-from fedtrees.messages.vertical import replayed
-from fedtrees.messages.vertical_model import HeldModel
+from fedtrees.messages.vertical import HeldModel, replayed
 
 LARGEST = np.finfo(np.float32).max
 LEFT, RIGHT, UNKNOWN = 1, 0, -1
+# Limits on right turns at splits of unknown columns, tried in this order until few enough paths
+# remain (`Splits.ways`).
 _MOST_RIGHTS = (99, 6, 4, 3, 2)
-_MOST_WAYS = 2048  # of one record through all trees; more cannot be told apart by a score anyway
+# Limit on the paths of one record through all trees. A score cannot distinguish more paths.
+_MOST_WAYS = 2048
 
 
 @dataclass(eq=False)
 class Unknown:
-    """A threshold, or a split whose column is not known yet."""
+    """A threshold to find, or a split whose column is not yet known.
 
-    columns: list[int]  # where it may be; one, once that is known
-    # low, high: of a known column: a row goes left for sure up to ``low``, and right from ``high``
-    # on
+    Attributes
+    ----------
+    columns : list of int
+        Candidates for the split column. A single entry means that the column is known.
+    low, high : numpy.float32
+        Interval of the threshold if the column is known. A row with a value up to ``low`` goes
+        left, and a row with a value from ``high`` on goes right.
+    victim : bool
+        Whether the threshold belongs to another party and is to be found.
+    nodes : list of tuple
+        Pairs of tree and node that split at this threshold.
+    bin : float
+        Rank of the threshold among the thresholds of its column, NaN if it is unknown.
+    """
+
+    columns: list[int]
     low: np.float32
     high: np.float32
-    victim: bool  # whether it is to be found
-    nodes: list[tuple[int, int]] = field(default_factory=list)  # trees and nodes that split there
-    # thresholds of a column are in the order of these; NaN: its place is not known
+    victim: bool
+    nodes: list[tuple[int, int]] = field(default_factory=list)
     bin: float = np.nan
 
     @property
     def column(self) -> int:
-        """The column, -1 where it is not known."""
+        """The split column, -1 if it is not known."""
         return self.columns[0] if len(self.columns) == 1 else -1
 
     @property
     def closed(self) -> bool:
-        """Whether it is known to the last bit."""
+        """Whether no float32 number lies between the two ends of the interval."""
         return self.column >= 0 and np.nextafter(self.low, self.high) >= self.high
 
 
 @dataclass(frozen=True, eq=False)
 class Way:
-    """One way that a record may take: its leaves, and where it went at what is not known."""
+    """One path that a record may take through all trees.
+
+    Attributes
+    ----------
+    leaves : tuple of int
+        Leaf in every tree.
+    went : dict from int to int
+        Side (`LEFT` or `RIGHT`) at each unknown threshold on the path.
+    """
 
     leaves: tuple[int, ...]
     went: dict[int, int]
@@ -53,10 +80,10 @@ class Way:
 def _beyond(
     low: NDArray[np.float32], high: NDArray[np.float32]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return a value of each column that is left of all thresholds, and one that is right.
+    """Return one value per column below all thresholds, and one above all thresholds.
 
-    A threshold may stand outside of the declared range: all rows but those without a value go left
-    then. It is within twice the end (`fedtrees.trees.binning`).
+    A threshold can lie outside the declared range, at most at twice the end of the range
+    (`fedtrees.trees.binning`). All rows with a value go left at such a split.
     """
     far = [np.abs(end) + (high - low) + 1 for end in (low, high)]
     least = np.where(np.isnan(low), -LARGEST, low - far[0])
@@ -64,29 +91,44 @@ def _beyond(
 
 
 class Splits:
-    """All splits of the trees.
+    """Intervals of all thresholds of the trees.
 
-    `told`: Use which columns others were asked to split; otherwise each may be any column of
-    others, and equal thresholds are not known to be equal.
+    Parameters
+    ----------
+    view : View
+        Messages and local data of the active party.
+    told : bool
+        Whether to use the split columns that messages contain. Without them, a split of another
+        party may be on any column of the other parties, and equal thresholds are not recognised.
+        For example, with 20 such columns every split has 20 candidates.
 
-    `model`: HeldModel.
-    `own`: int array. Columns of the principals.
-    `unknown`: Own thresholds among them, which are closed.
-    `least, most`: float32 array, shape (d,). A value of each column that is left, or right, of all
-    its thresholds.
+    Attributes
+    ----------
+    model : HeldModel
+        Trees as the active party knows them.
+    own : int array
+        Columns of the principals.
+    unknown : list of Unknown
+        All thresholds. Those on the active party's columns are closed from the beginning.
+    at : int array, shape (n_nodes,)
+        Position of each node's threshold in `unknown`, -1 at leaves.
+    way_to : dict
+        By tree and node: the pairs of threshold and side on the path from the root.
+    least, most : float32 array, shape (d,)
+        One value per column that is below, or above, all thresholds of the column.
     """
 
     def __init__(self, view: View, told: bool) -> None:
         self.model = next(m for _, m in view.messages(HeldModel))
         self.own = np.concatenate([h.columns for h in view.own])
         self.least, self.most = _beyond(*view.schema.ranges)
-        # Bins of each node's own say nothing of other nodes' thresholds.
+        # With candidates per node, the bin numbers of two nodes refer to different thresholds.
         self.alike = told and view.parameters.get("candidates", "global") == "global"
-        others = np.setdiff1d(np.arange(len(self.least)), self.own).tolist()
-        mine = next((h.columns for h in view.own if h.y is not None), self.own[:0])
+        passive_columns = np.setdiff1d(np.arange(len(self.least)), self.own).tolist()
+        active_columns = next((h.columns for h in view.own if h.y is not None), self.own[:0])
         places: dict[tuple[int, ...], int] = {}
         self.unknown: list[Unknown] = []
-        self.at = np.full(len(self.model.feature), -1)  # place in `unknown`, by node
+        self.at = np.full(len(self.model.feature), -1)
         self.way_to: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for t, start in enumerate(self.model.starts.tolist()):
             self.way_to[t, 0] = []
@@ -95,36 +137,44 @@ class Splits:
                 if column < 0:
                     continue
                 threshold = self.model.threshold[start + node]
-                hidden = column in others and not told
-                alone = column not in mine and not self.alike
-                key = (t, node) if alone else (-1, column, int(threshold.view(np.int32)))
+                hidden = column in passive_columns and not told
+                separate = column not in active_columns and not self.alike
+                key = (t, node) if separate else (-1, column, int(threshold.view(np.int32)))
                 if key not in places:
                     places[key] = len(self.unknown)
-                    columns = others if hidden else [column]
-                    known = column in mine
-                    bare = column not in mine and threshold < 1  # before every value
-                    ends = self.least[column], self.most[column]
-                    if known:
-                        ends = np.nextafter(threshold, -LARGEST), threshold
-                    elif bare:
-                        ends = np.float32(-np.inf), -LARGEST
-                    victim = column in others and not bare
-                    columns = [column] if bare else list(columns)
-                    bin = np.nan if alone else float(threshold)
+                    columns = passive_columns if hidden else [column]
+                    is_known = column in active_columns
+                    # Bins below 1 separate missing values from all present values.
+                    missing_only = column not in active_columns and threshold < 1
+                    interval = self.least[column], self.most[column]
+                    if is_known:
+                        interval = np.nextafter(threshold, -LARGEST), threshold
+                    elif missing_only:
+                        interval = np.float32(-np.inf), -LARGEST
+                    victim = column in passive_columns and not missing_only
+                    columns = [column] if missing_only else list(columns)
+                    bin = np.nan if separate else float(threshold)
                     self.unknown.append(
-                        Unknown(columns, np.float32(ends[0]), np.float32(ends[1]), victim, [], bin)
+                        Unknown(
+                            columns,
+                            np.float32(interval[0]),
+                            np.float32(interval[1]),
+                            victim,
+                            [],
+                            bin,
+                        )
                     )
                 u = places[key]
                 self.unknown[u].nodes.append((t, node))
                 self.at[start + node] = u
                 for child, side in ((self.model.left, LEFT), (self.model.right, RIGHT)):
-                    way = [*self.way_to[t, node], (u, side)]
-                    self.way_to[t, int(child[start + node])] = way
-        self._read_colluders(view, mine)
+                    turns = [*self.way_to[t, node], (u, side)]
+                    self.way_to[t, int(child[start + node])] = turns
+        self._read_colluders(view, active_columns)
         self.order()
 
     def _read_colluders(self, view: View, mine: NDArray[np.intp]) -> None:
-        """Take thresholds on columns of colluding parties from where their rows went."""
+        """Narrow thresholds on columns of colluding parties by the routing of their rows."""
         values = {int(c): h.X[:, i] for h in view.own for i, c in enumerate(h.columns)}
         seen = replayed(view) if len(self.own) > len(mine) else {}
         for u in self.unknown:
@@ -137,106 +187,120 @@ class Splits:
                 u.high = min(u.high, np.nanmin(sides[1]))
 
     def order(self) -> None:
-        """Let neighbours of a column bound each other: its bins are in the order of thresholds."""
+        """Propagate bounds between thresholds of a column, whose order follows from bins."""
         columns: dict[int, list[Unknown]] = {}
         for u in self.unknown:
             if not np.isnan(u.bin):
                 columns.setdefault(u.column, []).append(u)
-        for found in columns.values():
-            ordered = sorted(found, key=lambda u: u.bin)
+        for thresholds in columns.values():
+            ordered = sorted(thresholds, key=lambda u: u.bin)
             for below, above in pairwise(ordered):
                 above.low = max(above.low, below.high if below.closed else below.low)
             for below, above in zip(ordered[-2::-1], ordered[:0:-1], strict=True):
                 below.high = min(below.high, above.low if above.closed else above.high)
 
     def sides(self, x: NDArray[np.float32]) -> list[int]:
-        """Return where a record goes at every threshold, if that is known."""
-        found = []
+        """Return the side of a record at every threshold, `UNKNOWN` if it is not certain."""
+        sides = []
         for u in self.unknown:
             values = x[u.columns]
             ends = (
                 (u.low, u.high) if u.column >= 0 else (self.least[u.columns], self.most[u.columns])
             )
             if (values <= ends[0]).all():
-                found.append(LEFT)
+                sides.append(LEFT)
             else:
-                found.append(RIGHT if (values >= ends[1]).all() else UNKNOWN)
-        return found
+                sides.append(RIGHT if (values >= ends[1]).all() else UNKNOWN)
+        return sides
 
     def ways(self, x: NDArray[np.float32]) -> list[Way] | None:
-        """Return all ways that a record may take through all trees; None: too many.
+        """Return all paths that a record may take through all trees, None if there are too many.
 
-        Where too many are, those are left out that turn right often at splits of unknown columns: a
-        record is above few of these thresholds, since all its values but one are at the least.
+        If there are too many, paths with many right turns at splits of unknown columns are
+        discarded. Records are built such that all values but one are below every threshold, so that
+        a record exceeds few of these thresholds.
         """
         sides = self.sides(x)
         hidden = any(u.column < 0 for u in self.unknown)
         tried = (self._ways(sides, rights) for rights in (_MOST_RIGHTS if hidden else (0,)))
-        return next((found for found in tried if found is not None), None)
+        return next((paths for paths in tried if paths is not None), None)
 
     def _ways(self, sides: Sequence[int], rights: int) -> list[Way] | None:
-        found = [Way((), {})]
+        """Return the paths with at most `rights` right turns at splits of unknown columns."""
+        paths = [Way((), {})]
         for t in range(len(self.model.sizes)):
-            found = [
+            paths = [
                 Way((*way.leaves, leaf), {**way.went, **went})
                 for leaf, went in self._tree_ways(t, sides)
-                for way in found
+                for way in paths
                 if all(way.went.get(u, side) == side for u, side in went.items())
                 and self._rights(way.went) + self._rights(went) <= rights
             ]
-            if len(found) > _MOST_WAYS:
+            if len(paths) > _MOST_WAYS:
                 return None
-        return [way for way in found if self._in_order(way.went)]
+        return [way for way in paths if self._in_order(way.went)]
 
     def _tree_ways(self, t: int, sides: Sequence[int]) -> list[tuple[int, dict[int, int]]]:
-        start, out = int(self.model.starts[t]), []
-        waiting: list[tuple[int, dict[int, int]]] = [(0, {})]
-        while waiting:
-            node, went = waiting.pop()
+        """Return the reachable leaves of a tree, with the sides at unknown thresholds."""
+        start, leaves = int(self.model.starts[t]), []
+        stack: list[tuple[int, dict[int, int]]] = [(0, {})]
+        while stack:
+            node, went = stack.pop()
             u = int(self.at[start + node])
             if u < 0:
-                out.append((node, went))
+                leaves.append((node, went))
                 continue
             for side, child in ((LEFT, self.model.left), (RIGHT, self.model.right)):
                 if sides[u] == side:
-                    waiting.append((int(child[start + node]), went))
+                    stack.append((int(child[start + node]), went))
                 elif sides[u] == UNKNOWN and went.get(u, side) == side:
-                    waiting.append((int(child[start + node]), {**went, u: side}))
-        return out
+                    stack.append((int(child[start + node]), {**went, u: side}))
+        return leaves
 
     def _rights(self, went: dict[int, int]) -> int:
+        """Count the right turns at splits of unknown columns."""
         return sum(side == RIGHT and self.unknown[u].column < 0 for u, side in went.items())
 
     def _in_order(self, went: dict[int, int]) -> bool:
-        """Refuse a record that is right of one threshold and left of a lower one."""
-        known = [(self.unknown[u], side) for u, side in went.items()]
+        """Return whether no record is above a threshold and below a lower one of its column."""
+        turns = [(self.unknown[u], side) for u, side in went.items()]
         return not any(
             a.column == b.column and b.bin < a.bin and s == RIGHT and r == LEFT
-            for a, s in known
-            for b, r in known
+            for a, s in turns
+            for b, r in turns
         )
 
     def leaf_went(self, t: int, leaf: int) -> dict[int, int]:
-        """Return where a record went that is in a leaf."""
+        """Return the sides at all thresholds on the path to a leaf."""
         return dict(self.way_to[t, leaf])
 
     def learn(self, u: int, x: NDArray[np.float32], side: int) -> None:
-        """Take in where a record went at a threshold."""
-        what = self.unknown[u]
-        if what.column < 0:
-            other = self.most if side == LEFT else self.least
-            wrong = x >= other if side == LEFT else x <= other
-            self.keep(u, [c for c in what.columns if not wrong[c]])
+        """Narrow a threshold by the side that a record took.
+
+        Parameters
+        ----------
+        u : int
+            Position of the threshold in `unknown`.
+        x : float32 array, shape (d,)
+            The record.
+        side : int
+            `LEFT` or `RIGHT`.
+        """
+        threshold = self.unknown[u]
+        if threshold.column < 0:
+            extreme = self.most if side == LEFT else self.least
+            wrong = x >= extreme if side == LEFT else x <= extreme
+            self.keep(u, [c for c in threshold.columns if not wrong[c]])
         elif side == LEFT:
-            what.low = max(what.low, x[what.column])
+            threshold.low = max(threshold.low, x[threshold.column])
         else:
-            what.high = min(what.high, x[what.column])
+            threshold.high = min(threshold.high, x[threshold.column])
 
     def keep(self, u: int, columns: list[int]) -> None:
-        """Leave a split fewer columns."""
-        what = self.unknown[u]
+        """Restrict the candidate columns of a split. An empty list is ignored."""
+        split = self.unknown[u]
         if columns:
-            what.columns = columns
-        if len(what.columns) == 1:
-            column = what.columns[0]
-            what.low, what.high = self.least[column], self.most[column]
+            split.columns = columns
+        if len(split.columns) == 1:
+            column = split.columns[0]
+            split.low, split.high = self.least[column], self.most[column]

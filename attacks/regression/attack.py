@@ -9,10 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.regression.columns import ColumnsView
-from fedtrees.attacks.regression.horizontal import averages, common_scales, rotated_rows
+from fedtrees.attacks.regression.exact_algebra import Reals, norm
 from fedtrees.attacks.regression.opened import colluding, opened_claims
-from fedtrees.attacks.regression.reals import Reals, norm
-from fedtrees.attacks.regression.rotation import Column, Solution, solutions
+from fedtrees.attacks.regression.rotation import (
+    Column,
+    Solution,
+    averages,
+    common_scales,
+    rotated_rows,
+    solutions,
+)
 from fedtrees.attacks.regression.vertical import asked_weights, reals, rotated
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import check_known

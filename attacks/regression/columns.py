@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtrees.attacks.regression.modular import rank, solved
+from fedtrees.attacks.regression.exact_algebra import rank, solved
 from fedtrees.core.view import View
 from fedtrees.messages.fixed_point import Integers, encoded, integers, packed, unpacked
 from fedtrees.messages.regression import (

@@ -12,7 +12,7 @@ from fedtrees.attacks.membership.attack import MembershipInference, Tests
 from fedtrees.attacks.membership.learners import draws_noise
 from fedtrees.attacks.membership.posterior import LinearSums, any_of, log_odds
 from fedtrees.attacks.membership.references import Trainer, answer_logits
-from fedtrees.attacks.regression.horizontal import averages, common_scales
+from fedtrees.attacks.regression.rotation import averages, common_scales
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table

@@ -13,7 +13,7 @@ from fedtrees.attacks.regression.columns import (
     residual_bits,
     scores_of,
 )
-from fedtrees.attacks.regression.modular import rank, solved
+from fedtrees.attacks.regression.exact_algebra import rank, solved
 from fedtrees.core.guess import Claim, Entries, Labels
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.view import View

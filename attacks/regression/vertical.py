@@ -15,7 +15,13 @@ from fedtrees.attacks.regression.columns import (
     residual_bits,
     scores_of,
 )
-from fedtrees.attacks.regression.reals import Reals, basis_of, cholesky, factor, least_squares
+from fedtrees.attacks.regression.exact_algebra import (
+    Reals,
+    basis_of,
+    cholesky,
+    factor,
+    least_squares,
+)
 from fedtrees.core.view import View
 from fedtrees.messages.fixed_point import Integers, decoded, unpacked
 from fedtrees.messages.regression import moments, standardised

@@ -1,1 +1,1 @@
-"""Rows of batches off the second phase of FedXGBllr: which leaves they fall into."""
+"""Attack on the second phase of FedXGBllr: infer the leaves of the rows in a batch."""

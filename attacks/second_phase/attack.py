@@ -1,4 +1,10 @@
-"""`leaf-inversion`: the rows of batches off gradients of FedXGBllr's second phase."""
+"""Attack `leaf-inversion`: reconstruct the rows of batches from gradients of FedXGBllr.
+
+The second phase of FedXGBllr trains a network on the outputs of all clients' trees. The adversary
+sees a client's gradient of this network, and searches for rows with the same gradient. `evidence`
+collects the gradients, `matching` computes the loss, `routing` makes the trees differentiable, and
+`search` and `refinement` minimise the loss.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -23,42 +29,48 @@ from fedtrees.core.view import View
 from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.guessing.tolerance import Tolerance
 
-#: What restarts begin with.
+#: Sources of known rows with which half of the restarts begin.
 STARTS = ("trees", "own", "none")
-#: Below this loss the batch explains its gradient, and nothing is rehearsed.
+#: Below this loss, the batch explains its gradient and no rehearsal is needed.
 _EXPLAINED = 1e-3
-#: So many times the loss of a rehearsal on signs is no failure of the search: there is noise.
+#: A search on signs counts as successful up to this multiple of the loss of a rehearsal.
 _NOISY = 2.0
-#: Draws behind a guess of known rows.
+#: Number of draws from which a guess of known rows is combined.
 _SAMPLES = 20
 
 
 @register.attack("leaf-inversion")
 @dataclass(frozen=True, kw_only=True)
 class LeafInversion(Attack):
-    """Rows of a batch from a gradient of the network over trees' outputs, through their leaves.
+    """Reconstruct the rows of a batch from a gradient of the network over the trees' outputs.
 
-    A row enters the network as its leaf in every tree. One vector of features per guessed row is
-    sent softly through all trees, each split a logistic function that becomes a step, until the
-    batch's gradient is the one that was seen; then move by move, gradients whitened. What leaks
-    of a row is the box that its leaves share. Labels are counted off the output's bias. Of a single
-    step of Adam (``sends=update,iterations=1``) little more than the gradient's signs is left: soft
-    signs are matched, and label counts tried.
+    A row enters the network as its leaf in every tree. The attack assigns one feature vector to
+    each guessed row and sends it through all trees with soft splits: each split is a logistic
+    function whose slope increases until it is a step. Gradient descent adapts the feature vectors
+    until the gradient of the batch is the observed one. A discrete search with whitened gradients
+    then improves the batch. The gradient determines the intersection of a row's leaves, which is a
+    box in feature space. The number of positive labels follows from the gradient of the output
+    bias.
 
-    Where the gradient is not explained the attack rehearses on a batch of known rows with as much
-    noise, and submits such rows in place of found ones where those fared better.
+    A single step of Adam (``sends=update,iterations=1``) retains little more than the signs of the
+    gradient. The attack then matches soft signs and tries several label counts.
+
+    If no batch explains the gradient, the attack rehearses on a batch of known rows with the same
+    amount of noise. It claims known rows instead of the reconstructed ones if they scored better in
+    the rehearsal.
 
     Parameters
     ----------
     batches : int
-        How many gradients to invert, spread evenly over the run, the first one among them.
+        Number of gradients to invert, spread evenly over the run and including the first one.
     restarts, steps : int
-        Guessed batches at once, and steps of each of the three stages.
+        Number of batches that are optimised in parallel, and steps in each of the three stages.
     most : int
-        Gradients of more rows are left alone.
+        Largest number of rows of a batch. Gradients of larger batches are skipped.
     starts : {"trees", "own", "none"}
-        Known rows that half of the restarts begin with: what `timberstrike` makes of the first
-        phase's trees, and own ones; own ones; none.
+        Known rows with which half of the restarts begin. ``"trees"``: local rows, and the
+        reconstruction of `timberstrike` from the trees of the first phase. ``"own"``: local rows.
+        ``"none"``: no rows.
     """
 
     claims = (BatchRows,)
@@ -75,7 +87,7 @@ class LeafInversion(Attack):
         check_known("starts", self.starts, STARTS)
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return that no gradient of a network over trees was seen, or only of too many rows."""
+        """Return why no suitable gradient of a network over trees was seen, None if one was."""
         models = models_of(view)
         if models is None:
             return Reason("no-tree-network")
@@ -94,36 +106,40 @@ class LeafInversion(Attack):
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
-        """Invert some of the gradients."""
+        """Invert some of the observed gradients.
+
+        Diagnostics per batch k: ``loss_k`` is the remaining loss, ``rehearsed_k`` and ``likely_k``
+        are the leaf accuracies of the search and of known rows in the rehearsal.
+        """
         models = models_of(view)
         if models is None:
             return Guess.none(self.inapplicable(view) or Reason("no-tree-network"))
-        trees, known = soft_trees(models, view), self.known(view, rng)
+        trees, known_rows = soft_trees(models, view), self.known(view, rng)
         seen = [s for s in seen_batches(view) if s.rows <= self.most]
         chosen = np.unique(np.linspace(0, len(seen) - 1, self.batches).round().astype(int))
-        claims, notes = [], {"known_rows": float(len(known)), "likely_rows": 0.0}
-        for k, at in enumerate(chosen):
-            item = seen[at]
+        claims, notes = [], {"known_rows": float(len(known_rows)), "likely_rows": 0.0}
+        for k, position in enumerate(chosen):
+            item = seen[position]
             matching = item.matching(models, view)
-            found = self.inverted(matching, trees, known, item.rows, rng)
-            notes[f"loss_{k}"] = found.loss
-            if found.loss > _EXPLAINED and len(known) > 1:
-                trial = self.rehearsed(matching, trees, known, found, view, rng)
+            batch = self.inverted(matching, trees, known_rows, item.rows, rng)
+            notes[f"loss_{k}"] = batch.loss
+            if batch.loss > _EXPLAINED and len(known_rows) > 1:
+                trial = self.rehearsed(matching, trees, known_rows, batch, view, rng)
                 notes[f"rehearsed_{k}"], notes[f"likely_{k}"] = trial
                 if trial[1] > trial[0]:
-                    rows = likely(known, found.y, matching.changed, view, rng)
+                    rows = likely(known_rows, batch.y, matching.changed, view, rng)
                     claims.append(BatchRows(item.owner, item.round, rows))
                     notes["likely_rows"] += 1
                     continue
-            table = Table(values_in(trees, found.cells, known, view), found.y)
+            table = Table(values_in(trees, batch.cells, known_rows, view), batch.y)
             claims.append(BatchRows(item.owner, item.round, table))
         why = self.inapplicable(view) or Reason("no-gradient")
         return Guess.of(claims, notes, otherwise=why)
 
     def known(self, view: View, rng: np.random.Generator) -> Table:
-        """Return rows to begin with: own ones, else the population's, and rows from the trees."""
-        likely = None if self.starts == "none" else view.prior_rows
-        tables = [] if likely is None else [likely]
+        """Return the rows to start from: local or prior rows, and rows inferred from the trees."""
+        prior_rows = None if self.starts == "none" else view.prior_rows
+        tables = [] if prior_rows is None else [prior_rows]
         if self.starts == "trees" and no_trees(view) is None:
             tables += [r.table for r in TimberStrike().run(view, rng).all(Records)]
         return Table.concat(tables) if tables else Table.empty(view.schema)
@@ -136,7 +152,21 @@ class LeafInversion(Attack):
         rows: int,
         rng: np.random.Generator,
     ) -> Batch:
-        """Return the batch whose gradient is nearest."""
+        """Return the batch whose gradient is nearest to the observed one.
+
+        Parameters
+        ----------
+        matching : Matching
+            Loss of a batch.
+        trees : SoftTrees
+            Trees of all clients.
+        known : Table
+            Rows with which every second restart begins. It may be empty.
+        rows : int
+            Number of rows in the batch.
+        rng : numpy.random.Generator
+            Draws initial feature vectors.
+        """
         R = self.restarts
         u = 0.3 * rng.standard_normal((R, rows, trees.d))
         Y = label_counts(matching, trees, u[0], rows, R)
@@ -155,14 +185,30 @@ class LeafInversion(Attack):
         view: View,
         rng: np.random.Generator,
     ) -> tuple[float, float]:
-        """Return the leaf accuracy of found and of known rows, on a batch of known ones.
+        """Return the leaf accuracies of the search and of known rows, in a rehearsal on known rows.
 
-        Its gradient gets as much noise as is declared, else as the one that was seen has left
-        unexplained, and as few coordinates; signs get no noise, and what was found counts for
-        nothing where much more of them is left unexplained.
+        The rehearsed gradient gets the declared amount of noise. If none is declared, it gets as
+        much noise as the search has left unexplained. It is also sparsified like the observed
+        gradient. Signs get no noise. In that case, the accuracy of the search counts as 0 if its
+        loss is more than twice the loss in the rehearsal.
+
+        Parameters
+        ----------
+        matching : Matching
+            Loss of the observed batch.
+        trees : SoftTrees
+            Trees of all clients.
+        known : Table
+            Rows from which the rehearsed batch is drawn.
+        found : Batch
+            Result of the search on the observed gradient.
+        view : View
+            Provides the schema.
+        rng : numpy.random.Generator
+            Draws rows and noise.
         """
         batch = picked(known, found.y, rng)
-        other = likely(known, found.y, matching.changed, view, rng)
+        alternative = likely(known, found.y, matching.changed, view, rng)
         leaves, shown = trees.leaves(trees.cells_of(batch.X)), matching.shown
         gradient = matching.of(trees.outputs(leaves), batch.y)
         if matching.width is not None:
@@ -172,43 +218,73 @@ class LeafInversion(Attack):
             shown = np.abs(gradient) >= least
             gradient = gradient * shown
         elif matching.noise or found.loss > 20 * _EXPLAINED:
-            off = matching.of(trees.outputs(trees.leaves(found.cells)), found.y) - matching.target
-            noise = np.float32(matching.noise or np.sqrt((off**2).mean()))
+            residual = (
+                matching.of(trees.outputs(trees.leaves(found.cells)), found.y) - matching.target
+            )
+            noise = np.float32(matching.noise or np.sqrt((residual**2).mean()))
             gradient = gradient + noise * rng.standard_normal(gradient.shape)
-        again = replace(matching, target=gradient.astype(np.float32), shown=shown)
-        guess = self.inverted(again, trees, known, len(found.y), rng)
-        alike = matching.width is None or found.loss < _NOISY * guess.loss
+        rehearsal = replace(matching, target=gradient.astype(np.float32), shown=shown)
+        guess = self.inverted(rehearsal, trees, known, len(found.y), rng)
+        comparable = matching.width is None or found.loss < _NOISY * guess.loss
         return (
-            leaf_accuracy(trees.leaves(guess.cells), leaves) if alike else 0.0,
-            leaf_accuracy(trees.leaves(trees.cells_of(other.X)), leaves),
+            leaf_accuracy(trees.leaves(guess.cells), leaves) if comparable else 0.0,
+            leaf_accuracy(trees.leaves(trees.cells_of(alternative.X)), leaves),
         )
 
 
 def label_counts(
     matching: Matching, trees: SoftTrees, u: NDArray[np.floating], rows: int, restarts: int
 ) -> NDArray[np.int64]:
-    """Return labels for every restart, int64, (R, B): as many ones as the bias says, or one off.
+    """Return labels for every restart, int64, (R, B): the number of ones follows from the bias.
 
-    The bias's gradient is the mean of p - y; the mean p is that of some rows at random. Its sign
-    alone says whether ones are more than that: all such counts in turn.
+    The gradient of the bias is the mean of p - y. The mean of p is estimated on random rows, so
+    that counts that differ by one are also tried. If only the sign of the gradient is known, all
+    counts that agree with it are tried in turn.
+
+    Parameters
+    ----------
+    matching : Matching
+        Observed gradient and network.
+    trees : SoftTrees
+        Trees of all clients.
+    u : float array, shape (B, d)
+        Coordinates of random rows.
+    rows : int
+        Number of rows in the batch, B.
+    restarts : int
+        Number of restarts, R.
     """
     V, _ = trees.soft(u.astype(np.float32), 0.5)
     p = expit(matching.network.outputs(matching.weights, V) + matching.start).mean()
     if matching.width is not None:
-        every = np.arange(rows + 1)
-        fits = every[(p * rows - every) * matching.target[-1] >= 0]
-        counts = (fits if len(fits) else every)[np.arange(restarts) // 2 % max(len(fits), 1)]
+        candidates = np.arange(rows + 1)
+        consistent = candidates[(p * rows - candidates) * matching.target[-1] >= 0]
+        counts = (consistent if len(consistent) else candidates)[
+            np.arange(restarts) // 2 % max(len(consistent), 1)
+        ]
     else:
         ones = round(float(rows * (p - matching.target[-1])))
-        off = np.array([0, 0, 1, -1])[np.arange(restarts) // 2 % 4]
-        counts = np.clip(ones + off, 0, rows)
+        deviation = np.array([0, 0, 1, -1])[np.arange(restarts) // 2 % 4]
+        counts = np.clip(ones + deviation, 0, rows)
     return (np.arange(rows) >= rows - counts[:, None]).astype(np.int64)
 
 
 def sizes(
     matching: Matching, trees: SoftTrees, u: NDArray[np.floating], Y: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """Return the root mean square of random batches' gradients, part by part, (parameters,)."""
+    """Return the root mean square of random batches' gradients by layer, float32, (parameters,).
+
+    Parameters
+    ----------
+    matching : Matching
+        The network.
+    trees : SoftTrees
+        Trees of all clients.
+    u : float array, shape (R, B, d)
+        Coordinates of random rows.
+    Y : int64 array, shape (R, B)
+        Labels.
+    """
     soft = (trees.soft(batch.astype(np.float32), 0.5)[0] for batch in u)
     squares = np.mean([matching.of(V, y) ** 2 for V, y in zip(soft, Y, strict=True)], axis=0)
     for part in matching.network.split(squares):
@@ -217,21 +293,44 @@ def sizes(
 
 
 def picked(known: Table, labels: NDArray[np.int64], rng: np.random.Generator) -> Table:
-    """Draw known rows of such labels, of any where none has it."""
-    at = np.empty(len(labels), dtype=np.intp)
+    """Draw known rows with the given labels. A label without known rows gets any row.
+
+    Parameters
+    ----------
+    known : Table
+        Rows to draw from.
+    labels : int64 array, shape (B,)
+        Label of each row to draw.
+    rng : numpy.random.Generator
+        Randomness of the draw.
+    """
+    positions = np.empty(len(labels), dtype=np.intp)
     for y in np.unique(labels):
         rows, places = np.flatnonzero(known.y == y), np.flatnonzero(labels == y)
         pool = rows if len(rows) else np.arange(len(known))
-        at[places] = rng.choice(pool, len(places), replace=len(pool) < len(places))
-    return Table(known.X[at], labels)
+        positions[places] = rng.choice(pool, len(places), replace=len(pool) < len(places))
+    return Table(known.X[positions], labels)
 
 
 def likely(
     known: Table, labels: NDArray[np.int64], changed: bool, view: View, rng: np.random.Generator
 ) -> Table:
-    """Return known rows of such labels: what most draws agree on.
+    """Return known rows with the given labels, as the consensus of several draws.
 
-    One draw alone where no defense `changed` the gradient: there the search failed, and is trusted.
+    If no defense changed the gradient, a single draw is used.
+
+    Parameters
+    ----------
+    known : Table
+        Rows to draw from.
+    labels : int64 array, shape (B,)
+        Label of each row.
+    changed : bool
+        Whether a defense changed the gradient.
+    view : View
+        Provides the schema.
+    rng : numpy.random.Generator
+        Randomness of the draws.
     """
     drawn = [picked(known, labels, rng) for _ in range(_SAMPLES if changed else 1)]
     return matched_consensus(drawn, Tolerance.of(known, view.schema).width, groups=labels)
@@ -240,24 +339,35 @@ def likely(
 def values_in(
     trees: SoftTrees, cells: NDArray[np.int32], known: Table, view: View
 ) -> NDArray[np.float32]:
-    """Return a value in the box that all leaves of a row share, float32, shape (n, d).
+    """Return a value in the intersection of each row's leaves, float32, shape (n, d).
 
-    The middle one of the known values in it, else the middle of the box; where a side is open and
-    no range is declared, what is just inside the other.
+    It is the median of the known values in it. Without such values it is the middle of the
+    interval, or the value next to the finite end if the interval is unbounded.
+
+    Parameters
+    ----------
+    trees : SoftTrees
+        Trees of all clients.
+    cells : int32 array, shape (n, d)
+        Interval of each value between adjacent thresholds.
+    known : Table
+        Known rows.
+    view : View
+        Provides the declared ranges.
     """
     first, last = trees.boxes(cells)
     X = np.zeros(cells.shape, dtype=np.float32)
     for f, edges in enumerate(trees.edges):
-        least, most = (np.float32(ends[f]) for ends in view.schema.ranges)
-        low = np.concatenate([[least], edges])[first[:, f]]
-        high = np.concatenate([edges, [most]])[last[:, f]]
+        lower_end, upper_end = (np.float32(ends[f]) for ends in view.schema.ranges)
+        low = np.concatenate([[lower_end], edges])[first[:, f]]
+        high = np.concatenate([edges, [upper_end]])[last[:, f]]
         open_low, open_high = first[:, f] == 0, last[:, f] == len(edges)
         values = np.sort(known.X[~np.isnan(known.X[:, f]), f])
         for i, (a, b) in enumerate(zip(low, high, strict=True)):
-            begin = 0 if open_low[i] else np.searchsorted(values, a)
+            start = 0 if open_low[i] else np.searchsorted(values, a)
             end = len(values) if open_high[i] else np.searchsorted(values, b)
-            if begin < end:
-                X[i, f] = values[(begin + end) // 2]
+            if start < end:
+                X[i, f] = values[(start + end) // 2]
             elif np.isfinite(a + b):
                 middle = np.float32((a + b) / 2)
                 X[i, f] = np.ceil(a) if view.schema.categorical[f] else middle
@@ -269,6 +379,6 @@ def values_in(
 
 
 def leaf_accuracy(guess: NDArray[np.int32], truth: NDArray[np.int32]) -> float:
-    """Return the share of leaves that agree, rows matched for the most."""
+    """Return the share of correct leaves, under the matching of rows that maximises it."""
     same = (guess[:, None] == truth).mean(axis=2)
     return float(same[linear_sum_assignment(-same)].mean())

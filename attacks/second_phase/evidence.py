@@ -1,4 +1,4 @@
-"""What a view tells of FedXGBllr's second phase."""
+"""Collect the trees and gradients of FedXGBllr's second phase from a view."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,28 +10,42 @@ from fedtrees.attacks.second_phase.matching import Matching
 from fedtrees.attacks.second_phase.routing import SoftTrees
 from fedtrees.core.channel import Event
 from fedtrees.core.view import View
-from fedtrees.messages.networks import NetworkUpdate, NetworkWeights
-from fedtrees.messages.packing import unpack
-from fedtrees.messages.shared_trees import ClientModels
-from fedtrees.messages.tree_networks import start_of
+from fedtrees.messages.horizontal import ClientModels
+from fedtrees.messages.models import unpack
+from fedtrees.messages.networks import NetworkUpdate, NetworkWeights, start_of
 from fedtrees.neural.tree_outputs import RatesNetwork
 from fedtrees.trees.boosted.losses import objective_of
 
 
 @dataclass(frozen=True, eq=False)
 class SeenBatch:
-    """The mean gradient of a batch, or Adam's first step along it."""
+    """Observed mean gradient of a batch, or the first Adam step along it.
 
-    owner: tuple[str, ...]  # whose rows: of several where it is a sum
+    Attributes
+    ----------
+    owner : tuple of str
+        Clients whose rows are in the batch. Several if the gradient is a sum over clients.
+    round : int
+        Round of the update.
+    rows : int
+        Number of rows in the batch.
+    weights : float32 array, shape (parameters,)
+        Weights at which the gradient was computed.
+    gradient : float32 array, shape (parameters,)
+        Mean gradient, or the step divided by the learning rate.
+    signs : bool
+        Whether it is an Adam step.
+    """
+
+    owner: tuple[str, ...]
     round: int
     rows: int
-    # weights, gradient, shape (parameters,)
     weights: NDArray[np.float32]
     gradient: NDArray[np.float32]
-    signs: bool  # whether it is a step, in units of Adam's rate
+    signs: bool
 
     def matching(self, models: ClientModels, view: View) -> Matching:
-        """Return what guessed rows are compared by."""
+        """Return the loss that compares guessed rows with this gradient."""
         network = RatesNetwork.of(len(models.trees), int(models.trees[0]), len(self.weights))
         objective = objective_of(view.parameters["objective"], view.schema.classes)
         start = float(start_of(models, objective))
@@ -40,28 +54,29 @@ class SeenBatch:
         if law is not None:
             noise = float(np.sqrt(law.error(np.zeros((1, 1)))[1][0, 0] / len(self.owner)))
         changes = view.changes(NetworkUpdate, "update")
-        few = any(isinstance(c, Event) for c in changes) and len(self.owner) == 1
-        shown = self.gradient != 0 if few else None
+        sparsified = any(isinstance(c, Event) for c in changes) and len(self.owner) == 1
+        shown = self.gradient != 0 if sparsified else None
         changed = bool(changes or view.changes("example-gradients", "rows"))
         return Matching(network, self.weights, self.gradient, start, width, noise, shown, changed)
 
 
 def models_of(view: View) -> ClientModels | None:
-    """Return everybody's models, as they were told; None where a network over them is not."""
+    """Return the trees of all clients, None if no network is trained on their outputs."""
     if "sends" not in view.parameters:
         return None
     return next((m for _, m in view.messages(ClientModels)), None)
 
 
 def soft_trees(models: ClientModels, view: View) -> SoftTrees:
-    """Return the trees of everybody's models."""
+    """Return the trees of all clients in differentiable form."""
     return SoftTrees(tuple(unpack(models)), len(models.trees), len(view.schema.features))
 
 
 def seen_batches(view: View) -> Iterator[SeenBatch]:
-    """Yield the gradients of others' rows, or single steps along them, in order.
+    """Yield the gradients, or single Adam steps, of rows of other clients in the order of rounds.
 
-    Steps of several clients together are no function of one gradient, and are left out.
+    Sums of the Adam steps of several clients are skipped, because they are not a function of one
+    gradient.
     """
     p, signs = view.parameters, view.parameters["sends"] == "update"
     sent = {m.round: m.weights for _, m in view.messages(NetworkWeights)}

@@ -1,4 +1,4 @@
-"""How far the gradient of guessed rows is from one that was seen, and where to move them."""
+"""Distance between the gradient of guessed rows and an observed gradient, and its derivative."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,30 +15,48 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Matching:
-    """A gradient to explain."""
+    """A gradient to match, and the network at which it was computed.
+
+    Attributes
+    ----------
+    network : RatesNetwork
+        Network over the outputs of the trees.
+    weights : float32 array, shape (parameters,)
+        Weights at which the gradient was computed.
+    target : float32 array, shape (parameters,)
+        Observed mean gradient of the batch.
+    start : float
+        Constant that is added to the output of the network, in log-odds.
+    width : float32 array, shape (parameters,), or None
+        None if the target is a gradient. Otherwise the target is Adam's first step ``g / (|g| +
+        1e-8)``, which is little more than a sign. It is compared with the smooth function ``g /
+        (|g| + width)``.
+    noise : float
+        Standard deviation of a defense's noise on every coordinate.
+    shown : bool array, shape (parameters,), or None
+        Coordinates that were sent if a defense sends only some of them.
+    changed : bool
+        Whether a defense changes the gradient.
+    """
 
     network: RatesNetwork
-    # weights, target: float32 array, shape (parameters,): where the gradient was taken, and the
-    # mean gradient of the batch
     weights: Floats
     target: Floats
-    start: float  # added to the network's output
-    # float32 array, shape (parameters,), or None: None: the target is the gradient. Else it is
-    # Adam's first step along it, ``g / (|g| + 1e-8)``, little more than signs, to which ``g / (|g|
-    # + width)`` is compared.
+    start: float
     width: Floats | None = None
-    noise: float = 0.0  # standard deviation of a defense's noise on every coordinate
-    # bool array, shape (parameters,): coordinates that were sent, where others were not; else None
+    noise: float = 0.0
     shown: NDArray[np.bool_] | None = None
-    changed: bool = False  # whether a defense changes what is sent
+    changed: bool = False
 
     @cached_property
     def scale(self) -> Floats:
-        """What residuals are multiplied by, float32, (parameters,): each part counts alike."""
+        """Weight of each residual, float32, (parameters,). All layers have equal influence."""
         out = np.zeros_like(self.target)
-        for part, of in zip(self.network.split(self.target), self.network.split(out), strict=True):
+        for part, scale_of_part in zip(
+            self.network.split(self.target), self.network.split(out), strict=True
+        ):
             size = float(np.linalg.norm(part))
-            of[...] = 1 / size if size > 0 else 0
+            scale_of_part[...] = 1 / size if size > 0 else 0
         if self.shown is not None:
             out *= self.shown
         return out / np.float32(2)
@@ -56,25 +74,30 @@ class Matching:
     def _met(
         self, g: Floats, target: Floats, scale: Floats, width: Floats | None
     ) -> tuple[Floats, Floats]:
-        """Return residuals of a part of gradients and the derivative of their squares, (R, ...)."""
+        """Return the residuals of one layer and the derivative of their squares, (R, ...)."""
         if width is None:
-            off = (g - target) * scale
-            return off, 2 * off * scale
+            residual = (g - target) * scale
+            return residual, 2 * residual * scale
         below = np.abs(g) + width
-        off = (g / below - target) * scale
-        return off, 2 * off * scale * width / below**2
+        residual = (g / below - target) * scale
+        return residual, 2 * residual * scale * width / below**2
 
     def __call__(self, V: Floats, Y: Floats) -> tuple[Floats, Floats]:
-        """Return losses, (R,), and their derivatives by the outputs of the trees, as V.
+        """Return losses, (R,), and their derivatives by the outputs of the trees, shaped as V.
 
-        `V`: float32 array, shape (R, B, K, M)
-        `Y`: float32 array, shape (R, B)
+        Parameters
+        ----------
+        V : float32 array, shape (R, B, K, M)
+            Outputs of the M trees of each of K clients for R batches of B rows.
+        Y : float32 array, shape (R, B)
+            Labels.
 
         Notes
         -----
-        The loss is the squared residual r of the gradient g. Its derivative is that of <2 r, g>,
-        and <r, g> is the sum over the rows of slope times the tangent of the output along r: one
-        tangent forward pass and its derivative, no second one by autograd.
+        The loss is the squared residual r of the gradient g. Its derivative equals that of <2 r,
+        g>, and <r, g> is the sum over the rows of the slope times the tangent of the output along
+        r. One forward pass of the tangent and its derivative therefore suffice, without a second
+        backward pass.
         """
         R, B, K, M = V.shape
         net, w = self.network, self.network.split(self.weights)
@@ -93,16 +116,18 @@ class Matching:
             np.einsum("rb,rbkc->rck", slope, A), slope.sum(axis=1, keepdims=True),
         )  # fmt: skip
         widths = (None,) * 4 if self.width is None else net.split(self.width)
-        told = (net.split(self.target), net.split(self.scale), widths)
-        met = [self._met(*part) for part in zip(g, *told, strict=True)]
-        loss = sum((off.reshape(R, -1) ** 2).sum(axis=1) for off, _ in met)
-        r = Parts(*(pull for _, pull in met))
-        along = np.matmul(V.reshape(R, B * K, M), r.rates.transpose(0, 2, 1)).reshape(R, B, K, C)
-        along += r.shift[:, None, None, :]
+        compared_parts = (net.split(self.target), net.split(self.scale), widths)
+        residuals = [self._met(*part) for part in zip(g, *compared_parts, strict=True)]
+        loss = sum((residual.reshape(R, -1) ** 2).sum(axis=1) for residual, _ in residuals)
+        r = Parts(*(pull for _, pull in residuals))
+        tangent_hidden = np.matmul(V.reshape(R, B * K, M), r.rates.transpose(0, 2, 1)).reshape(
+            R, B, K, C
+        )
+        tangent_hidden += r.shift[:, None, None, :]
         weight = r.weight.transpose(0, 2, 1)[:, None]
-        tangent = (A * weight + along * on * w.weight.T).sum(axis=(2, 3)) + r.bias
-        bent = (p * (1 - p) / np.float32(B) * tangent)[:, :, None, None]
-        by_H = on * (bent * w.weight.T + slope[:, :, None, None] * weight)
+        tangent = (A * weight + tangent_hidden * on * w.weight.T).sum(axis=(2, 3)) + r.bias
+        curvature = (p * (1 - p) / np.float32(B) * tangent)[:, :, None, None]
+        by_H = on * (curvature * w.weight.T + slope[:, :, None, None] * weight)
         out = (by_H.reshape(-1, C) @ w.rates).reshape(R, B * K, M)
         out += np.matmul(back.reshape(R, B * K, C), r.rates)
         return np.asarray(loss), out.reshape(V.shape)

@@ -1,4 +1,7 @@
-"""Batches made better row by row, by how far whitened gradients are apart."""
+"""Discrete improvement of a batch by the distance of whitened gradients.
+
+A step changes one row, or two rows at once.
+"""
 
 from __future__ import annotations
 
@@ -11,35 +14,57 @@ from fedtrees.attacks.second_phase.matching import Matching
 from fedtrees.attacks.second_phase.routing import SoftTrees
 
 Floats = NDArray[np.float32]
-#: Random rows that show how gradients vary, the directions that are kept, and the least variance
-#: of one, as shares of the largest: float32 leaves seven places.
+#: Number of random rows from which the covariance of gradients is estimated, number of directions,
+#: and the smallest variance of a direction and the ridge as shares of the largest variance. Float32
+#: has about seven decimal places.
 _SAMPLE, _DIRECTIONS, _TINY, _RIDGE = 600, 160, 1e-12, 1e-7
-#: Moves among which pairs are tried; by what share a move or pair has to bring the batch nearer,
-#: and how near, for each row, is as near as float32 tells.
+#: Number of moves among which pairs are tried, the relative improvement that a move or pair must
+#: bring, and the distance per row that is zero up to the precision of float32.
 _PAIRED, _LEAST, _THERE = 900, 1e-3, 1e-2
-#: A batch is left alone whose distance does not fall to this share: what was seen has noise in it.
+#: The refinement is discarded unless the distance falls to this share, because the observed
+#: gradient then contains noise.
 FELL = 0.25
 
 
 @dataclass(frozen=True, eq=False)
 class Whitened:
-    """Gradients of rows in coordinates that vary alike over random rows.
+    """Gradients of rows in coordinates that have equal variance over random rows.
 
-    Directions in which all rows' gradients are large (units that are on for every row: they tell
-    sums over the batch) would hide those that tell which row has what.
+    Units that are active for every row produce large gradients that depend only on sums over the
+    batch. Without whitening, they would dominate the directions that distinguish rows.
+
+    Attributes
+    ----------
+    matching : Matching
+        The observed gradient.
+    trees : SoftTrees
+        Trees of all clients.
+    to : float32 array, shape (parameters, directions)
+        Projection to the whitened coordinates.
     """
 
     matching: Matching
     trees: SoftTrees
-    to: Floats  # float32 array, shape (parameters, directions)
+    to: Floats
 
     @classmethod
     def of(
         cls, matching: Matching, trees: SoftTrees, rows: int, rng: np.random.Generator
     ) -> Whitened:
-        """Take directions from rows whose cells are drawn evenly, within either label.
+        """Estimate the directions from random rows, centred within each label.
 
-        Those that a defense's noise drowns count for as much less.
+        Directions in which a defense's noise dominates have less weight.
+
+        Parameters
+        ----------
+        matching : Matching
+            The observed gradient.
+        trees : SoftTrees
+            Trees of all clients.
+        rows : int
+            Number of rows in the batch.
+        rng : numpy.random.Generator
+            Draws random rows.
         """
         y = np.arange(_SAMPLE) % 2
         cells = rng.integers(0, trees.widths, (_SAMPLE, trees.d)).astype(np.int32)
@@ -49,38 +74,49 @@ class Whitened:
             G[y == label] -= G[y == label].mean(axis=0)
         size, vectors = np.linalg.eigh(G @ G.T / _SAMPLE)
         size, vectors = size[::-1][:_DIRECTIONS], vectors[:, ::-1][:, :_DIRECTIONS]
-        there = size > max(size[0] * _TINY, 0)
-        size, vectors = size[there], vectors[:, there]
-        along = (G.T @ vectors) / np.sqrt(_SAMPLE * size)
-        drowned = (along.T**2) @ (matching.scale * matching.noise * rows).astype(np.float64) ** 2
-        length = np.sqrt(size + _RIDGE * size.max(initial=0) + drowned)
-        to = along / length * matching.scale[:, None]
+        significant = size > max(size[0] * _TINY, 0)
+        size, vectors = size[significant], vectors[:, significant]
+        directions = (G.T @ vectors) / np.sqrt(_SAMPLE * size)
+        noise_variance = (directions.T**2) @ (matching.scale * matching.noise * rows).astype(
+            np.float64
+        ) ** 2
+        length = np.sqrt(size + _RIDGE * size.max(initial=0) + noise_variance)
+        to = directions / length * matching.scale[:, None]
         return cls(matching, trees, to.astype(np.float32))
 
     def of_rows(self, leaves: NDArray[np.int32], y: NDArray[np.int64]) -> Floats:
-        """Return what rows bring to B times the mean gradient, float32, (n, directions)."""
-        found = _gradients(self.matching, self.trees, leaves, y) @ self.to
-        return np.asarray(found, dtype=np.float32)
+        """Return the contributions of rows to B times the mean gradient, (n, directions)."""
+        projected = _gradients(self.matching, self.trees, leaves, y) @ self.to
+        return np.asarray(projected, dtype=np.float32)
 
 
 def _gradients(
     matching: Matching, trees: SoftTrees, leaves: NDArray[np.int32], y: NDArray[np.int64]
 ) -> Floats:
+    """Return the gradient of each row, float32, shape (n, parameters)."""
     V = trees.outputs(leaves)
     slope = matching.slopes(V, y.astype(np.float32))
     return np.asarray(matching.network.example_gradients(matching.weights, V, slope))
 
 
 class Refinement:
-    """Moves a batch while its whitened gradient gets nearer.
+    """Local search for a batch whose whitened gradient is nearest to the observed one.
 
-    A move changes a value of a row, or puts a row of the pool in its place. As rows' gradients add
-    up, all pairs of moves in two rows are tried at once.
+    A move changes one value of a row, or replaces the row by a row of the pool. The gradients of
+    rows are additive, so that all pairs of moves in two rows can be evaluated at once.
 
-    `cells`: int32 array, shape (B, d). Where it begins.
-    `y`: int64 array, shape (B,).
-    `pool`: int32 array, shape (n, d). Rows that other searches ended with.
-    `pool_y`: int64 array, shape (n,).
+    Parameters
+    ----------
+    white : Whitened
+        Whitened gradients.
+    cells : int32 array, shape (B, d)
+        Initial batch.
+    y : int64 array, shape (B,)
+        Labels of the batch.
+    pool : int32 array, shape (n, d)
+        Final rows of other searches.
+    pool_y : int64 array, shape (n,)
+        Labels of the pool.
     """
 
     def __init__(
@@ -103,36 +139,48 @@ class Refinement:
         self.begin(cells)
 
     def begin(self, cells: NDArray[np.int32]) -> None:
-        """Take a batch."""
+        """Set the current batch and compute its moves."""
         self.cells = cells.copy()
         self.parts = self.white.of_rows(self.trees.leaves(cells), self.y)
         self.moves = [self.moves_of(row) for row in range(len(self.y))]
 
     @property
     def distance(self) -> float:
-        """Square of how far the batch's gradient is from the one that was seen."""
-        off = self.parts.sum(axis=0) - self.target
-        return float(off @ off)
+        """Squared distance between the batch's gradient and the observed one."""
+        residual = self.parts.sum(axis=0) - self.target
+        return float(residual @ residual)
 
     @property
     def near(self) -> float:
-        """The distance that is as good as none."""
+        """Distance that is zero up to rounding."""
         return _THERE * len(self.y)
 
     def run(self, kicks: int, rng: np.random.Generator) -> float:
-        """Move until nothing gets nearer; then so often from a batch with one or two rows drawn.
+        """Descend from the initial batch, then from batches with one or two redrawn rows.
 
-        Returns the distance of the nearest batch, which `cells` then hold.
+        Parameters
+        ----------
+        kicks : int
+            Number of restarts with redrawn rows.
+        rng : numpy.random.Generator
+            Draws these rows.
+
+        Returns
+        -------
+        distance : float
+            Distance of the best batch, which `cells` contains afterwards.
         """
         self.descend()
         best, cells = self.distance, self.cells
         for _ in range(kicks):
             if best < self.near:
                 break
-            tried = cells.copy()
-            for row in rng.choice(len(tried), min(int(rng.integers(1, 3)), len(tried)), False):
-                tried[row] = self.pool[rng.choice(np.flatnonzero(self.pool_y == self.y[row]))]
-            self.begin(tried)
+            candidate = cells.copy()
+            for row in rng.choice(
+                len(candidate), min(int(rng.integers(1, 3)), len(candidate)), False
+            ):
+                candidate[row] = self.pool[rng.choice(np.flatnonzero(self.pool_y == self.y[row]))]
+            self.begin(candidate)
             self.descend()
             if self.distance < best:
                 best, cells = self.distance, self.cells
@@ -140,46 +188,54 @@ class Refinement:
         return best
 
     def descend(self) -> None:
-        """Take the best move or pair while it brings the batch nearer."""
+        """Make the best move or pair of moves until the distance no longer falls."""
         before = np.inf
-        while self.near < self.distance < before:  # sums that are rounded may promise more
+        # The predicted improvement contains rounding errors, so that the distance itself is
+        # compared.
+        while self.near < self.distance < before:
             before = self.distance
             if not self.step():
                 break
 
     def moves_of(self, row: int) -> tuple[NDArray[np.int32], Floats]:
-        """Return what a row may become, (moves, d), and what that changes, (moves, directions)."""
-        tried = np.repeat(self.cells[row][None], len(self.feature), axis=0)
-        tried[np.arange(len(tried)), self.feature] = self.value
-        leaves = self.trees.leaves(tried)
-        new = (np.diff(leaves, axis=0, prepend=-1) != 0).any(axis=1)  # others are the cell's before
-        new |= np.diff(self.feature, prepend=-1) != 0
-        new &= (leaves != self.trees.leaves(self.cells[row][None])).any(axis=1)
-        parts = self.white.of_rows(leaves[new], np.repeat(self.y[row], int(new.sum())))
+        """Return the alternatives of a row, (moves, d), and their changes, (moves, directions)."""
+        candidates = np.repeat(self.cells[row][None], len(self.feature), axis=0)
+        candidates[np.arange(len(candidates)), self.feature] = self.value
+        leaves = self.trees.leaves(candidates)
+        # Adjacent cells can have the same leaves. Only the first of them is a separate move.
+        distinct = (np.diff(leaves, axis=0, prepend=-1) != 0).any(axis=1)
+        distinct |= np.diff(self.feature, prepend=-1) != 0
+        distinct &= (leaves != self.trees.leaves(self.cells[row][None])).any(axis=1)
+        parts = self.white.of_rows(leaves[distinct], np.repeat(self.y[row], int(distinct.sum())))
         same = self.pool_y == self.y[row]
         change = np.concatenate([parts, self.pool_parts[same]]) - self.parts[row]
-        return np.concatenate([tried[new], self.pool[same]]), change
+        return np.concatenate([candidates[distinct], self.pool[same]]), change
 
     def step(self) -> bool:
-        """Take the best move, or pair of moves in two rows; False where none is near enough."""
-        off = self.parts.sum(axis=0) - self.target
-        least = -_LEAST * float(off @ off)
+        """Make the best move or pair of moves in two rows, and return whether one was made."""
+        residual = self.parts.sum(axis=0) - self.target
+        threshold = -_LEAST * float(residual @ residual)
         owner = np.repeat(np.arange(len(self.y)), [len(cells) for cells, _ in self.moves])
         place = np.concatenate([np.arange(len(cells)) for cells, _ in self.moves])
         change = np.concatenate([parts for _, parts in self.moves])
-        gain = 2 * change @ off + np.einsum("ij,ij->i", change, change)
+        gain = 2 * change @ residual + np.einsum("ij,ij->i", change, change)
         if not len(gain):
             return False
         chosen = [int(np.argmin(gain))]
-        if gain[chosen[0]] > 100 * least:  # no great step by one row
-            few = np.argsort(gain, kind="stable")[:_PAIRED]
-            both = 2 * change[few] @ change[few].T + gain[few, None] + gain[few]
-            both[owner[few, None] == owner[few]] = np.inf
+        # Pairs are evaluated only if no single move brings a large improvement.
+        if gain[chosen[0]] > 100 * threshold:
+            best_moves = np.argsort(gain, kind="stable")[:_PAIRED]
+            both = (
+                2 * change[best_moves] @ change[best_moves].T
+                + gain[best_moves, None]
+                + gain[best_moves]
+            )
+            both[owner[best_moves, None] == owner[best_moves]] = np.inf
             pair = np.unravel_index(int(np.argmin(both)), both.shape)
             if both[pair] < gain[chosen[0]]:
-                chosen = few[list(pair)].tolist()
+                chosen = best_moves[list(pair)].tolist()
                 gain[chosen[0]] = both[pair]
-        if gain[chosen[0]] >= least:
+        if gain[chosen[0]] >= threshold:
             return False
         for k in chosen:
             row = int(owner[k])

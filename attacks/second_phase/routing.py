@@ -1,4 +1,4 @@
-"""Rows sent softly through trees, so that a network over the trees' outputs can pull at them."""
+"""Differentiable trees: rows are sent through soft splits, so that gradients reach the features."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,24 +17,33 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class SoftTrees:
-    """Trees on features in units of their own thresholds.
+    """Trees whose features are measured by the ranks of their thresholds.
 
-    A feature's thresholds lie where a standard normal has as many quantiles: so features count
-    alike whatever their units, and none of a victim's ranges is needed.
+    The thresholds of a feature are placed at the quantiles of a standard normal. All features
+    therefore have the same scale whatever their units, and the ranges of the victim are not needed.
+
+    Attributes
+    ----------
+    trees : tuple of Tree
+        Trees of all clients, concatenated.
+    models : int
+        Number of clients, each with the same number of trees.
+    d : int
+        Number of features.
     """
 
     trees: tuple[Tree, ...]
-    models: int  # K: as many trees of each, end to end
-    d: int  # features
+    models: int
+    d: int
 
     @cached_property
     def routes(self) -> Routes:
-        """All trees end to end."""
+        """All trees in concatenated arrays."""
         return Routes.of(self.trees)
 
     @cached_property
     def value(self) -> Floats:
-        """Outputs of all nodes, float32."""
+        """Outputs of all nodes, float32, shape (nodes,)."""
         return np.concatenate([t.value for t in self.trees]).astype(np.float32)
 
     @cached_property
@@ -45,25 +54,25 @@ class SoftTrees:
 
     @cached_property
     def widths(self) -> NDArray[np.int64]:
-        """Cells that thresholds leave of every feature, int64, shape (d,)."""
+        """Number of cells into which thresholds divide each feature, int64, shape (d,)."""
         return np.array([len(e) + 1 for e in self.edges])
 
     @cached_property
     def edge_of(self) -> NDArray[np.int32]:
-        """Which of its feature's thresholds every node splits at, int32, shape (nodes,); 0: leaf.
+        """Rank of each node's threshold in its feature, int32, shape (nodes,), 0 at leaves.
 
-        A row goes left iff its cell's number is not above it.
+        A row goes left if and only if the number of its cell is at most this rank.
         """
         r = self.routes
-        found = np.zeros(len(r.feature), dtype=np.int32)
+        rank = np.zeros(len(r.feature), dtype=np.int32)
         for f, edges in enumerate(self.edges):
             at = r.feature == f
-            found[at] = np.searchsorted(edges, r.threshold[at])
-        return found
+            rank[at] = np.searchsorted(edges, r.threshold[at])
+        return rank
 
     @cached_property
     def position(self) -> Floats:
-        """Where every node splits, float32, shape (nodes,), in units of a standard normal."""
+        """Position of each node's split on the standard normal scale, float32, shape (nodes,)."""
         r = self.routes
         share = (self.edge_of + 1) / self.widths[np.maximum(r.feature, 0)]
         return np.where(r.feature < 0, 0, ndtri(np.minimum(share, 0.999999))).astype(np.float32)
@@ -76,12 +85,12 @@ class SoftTrees:
         return out
 
     def cells_of(self, X: Floats) -> NDArray[np.int32]:
-        """Return the cell of every value, int32, shape (n, d); a missing one is in the first."""
+        """Return the cell of every value, int32, shape (n, d), and the first for missing values."""
         cells = [np.searchsorted(e, X[:, f], side="right") for f, e in enumerate(self.edges)]
         return np.where(np.isnan(X), 0, np.stack(cells, axis=1)).astype(np.int32)
 
     def middle(self, cells: NDArray[np.int32]) -> Floats:
-        """Return the middle of cells as coordinates, float32."""
+        """Return the coordinates of the centres of cells, float32."""
         return ndtri((cells + 0.5) / self.widths).astype(np.float32)
 
     def leaves(self, cells: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -105,14 +114,24 @@ class SoftTrees:
         return low, high
 
     def outputs(self, leaves: NDArray[np.int32]) -> Floats:
-        """Return the values of leaves, float32, shape (n, models, trees of each)."""
+        """Return the values of leaves, float32, shape (n, models, trees per model)."""
         return self.value[self.routes.start + leaves].reshape(len(leaves), self.models, -1)
 
     def soft(self, u: Floats, tau: float) -> tuple[Floats, Floats]:
-        """Return outputs, (n, models, trees of each), and shares that go right, (n, nodes).
+        """Return the outputs of rows that are sent through soft splits.
 
-        `u`: float32 array, shape (n, d)
-        `tau`: Of the logistic function that every split is.
+        Parameters
+        ----------
+        u : float32 array, shape (n, d)
+            Coordinates of the rows.
+        tau : float
+            Width of the logistic function at each split. At 0 it would be a step.
+
+        Returns
+        -------
+        outputs : float32 array, shape (n, models, trees per model)
+        right : float32 array, shape (n, nodes)
+            Share that goes right at each node, which `pulled` needs.
         """
         right = np.empty((len(u), len(self.value)), dtype=np.float32)
         out = np.empty((len(u), len(self.trees)), dtype=np.float32)
@@ -122,7 +141,17 @@ class SoftTrees:
         return out.reshape(len(u), self.models, -1), right
 
     def pulled(self, right: Floats, slope: Floats, tau: float) -> Floats:
-        """Return the derivative by coordinates, float32, (n, d), given that by `soft`'s outputs."""
+        """Return the derivative by the coordinates, float32, shape (n, d).
+
+        Parameters
+        ----------
+        right : float32 array, shape (n, nodes)
+            Shares as returned by `soft`.
+        slope : float32 array, shape (n, models, trees per model)
+            Derivative by the outputs of `soft`.
+        tau : float
+            Width of the logistic function, as in `soft`.
+        """
         out = np.zeros((len(right), self.d), dtype=np.float32)
         r = self.routes
         where = (r.start, r.feature, r.left, r.right, self.value)
@@ -133,6 +162,7 @@ class SoftTrees:
 
 @kernel
 def _hard(cells, start, feature, edge, left, right, out) -> Any:  # type: ignore[no-untyped-def]
+    """Write the leaf of every row in every tree to `out`."""
     for i in range(cells.shape[0]):
         for t in range(start.shape[0]):
             node = 0
@@ -145,6 +175,7 @@ def _hard(cells, start, feature, edge, left, right, out) -> Any:  # type: ignore
 
 @kernel
 def _soft(u, tau, start, feature, position, left, right, value, share, out) -> Any:  # type: ignore[no-untyped-def]
+    """Write the shares that go right to `share`, and the expected outputs of trees to `out`."""
     one = np.float32(1)
     n = feature.shape[0]
     below = np.empty(n, dtype=np.float32)
@@ -152,7 +183,9 @@ def _soft(u, tau, start, feature, position, left, right, value, share, out) -> A
         for t in range(start.shape[0]):
             first = start[t]
             last = start[t + 1] if t + 1 < start.shape[0] else n
-            for k in range(last - 1, first - 1, -1):  # children come after their parents
+            # Children have larger numbers than their parents, so that a backward pass finds them
+            # computed.
+            for k in range(last - 1, first - 1, -1):
                 if feature[k] < 0:
                     below[k] = value[k]
                     continue
@@ -165,6 +198,7 @@ def _soft(u, tau, start, feature, position, left, right, value, share, out) -> A
 
 @kernel
 def _pull(share, slope, tau, start, feature, left, right, value, out) -> Any:  # type: ignore[no-untyped-def]
+    """Write the derivative by coordinates to `out` by backpropagation through the soft splits."""
     one = np.float32(1)
     n = feature.shape[0]
     below, reach = np.empty(n, dtype=np.float32), np.empty(n, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Batches whose gradient is one that was seen: soft routes first, then move by move."""
+"""Search for a batch with an observed gradient: gradient descent first, then a discrete search."""
 
 import math
 from dataclasses import dataclass, replace
@@ -13,28 +13,37 @@ from fedtrees.attacks.second_phase.refinement import FELL, Refinement, Whitened
 from fedtrees.attacks.second_phase.routing import SoftTrees
 
 Floats = NDArray[np.float32]
-#: Widths of a split at the first and last step of every stage, in units of a standard normal.
+#: Width of the soft splits at the first and the last step of every stage, in standard deviations.
 _STAGES = ((0.5, 0.05), (0.3, 0.05), (0.3, 0.05))
-#: Widths of soft signs, as shares of the matching's, at every stage: narrow ones find the labels,
-#: wide ones the rows.
+#: Width of the soft signs in every stage, relative to that of the matching. Narrow signs determine
+#: the labels, and wide ones the rows.
 _WIDTHS = (0.3, 2.0, 2.0)
-#: Adam's decays and its largest step.
+#: Decay rates of Adam, and its largest step.
 _DECAYS, _STEP = (0.5, 0.9), 0.1
-#: So many of the best restarts are recombined, row by row, and moved by so much noise.
+#: Number of the best restarts whose rows are recombined, and the noise that is added to them.
 _PARENTS, _SHAKE = 5, 0.1
-#: How often, at most and no more than there are restarts, the refinement begins again from a batch
-#: of which a row or two are drawn.
+#: Upper limit of the refinement's restarts, in which one or two rows are redrawn. The number of
+#: restarts of the search is another limit.
 _KICKS = 10
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """A guessed batch."""
+    """A guessed batch.
 
-    cells: NDArray[np.int32]  # shape (B, d)
-    y: NDArray[np.int64]  # shape (B,)
-    # squared distance from the gradient that was seen, each of its four parts in units of its own
-    # norm and a quarter of the whole
+    Attributes
+    ----------
+    cells : int32 array, shape (B, d)
+        Cell of every value between adjacent thresholds.
+    y : int64 array, shape (B,)
+        Labels.
+    loss : float
+        Squared distance from the observed gradient. Each of its four layers is measured in units of
+        its norm and has weight one quarter.
+    """
+
+    cells: NDArray[np.int32]
+    y: NDArray[np.int64]
     loss: float
 
 
@@ -46,16 +55,27 @@ def search(
     steps: int,
     rng: np.random.Generator,
 ) -> Batch:
-    """Return the batch whose gradient comes nearest.
+    """Return the batch whose gradient is nearest to the observed one.
 
-    `Y`: int64 array, shape (R, B). Labels of every restart, ascending.
-    `u`: float32 array, shape (R, B, d). Where restarts begin.
-    `steps`: Of each stage.
+    Parameters
+    ----------
+    matching : Matching
+        Loss of a batch.
+    trees : SoftTrees
+        Trees of all clients.
+    Y : int64 array, shape (R, B)
+        Labels of every restart, ascending.
+    u : float32 array, shape (R, B, d)
+        Initial coordinates of every restart.
+    steps : int
+        Steps in each stage.
+    rng : numpy.random.Generator
+        Recombines restarts.
 
     Notes
     -----
-    A batch is right row by row: after each stage rows of the best restarts are recombined, and
-    rows of all stages are what the refinement may put in.
+    Different restarts find different rows of the batch. The rows of the best restarts are therefore
+    recombined after each stage, and the refinement may insert rows from all stages.
     """
     R, B, d = u.shape
     x, loss, stage_of = u, np.zeros(R), matching
@@ -72,30 +92,31 @@ def search(
         x, loss = _soft(stage_of, trees, Y, u, steps, taus)
         ends.append((trees.cells(x).reshape(-1, d), Y.ravel()))
     best = int(np.argmin(loss))
-    found = Batch(trees.cells(x[best]), Y[best], float(loss[best]))
-    if matching.width is not None:  # rows' steps do not add up
-        return found
+    batch = Batch(trees.cells(x[best]), Y[best], float(loss[best]))
+    # Adam steps of rows are not additive, which the refinement requires.
+    if matching.width is not None:
+        return batch
     pool, labels = (np.concatenate(parts) for parts in zip(*ends, strict=True))
     white = Whitened.of(matching, trees, B, rng)
-    refined = Refinement(white, found.cells, found.y, pool, labels)
+    refined = Refinement(white, batch.cells, batch.y, pool, labels)
     before = refined.distance
     if refined.run(min(_KICKS, len(Y)), rng) > (1 if matching.noise else FELL) * before:
-        return found
+        return batch
     V = trees.outputs(trees.leaves(refined.cells))[None]
-    return Batch(refined.cells, found.y, float(matching(V, found.y.astype(np.float32)[None])[0][0]))
+    return Batch(refined.cells, batch.y, float(matching(V, batch.y.astype(np.float32)[None])[0][0]))
 
 
 def _matched(x: Floats, loss: NDArray[Any], Y: NDArray[np.int64]) -> Floats:
-    """Return the best restarts with the best one's labels, rows in its order, (P, B, d)."""
+    """Return the best restarts that have the best one's labels, with matched rows, (P, B, d)."""
     order = np.argsort(loss, kind="stable")
     best = x[order[0]]
-    found = [best]
+    parents = [best]
     for r in order[1:]:
-        if len(found) < _PARENTS and np.array_equal(Y[r], Y[order[0]]):
-            apart = np.abs(best[:, None] - x[r][None]).sum(axis=2)
-            apart += 1e6 * (Y[r][:, None] != Y[r])
-            found.append(x[r][linear_sum_assignment(apart)[1]])
-    return np.stack(found)
+        if len(parents) < _PARENTS and np.array_equal(Y[r], Y[order[0]]):
+            distance = np.abs(best[:, None] - x[r][None]).sum(axis=2)
+            distance += 1e6 * (Y[r][:, None] != Y[r])
+            parents.append(x[r][linear_sum_assignment(distance)[1]])
+    return np.stack(parents)
 
 
 def _soft(
@@ -106,10 +127,10 @@ def _soft(
     steps: int,
     taus: tuple[float, float],
 ) -> tuple[Floats, Floats]:
-    """Move guessed batches, all at once, and return where they end and their losses.
+    """Optimise all batches by Adam, and return their coordinates and losses.
 
-    One vector of features per row, sent softly through all trees: leaf probabilities are products
-    along the path, so that what one tree's output says of a feature holds in all others.
+    Each row has one coordinate vector for all trees. Leaf probabilities are products along the
+    path, so that the evidence about a feature from one tree affects all trees.
     """
     R, B, d = u.shape
     x = u.reshape(R * B, d).copy()

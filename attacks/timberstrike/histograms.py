@@ -22,7 +22,7 @@ from fedtrees.attacks.evidence.counts import Counts, first_gradient, share_out
 from fedtrees.attacks.evidence.draws import next_bits
 from fedtrees.attacks.evidence.prior import Prior
 from fedtrees.attacks.evidence.routing import gradients
-from fedtrees.attacks.peeling.marks import marked_rows
+from fedtrees.attacks.peeling.noise_fingerprints import marked_rows
 from fedtrees.attacks.peeling.peel import peel
 from fedtrees.attacks.peeling.rows import BinnedForest, Residual, take_out
 from fedtrees.attacks.peeling.values import to_bins, told_values, values_in

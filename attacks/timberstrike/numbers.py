@@ -4,7 +4,7 @@ Every row has hessian 1, so that the counts of leaves are exact. Its first gradi
 score minus its target. The target is treated as an additional column (`fedtrees.guessing.targets`),
 and every row starts in some cell of this column. Rows are then assigned to leaves so that the sums
 agree, as for classes. If the rows in histogram bins can be counted, rows are decoded from the bins
-instead (`fedtrees.attacks.peeling.numbers`).
+instead (`fedtrees.attacks.peeling.regression_peeling`).
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ from fedtrees.attacks.evidence.leaf_posterior import most_probable_claims
 from fedtrees.attacks.evidence.submission import Blind, Weight, own_rows_differ, submitted
 from fedtrees.attacks.evidence.targets import Moments, narrowed, place_targets, with_targets
 from fedtrees.attacks.evidence.values import first_counts
-from fedtrees.attacks.peeling.numbers import (
+from fedtrees.attacks.peeling.regression_peeling import (
     CountedBins,
     agreeing,
     completed,

@@ -1,1 +1,1 @@
-"""Published studies, run again and set beside the published figures."""
+"""Replications of published studies, with the published figures next to the measured ones."""

@@ -1,8 +1,10 @@
-"""`python -m fedtrees.benchmarks.papers.advice --data-dir FOLDER [--cases NAME ...]`: is it so?
+"""Confirm recommendations on fresh seeds.
 
-Asks for advice on tables that no default was chosen on, then runs what it names on seeds that the
-search never saw: every adversary, every attack that applies. What is not confirmed ends with exit
-code 1. Of an advice that names nothing the nearest is run.
+``python -m fedtrees.benchmarks.papers.advice --data-dir FOLDER [--cases NAME ...]`` asks for a
+recommendation on tables that were not used to choose any default. It then runs the recommended
+setting against every adversary and every applicable attack, on seeds that the search did not use.
+The exit code is 1 if a recommendation is not confirmed. If there is no recommendation, the nearest
+setting is run.
 """
 
 import argparse
@@ -18,11 +20,12 @@ from fedtrees.report.rows import load_rows
 from fedtrees.report.said import percent
 from fedtrees.report.style import interval
 
-FRESH = range(100, 105)  # the search begins at 0
+FRESH = range(100, 105)  # The search uses seeds from 0 on.
 HEADER = ("table", "wish", "advice", "figures in advice", "on five fresh seeds", "CPU s")
 
 
-# Of 600 rows a blind guess rebuilds more than 1% exactly: a wish must leave room for that.
+# On 600 rows, a blind guess reconstructs more than 1% of the rows exactly. A wish must be less
+# strict than that.
 CASES = {
     "phishing": ("phishing[rows=600]", Wish(exact_rows=0.1)),
     "adult": ("adult[rows=600]", Wish(exact_rows=0.05)),
@@ -32,22 +35,22 @@ CASES = {
 
 
 def figures(found: Tried) -> str:
-    """Write a recipe's figures where they are worst: the mean, and the end of its interval."""
-    told = []
+    """Format the worst figures of a recipe: the mean, and the upper end of its interval."""
+    descriptions = []
     for metric, name in (("exact_rows", "rows"), ("members_1pct", "members")):
         cells = [
             c for t in found.candidate.trials for c in t.cells if c.metric == metric and c.scores
         ]
         worst = max(cells, key=lambda c: c.score, default=None)
-        told.append(
+        descriptions.append(
             f"{name} {percent(worst.score)} (≤ {percent(max(map(highest, cells)))})"
             if worst else f"{name} not measured"
         )  # fmt: skip
-    return "; ".join([*told, f"AUC {interval(found.utility)}"])
+    return "; ".join([*descriptions, f"AUC {interval(found.utility)}"])
 
 
 def wished(wish: Wish) -> str:
-    """Write a wish in few characters."""
+    """Format a wish in a few characters."""
     rows, members = percent(wish.exact_rows), percent(wish.membership)
     return f"rows {rows}, members {members}, AUC {wish.auc:g}"
 
@@ -55,36 +58,56 @@ def wished(wish: Wish) -> str:
 def confirmed(
     data: str, wish: Wish, folder: Path, minutes: float, options: argparse.Namespace
 ) -> list[str]:
-    """Ask for advice, run it on fresh seeds; return its line, whose end says what is wrong."""
-    given = {"data": data, "data_dir": options.data_dir, "jobs": options.jobs}
-    asked = BenchOptions(**given, out=str(folder / "search"))
+    """Ask for a recommendation and run it on fresh seeds.
+
+    Parameters
+    ----------
+    data : str
+        Data set.
+    wish : Wish
+        Requirements of the recommendation.
+    folder : Path
+        Folder for the runs.
+    minutes : float
+        Time limit of the search.
+    options : argparse.Namespace
+        Options of the command line.
+
+    Returns
+    -------
+    line : list of str
+        Line of the table. An additional last cell describes why the recommendation is not
+        confirmed. It is empty if it is.
+    """
+    shared_options = {"data": data, "data_dir": options.data_dir, "jobs": options.jobs}
+    search_options = BenchOptions(**shared_options, out=str(folder / "search"))
     folder.mkdir(parents=True, exist_ok=True)
-    _, advice = Search(asked, wish, 60 * minutes, lambda total: lambda *_: None).run()
+    _, advice = Search(search_options, wish, 60 * minutes, lambda total: lambda *_: None).run()
     spent = _cpu_seconds(folder / "search")
-    found = advice.choice or advice.nearest
-    if found is None:
+    recipe = advice.choice or advice.nearest
+    if recipe is None:
         return [data, wished(wish), "none", "", "", f"{spent:.0f}", "no recipe tested"]
-    suite = narrowed(candidates(asked), [found.name], FRESH)
+    suite = narrowed(candidates(search_options), [recipe.name], FRESH)
     rows = load_rows(run_suite(suite, str(folder / "fresh"), options))
-    again = next(t for t in tried(rows, wish) if t.name == found.name)
-    met = "" if again.broken else "the nearest meets it"
-    wrong = again.broken if advice.choice else met
-    name = f"`{found.name}`" if advice.choice else f"none; nearest `{found.name}`"
-    line = [data, wished(wish), name, figures(found), figures(again), f"{spent:.0f}"]
+    fresh = next(t for t in tried(rows, wish) if t.name == recipe.name)
+    contradiction = "" if fresh.broken else "the nearest meets it"
+    wrong = fresh.broken if advice.choice else contradiction
+    name = f"`{recipe.name}`" if advice.choice else f"none; nearest `{recipe.name}`"
+    line = [data, wished(wish), name, figures(recipe), figures(fresh), f"{spent:.0f}"]
     return [*line, wrong]
 
 
 def _cpu_seconds(run: Path) -> float:
-    """Return what trainings and attacks of all rounds took, those of recipes that fell too."""
-    found = (Store(run).read(path.stem) or {"rows": []} for path in Store(run).cells.glob("*.json"))
+    """Return the CPU seconds of all trainings and attacks, including those of rejected recipes."""
+    cells = (Store(run).read(path.stem) or {"rows": []} for path in Store(run).cells.glob("*.json"))
     return sum(
-        float(row["value"]) for each in found for row in each["rows"]
+        float(row["value"]) for cell in cells for row in cell["rows"]
         if row.get("metric") == "cpu_seconds"
     )  # fmt: skip
 
 
 def main() -> int:
-    """Run the cases, print the table, and what was not confirmed."""
+    """Run the cases and print the table, followed by the recommendations that are not confirmed."""
     parser = argparse.ArgumentParser(prog="python -m fedtrees.benchmarks.papers.advice")
     parser.add_argument("--data-dir", default=None)
     parser.add_argument("--out", default="runs/advice-confirmed")

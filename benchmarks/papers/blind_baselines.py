@@ -1,7 +1,8 @@
-"""`python -m fedtrees.benchmarks.papers.blind_baselines --data-dir FOLDER`: run, print the tables.
+"""Check two properties of the blind baselines and print the tables.
 
-Two claims: nobody who guesses without a transcript is above the blind baseline, by other means than
-it is made by; and no attack on rows is below it. Both up to `MARGIN`, on average over seeds.
+``python -m fedtrees.benchmarks.papers.blind_baselines --data-dir FOLDER`` checks that other guesses
+without a transcript do not exceed the blind baseline, and that no attack on rows scores below it.
+The differences are means over seeds, with a tolerance of `MARGIN`.
 """
 
 import warnings
@@ -34,34 +35,56 @@ from fedtrees.metrics.victims_rows import RecordMetric
 from fedtrees.report.rows import load_rows
 
 NAME = "blind_baselines"
-#: In shares: reconstruction accuracy, and V-measure.
+#: Tolerance, in units of reconstruction accuracy and of the V-measure, which are between 0 and 1.
 MARGIN = 0.003
-#: Metric -> score that decides.
+#: Score that is compared, by metric.
 DECIDES: dict[type[Metric[Any]], str] = {RecordMetric: "ra", LabelScores: "v_measure"}
 _KEY = ["dataset", "partition", "protocol", "defense_spec", "threat", "attack"]
 
 
 def row_guesses(schema: Schema, y: NDArray[np.int64], rng: np.random.Generator) -> dict[str, Rows]:
-    """Return rows guessed by who knows the schema and how many rows are of each class.
+    """Return rows guessed from the schema and the number of rows of each class.
 
-    ``schema marginals``: every range evenly filled, every code as often as any other, in random
-    order; ``class prior``: numbers in the lower part of their ranges, as most are in practice. Both
-    have the labels' true shares.
+    Parameters
+    ----------
+    schema : Schema
+        Declared ranges and categories.
+    y : int64 array, shape (n,)
+        Labels of the true rows. Guesses contain them in random order.
+    rng : numpy.random.Generator
+        Randomness of the guesses.
+
+    Returns
+    -------
+    guesses : dict of str to Table
+        ``schema marginals``: values that are spread evenly over each range, and equally frequent
+        categories, in random order. ``class prior``: numbers concentrated in the lower part of
+        their ranges (Beta(2, 5)), as is common in practice.
     """
     n, d = len(y), len(schema.features)
     ends = [f.declared_range or (f.low or 0.0, f.high or f.low or 0.0) for f in schema.features]
     low, high = np.array(ends, dtype=np.float64).reshape(d, 2).T
     place = np.stack([(rng.permutation(n) + 0.5) / n for _ in range(d)], axis=1)
     codes = np.minimum(np.floor(place * (high - low + 1)), high - low)
-    found = {}
-    for name, at in (("schema marginals", place), ("class prior", beta.ppf(place, 2, 5))):
-        X = low + np.where(schema.categorical, codes, at * (high - low))
-        found[name] = Rows(X, rng.permutation(y))
-    return found
+    guesses = {}
+    for name, quantile in (("schema marginals", place), ("class prior", beta.ppf(place, 2, 5))):
+        X = low + np.where(schema.categorical, codes, quantile * (high - low))
+        guesses[name] = Rows(X, rng.permutation(y))
+    return guesses
 
 
 def label_guesses(X: NDArray[np.float64], count: int, seed: int) -> dict[str, NDArray[np.int64]]:
-    """Return clusters of rows: K-means on the first principal component, a Gaussian mixture."""
+    """Cluster rows by K-means on the first principal component, and by a Gaussian mixture.
+
+    Parameters
+    ----------
+    X : float64 array, shape (n, c)
+        Columns of the adversary.
+    count : int
+        Number of clusters.
+    seed : int
+        Seed of the initialisations.
+    """
     from sklearn.cluster import KMeans
     from sklearn.decomposition import PCA
     from sklearn.mixture import GaussianMixture
@@ -80,23 +103,33 @@ def label_guesses(X: NDArray[np.float64], count: int, seed: int) -> dict[str, ND
 
 
 def guesses_in(case: Case, seed: int) -> dict[str, tuple[type[Metric[Any]], Claim]]:
-    """Return what is tried against the baseline in a case, with the metric that scores it."""
-    view, found = case.blind_view(), dict[str, tuple[type[Metric[Any]], Claim]]()
+    """Return the guesses that are compared with the baseline of a case, with their metric."""
+    view, guesses = case.blind_view(), dict[str, tuple[type[Metric[Any]], Claim]]()
     rows = case.victims_rows
     if rows is not None and view.rows is None:
-        made = row_guesses(case.schema, rows.y, np.random.default_rng([seed, 1]))
-        found |= {name: (RecordMetric, Records(table)) for name, table in made.items()}
+        tables = row_guesses(case.schema, rows.y, np.random.default_rng([seed, 1]))
+        guesses |= {name: (RecordMetric, Records(table)) for name, table in tables.items()}
     if LabelScores().truth(case) is not None:
         ids, X = own_columns_of(view)
         clusters = label_guesses(X, max(len(case.schema.classes), 2), seed)
-        found |= {name: (LabelScores, Labels(ids, c)) for name, c in clusters.items()}
-    return found
+        guesses |= {name: (LabelScores, Labels(ids, c)) for name, c in clusters.items()}
+    return guesses
 
 
 def over_baseline(
     cell: BlindCell, data_dir: str | None, line: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return by how much each guess is above the blind baseline of one cell, in shares."""
+    """Return by how much each guess exceeds the blind baseline of one cell.
+
+    Parameters
+    ----------
+    cell : BlindCell
+        Cell of the bench.
+    data_dir : str or None
+        Folder of the data sets.
+    line : mapping of str to float
+        Blind baseline by score.
+    """
     roles, seed = dict(cell.setting.roles), cell.setting.seed
     principals = Threat.parse(cell.threat).principals(roles)
     case = federation_of(cell.setting, data_dir).case(roles, principals, seed, cell.threat)
@@ -110,39 +143,49 @@ def over_baseline(
 
 
 def tried(suite: Suite, rows: Any, data_dir: str | None) -> Table:
-    """Return what guesses reach above the baseline, where they can be made."""
+    """Tabulate how much guesses exceed the baseline, where they are possible.
+
+    Parameters
+    ----------
+    suite : Suite
+        Suite of the study.
+    rows : DataFrame
+        Results of its run.
+    data_dir : str or None
+        Folder of the data sets.
+    """
     blind = rows[(rows["stage"] == "blind") & (rows["attack_params"] == "")]
-    found: dict[tuple[str, str, str, str], list[float]] = {}
+    differences: dict[tuple[str, str, str, str], list[float]] = {}
     for cell in plan(suite).blind:
         s = cell.setting
         place = (s.data.name, s.partition_text, cell.threat)
-        mine = blind[
+        selected = blind[
             (blind["dataset"] == place[0])
             & (blind["partition"] == place[1])
             & (blind["threat"] == place[2])
             & (blind["seed"] == s.seed)
         ]
-        line = dict(zip(mine["metric"], mine["value"], strict=True))
+        line = dict(zip(selected["metric"], selected["value"], strict=True))
         for name, over in over_baseline(cell, data_dir, line).items():
-            found.setdefault((*place, name), []).append(over)
+            differences.setdefault((*place, name), []).append(over)
     header = ("table", "partition", "threat", "guess", "over the baseline", "")
     lines = [
         [*key, percent(over, signed=True), "above" if mean(over) > MARGIN else ""]
-        for key, over in found.items()
+        for key, over in differences.items()
     ]
     return "Guesses without a transcript, points:", header, lines
 
 
 def attacked(rows: Any) -> Table:
-    """Return RA, or V-measure, beside the blind baseline, and who is below."""
+    """Tabulate reconstruction accuracy or V-measure of attacks against the blind baseline."""
     done = rows[(rows["stage"] == "attack") & (rows["status"] == "ok")]
     lines = []
     for key, part in done.groupby(_KEY, sort=False):
-        of = dict(iter(part.groupby("metric")))
-        name = next((score for score in DECIDES.values() if score in of), None)
+        scores = dict(iter(part.groupby("metric")))
+        name = next((score for score in DECIDES.values() if score in scores), None)
         if name is None:
             continue
-        score, chosen = of[name], part[part["part"] == "submits_blind"]
+        score, chosen = scores[name], part[part["part"] == "submits_blind"]
         gap = score["value"] - score["blind"]
         lines.append([
             *map(str, key), name, percent(score["value"]), percent(score["blind"]),
@@ -158,7 +201,17 @@ def attacked(rows: Any) -> Table:
 
 
 def tables(suite: Suite, rows: Any, data_dir: str | None) -> Sequence[Table]:
-    """Return both tables."""
+    """Return both tables.
+
+    Parameters
+    ----------
+    suite : Suite
+        Suite of the study.
+    rows : DataFrame
+        Results of its run.
+    data_dir : str or None
+        Folder of the data sets.
+    """
     return tried(suite, rows, data_dir), attacked(rows)
 
 

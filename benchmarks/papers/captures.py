@@ -1,8 +1,9 @@
-"""`python -m fedtrees.benchmarks.papers.captures --data-dir FOLDER`: what captures tell, measured.
+"""Measure what one party infers from captured messages of other frameworks.
 
-Real runs on loopback of every framework that is installed, what one party reads of them, and a
-control: the same reading held against shuffled labels, or values that nobody has. Printed beside
-the figures of the specification and stored with every measurement.
+``python -m fedtrees.benchmarks.papers.captures --data-dir FOLDER`` runs every installed framework
+on the local machine, captures its messages, and counts the facts that one party reads from them. As
+a control, the same reading is compared with shuffled labels or with values of no party. The figures
+are printed next to those of the specification and stored with every measurement.
 """
 
 import csv
@@ -43,7 +44,23 @@ LABELLED = "values with the labels of their rows"
 
 @dataclass(frozen=True)
 class Figure:
-    """One measurement: how many of how many, the same in the control, and what the spec says."""
+    """One measurement.
+
+    Attributes
+    ----------
+    framework, what : str
+        Framework, and the kind of fact.
+    seed : int
+        Seed of the order of rows.
+    measured, of : int
+        Number of correct facts, and their total.
+    control : int
+        Number of correct facts in the control.
+    control_is : str
+        Description of the control.
+    spec : str
+        The figure of the specification.
+    """
 
     framework: str
     what: str
@@ -57,24 +74,34 @@ class Figure:
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """A run that was captured: its records, all parties' rows, and the file."""
+    """A captured run: its records, the rows of all parties, and the file."""
 
     records: list[Record]
     truth: Mapping[str, Table]
     path: Path
 
     def by(self, who: str) -> list[Record]:
-        """Return what a party saw."""
+        """Return the records that a party saw."""
         return [r for r in self.records if who in ("third", r.sender, *r.receivers)]
 
     def shuffled(self) -> dict[str, Table]:
-        """Return rows with labels of other rows of the same party."""
+        """Return the rows of each party with its labels in random order."""
         rng = np.random.default_rng(0)
         return {k: Table(t.X, rng.permutation(t.y)) for k, t in self.truth.items()}
 
 
 def trained(script: str, folder: Path, *arguments: str) -> Seen:
-    """Run one of the examples, in this process, and read what it captured."""
+    """Run one of the example scripts in this process and read the capture.
+
+    Parameters
+    ----------
+    script : str
+        Name of the example.
+    folder : Path
+        Output folder.
+    *arguments : str
+        Further command-line arguments.
+    """
     sys.path.insert(0, str(EXAMPLES))
     before = sys.argv
     sys.argv = [script, *arguments, "--out", str(folder)]
@@ -88,43 +115,65 @@ def trained(script: str, folder: Path, *arguments: str) -> Seen:
     files = sorted(folder.glob("worker-*.csv"))
     by_rank = names is None or "vertical" in arguments or "histogram" in arguments
     named = [p.stem if by_rank else str(names).format(k) for k, p in enumerate(files, start=1)]
-    told = [f"{name}={path}" for name, path in zip(named, files, strict=True)]
+    truth_files = [f"{name}={path}" for name, path in zip(named, files, strict=True)]
     path = folder / "run.capture"
-    return Seen(list(Decoded(Capture(path))), read_truth(told, "label"), path)
+    return Seen(list(Decoded(Capture(path))), read_truth(truth_files, "label"), path)
 
 
 def boosting(**more: Any) -> str:
-    """Return XGBoost's parameters as an example takes them."""
+    """Return XGBoost's parameters as the JSON text that the examples expect."""
     return json.dumps({"objective": "binary:logistic", "max_depth": 3, **more})
 
 
 def held(found: list[Reading], what: str, truth: Mapping[str, Table]) -> tuple[int, int]:
-    """Return how many facts of a kind are told, and how many are so."""
-    some = [r for r in found if r.what == what and r.owner in truth]
-    told = sum(len(r.facts) for r in some)
-    return told, told - sum(r.wrong(truth[r.owner]) for r in some)
+    """Return how many facts of a kind were read, and how many of them are correct.
+
+    Parameters
+    ----------
+    found : list of Reading
+        Readings of one party.
+    what : str
+        Kind of fact.
+    truth : mapping of str to Table
+        Rows of the parties.
+    """
+    readings_of_kind = [r for r in found if r.what == what and r.owner in truth]
+    n_facts = sum(len(r.facts) for r in readings_of_kind)
+    return n_facts, n_facts - sum(r.wrong(truth[r.owner]) for r in readings_of_kind)
 
 
 def of_rows(seen: Seen, who: str, framework: str, spec: tuple[str, str]) -> Iterator[Figure]:
-    """Yield what XGBoost's sketches and histograms tell of others."""
-    found = readings(seen.by(who), (who,))
-    others = {k: t for k, t in seen.truth.items() if k != who}
-    values = sum(len(np.unique(c)) for t in others.values() for c in t.X.T)
-    told, right = held(found, "values of a column, each with its rows", others)
-    nobody = told - right
-    yield Figure(framework, f"values with their rows, {who}", 0, right, values, nobody,
+    """Yield figures about rows of other parties, from XGBoost's sketches and histograms.
+
+    Parameters
+    ----------
+    seen : Seen
+        The captured run.
+    who : str
+        Party that reads.
+    framework : str
+        Name of the framework in the table.
+    spec : tuple of str
+        Figures of the specification, for values and for labels.
+    """
+    inferred = readings(seen.by(who), (who,))
+    tables = {k: t for k, t in seen.truth.items() if k != who}
+    values = sum(len(np.unique(c)) for t in tables.values() for c in t.X.T)
+    n_facts, right = held(inferred, "values of a column, each with its rows", tables)
+    n_wrong = n_facts - right
+    yield Figure(framework, f"values with their rows, {who}", 0, right, values, n_wrong,
                  "of nobody", spec[0])  # fmt: skip
-    told, right = held(found, LABELLED, others)
-    _, chance = held(found, LABELLED, {k: t for k, t in seen.shuffled().items() if k != who})
-    yield Figure(framework, f"values with labels, {who}", 0, right, told, chance,
+    n_facts, right = held(inferred, LABELLED, tables)
+    _, chance = held(inferred, LABELLED, {k: t for k, t in seen.shuffled().items() if k != who})
+    yield Figure(framework, f"values with labels, {who}", 0, right, n_facts, chance,
                  "labels shuffled", spec[1])  # fmt: skip
-    told, right = held(found, "number of positives", others)
-    yield Figure(framework, f"positives of each, {who}", 0, right, len(others), told - right,
+    n_facts, right = held(inferred, "number of positives", tables)
+    yield Figure(framework, f"positives of each, {who}", 0, right, len(tables), n_facts - right,
                  "wrong", "all")  # fmt: skip
 
 
 def xgboost_server(folder: Path, csv_file: str) -> Iterator[Figure]:
-    """Yield figures of the federated server, rows split."""
+    """Yield figures of XGBoost's federated server, horizontal partition."""
     watched = (
         '{"objective": "binary:logistic", "max_depth": 3, "eval_metric": "auc", "watched": true}'
     )
@@ -144,12 +193,13 @@ def xgboost_server(folder: Path, csv_file: str) -> Iterator[Figure]:
 
 
 def xgboost_columns(folder: Path, csv_file: str) -> Iterator[Figure]:
-    """Yield figures of the federated server, columns split."""
+    """Yield figures of XGBoost's federated server, vertical partition."""
     seen = trained("loopback", folder, "--over", "xgboost", "--csv", csv_file, "--trees", "3",
                    "--params", boosting(vertical=True))  # fmt: skip
     yield from vertical(seen, "XGBoost columns", "worker-1", "768 of 768 (414)")
     best = [r.message for r in seen.records
             if isinstance(r.message, BestSplits) and r.receivers == ("server",)]  # fmt: skip
+    # Splits with a positive gain, of which only the one with the largest gain per node is chosen.
     model, values, total = set[tuple[int, int, int]](), 0, 0
     gains: dict[tuple[int, int], list[tuple[float, int]]] = {}
     for m in best:
@@ -166,14 +216,14 @@ def xgboost_columns(folder: Path, csv_file: str) -> Iterator[Figure]:
                  "63 of 63")  # fmt: skip
     yield Figure("XGBoost columns", "splits that lost and cross", 0, len(model), total, 0, "",
                  "42 of 63")  # fmt: skip
-    right, told = routed(seen, best)
-    yield Figure("XGBoost columns", "first splits' rows by bits", 0, right, told, 0, "",
+    right, n_rows = routed(seen, best)
+    yield Figure("XGBoost columns", "first splits' rows by bits", 0, right, n_rows, 0, "",
                  "768 of 768")  # fmt: skip
 
 
 def routed(seen: Seen, best: list[BestSplits]) -> tuple[int, int]:
-    """Return of how many rows the bits of first splits are what the owner's column says."""
-    right = told = 0
+    """Return how many side bits of root splits agree with the owner's column, and their number."""
+    right = total = 0
     roots = {m.round: max((x for x in best if x.round == m.round and not x.level),
                           key=lambda x: float(x.gain[0])) for m in best}  # fmt: skip
     for r in seen.records:
@@ -183,22 +233,34 @@ def routed(seen: Seen, best: list[BestSplits]) -> tuple[int, int]:
             if root.owner == m.owner:
                 x = seen.truth[m.owner].X[:, root.feature[0] - root.first]
                 right += int(((x < root.threshold[0]) == m.left).sum())
-                told += len(x)
-    return right, told
+                total += len(x)
+    return right, total
 
 
 def vertical(seen: Seen, framework: str, who: str, spec: str) -> Iterator[Figure]:
-    """Yield how many labels one party reads where columns are split."""
-    found = readings(seen.by(who), (who,))
-    what = "labels of rows, in their order"
-    _, right = held(found, what, seen.truth)
-    _, chance = held(found, what, seen.shuffled())
+    """Yield how many labels one party reads in a vertical partition.
+
+    Parameters
+    ----------
+    seen : Seen
+        The captured run.
+    framework : str
+        Name of the framework in the table.
+    who : str
+        Party that reads.
+    spec : str
+        Figure of the specification.
+    """
+    inferred = readings(seen.by(who), (who,))
+    fact_kind = "labels of rows, in their order"
+    _, right = held(inferred, fact_kind, seen.truth)
+    _, chance = held(inferred, fact_kind, seen.shuffled())
     yield Figure(framework, f"labels, {who}", 0, right, len(seen.truth["worker-0"]), chance,
                  "labels shuffled", spec)  # fmt: skip
 
 
 def ring(workers: int) -> Callable[[Path, str], Iterator[Figure]]:
-    """Return what yields the figures of so many workers on a ring."""
+    """Return a function that yields the figures of a ring of workers."""
 
     def figures(folder: Path, csv_file: str) -> Iterator[Figure]:
         seen = trained("loopback", folder, "--over", "rabit", "--csv", csv_file, "--trees", "3",
@@ -217,7 +279,7 @@ def ring(workers: int) -> Callable[[Path, str], Iterator[Figure]]:
 
 
 def lightgbm(machines: int) -> Callable[[Path, str], Iterator[Figure]]:
-    """Return what yields the figures of so many of LightGBM's machines."""
+    """Return a function that yields the figures of LightGBM machines."""
 
     def figures(folder: Path, csv_file: str) -> Iterator[Figure]:
         seen = trained("loopback", folder, "--over", "lightgbm", "--rows", str(250 * machines),
@@ -227,44 +289,54 @@ def lightgbm(machines: int) -> Callable[[Path, str], Iterator[Figure]]:
                        '"num_leaves": 4}')  # fmt: skip
         name = f"LightGBM, {machines}"
         who = "worker-1"  # of three, the leader of the odd one
-        found = list(machine_readings(seen.by(who), (who,)))
-        others = {k: t for k, t in seen.truth.items() if k != who}
+        inferred = list(machine_readings(seen.by(who), (who,)))
+        tables = {k: t for k, t in seen.truth.items() if k != who}
         wide = 12 // machines
-        cells = sum(len(np.unique(c)) for k, t in others.items()
+        cells = sum(len(np.unique(c)) for k, t in tables.items()
                     for c in t.X.T[wide * int(k[-1]) : wide * (int(k[-1]) + 1)])  # fmt: skip
-        told, right = held(found, "values off the bins of a column", others)
+        n_facts, right = held(inferred, "values off the bins of a column", tables)
         spec = {2: "1,479 of 1,479", 3: "984 of 984, 992 of 992"}.get(machines, "")
-        yield Figure(name, f"values off bins, {who}", 0, right, cells, told - right, "of nobody",
+        yield Figure(name, f"values off bins, {who}", 0, right, cells, n_facts - right, "of nobody",
                      spec)  # fmt: skip
-        told, right = held(found, LABELLED, others)
-        _, chance = held(found, LABELLED, {k: t for k, t in seen.shuffled().items() if k != who})
+        n_facts, right = held(inferred, LABELLED, tables)
+        _, chance = held(inferred, LABELLED, {k: t for k, t in seen.shuffled().items() if k != who})
         spec = {2: "732 (0)", 3: "984 (0)"}.get(machines, "")
-        yield Figure(name, f"values with labels, {who}", 0, right, told, chance, "labels shuffled",
-                     spec)  # fmt: skip
-        told, right = held(found, "number of positives", others)
-        yield Figure(name, f"positives of each, {who}", 0, right, len(others), told - right,
+        yield Figure(name, f"values with labels, {who}", 0, right, n_facts, chance,
+                     "labels shuffled", spec)  # fmt: skip
+        n_facts, right = held(inferred, "number of positives", tables)
+        yield Figure(name, f"positives of each, {who}", 0, right, len(tables), n_facts - right,
                      "wrong", "all")  # fmt: skip
 
     return figures
 
 
 def trees(script: str, framework: str, spec: str) -> Callable[[Path, str], Iterator[Figure]]:
-    """Return what yields the figures of bagging."""
+    """Return a function that yields the figures of a bagging federation.
+
+    Parameters
+    ----------
+    script : str
+        Example to run.
+    framework : str
+        Name of the framework in the table.
+    spec : str
+        Figure of the specification.
+    """
 
     def figures(folder: Path, csv_file: str) -> Iterator[Figure]:
         seen = trained(script, folder, "bagging", "--csv", csv_file, "--trees", "2")
         for who in ("server", min(seen.truth)):
             shared = audited(Capture(seen.path), who)
             assert shared is not None
-            others = {k: t for k, t in seen.truth.items() if k != who}
+            tables = {k: t for k, t in seen.truth.items() if k != who}
             shuffled = {k: t for k, t in seen.shuffled().items() if k != who}
             right = chance = total = 0
             for r in model_readings(*shared, who):
                 if isinstance(r, LeafRows):
-                    own = [others[r.owner]] if r.owner in others else [*others.values()]
-                    by_chance = [shuffled[r.owner]] if r.owner in others else [*shuffled.values()]
+                    true_tables = [tables[r.owner]] if r.owner in tables else [*tables.values()]
+                    by_chance = [shuffled[r.owner]] if r.owner in tables else [*shuffled.values()]
                     total += len(r.facts)
-                    right += len(r.facts) - r.wrong_of_all(own)
+                    right += len(r.facts) - r.wrong_of_all(true_tables)
                     chance += len(r.facts) - r.wrong_of_all(by_chance)
             first = [t for t in shared[1].trees if t.index is not None][: len(seen.truth)]
             leaves = sum(len(t.leaf) for t in first) if who == "server" else total
@@ -275,7 +347,7 @@ def trees(script: str, framework: str, spec: str) -> Callable[[Path, str], Itera
 
 
 def nvflare_vertical(folder: Path, csv_file: str) -> Iterator[Figure]:
-    """Yield what is read of NVFlare's columns with `secure=True`."""
+    """Yield the figures of NVFlare's vertical partition with `secure=True`."""
     seen = trained("nvflare_loopback", folder, "vertical", "--secure", "--csv", csv_file)
     yield from vertical(seen, "NVFlare secure", "server", "768 of 768")
     calls = [r.message for r in Capture(seen.path) if isinstance(r.message, CollectiveCall)]
@@ -285,12 +357,12 @@ def nvflare_vertical(folder: Path, csv_file: str) -> Iterator[Figure]:
 
 
 def nvflare_histogram(folder: Path, csv_file: str) -> Iterator[Figure]:
-    """Yield what NVFlare's server reads of histograms."""
+    """Yield the figures of NVFlare's server with histograms."""
     seen = trained("nvflare_loopback", folder, "histogram", "--csv", csv_file, "--trees", "3")
     yield from of_rows(seen, "server", "NVFlare histograms", ("2,148 of 2,152", ""))
 
 
-#: By framework: what it needs, and what yields its figures.
+#: Required package, and the function that yields the figures, by framework.
 ALL: Mapping[str, tuple[str, Callable[[Path, str], Iterator[Figure]]]] = {
     "xgboost-server": ("xgboost", xgboost_server),
     "xgboost-columns": ("xgboost", xgboost_columns),
@@ -306,51 +378,51 @@ ALL: Mapping[str, tuple[str, Callable[[Path, str], Iterator[Figure]]]] = {
 
 
 def figures(seeds: int, data_dir: str | None) -> Iterator[Figure]:
-    """Yield all figures on Pima, its rows in an order by each seed."""
+    """Yield all figures on Pima, with one order of rows per seed."""
     data = catalogue.load("pima", data_dir)
-    whole = np.column_stack([data.table.X, data.table.y])
-    for name, (module, made) in ALL.items():
+    complete_rows = np.column_stack([data.table.X, data.table.y])
+    for name, (module, figures_of) in ALL.items():
         if find_spec(module) is None:
             print(f"{name}: {module} is not installed", file=sys.stderr)
             continue
         for seed in range(seeds):
             with TemporaryDirectory() as folder:
                 path = Path(folder) / f"rows-{seed}.csv"
-                rows = whole[np.random.default_rng(seed).permutation(len(whole))]
+                rows = complete_rows[np.random.default_rng(seed).permutation(len(complete_rows))]
                 head = ",".join([*(f"f{k}" for k in range(rows.shape[1] - 1)), "label"])
                 np.savetxt(path, rows, "%.9g", ",", header=head, comments="")
                 print(f"{name}, seed {seed}", file=sys.stderr, flush=True)
-                for figure in made(Path(folder) / name, str(path)):
+                for figure in figures_of(Path(folder) / name, str(path)):
                     yield replace(figure, seed=seed)
 
 
 def table(found: list[Figure]) -> str:
-    """Return figures beside those of the specification, seeds side by side."""
+    """Return the figures next to those of the specification, with all seeds in one cell."""
     lines: dict[tuple[str, str], list[Figure]] = {}
     for figure in found:
         lines.setdefault((figure.framework, figure.what), []).append(figure)
     rows = [
         [
-            framework, what, ", ".join(f"{f.measured:,} of {f.of:,}" for f in every),
-            ", ".join(f"{f.control:,}" for f in every) + f" {every[0].control_is}"
-            if every[0].control_is else "", every[0].spec,
+            framework, what, ", ".join(f"{f.measured:,} of {f.of:,}" for f in group),
+            ", ".join(f"{f.control:,}" for f in group) + f" {group[0].control_is}"
+            if group[0].control_is else "", group[0].spec,
         ]
-        for (framework, what), every in lines.items()
+        for (framework, what), group in lines.items()
     ]  # fmt: skip
     return markdown(["framework", "what", "read", "control", "specification"], rows)
 
 
 def main() -> None:
-    """Run everything; write the CSV as figures come, and print the table."""
-    asked: Any = options_of("captures", "--out", "--seeds", seeds=2)
-    found = list[Figure]()
-    with open(asked.out or "captures.csv", "w", newline="", buffering=1) as file:
+    """Run everything, write each figure to the CSV file at once, and print the table."""
+    options: Any = options_of("captures", "--out", "--seeds", seeds=2)
+    collected = list[Figure]()
+    with open(options.out or "captures.csv", "w", newline="", buffering=1) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([f.name for f in fields(Figure)])
-        for figure in figures(asked.seeds, asked.data_dir):
+        for figure in figures(options.seeds, options.data_dir):
             writer.writerow(astuple(figure))
-            found.append(figure)
-    print(table(found))
+            collected.append(figure)
+    print(table(collected))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""`python -m fedtrees.benchmarks.papers.counts --data-dir FOLDER`: what hides counts, and its cost.
+"""Measure which defenses hide class counts, and at which cost.
 
-Two tables, printed and stored with every measurement: leaves of the first tree whose counts are
-certain, and likely ones that are right, by step and clients in a sum; and what defenses of
-histograms cost in AUC and leave of leaves and rows, with bins ignored and read.
+``python -m fedtrees.benchmarks.papers.counts --data-dir FOLDER`` prints two tables and stores them
+with every measurement. The first contains the leaves of the first tree whose counts are certain,
+and whose most probable counts are right, by rounding step and number of clients in a sum. The
+second contains the AUC that histogram defenses cost, and the leaves and rows that an attack still
+recovers if it ignores or uses bins.
 """
 
 import csv
@@ -17,8 +19,9 @@ from fedtrees.benchmarks.papers.counts_frontier import Line, cost
 from fedtrees.benchmarks.papers.counts_leaves import SUMS, read
 from fedtrees.benchmarks.papers.study import markdown, options_of
 
-#: German Credit is not among the bundled tables; a sample of Adult is as large, as mixed (8 of 14
-#: columns are categories), and labelled as unevenly. It misses values, German does not.
+#: German Credit is not bundled. A sample of Adult has the same size, a similar mixture (8 of 14
+#: columns are categorical) and a similar imbalance of labels. In contrast to German Credit, it has
+#: missing values.
 TABLES = ("breast-cancer", "pima", "adult[rows=1000]")
 STEPS = tuple(Line(f"hist-rounding[step={s}]") for s in (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0))
 UNROUNDED, PADDED = Line("none"), Line("none", random_rows=10)
@@ -35,12 +38,12 @@ FRONTIER = (
 
 
 BySeed = dict[int, float]
-Of = Callable[..., BySeed]  # a measure's values, of a line or of another
+Of = Callable[..., BySeed]  # returns the values of a measure, of a line or of another line
 
 
 @dataclass(frozen=True)
 class Found:
-    """One measurement: of a table, a defense and a seed."""
+    """One measurement of a table, a defense and a seed."""
 
     data: str
     defense: str
@@ -52,7 +55,21 @@ class Found:
 def measured(
     data: str, lines: Iterable[Line], seeds: int, row_seeds: int, data_dir: str | None
 ) -> Iterator[Found]:
-    """Yield what is measured of some defenses: rows on the first ``row_seeds`` alone."""
+    """Yield the measurements of some defenses.
+
+    Parameters
+    ----------
+    data : str
+        Data set.
+    lines : iterable of Line
+        Defenses.
+    seeds : int
+        Number of seeds.
+    row_seeds : int
+        Number of seeds on which the attack on rows is run.
+    data_dir : str or None
+        Folder of the data sets.
+    """
     for line, seed in product(lines, range(seeds)):
         print(f"{data}, {line.name}, seed {seed}", file=sys.stderr, flush=True)
         values: dict[str, float | None] = {}
@@ -62,23 +79,23 @@ def measured(
                 values |= {f"certain, {n}": part.certain, f"likely, {n}": part.likely}
             values["wrong"] = sum(part.wrong for part in parts)
         if line in FRONTIER:
-            found = cost(data, line, seed, data_dir, rows=seed < row_seeds)
-            values |= {"auc": found.auc, "read": found.read, "ignored": found.ignored}
-            values |= {"blind": found.blind, "among": found.among}
+            result = cost(data, line, seed, data_dir, rows=seed < row_seeds)
+            values |= {"auc": result.auc, "read": result.read, "ignored": result.ignored}
+            values |= {"blind": result.blind, "among": result.among}
         for measure, value in values.items():
             if value is not None:
                 yield Found(data, line.name, seed, measure, value)
 
 
 def by_seed(found: Iterable[Found]) -> dict[tuple[str, str, str], BySeed]:
-    """Return what was measured, by table, defense and measure."""
+    """Group measurements by table, defense and measure."""
     values: dict[tuple[str, str, str], BySeed] = {}
     for f in found:
         values.setdefault((f.data, f.defense, f.measure), {})[f.seed] = f.value
     return values
 
 
-#: What a column says of a table: its name, and how a cell is written.
+#: Columns of the second table: the name, and a function that formats a cell.
 COLUMNS: dict[str, Callable[[Of], str]] = {
     "AUC": lambda of: _change(of("auc"), of("auc", UNROUNDED)),
     "leaves": lambda of: f"{_mean(of('likely, 3'))} / {_mean(of('likely, 1'))}",
@@ -87,7 +104,7 @@ COLUMNS: dict[str, Callable[[Of], str]] = {
 
 
 def text_of(found: Sequence[Found]) -> str:
-    """Write the tables as Markdown."""
+    """Format the tables as Markdown."""
     values = by_seed(found)
     tables = list(dict.fromkeys(f.data for f in found))
 
@@ -102,13 +119,13 @@ def text_of(found: Sequence[Found]) -> str:
         for line in FRONTIER
     ]
     wrong = sum(sum(v.values()) for (*_, m), v in values.items() if m == "wrong")
-    off = [stdev(v.values()) for (*_, m), v in values.items() if m == "read" and len(v) > 1]
+    deviations = [stdev(v.values()) for (*_, m), v in values.items() if m == "read" and len(v) > 1]
     parts = (
         f"Leaves of the first tree, certain / likely right; {wrong:.0f} certain are wrong.",
         markdown(("defense", *(f"{d}: {who}" for d in tables for who in SUMS)), steps),
         "AUC against no rounding, ± standard error; leaves right, of the secure sum / of one "
         "client; RA of the secure sum's server in percent, bins ignored / read (standard "
-        f"deviations up to {100 * max(off, default=0.0):.1f}).",
+        f"deviations up to {100 * max(deviations, default=0.0):.1f}).",
         markdown(("defense", *(f"{d}: {name}" for d in tables for name in COLUMNS)), frontier),
         *(_beside(data, of(data, UNROUNDED), of(data, PADDED)) for data in tables),
     )
@@ -116,11 +133,13 @@ def text_of(found: Sequence[Found]) -> str:
 
 
 def _leaves(of: Of) -> list[str]:
+    """Format the certain and the most probable counts of one line."""
     parts = ([of(f"{k}, {n}") for k in ("certain", "likely")] for n in SUMS.values())
     return [" / ".join(map(_mean, part)) for part in parts]
 
 
 def _beside(data: str, plain: Of, padded: Of) -> str:
+    """Return the sentence about the blind baseline and random rows."""
     return (
         f"{data}: blind RA {_percent(plain('blind'))}; of real rows among all that are read, "
         f"random ones added, {_percent(padded('among'))}."
@@ -128,6 +147,7 @@ def _beside(data: str, plain: Of, padded: Of) -> str:
 
 
 def _change(seen: BySeed, base: BySeed) -> str:
+    """Format the mean difference from a baseline, paired by seed, with its standard error."""
     gains = [value - base[seed] for seed, value in seen.items() if seed in base]
     if not gains:
         return "-"
@@ -144,7 +164,7 @@ def _percent(seen: BySeed) -> str:
 
 
 def store(found: Sequence[Found], folder: Path) -> None:
-    """Write the tables and every measurement behind them."""
+    """Write the tables and every measurement."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "counts.md").write_text(text_of(found), encoding="utf-8")
     with (folder / "counts.csv").open("w", encoding="utf-8", newline="") as file:
@@ -157,11 +177,11 @@ def main() -> None:
     """Run the study, print its tables and store them."""
     options = options_of("counts", "--out", "--seeds", "--row-seeds", "--tables", tables=TABLES)
     lines = tuple(dict.fromkeys((*STEPS, *FRONTIER)))
-    found: list[Found] = []
+    measurements: list[Found] = []
     for data in options.tables:
-        found += measured(data, lines, options.seeds, options.row_seeds, options.data_dir)
-        store(found, Path(options.out or "runs/counts"))
-    print(text_of(found))
+        measurements += measured(data, lines, options.seeds, options.row_seeds, options.data_dir)
+        store(measurements, Path(options.out or "runs/counts"))
+    print(text_of(measurements))
 
 
 if __name__ == "__main__":

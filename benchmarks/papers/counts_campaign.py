@@ -1,7 +1,8 @@
-"""Read counts back in random runs of every kind, and compare all that is claimed with the truth.
+"""Compare inferred class counts with the truth in random runs of every kind.
 
-``python -m fedtrees.benchmarks.papers.counts_campaign --runs 1000 --first 0`` draws run by run from
-its seed and prints those in which a bound is wrong. ``--runs 1 --first 17`` runs one again.
+``python -m fedtrees.benchmarks.papers.counts_campaign --runs 1000 --first 0`` draws each run from
+its seed and prints the runs in which a bound excludes the truth. ``--runs 1 --first 17`` repeats a
+single run.
 """
 
 import argparse
@@ -22,17 +23,15 @@ from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.data import catalogue
-from fedtrees.defenses.hist_rounding import HistogramRounding
-from fedtrees.defenses.laplace_hist import LaplaceHistogram
+from fedtrees.defenses.cut_points import GridCuts, PrivateGridCuts
+from fedtrees.defenses.laplace import LaplaceHistogram
 from fedtrees.defenses.masking import Masking
-from fedtrees.defenses.min_bin import MinBin
+from fedtrees.defenses.rounding import HistogramRounding
 from fedtrees.defenses.secure_sum import SecureSum
-from fedtrees.defenses.settled_cuts import GridCuts, PrivateGridCuts
-from fedtrees.defenses.split_only import SplitOnly
+from fedtrees.defenses.suppression import MinBin, SplitOnly
 from fedtrees.protocols.base import Protocol
-from fedtrees.protocols.fit import Data, fit
-from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
-from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
+from fedtrees.protocols.compatibility import Data, fit
+from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist, NVFlareHist
 from fedtrees.protocols.training import Training, train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import bin_rows
@@ -43,7 +42,23 @@ MOST_ROWS = 300
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """A federation, how it trains, and who looks."""
+    """A random federation with its training and its adversary.
+
+    Attributes
+    ----------
+    schema : Schema
+        Columns and classes.
+    shares : list of Table
+        Rows of each client.
+    protocol : Protocol
+        Training protocol.
+    defense : Composition
+        Defenses.
+    who : tuple of str
+        Parties of the adversary.
+    seed : int
+        Seed of the run.
+    """
 
     schema: Schema
     shares: list[Table]
@@ -58,29 +73,31 @@ def draw(seed: int, data_dir: str | None = None) -> Drawn:
     rng = np.random.default_rng(seed)
     table, schema = _table(rng, data_dir)
     clients = int(rng.integers(1, 11))
-    of = rng.integers(0, clients, len(table))
+    client_of_row = rng.integers(0, clients, len(table))
     if rng.random() < 0.3:  # shares of any size
-        of = rng.choice(clients, len(table), p=rng.dirichlet(np.full(clients, 0.5)))
-    shares = [table.take(np.flatnonzero(of == k)) for k in range(clients)]
+        client_of_row = rng.choice(clients, len(table), p=rng.dirichlet(np.full(clients, 0.5)))
+    shares = [table.take(np.flatnonzero(client_of_row == k)) for k in range(clients)]
     shares = [s for s in shares if len(s)]
     names = [f"client-{k}" for k in range(len(shares))]
-    who = _one(rng, ("server",), ("server",), (names[0],), (names[0],), ("server", names[-1]))
+    adversary = _one(rng, ("server",), ("server",), (names[0],), (names[0],), ("server", names[-1]))
     if rng.random() < 0.1:
-        who = tuple(names[:2])
-    return Drawn(schema, shares, _protocol(rng), _defense(rng), who, seed)
+        adversary = tuple(names[:2])
+    return Drawn(schema, shares, _protocol(rng), _defense(rng), adversary, seed)
 
 
 def _one(rng: np.random.Generator, *choices: Any) -> Any:
+    """Return one of the choices at random."""
     return choices[int(rng.integers(len(choices)))]
 
 
 def _table(rng: np.random.Generator, data_dir: str | None) -> tuple[Table, Schema]:
+    """Draw a table: a sample of a bundled data set, or synthetic rows."""
     if rng.random() < 0.5:
         names = BUNDLED + (("pima", "stroke", "obesity") if data_dir else ())
         data = catalogue.load(_one(rng, *names), data_dir)
         table, schema = data.table, data.schema
-        some = rng.permutation(len(table))[: int(rng.integers(30, MOST_ROWS))]
-        table = table.take(some)
+        selected = rng.permutation(len(table))[: int(rng.integers(30, MOST_ROWS))]
+        table = table.take(selected)
     else:
         n, d = int(rng.integers(12, MOST_ROWS)), int(rng.integers(1, 7))
         X = rng.normal(size=(n, d)).astype(np.float32)
@@ -95,8 +112,8 @@ def _table(rng: np.random.Generator, data_dir: str | None) -> tuple[Table, Schem
     X = table.X.copy()
     if rng.random() < 0.3:
         X[rng.random(X.shape) < _one(rng, 0.02, 0.2)] = np.nan
-    told = ~np.isnan(X).any(axis=0) & (rng.random(X.shape[1]) < _one(rng, 0.0, 0.5, 1.0))
-    columns = zip(schema.features, told.tolist(), strict=True)
+    complete = ~np.isnan(X).any(axis=0) & (rng.random(X.shape[1]) < _one(rng, 0.0, 0.5, 1.0))
+    columns = zip(schema.features, complete.tolist(), strict=True)
     schema = replace(schema, features=tuple(replace(f, complete=t) for f, t in columns))
     weight = None
     if rng.random() < 0.05:
@@ -105,6 +122,7 @@ def _table(rng: np.random.Generator, data_dir: str | None) -> tuple[Table, Schem
 
 
 def _protocol(rng: np.random.Generator) -> Protocol:
+    """Draw a histogram protocol and its parameters."""
     stopping = rng.random() < 0.1
     binary = _one(rng, 0.5, 0.02, 0.3, 0.9)
     return _one(rng, FedTreeHist, NVFlareHist)(  # type: ignore[no-any-return]
@@ -130,6 +148,7 @@ def _protocol(rng: np.random.Generator) -> Protocol:
 
 
 def _defense(rng: np.random.Generator) -> Composition:
+    """Draw a composition of defenses."""
     step = float(np.exp(rng.uniform(np.log(0.02), np.log(3))))
     parts: list[Defense] = []
     if rng.random() < 0.4:
@@ -143,7 +162,8 @@ def _defense(rng: np.random.Generator) -> Composition:
         parts.append(LaplaceHistogram(float(_one(rng, 1.0, 16.0)), clip=float(_one(rng, 1, 0.4))))
     if rng.random() < 0.3:
         small = MinBin(int(rng.integers(2, 7)), _one(rng, "client", "client", "server"))
-        noisy = any(isinstance(part, LaplaceHistogram) for part in parts)  # is first, or no claim
+        # Noise must precede suppression, because the privacy claim is refused otherwise.
+        noisy = any(isinstance(part, LaplaceHistogram) for part in parts)
         place = int(rng.integers(0, len(parts) + 1))
         parts.insert(len(parts) if noisy else place, small)
     if rng.random() < 0.4:
@@ -155,7 +175,7 @@ def _defense(rng: np.random.Generator) -> Composition:
 
 
 def trained(drawn: Drawn) -> Training | None:
-    """Train it; None where its parts do not fit one another."""
+    """Train a run, or return None if its parts are incompatible."""
     try:
         return train(
             drawn.protocol, over_clients(drawn.shares), drawn.schema, defense=drawn.defense,
@@ -168,13 +188,29 @@ def trained(drawn: Drawn) -> Training | None:
 def true_counts(
     drawn: Drawn, found: FirstTree, t: int, names: tuple[str, ...], cuts: Any
 ) -> NDArray[np.int64]:
-    """Count the rows of some clients that training sent to every cell of a first tree.
+    """Count the rows of some clients in every cell of a first tree.
 
-    Int64, shape (n_nodes, columns + 1, 3): n0, n1 and N, in the columns of `Counted`.
+    Parameters
+    ----------
+    drawn : Drawn
+        The run.
+    found : FirstTree
+        The tree.
+    t : int
+        Number of the tree, which is the class that it separates if there are more than two.
+    names : tuple of str
+        Clients whose rows are counted.
+    cuts : Cuts
+        Borders of the bins.
+
+    Returns
+    -------
+    counts : int64 array, shape (n_nodes, columns + 1, 3)
+        Rows outside the class, in the class, and of both, in the columns of `Counted`.
     """
     counts = np.zeros((*found.counted.lo.shape[:2], 3), dtype=np.int64)
     start = found.counted.start
-    mine = 1 if len(drawn.schema.classes) == 2 else t
+    positive_class = 1 if len(drawn.schema.classes) == 2 else t
     for k, share in enumerate(drawn.shares):
         name = f"client-{k}"
         if name not in names:
@@ -184,19 +220,29 @@ def true_counts(
         table = share if used is None else share.take(used)
         bins = bin_rows(table.X, cuts).codes.astype(np.int64)
         for node, rows in members(found.tree, cuts, bins):
-            is_mine = (table.y[rows] == mine).astype(np.intp)
-            np.add.at(counts, (node, -1, is_mine), 1)
+            is_positive = (table.y[rows] == positive_class).astype(np.intp)
+            np.add.at(counts, (node, -1, is_positive), 1)
             for f in range(cuts.n_features):
                 column = start[f] + np.minimum(bins[rows, f], cuts.n_bins[f])
-                np.add.at(counts, (node, column, is_mine), 1)
+                np.add.at(counts, (node, column, is_positive), 1)
     counts[..., 2] = counts[..., 0] + counts[..., 1]
     return counts
 
 
 def campaign(first: int, runs: int, data_dir: str | None = None) -> Counter[str]:
-    """Run ``runs`` of them from seed ``first``; return how often what was seen.
+    """Run many draws and count events.
 
-    ``wrong`` counts bounds that exclude the truth, ``certain`` cells whose counts are certain.
+    ``wrong`` counts bounds that exclude the truth, ``certain`` counts cells whose counts are
+    certain.
+
+    Parameters
+    ----------
+    first : int
+        First seed.
+    runs : int
+        Number of runs.
+    data_dir : str or None
+        Folder of the data sets.
     """
     seen: Counter[str] = Counter()
     for seed in range(first, first + runs):
@@ -206,8 +252,8 @@ def campaign(first: int, runs: int, data_dir: str | None = None) -> Counter[str]
         if run is None:
             seen["refused"] += 1
             continue
-        found, wrong = _compared(drawn, run, seen)
-        seen["open" if not found else "read"] += 1
+        inferred, wrong = _compared(drawn, run, seen)
+        seen["open" if not inferred else "read"] += 1
         if wrong:
             seen["wrong"] += wrong
             print(f"seed {seed}: {wrong} bounds are wrong; {drawn.protocol}, {drawn.defense}")
@@ -215,33 +261,35 @@ def campaign(first: int, runs: int, data_dir: str | None = None) -> Counter[str]
 
 
 def _compared(drawn: Drawn, run: Training, seen: Counter[str]) -> tuple[bool, int]:
-    held = over_clients(drawn.shares)
+    """Return whether counts were inferred, and how many bounds exclude the truth."""
+    local_data = over_clients(drawn.shares)
     sealed = Data(roles=run.transcript.roles)
-    if set(held) <= set(drawn.who) or not fit(None, run.defense, None, drawn.who, sealed).ok:
+    if set(local_data) <= set(drawn.who) or not fit(None, run.defense, None, drawn.who, sealed).ok:
         return False, 0
-    view = view_of(run, drawn.who, held)
+    view = view_of(run, drawn.who, local_data)
     evidence = evidence_of(view)
     trees = None if evidence is None else first_trees(view, evidence)
     if evidence is None or trees is None:
         return False, 0
     wrong = 0
-    for t, found in enumerate(trees):
-        sources = [(s.counted, (s.name,)) for s in found.sources if s.name in held]
-        others = tuple(n for n in held if n not in drawn.who)
-        for counted, names in (*sources, (found.counted, others)):
-            true = true_counts(drawn, found, t, names, evidence.cuts)
+    for t, tree in enumerate(trees):
+        sources = [(s.counted, (s.name,)) for s in tree.sources if s.name in local_data]
+        remaining = tuple(n for n in local_data if n not in drawn.who)
+        for counted, names in (*sources, (tree.counted, remaining)):
+            true = true_counts(drawn, tree, t, names, evidence.cuts)
             lo, hi = counted.lo[..., :3], counted.hi[..., :3]
             wrong += int(((true < lo) | (true > hi)).any(axis=-1).sum())
-            known = (lo == hi).all(axis=-1)
-            seen["certain"] += int(known.sum())
-            seen["cells"] += known.size
-        likely = found.likely
-        lo, hi = found.leaves
+            is_certain = (lo == hi).all(axis=-1)
+            seen["certain"] += int(is_certain.sum())
+            seen["cells"] += is_certain.size
+        likely = tree.likely
+        lo, hi = tree.leaves
         wrong += int(((likely < lo) | (likely > hi)).sum())
         seen["leaves"] += len(likely)
-        seen["certain leaves"] += int(found.certain.sum())
+        seen["certain leaves"] += int(tree.certain.sum())
         right = (
-            likely == true_counts(drawn, found, t, others, evidence.cuts)[found.tree.leaves, -1, :2]
+            likely
+            == true_counts(drawn, tree, t, remaining, evidence.cuts)[tree.tree.leaves, -1, :2]
         )
         seen["likely leaves"] += int(right.all(axis=1).sum())
     return True, wrong

@@ -1,4 +1,4 @@
-"""What each defense of histograms costs in AUC, and what it leaves of rows to the server."""
+"""Measure the AUC that histogram defenses cost, and the rows that the server still reconstructs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,22 +24,34 @@ from fedtrees.protocols.training import Training, train
 from fedtrees.protocols.views import view_of
 
 CLIENTS, CUTS = 3, "dp-grid-cuts[epsilon=1.0]"
-#: The attack that reads bins, and the same that ignores them.
+#: The attack with bins, and the same attack without them.
 READ, IGNORED = "timberstrike", "timberstrike[most=statistics]"
 
 
 @dataclass(frozen=True)
 class Line:
-    """One defense of the frontier: what is done beside `CUTS`, and how it is trained."""
+    """One defense of the frontier, and how its model is trained.
+
+    Attributes
+    ----------
+    defense : str
+        Defense in addition to `CUTS`.
+    settings : tuple of tuple
+        Parameters of the protocol.
+    random_rows : int
+        Number of random rows that every client adds.
+    protocol : str
+        Another protocol, for models without a first tree to read.
+    """
 
     defense: str
-    settings: tuple[tuple[str, float], ...] = ()  # of the protocol
-    random_rows: int = 0  # that every client adds
-    protocol: str = ""  # another one, which has no first tree to read
+    settings: tuple[tuple[str, float], ...] = ()
+    random_rows: int = 0
+    protocol: str = ""
 
     @property
     def name(self) -> str:
-        """As it stands in tables."""
+        """Name in tables."""
         if self.protocol:
             return f"`{self.protocol}`"
         more = [f"{k}={v}" for k, v in self.settings]
@@ -50,33 +62,77 @@ class Line:
 
 @dataclass(frozen=True)
 class Cost:
-    """One training: AUC on held-out rows, and what the server's attack makes of it (shares)."""
+    """Results of one training.
+
+    Attributes
+    ----------
+    auc : float
+        AUC on test rows.
+    read, ignored : float or None
+        Reconstruction accuracy of the server's attack with and without bins.
+    blind : float or None
+        Reconstruction accuracy of the blind baseline.
+    among : float or None
+        Share of real rows among all reconstructed ones, if clients add random rows.
+    """
 
     auc: float
-    read: float | None = None  # reconstruction accuracy
-    ignored: float | None = None  # the same without bins
+    read: float | None = None
+    ignored: float | None = None
     blind: float | None = None
-    among: float | None = None  # true rows' RA among all rows read, where some are random
+    among: float | None = None
 
 
 def federated(
     data: str, protocol: Spec, defense: str, line: Line, seed: int, data_dir: str | None
 ) -> tuple[Protocol, Composition, Federation, Mapping[str, LocalData]]:
-    """Return what is trained how: protocol, defense, the federation, and what clients train on."""
-    made = register.make("protocol", protocol)
-    setting = Setting.of(DataRef(data), Spec("iid"), CLIENTS, seed, made)
+    """Return the protocol, the defense, the federation, and the training data of clients.
+
+    Parameters
+    ----------
+    data : str
+        Data set.
+    protocol : Spec
+        Protocol with its parameters.
+    defense : str
+        Defenses, joined by ``+``.
+    line : Line
+        Provides the number of random rows.
+    seed : int
+        Seed of the partition.
+    data_dir : str or None
+        Folder of the data sets.
+    """
+    protocol_object = register.make("protocol", protocol)
+    setting = Setting.of(DataRef(data), Spec("iid"), CLIENTS, seed, protocol_object)
     federation = federation_of(setting, data_dir)
-    held = federation.local_data
+    local_data = federation.local_data
     if line.random_rows:
         rng = np.random.default_rng(seed)
-        tables = (h.table for h in held.values())
-        held = over_clients([padded(t, federation.schema, line.random_rows, rng) for t in tables])
+        tables = (h.table for h in local_data.values())
+        local_data = over_clients(
+            [padded(t, federation.schema, line.random_rows, rng) for t in tables]
+        )
     parts = "+".join(p for p in defense.split("+") if p != "none")
-    return made, make_defense(parse_composed([parts])[0]), federation, held
+    return protocol_object, make_defense(parse_composed([parts])[0]), federation, local_data
 
 
 def padded(table: Table, schema: Schema, rows: int, rng: np.random.Generator) -> Table:
-    """Return a client's table with random rows: even in the range of its columns, either label."""
+    """Add random rows to a client's table.
+
+    Values are uniform in the range of their column, and labels are uniform.
+
+    Parameters
+    ----------
+    table : Table
+        Rows of the client.
+    schema : Schema
+        Marks categorical columns.
+    rows : int
+        Number of random rows.
+    rng : numpy.random.Generator
+        Randomness of the rows.
+    """
     low, high = np.nanmin(table.X, axis=0), np.nanmax(table.X, axis=0)
     X = rng.uniform(low, high + schema.categorical, (rows, len(low)))
     X = np.where(schema.categorical, np.minimum(np.floor(X), high), X)
@@ -89,34 +145,41 @@ def cost(
     """Train ten trees under a secure sum; with ``rows``, let the server read them."""
     plain = Spec("fedtree-hist", {"trees": 10, "max_depth": 4, **dict(line.settings), **settings})
     protocol = parse_grid(line.protocol)[0] if line.protocol else plain
-    given = f"secure-sum+{CUTS}+{line.defense}"
-    made, guard, federation, held = federated(data, protocol, given, line, seed, data_dir)
-    run = train(made, held, federation.schema, defense=guard, seed=seed, noise_from="seed")
+    defenses = f"secure-sum+{CUTS}+{line.defense}"
+    instance, guard, federation, local_data = federated(
+        data, protocol, defenses, line, seed, data_dir
+    )
+    run = train(
+        instance, local_data, federation.schema, defense=guard, seed=seed, noise_from="seed"
+    )
     auc = utility_scores(federation.test.y, run.predict(federation.test.X))["auc"]
     assert auc is not None
     if not rows:
         return Cost(auc)
     case = federation.case(run.transcript.roles, ("server",), seed, "server", run)
-    read, among = _attacked(run, held, case, READ, seed)
-    ignored, _ = _attacked(run, held, case, IGNORED, seed)
+    read, among = _attacked(run, local_data, case, READ, seed)
+    ignored, _ = _attacked(run, local_data, case, IGNORED, seed)
     return Cost(auc, read, ignored, _blind(case), among if line.random_rows else None)
 
 
 def _attacked(
     run: Training, held: Mapping[str, LocalData], case: Case, name: str, seed: int
 ) -> tuple[float, float]:
-    """Return the RA of an attack by the server: of as many rows as are true, and of all it read."""
+    """Return two accuracies of an attack by the server.
+
+    The first compares as many rows as are true. The second compares all reconstructed rows.
+    """
     attack = register.make("attack", parse_grid(name)[0])
     guess = attack.run(view_of(run, ("server",), held), np.random.default_rng(seed))
     scores = {r["metric"]: r["value"] for r in score_guess(attack.name, guess, case, None)}
     table, true = guess.first(Records).table, case.victims_rows
     assert true is not None
-    among = score_records(table, true, case.schema, most=max(len(table), len(true))).ra
+    among = score_records(table, true, case.schema, limit=max(len(table), len(true))).ra
     return scores["ra"], among
 
 
 def _blind(case: Case) -> float:
-    """Return the RA of the best guess of who saw nothing."""
+    """Return the reconstruction accuracy of the blind baseline."""
     metric = RecordMetric()
     truth = metric.truth(case)
     assert truth is not None

@@ -1,4 +1,4 @@
-"""Leaves of a first tree whose counts are read back from sums of one, two and three clients."""
+"""Measure how many leaf counts of a first tree follow from sums of one, two and three clients."""
 
 from dataclasses import dataclass
 
@@ -17,49 +17,86 @@ from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import Cuts, bin_rows
 
-#: Whose sums: of how many clients without the adversary's own.
+#: Number of clients in a sum, without the clients of the adversary, by its name.
 SUMS = {"one client": 1, "a client of its sum": 2, "the secure sum": 3}
 
 
 @dataclass(frozen=True)
 class Read:
-    """Shares of the leaves of a first tree: with certain counts, and with likely ones right."""
+    """Shares of the leaves of a first tree.
+
+    Attributes
+    ----------
+    certain : float
+        Leaves with certain and correct counts.
+    likely : float
+        Leaves whose most probable counts are correct.
+    wrong : int
+        Number of leaves whose certain counts are wrong.
+    """
 
     certain: float
     likely: float
-    wrong: int  # certain counts that are wrong
+    wrong: int
 
 
 def read(data: str, line: Line, seed: int, data_dir: str | None) -> list[Read]:
-    """Read one first tree from sums of one, two and three clients, in the order of `SUMS`.
+    """Infer the counts of a first tree from sums of one, two and three clients.
 
-    The server without a secure sum reads each client's sums (means over clients), a client of
-    `nvflare-hist` the others' together, and the server under a secure sum all of them. Truth is
-    what training sent to a leaf, without the random rows that clients add.
+    The server without a secure sum sees the sums of each client (the result is a mean over
+    clients). A client of `nvflare-hist` sees the joint sums of the remaining clients. The server
+    under a secure sum sees the sums of all clients. The truth are the rows that the training sent
+    to a leaf, without random rows that clients add.
+
+    Parameters
+    ----------
+    data : str
+        Data set.
+    line : Line
+        Defense and parameters.
+    seed : int
+        Seed of the run.
+    data_dir : str or None
+        Folder of the data sets.
+
+    Returns
+    -------
+    shares : list of Read
+        In the order of `SUMS`.
     """
     protocol = Spec("nvflare-hist", {"trees": 1, "max_depth": 4, **dict(line.settings)})
-    found = []
+    shares = []
     for parts in ("", "+secure-sum"):
-        given = f"{CUTS}+{line.defense}{parts}"
-        made, guard, federation, held = federated(data, protocol, given, line, seed, data_dir)
-        run = train(made, held, federation.schema, defense=guard, seed=seed, noise_from="seed")
-        for who in ("server",) if parts else ("server", "client-0"):
-            view = view_of(run, (who,), held)
+        defenses = f"{CUTS}+{line.defense}{parts}"
+        protocol_object, guard, federation, local_data = federated(
+            data, protocol, defenses, line, seed, data_dir
+        )
+        run = train(
+            protocol_object,
+            local_data,
+            federation.schema,
+            defense=guard,
+            seed=seed,
+            noise_from="seed",
+        )
+        for adversary in ("server",) if parts else ("server", "client-0"):
+            view = view_of(run, (adversary,), local_data)
             evidence = evidence_of(view)
             trees = None if evidence is None else first_trees(view, evidence)
             if evidence is None or evidence.cuts is None or not trees:
-                found.append(Read(0.0, 0.0, 0))
+                shares.append(Read(0.0, 0.0, 0))
                 continue
             tables = {
-                name: (federation.local_data[name].table, held[name].table)
-                for name in held
-                if name != who
+                name: (federation.local_data[name].table, local_data[name].table)
+                for name in local_data
+                if name != adversary
             }
-            found.append(_scored(trees[0], tables, evidence.cuts))
-    return found
+            shares.append(_scored(trees[0], tables, evidence.cuts))
+    return shares
 
 
 def _scored(tree: FirstTree, tables: dict[str, tuple[Table, Table]], cuts: Cuts) -> Read:
+    """Return the mean shares over the sources of sums."""
     parts = []
     for source in tree.sources:
         names = [source.name] if source.name in tables else list(tables)
@@ -80,19 +117,20 @@ def _against(
     real: NDArray[np.int64],
     used: NDArray[np.int64],
 ) -> tuple[float, float, int]:
+    """Compare the counts of one source with the real rows and with the rows in training."""
     leaves = tree.tree.leaves
     lo, hi = (end[leaves] for end in counted.nodes)
-    known = (lo == hi).all(axis=1)
-    wrong = known & (lo != used[leaves]).any(axis=1)
-    certain = known & (lo == real[leaves]).all(axis=1)
+    is_certain = (lo == hi).all(axis=1)
+    wrong = is_certain & (lo != used[leaves]).any(axis=1)
+    certain = is_certain & (lo == real[leaves]).all(axis=1)
     right = (guess[leaves] == real[leaves]).all(axis=1)
     return float(certain.mean()), float(right.mean()), int(wrong.sum())
 
 
 def _true(tree: FirstTree, cuts: Cuts, rows: Table) -> NDArray[np.int64]:
-    """Count the rows of either class that training sent to every node, int64 (n_nodes, 2)."""
+    """Count the rows of either class that reached each node, int64 (n_nodes, 2)."""
     counts = np.zeros((len(tree.tree), 2), dtype=np.int64)
     bins = bin_rows(rows.X, cuts).codes.astype(np.int64)
-    for node, mine in members(tree.tree, cuts, bins):
-        counts[node] = np.bincount(rows.y[mine], minlength=2)
+    for node, rows_of_node in members(tree.tree, cuts, bins):
+        counts[node] = np.bincount(rows.y[rows_of_node], minlength=2)
     return counts

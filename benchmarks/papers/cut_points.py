@@ -1,4 +1,8 @@
-"""`python -m fedtrees.benchmarks.papers.cut_points --data-dir FOLDER`: run and print the tables."""
+"""Compare defenses of cut points.
+
+``python -m fedtrees.benchmarks.papers.cut_points --data-dir FOLDER`` runs the suite and prints the
+table.
+"""
 
 from collections.abc import Mapping
 from itertools import product
@@ -17,7 +21,7 @@ from fedtrees.benchmarks.papers.study import (
     trained,
 )
 from fedtrees.core.transcript import Transcript
-from fedtrees.messages.cuts import CUT_MESSAGES, GridRequest
+from fedtrees.messages.horizontal import CUT_MESSAGES, GridRequest
 from fedtrees.report.rows import load_rows
 from fedtrees.trees.grid import count_cells
 
@@ -30,69 +34,84 @@ Sums = Mapping[tuple[str, str], float]
 
 
 def table(rows: Any, sums: Sums) -> Table:
-    """Return what every way to settle cut points costs and leaves to read, table by table.
+    """Tabulate the cost and the leakage of every way to determine cut points.
 
-    `rows`: DataFrame. Of the run.
-    `sums`: Share of values that exact sums tell the server.
+    Parameters
+    ----------
+    rows : DataFrame
+        Results of the run.
+    sums : mapping
+        Share of values that the server infers from exact sums, by data set and defense.
     """
-    here = rows[rows["stage"].isin(("train", "attack")) & (rows["status"] == "ok")]
-    datasets = list(dict.fromkeys(here["dataset"]))
+    selected = rows[rows["stage"].isin(("train", "attack")) & (rows["status"] == "ok")]
+    datasets = list(dict.fromkeys(selected["dataset"]))
     lines = []
-    for spec in dict.fromkeys(here["defense_spec"]):
-        cells = [_cells(here, data, spec, sums) for data in datasets]
-        lines.append([f"`{spec}`", *(" / ".join(of) for of in zip(*cells, strict=True))])
-    title = f"{' / '.join(datasets)}: means over {here['seed'].nunique()} seeds; percent"
+    for spec in dict.fromkeys(selected["defense_spec"]):
+        cells = [_cells(selected, data, spec, sums) for data in datasets]
+        lines.append(
+            [
+                f"`{spec}`",
+                *(" / ".join(cells_of_column) for cells_of_column in zip(*cells, strict=True)),
+            ]
+        )
+    title = f"{' / '.join(datasets)}: means over {selected['seed'].nunique()} seeds; percent"
     return title, _COLUMNS, lines
 
 
 def _cells(rows: Any, data: str, spec: str, sums: Sums) -> list[str]:
+    """Return the cells of one data set and defense."""
     part = rows[(rows["dataset"] == data) & (rows["defense_spec"] == spec)]
     if part.empty:
         return [""] * (len(_COLUMNS) - 1)
-    value = {metric: of["value"] for metric, of in part.groupby("metric")}
+    value = {metric: group["value"] for metric, group in part.groupby("metric")}
     attacked = part[part["stage"] == "attack"]
-    best = {m: of.groupby("seed")["value"].max() for m, of in attacked.groupby("metric")}
-    told = sums.get((data, spec))
-    of_cuts = part["metric"].isin(_BYTES) & part["part"].isin([t.__name__ for t in CUT_MESSAGES])
-    kilobytes = part.loc[of_cuts, "value"].sum() / part["seed"].nunique() / 1000
+    best = {m: group.groupby("seed")["value"].max() for m, group in attacked.groupby("metric")}
+    share = sums.get((data, spec))
+    is_cut_message = part["metric"].isin(_BYTES) & part["part"].isin(
+        [t.__name__ for t in CUT_MESSAGES]
+    )
+    kilobytes = part.loc[is_cut_message, "value"].sum() / part["seed"].nunique() / 1000
     return [
         f"{value['auc'].mean():.3f}",
         f"{kilobytes:,.0f}",
         _share(best.get("column_values")),
-        "-" if told is None else f"{100 * told:.0f}",
+        "-" if share is None else f"{100 * share:.0f}",
         *(_share(best.get(m)) for m in ("returned_right", "exact_rows", "bit_exact_rows")),
     ]
 
 
 def _share(values: Any) -> str:
+    """Format the mean of shares in percent."""
     return "-" if values is None or values.isna().all() else f"{100 * values.mean():.0f}"
 
 
 def told_by_sums(transcript: Transcript, X: NDArray[np.float32]) -> float:
-    """Return the share of all values that exact sums on the last grid tell whoever opens them.
+    """Return the share of values that the server infers from exact sums on the last grid.
 
-    A cell tells its rows' value, though not whose it is, where it holds a single number that is
-    written with as many decimal places as the column's values are.
+    A cell shows the value of its rows, but not their identity, if it contains a single number with
+    as many decimal places as the column has. For example, a cell from 4.95 to 5.04 of a column with
+    one decimal place contains only 5.0.
     """
     grid = [d.message for d in transcript if isinstance(d.message, GridRequest)][-1]
-    told = 0
+    n_inferred = 0
     for f, borders in enumerate(np.split(grid.borders, grid.offsets[1:-1])):
         column = X[:, f][~np.isnan(X[:, f])].astype(np.float64)
-        exact = (np.float32(np.round(column, k)) == np.float32(column) for k in range(8))
-        places = next((k for k, fits in enumerate(exact) if fits.all()), None)
+        is_exact = (np.float32(np.round(column, k)) == np.float32(column) for k in range(8))
+        places = next((k for k, fits in enumerate(is_exact) if fits.all()), None)
         if places is None or not len(borders):
             continue
         near = np.floor(borders.astype(np.float64) * 10**places)[:, None] + np.arange(-1, 3)
         above = (near / 10**places).astype(np.float32) >= borders[:, None]
-        first = near[np.arange(len(near)), above.argmax(axis=1)]  # number from every border on
-        alone = np.concatenate([[False], np.diff(first) == 1, [False]])
-        told += int(count_cells(X[:, [f]], [borders])[alone].sum())
-    return told / int((~np.isnan(X)).sum())
+        # The first number with that many decimal places in each cell.
+        first = near[np.arange(len(near)), above.argmax(axis=1)]
+        is_single = np.concatenate([[False], np.diff(first) == 1, [False]])
+        n_inferred += int(count_cells(X[:, [f]], [borders])[is_single].sum())
+    return n_inferred / int((~np.isnan(X)).sum())
 
 
 def all_sums(suite: Suite, data_dir: str | None) -> Sums:
-    """Return what the sums that `grid-cuts` opens tell the server, means over seeds."""
-    found = {}
+    """Return the shares of `told_by_sums` for every `grid-cuts` defense, as means over seeds."""
+    mean_shares = {}
     for grid in suite.grids:
         specs = [str(d) for d in grid.defenses if str(d).startswith("grid-cuts")]
         for data, spec in product(grid.data, specs):
@@ -101,10 +120,10 @@ def all_sums(suite: Suite, data_dir: str | None) -> Sums:
                 run, federation, _ = trained(
                     data.name, grid.protocols[0], 5, seed, data_dir, defense=spec
                 )
-                X = np.concatenate([held.X for held in federation.local_data.values()])
+                X = np.concatenate([local_data.X for local_data in federation.local_data.values()])
                 shares.append(told_by_sums(run.transcript, X))
-            found[data.name, spec] = mean(shares)
-    return found
+            mean_shares[data.name, spec] = mean(shares)
+    return mean_shares
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""`python -m fedtrees.benchmarks.papers.draft_dp --reference FOLDER`: beside the published errors.
+"""Compare attacks on noisy forests with the errors of Gorgé et al. (2025).
 
-The folder holds ``dp_forests.npz``, the forests of Gorgé et al. (2025) rebuilt from their seeds,
-and ``draftdp_*.csv``, their errors. Rows are the first N of COMPAS and Adult, as theirs; noise is
-theirs too. ``--table`` takes one of the tables alone, ``--figure FILE`` draws error against time.
+``python -m fedtrees.benchmarks.papers.draft_dp --reference FOLDER`` prints all tables. The folder
+contains ``dp_forests.npz``, the forests of the paper rebuilt from their seeds, and
+``draftdp_*.csv`` with the published errors. Rows are the first N of COMPAS and Adult, and the noise
+is also that of the paper. ``--table`` selects one table, and ``--figure FILE`` draws the error
+against time.
 """
 
 import argparse
@@ -14,7 +16,7 @@ from statistics import mean
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.forests.noise import Noise
+from fedtrees.attacks.forests.likelihoods import Noise
 from fedtrees.attacks.forests.posterior import Answer, Question, annealed
 from fedtrees.benchmarks.papers.draft_dp_anytime import anytime, draw
 from fedtrees.benchmarks.papers.draft_dp_informed import informed
@@ -33,27 +35,28 @@ from fedtrees.benchmarks.papers.draft_dp_study import (
 from fedtrees.benchmarks.papers.study import markdown
 from fedtrees.core.schema import Table
 from fedtrees.guessing.told import nearest_guesses
-from fedtrees.metrics.row_errors import row_errors
+from fedtrees.metrics.rows import row_errors
 
 EPSILONS = ("1", "5", "10", "20", "30")
-#: Trees and depths whose leaks are compared, each on forests and rows drawn here.
+#: Numbers of trees and depths that are compared, on forests and rows drawn here.
 SHAPES = tuple((trees, depth) for trees in (1, 5, 10, 30) for depth in (5, 7))
-#: Attributes that are told, by table; COMPAS has 7 and Adult 14, a one-hot group being one.
+#: Number of known attributes by table. COMPAS has 7 attributes and Adult 14, if each one-hot group
+#: is counted once.
 TOLD = {"compas": (0, 2, 4, 6), "adult": (0, 4, 8, 12)}
 
 
 def targets(study: Study) -> Iterator[Part]:
-    """Yield the errors of 100 rows."""
+    """Yield the errors for 100 rows."""
     lines = []
     for name in TABLES:
         for epsilon in EPSILONS:
-            theirs = f"{study.published('reference', name, 100, epsilon):.3f}"
-            lines.append(line_of(runs(study, name, 100, epsilon), name, epsilon, theirs))
+            published_error = f"{study.published('reference', name, 100, epsilon):.3f}"
+            lines.append(line_of(runs(study, name, 100, epsilon), name, epsilon, published_error))
     yield "Posterior", ("table", "epsilon", "published", *SCORES), lines
 
 
 def many_rows(study: Study) -> Iterator[Part]:
-    """Yield the errors of 500 rows."""
+    """Yield the errors for 500 rows."""
     lines = [
         line_of(
             runs(study, name, 500, "5"), name,
@@ -65,7 +68,7 @@ def many_rows(study: Study) -> Iterator[Part]:
 
 
 def most_likely(study: Study) -> Iterator[Part]:
-    """Yield errors of the most likely table, annealed, by their objective."""
+    """Yield the errors of the most probable table, found by annealing, for an L1 objective."""
 
     def l1(question: Question, rng: np.random.Generator) -> Answer:
         return annealed(replace(question, noise=Noise("geometric", question.noise.scale)), rng)
@@ -81,7 +84,7 @@ def most_likely(study: Study) -> Iterator[Part]:
 
 
 def unknown_rows(study: Study) -> Iterator[Part]:
-    """Yield errors where the number of rows is not told."""
+    """Yield the errors if the number of rows is not known."""
     lines = [
         line_of(
             runs(study, name, 100, epsilon, known=False), name, epsilon,
@@ -93,25 +96,29 @@ def unknown_rows(study: Study) -> Iterator[Part]:
 
 
 def attributes(study: Study) -> Iterator[Part]:
-    """Yield errors of the attributes that are not told, by how many of each row are."""
+    """Yield the errors of unknown attributes, by the number of known ones."""
     lines = []
     for name in TABLES:
         truth, coded = study.table(name)[0].take(np.arange(100)), variables(study.table(name)[1])
         rows = coded.encode(truth.X)
         for count in TOLD[name]:
-            found, blind = [], []
+            results, blind = [], []
             for seed in range(study.seeds):
-                drawn = np.random.default_rng(seed).permutation(len(coded))[:count].tolist()
+                known_groups = np.random.default_rng(seed).permutation(len(coded))[:count].tolist()
                 question = Question(
                     study.forest(name, 100, "5", seed), Noise.of("truncated-laplace", 5.0, 10), 100,
-                    known={g: rows[:, g] for g in drawn},
+                    known={g: rows[:, g] for g in known_groups},
                 )  # fmt: skip
-                told = np.sort([c for g in drawn for c in coded.columns[g]]).astype(np.int64)
-                found.append(run(question, truth, seed, told=told.tolist()))
-                blind.append(_by_other_rows(study, name, truth, told, seed))
-            theirs = study.published("partial", name, 100, "5", known_attributes=str(count))
-            labels = (name, str(count), f"{theirs:.3f}", f"{mean(blind):.3f}")
-            lines.append(line_of(found, *labels))
+                known_columns = np.sort([c for g in known_groups for c in coded.columns[g]]).astype(
+                    np.int64
+                )
+                results.append(run(question, truth, seed, told=known_columns.tolist()))
+                blind.append(_by_other_rows(study, name, truth, known_columns, seed))
+            published_error = study.published(
+                "partial", name, 100, "5", known_attributes=str(count)
+            )
+            labels = (name, str(count), f"{published_error:.3f}", f"{mean(blind):.3f}")
+            lines.append(line_of(results, *labels))
     header = ("table", "told", "published", "by other rows", *SCORES)
     yield "Attributes told, epsilon 5", header, lines
 
@@ -119,16 +126,16 @@ def attributes(study: Study) -> Iterator[Part]:
 def _by_other_rows(
     study: Study, name: str, truth: Table, told: NDArray[np.int64], seed: int
 ) -> float:
-    """Return the error of who has other rows of the table, the same columns told, no forest."""
+    """Return the error without a forest, if other rows of the table are known."""
     (table, schema), rng = study.table(name), np.random.default_rng(seed)
     rest = table.take(np.arange(len(truth), len(table)))
-    exact, every = np.zeros(truth.X.shape[1] + 1), np.ones(len(truth), dtype=bool)
+    exact, all_rows = np.zeros(truth.X.shape[1] + 1), np.ones(len(truth), dtype=bool)
     guesses = nearest_guesses(rest, schema, told, truth.X[:, told], exact, rng).values()
-    return min(row_errors(guess, truth, every, told.tolist()).mean for guess in guesses)
+    return min(row_errors(guess, truth, all_rows, told.tolist()).mean for guess in guesses)
 
 
 def references(study: Study) -> Iterator[Part]:
-    """Yield what is guessed without any forest; all but the first know the distribution."""
+    """Yield the errors of guesses without a forest. All but the first know the distribution."""
     lines = []
     for name in TABLES:
         table, schema = study.table(name)
@@ -138,34 +145,38 @@ def references(study: Study) -> Iterator[Part]:
         for seed in range(20):
             rng = np.random.default_rng(seed)
             uniform = np.stack([rng.integers(0, r, 100) for r in coded.sizes], axis=1)
-            held = coded.encode(truth.X)
-            marginal = np.stack([rng.choice(column, 100) for column in held.T], axis=1)
+            codes = coded.encode(truth.X)
+            marginal = np.stack([rng.choice(column, 100) for column in codes.T], axis=1)
             fresh = rest.X[rng.choice(len(rest), 100, replace=False)]
-            common = [np.bincount(column).argmax() for column in held.T]
+            common = [np.bincount(column).argmax() for column in codes.T]
             majority = coded.decode(np.repeat(np.array([common]), 100, axis=0))
-            for what, X in (
+            for guess_name, X in (
                 ("random", coded.decode(uniform)), ("fresh sample", fresh),
                 ("marginals", coded.decode(marginal)), ("majority row", majority),
             ):  # fmt: skip
                 guess = Table(X, np.zeros(100, dtype=np.int64))
                 scored = row_errors(guess, truth, np.ones(100, dtype=bool))
-                parts.setdefault(what, []).append(scored.mean)
+                parts.setdefault(guess_name, []).append(scored.mean)
         lines.append([name, *(f"{mean(values):.3f}" for values in parts.values())])
     yield "Without a forest", ("table", *parts), lines
 
 
 def shapes(study: Study) -> Iterator[Part]:
-    """Yield errors by trees and depth at equal epsilon, on forests and rows drawn here."""
+    """Yield the errors by number of trees and depth at equal epsilon, on forests drawn here."""
     lines = []
     for epsilon in ("5", "30"):
         for name in TABLES:
             for trees, depth in SHAPES:
-                found = [
+                results = [
                     own_run(study, name, trees, depth, float(epsilon), seed)
                     for seed in range(study.seeds)
                 ]
-                theirs = f"{study.published('reference', name, 100, epsilon, trees, depth):.3f}"
-                lines.append(line_of(found, name, epsilon, str(trees), str(depth), theirs))
+                published_error = (
+                    f"{study.published('reference', name, 100, epsilon, trees, depth):.3f}"
+                )
+                lines.append(
+                    line_of(results, name, epsilon, str(trees), str(depth), published_error)
+                )
     yield "Trees and depth", ("table", "epsilon", "trees", "depth", "published", *SCORES), lines
 
 
@@ -187,12 +198,12 @@ def main() -> None:
     options = parser.parse_args()
     study = Study(options.reference, options.data_dir, 1 if options.fast else 5)
     for part in options.table or PARTS:
-        found = []
+        tables = []
         for title, header, lines in PARTS[part](study):
             print(f"{title}\n\n{markdown(header, lines)}\n", flush=True)
-            found.append(lines)
+            tables.append(lines)
         if part == "anytime" and options.figure:
-            draw(*found).savefig(options.figure)
+            draw(*tables).savefig(options.figure)
 
 
 if __name__ == "__main__":

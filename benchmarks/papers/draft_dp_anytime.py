@@ -1,4 +1,4 @@
-"""Error of `draft-dp` against time, beside the published solver's: a table and its figure."""
+"""Error of `draft-dp` over time, compared with the published solver: a table and its figure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fedtrees.report import paper, style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Shares of the usual moves of the anytime table.
+#: Shares of the default number of moves in the anytime table.
 EFFORTS = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
-#: When the published errors of that table were noted, wall seconds on 16 threads.
+#: Wall-clock seconds on 16 threads at which the published errors were recorded.
 THEIR_SECONDS = ("60", "120", "600", "7200")
 
 
 def anytime(study: Study) -> Iterator[Part]:
-    """Yield errors against CPU seconds, each effort a run of its own."""
+    """Yield the errors over CPU seconds. Each effort is a separate run."""
     lines = []
     for name in TABLES:
         for effort in EFFORTS:
@@ -34,7 +34,7 @@ def anytime(study: Study) -> Iterator[Part]:
             lines.append(line_of(runs(study, name, 100, "5", some), name))
     yield "Error against time, epsilon 5", ("table", *SCORES), lines
     seconds = THEIR_SECONDS
-    theirs = [
+    published_lines = [
         [
             name,
             *(
@@ -44,11 +44,11 @@ def anytime(study: Study) -> Iterator[Part]:
         ]
         for name in TABLES
     ]
-    yield "Published, 16 threads", ("table", *(f"{s} s" for s in seconds)), theirs
+    yield "Published, 16 threads", ("table", *(f"{s} s" for s in seconds)), published_lines
 
 
 def draw(ours: list[list[str]], theirs: list[list[str]]) -> Figure:
-    """Draw the tables of `anytime`: error against seconds, a panel per table."""
+    """Draw the tables of `anytime`: error over seconds, with one panel per table."""
     import matplotlib
     from matplotlib.figure import Figure
 

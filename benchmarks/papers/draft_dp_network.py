@@ -1,7 +1,7 @@
-"""A network that guesses the one row that is missing from its counts in a forest's leaves.
+"""Baseline that reconstructs one missing row with a neural network.
 
-The reconstructor network (RecoNN) of Balle, Cherubin and Hayes (2022) as Gorgé et al. (2025,
-Appendix G) fit it to noisy forests. It needs torch, the extra ``neural``.
+The reconstructor network (RecoNN) of Balle, Cherubin and Hayes (2022), as Gorgé et al. (2025,
+Appendix G) fit it to noisy forests. It requires torch, the extra ``neural``.
 """
 
 from collections.abc import Callable
@@ -15,39 +15,56 @@ from fedtrees.core.schema import Table
 from fedtrees.neural.training import torch_module
 from fedtrees.privacy.mechanisms import truncated_laplace
 
-#: Shadow forests, how often each is seen, how many at once, and widths of hidden layers: theirs.
+#: Number of shadow forests, epochs, batch size and widths of hidden layers, as in the paper.
 SHADOWS, EPOCHS, BATCH, HIDDEN = 1600, 5, 32, (1024, 512, 256)
-#: Step and decay of the optimiser, AdamW: theirs.
+#: Learning rate and weight decay of AdamW, as in the paper.
 RATE, DECAY = 1e-3, 1e-4
 
 Reader = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
 
 def trained(forest: NoisyForest, shadow: Table, epsilon: float, seed: int) -> Reader:
-    """Train a network on shadow forests; return what it makes of counts less those of known rows.
+    """Train a network on shadow forests.
 
-    A shadow forest has the tests of the attacked one, and the known rows: less these, its counts
-    are those of one fresh row, and fresh noise.
+    A shadow forest has the splits of the attacked one and contains the known rows. After these are
+    subtracted, its counts are those of one fresh row with fresh noise.
 
-    `shadow`: Rows of zeros and ones that no forest was trained on.
+    Parameters
+    ----------
+    forest : NoisyForest
+        The attacked forest.
+    shadow : Table
+        Binary rows on which no forest was trained.
+    epsilon : float
+        Privacy budget of the forest.
+    seed : int
+        Seed of the training.
 
-    Raises `UsageError`: without torch.
+    Returns
+    -------
+    read : callable
+        Maps counts without those of known rows to binary rows.
+
+    Raises
+    ------
+    UsageError
+        If torch is not installed.
 
     Notes
     -----
-    Counts below 0 are read as 0, as theirs are.
+    Counts below 0 are replaced by 0, as in the paper.
     """
     torch, rng = torch_module(), np.random.default_rng(seed)
     rows = shadow.take(rng.integers(0, len(shadow), SHADOWS))
     leaf, trees = forest.route(forest.variables.encode(rows.X)), len(forest.noisy)
-    seen = truncated_laplace(trees / epsilon, (SHADOWS, *forest.noisy.shape), rng)
-    each, tree = np.arange(SHADOWS)[:, None], np.arange(trees)[None, :]
-    seen[each, tree, leaf, rows.y[:, None]] += 1
+    noisy_counts = truncated_laplace(trees / epsilon, (SHADOWS, *forest.noisy.shape), rng)
+    forest_number, tree = np.arange(SHADOWS)[:, None], np.arange(trees)[None, :]
+    noisy_counts[forest_number, tree, leaf, rows.y[:, None]] += 1
 
     def inputs(counts: NDArray[np.int64]) -> NDArray[np.float32]:
         return np.maximum(counts, 0).reshape(len(counts), -1).astype(np.float32)
 
-    X, y = torch.from_numpy(inputs(seen)), torch.from_numpy(rows.X.copy())
+    X, y = torch.from_numpy(inputs(noisy_counts)), torch.from_numpy(rows.X.copy())
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         layers = []

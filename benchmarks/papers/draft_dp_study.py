@@ -1,4 +1,4 @@
-"""What Gorgé et al. (2025) published: forests, noise and errors; and reconstructions scored so."""
+"""Load the forests and errors of Gorgé et al. (2025), and score reconstructions like the paper."""
 
 import csv
 from collections.abc import Callable, Sequence
@@ -9,18 +9,17 @@ from time import process_time
 
 import numpy as np
 
-from fedtrees.attacks.forests.noise import Noise
+from fedtrees.attacks.forests.likelihoods import Noise
 from fedtrees.attacks.forests.posterior import Answer, Question, posterior
-from fedtrees.attacks.forests.structure import NoisyForest
-from fedtrees.attacks.forests.variables import Variables
+from fedtrees.attacks.forests.structure import NoisyForest, Variables
 from fedtrees.core.schema import Schema, Table
 from fedtrees.data.catalogue import load
-from fedtrees.metrics.row_errors import row_errors
+from fedtrees.metrics.rows import row_errors
 from fedtrees.privacy.mechanisms import truncated_laplace
 from fedtrees.trees.forest.random_decision import draw_splits
 
 TABLES = ("compas", "adult")
-#: Title, header, lines.
+#: A table: title, header and lines.
 Part = tuple[str, tuple[str, ...], list[list[str]]]
 
 
@@ -28,7 +27,14 @@ Part = tuple[str, tuple[str, ...], list[list[str]]]
 class Study:
     """The published forests and errors.
 
-    `seeds`: How many of the five.
+    Attributes
+    ----------
+    folder : Path
+        Folder of the published files.
+    data_dir : str or None
+        Folder of the data sets.
+    seeds : int
+        Number of seeds that are used, of five.
     """
 
     folder: Path
@@ -36,17 +42,29 @@ class Study:
     seeds: int
 
     def table(self, name: str) -> tuple[Table, Schema]:
-        """Return all rows, and the schema with the one-hot groups that the study knows.
+        """Return all rows, and the schema with the one-hot groups that the paper uses.
 
-        It knows of Adult's columns that exactly one of the education ones is 1, and nothing of
-        those of which all may be 0.
+        For Adult, these are groups of which exactly one column is 1. The paper does not use groups
+        in which all columns may be 0.
         """
         data = load(f"{name}-binary", self.data_dir)
         groups = tuple(g for g in data.schema.groups if not g.empty)
         return data.table, replace(data.schema, groups=groups)
 
     def forest(self, name: str, n: int, epsilon: str, seed: int) -> NoisyForest:
-        """Return a published forest."""
+        """Return a published forest.
+
+        Parameters
+        ----------
+        name : str
+            Data set.
+        n : int
+            Number of rows.
+        epsilon : str
+            Privacy budget.
+        seed : int
+            Seed of the forest.
+        """
         key = f"{name}|{n}|10|5|{epsilon}|{seed}"
         with np.load(self.folder / "dp_forests.npz") as arrays:
             feature, noisy = arrays[f"{key}|feature"], arrays[f"{key}|noisy"]
@@ -56,17 +74,41 @@ class Study:
         self, file: str, name: str, n: int, epsilon: str, trees: int = 10, depth: int = 5,
         score: str = "error", **only: str,
     ) -> float:  # fmt: skip
-        """Return their mean error, NaN where there is none; `only` of lines with such cells."""
-        wanted = {"dataset": name, "n": str(n), "n_trees": str(trees), "depth": str(depth), **only}
+        """Return the published mean error, NaN if there is none.
+
+        Parameters
+        ----------
+        file : str
+            Suffix of the file name.
+        name : str
+            Data set.
+        n : int
+            Number of rows.
+        epsilon : str
+            Privacy budget.
+        trees, depth : int
+            Size of the forest.
+        score : str
+            Column of the file.
+        **only : str
+            Further columns and the values that a line must have.
+        """
+        required = {
+            "dataset": name,
+            "n": str(n),
+            "n_trees": str(trees),
+            "depth": str(depth),
+            **only,
+        }
         with (self.folder / f"draftdp_{file}.csv").open(newline="") as lines:
-            found = [
+            scores = [
                 float(line[score])
                 for line in csv.DictReader(lines)
-                if all(line[k] == v for k, v in wanted.items())
+                if all(line[k] == v for k, v in required.items())
                 and float(line["eps"]) == float(epsilon)
                 and line[score]
             ]
-        return mean(found) if found else float("nan")
+        return mean(scores) if scores else float("nan")
 
 
 def variables(schema: Schema) -> Variables:
@@ -76,7 +118,19 @@ def variables(schema: Schema) -> Variables:
 
 @dataclass(frozen=True)
 class Run:
-    """One reconstruction: its error, share of exact rows, worst row and CPU seconds."""
+    """Result of one reconstruction.
+
+    Attributes
+    ----------
+    error : float
+        Mean share of wrong attributes.
+    right : float
+        Share of rows that are exact.
+    worst : float
+        Error of the worst row.
+    seconds : float
+        CPU seconds.
+    """
 
     error: float
     right: float
@@ -90,7 +144,21 @@ Solve = Callable[[Question, np.random.Generator], Answer]
 def run(
     question: Question, truth: Table, seed: int, solve: Solve = posterior, told: Sequence[int] = ()
 ) -> Run:
-    """Reconstruct, and score as the study does, but for columns that were told."""
+    """Reconstruct rows and score them as the paper does, except for known columns.
+
+    Parameters
+    ----------
+    question : Question
+        The forest and what is known about it.
+    truth : Table
+        True rows.
+    seed : int
+        Seed of the reconstruction.
+    solve : callable
+        Algorithm.
+    told : sequence of int
+        Columns that are known and not scored.
+    """
     begin = process_time()
     answer = solve(question, np.random.default_rng(seed))
     spent = process_time() - begin
@@ -101,7 +169,7 @@ def run(
 
 
 def _resized(guess: Table, n: int, seed: int) -> Table:
-    """Return a guess of n rows: some of its own, or some of them twice, as the study does."""
+    """Return n rows: a subset of the guess, or the guess with repeated rows, as in the paper."""
     rng = np.random.default_rng(seed)
     if len(guess) >= n:
         return guess.take(np.sort(rng.permutation(len(guess))[:n]))
@@ -113,18 +181,35 @@ def _resized(guess: Table, n: int, seed: int) -> Table:
 def runs(
     study: Study, name: str, n: int, epsilon: str, solve: Solve = posterior, known: bool = True
 ) -> list[Run]:
-    """Reconstruct from the published forests of one setting."""
+    """Reconstruct rows from the published forests of one setting.
+
+    Parameters
+    ----------
+    study : Study
+        Published forests.
+    name : str
+        Data set.
+    n : int
+        Number of rows.
+    epsilon : str
+        Privacy budget.
+    solve : callable
+        Algorithm.
+    known : bool
+        Whether the number of rows is known. If not, it is estimated.
+    """
     truth = study.table(name)[0].take(np.arange(n))
-    found = []
+    results = []
     for seed in range(study.seeds):
         forest = study.forest(name, n, epsilon, seed)
         noise = Noise.of("truncated-laplace", float(epsilon), 10)
         rows = n if known else min(400, forest.estimated_rows(20))
-        found.append(run(Question(forest, noise, rows), truth, seed, solve))
-    return found
+        results.append(run(Question(forest, noise, rows), truth, seed, solve))
+    return results
 
 
 def line_of(found: list[Run], *labels: str) -> list[str]:
+    """Return a line of a table with the mean scores of some runs."""
     scores = [f"{mean(getattr(r, k) for r in found):.3f}" for k in ("error", "right", "worst")]
     return [*labels, *scores, f"{mean(r.seconds for r in found):.2f}"]
 
@@ -135,9 +220,22 @@ SCORES = ("error", "exact rows", "worst row", "CPU s")
 def own_forest(
     study: Study, name: str, trees: int, depth: int, epsilon: float, n: int, seed: int
 ) -> tuple[Table, Table, NoisyForest]:
-    """Return rows drawn at random, the others, and a forest of the former.
+    """Return random rows, the remaining rows, and a noisy forest of the former, as in the paper.
 
-    It is drawn and made noisy as the study does.
+    Parameters
+    ----------
+    study : Study
+        Provides the tables.
+    name : str
+        Data set.
+    trees, depth : int
+        Size of the forest.
+    epsilon : float
+        Privacy budget.
+    n : int
+        Number of rows.
+    seed : int
+        Seed of the rows and the noise.
     """
     table, schema = study.table(name)
     rng = np.random.default_rng([seed, trees, depth])
@@ -154,7 +252,23 @@ def own_run(
     study: Study, name: str, trees: int, depth: int, epsilon: float, seed: int,
     solve: Solve = posterior,
 ) -> Run:  # fmt: skip
-    """Reconstruct 100 rows from a forest drawn here."""
+    """Reconstruct 100 rows from a forest drawn here.
+
+    Parameters
+    ----------
+    study : Study
+        Provides the tables.
+    name : str
+        Data set.
+    trees, depth : int
+        Size of the forest.
+    epsilon : float
+        Privacy budget.
+    seed : int
+        Seed of the rows and the noise.
+    solve : callable
+        Algorithm.
+    """
     truth, _, forest = own_forest(study, name, trees, depth, epsilon, 100, seed)
     noise = Noise.of("truncated-laplace", epsilon, trees)
     return run(Question(forest, noise, 100), truth, seed, solve)

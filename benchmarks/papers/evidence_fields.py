@@ -86,7 +86,18 @@ SMALL = {
 class Run:
     """A training run whose views are studied.
 
-    `threats`: Adversaries. Empty: one party of each role, without the holder of the released model.
+    Attributes
+    ----------
+    protocol : str
+        Protocol.
+    parameters : mapping
+        Parameters in addition to those of `SMALL`.
+    defense : str
+        Defense.
+    threats : tuple of str
+        Adversaries. Empty: one party of each role, without the holder of the released model.
+    clients : int
+        Number of clients.
     """
 
     protocol: str
@@ -96,8 +107,8 @@ class Run:
     clients: int = CLIENTS
 
 
-#: Runs beyond one undefended run of every protocol. They add messages, fill fields that are empty
-#: otherwise, or make a field tell more than another one that is redundant otherwise.
+#: Runs in addition to one undefended run of every protocol. They add messages, fill fields that are
+#: empty otherwise, or make a field informative that is redundant otherwise.
 MORE = (
     Run("fedtree-hist", defense="split-only+leaf-rounding[decimals=1]"),
     Run("fedtree-hist", defense="laplace-hist[epsilon=16]", threats=("server",)),
@@ -109,7 +120,7 @@ MORE = (
     Run("flower-bagging", defense="mask-sum-hessian"),
     Run("flower-bagging", defense="split-only+leaf-rounding[decimals=2]"),
     Run("xgboost-ring", {"base_score": 0.3}),
-    # Which machine receives sums of one other machine alone depends on its place in the ring.
+    # Which machine receives the sums of a single other machine depends on its position in the ring.
     Run("lightgbm-data", threats=("client[index=1]",)),
     Run("local-forests", {"leaf_counts": False}),
     Run("forest-hist", {"leaf_counts": False}),
@@ -141,12 +152,23 @@ class Piece:
 
 @cache
 def _dataset(rows: int) -> Dataset:
+    """Return the synthetic table."""
     table, schema = sample_table(rows=2 * rows)
     return Dataset("sample", schema, table)
 
 
 def train_run(run: Run, threat: str, rows: int = ROWS) -> Trained:
-    """Train a protocol on the synthetic table, with the malicious behaviours of a threat."""
+    """Train a protocol on the synthetic table, with the malicious behaviours of a threat.
+
+    Parameters
+    ----------
+    run : Run
+        Protocol, parameters and defense.
+    threat : str
+        Adversary.
+    rows : int
+        Number of training rows.
+    """
     parameters = {**SMALL.get(run.protocol, _TREES), **run.parameters}
     protocol = register.make("protocol", Spec(run.protocol, parameters))
     setting = Setting.of(DataRef("sample"), Spec("iid"), run.clients, SEED, protocol)
@@ -167,7 +189,17 @@ def train_run(run: Run, threat: str, rows: int = ROWS) -> Trained:
 
 
 def received_view(trained: Trained, threat: str, attack: str = "") -> View:
-    """Return what an adversary knows after a run, with the background knowledge of an attack."""
+    """Return the view of an adversary after a run, with the background knowledge of an attack.
+
+    Parameters
+    ----------
+    trained : tuple
+        Training, federation and setting.
+    threat : str
+        Adversary.
+    attack : str
+        Attack whose background knowledge is added.
+    """
     training, federation, setting = trained
     roles = dict(setting.roles)
     case = federation.case(roles, Threat.parse(threat).principals(roles), SEED, threat, training)
@@ -200,7 +232,7 @@ def views_of(protocol: str) -> list[tuple[Run, str, Sequence[str]]]:
 
 
 def pieces_of(view: View) -> dict[Piece, str]:
-    """Return the fields of all messages in a view, with why a field tells nothing, or ``""``."""
+    """Return the fields of all messages in a view, with why a field is uninformative, or ``""``."""
     pieces: dict[Piece, str] = {}
     for item in view.seen:
         for name in names_of(item.message):
@@ -212,10 +244,12 @@ def pieces_of(view: View) -> dict[Piece, str]:
 
 
 def _is_empty(value: Any) -> bool:
+    """Return whether a field has no value."""
     return value is None or value is False or (np.ndim(value) > 0 and not np.size(value))
 
 
 def _direction(item: Seen, view: View) -> str:
+    """Return whether the adversary received or sent a message."""
     return "sent" if item.sender in view.principals and not item.opened else "received"
 
 
@@ -236,12 +270,13 @@ def views_without(view: View, piece: Piece) -> Iterator[View]:
 
 
 def _is_of(item: Seen, view: View, piece: Piece) -> bool:
-    """Tell whether a message has the type and the direction of a piece."""
+    """Return whether a message has the type and the direction of a piece."""
     same_type = type(item.message).__name__ == piece.message
     return same_type and _direction(item, view) == piece.direction
 
 
 def _changed(item: Seen, view: View, piece: Piece, change: Any) -> Seen:
+    """Return a message with the field changed, or the same message if it is not affected."""
     if not _is_of(item, view, piece):
         return item
     message = item.message
@@ -262,17 +297,20 @@ def _with(message: Message, name: str, value: Any) -> Message:
 
 
 def _absent(message: Message, name: str, value: Any) -> Any:
+    """Return None if the field is optional."""
     (annotation,) = (str(f.type) for f in fields(message) if f.name == name)
     return None if "None" in annotation else value
 
 
 def _neutral(message: Message, name: str, value: Any) -> Any:
+    """Return a neutral value: zeros, an empty text, or ones if the value is zero."""
     if isinstance(value, np.ndarray):
         return np.zeros_like(value) if value.any() else np.ones_like(value)
     return type(value)() if value else type(value)(1)
 
 
 def _reversed(message: Message, name: str, value: Any) -> Any:
+    """Return the values in reverse order."""
     if not isinstance(value, np.ndarray) or np.array_equal(value, value[::-1]):
         return value
     return value[::-1]
@@ -369,9 +407,16 @@ def _caller() -> str:
 
 
 def pieces_read(name: str, view: View, known: Collection[Piece] = ()) -> Iterator[Piece]:
-    """Yield the pieces of evidence in a view that an attack reads; none if it does not apply.
+    """Yield the pieces of evidence in a view that an attack reads, none if it does not apply.
 
-    `known`: Pieces that it is known to read, which are not tried again.
+    Parameters
+    ----------
+    name : str
+        Attack.
+    view : View
+        View of the adversary.
+    known : collection of Piece
+        Pieces that the attack is already known to read. They are not tested again.
     """
     attack = register.make("attack", Spec(name, QUICK.get(name, {})))
     with recorded_access({type(item.message) for item in view.seen}) as accessed:
@@ -396,8 +441,9 @@ def pieces_read(name: str, view: View, known: Collection[Piece] = ()) -> Iterato
 def measure(protocol: str, rows: int = ROWS) -> dict[tuple[str, Piece], set[str] | str]:
     """Return the attacks that read every piece, by adversary and piece.
 
-    A text in their place says why the piece tells nothing. Of malicious parties only the pieces are
-    listed that an attack reads: what else they receive, they receive as honest parties, too.
+    A text in their place describes why the piece is uninformative. For malicious parties, only
+    pieces that an attack reads are listed, because they receive the same messages as honest
+    parties.
     """
     read: dict[tuple[str, Piece], set[str]] = {}
     useless: dict[tuple[str, Piece], str] = {}
@@ -472,7 +518,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def replace_lines(path: Path, protocol: str, lines: Iterable[Mapping[str, str]]) -> None:
-    """Replace the lines of one protocol in a table, so that an interrupted study can go on."""
+    """Replace the lines of one protocol in a table, so that an interrupted study can continue.
+
+    Parameters
+    ----------
+    path : Path
+        File of the table.
+    protocol : str
+        Protocol.
+    lines : iterable of mapping
+        New lines.
+    """
     other_lines: list[Mapping[str, str]] = []
     if path.exists():
         with path.open(newline="") as file:

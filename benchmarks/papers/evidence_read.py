@@ -1,7 +1,8 @@
-"""`python -m fedtrees.benchmarks.papers.evidence_read --data-dir FOLDER`: read, and ignored.
+"""Compare each attack with the same attack that ignores one piece of its evidence.
 
-Should more evidence score below less, a line says so: for every defense that fits, each attack
-runs as it is and with one piece of its evidence ignored, on the same runs with the same seeds.
+``python -m fedtrees.benchmarks.papers.evidence_read --data-dir FOLDER`` runs both on the same
+trainings with the same seeds, for every compatible defense. The table marks lines in which the
+attack scores lower with more evidence.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ from fedtrees.protocols.views import view_of
 TABLES = ("breast-cancer", "pima", "obesity", "diabetes")
 SEEDS = (0, 1, 2)
 CLIENTS = 3
-#: Every kind of change to what is sent; cut points on a grid where rows would be read off else.
+#: Every kind of change to messages. Cut points are on a grid where sketches would reveal rows.
 DEFENSES = (
     "none",
     "secure-sum+dp-grid-cuts[epsilon=1]",
@@ -33,13 +34,23 @@ DEFENSES = (
     "dp-quantile-cuts[epsilon=1]",
     "split-only",
 )
-#: The same where clients grow trees alone: what is sent are trees.
+#: Defenses for protocols in which clients send trees.
 SHARED = ("none", "split-only", "split-only+leaf-rounding[decimals=2]", "mask-sum-hessian")
 
 
 @dataclass(frozen=True)
 class Pair:
-    """An attack, the same without a piece of evidence, what that piece is, and the score."""
+    """An attack, and the same attack without one piece of evidence.
+
+    Attributes
+    ----------
+    read, ignored : str
+        The attack with and without the evidence.
+    evidence : str
+        The piece of evidence.
+    metric : str
+        Score that is compared.
+    """
 
     read: str
     ignored: str
@@ -48,7 +59,7 @@ class Pair:
 
     @property
     def attack(self) -> str:
-        """Name without parameters."""
+        """Name of the attack without parameters."""
         return self.read.partition("[")[0]
 
 
@@ -67,7 +78,7 @@ PAIRS = (
     Pair("lattice", "lattice[base_score=unknown]", "base score", "leaf_mass_exact"),
     Pair("histogram-peeling", "histogram-peeling[sketches=false]", "sketches", "exact_rows"),
 )
-#: Where clients' own trees are told apart.
+#: Additional pairs for protocols in which trees can be attributed to clients.
 APART = (
     *(pair for pair in PAIRS if pair.attack in ("timberstrike", "joint")),
     Pair("timberstrike", "timberstrike[clues=hessian]", "gradients, thresholds as clues"),
@@ -80,7 +91,7 @@ _ORDERING = Pair(
 
 @dataclass(frozen=True)
 class Seat:
-    """Protocol and adversary, the defenses to be met there, and what is compared."""
+    """A protocol and an adversary, with the defenses and the pairs that are compared."""
 
     protocol: str
     threat: str
@@ -88,14 +99,15 @@ class Seat:
     pairs: Sequence[Pair] = PAIRS
 
     def fits(self, defense: str) -> bool:
-        """Tell whether a defense changes what is seen from here."""
+        """Return whether a defense changes the messages that this adversary sees."""
         if self.protocol == "nvflare-hist" and defense.startswith("split-only"):
             return False
         summed = self.threat == "server" or self.protocol == "nvflare-hist"
         return summed or "secure-sum+" not in defense
 
 
-#: Who sees the bins, without rows and with some; clients' trees; and the vertical partition.
+#: Adversaries that see bins without and with local rows, adversaries that see clients' trees, and
+#: the active party of the vertical partition.
 SEATS = (
     Seat("fedtree-hist", "server", DEFENSES),
     Seat("nvflare-hist", "client", DEFENSES),
@@ -108,7 +120,7 @@ SEATS = (
 
 @dataclass(frozen=True)
 class Line:
-    """One attack with a piece of evidence ignored and read: shares per seed."""
+    """Scores of one attack with and without a piece of evidence, as shares per seed."""
 
     data: str
     seat: Seat
@@ -119,12 +131,12 @@ class Line:
 
     @property
     def gains(self) -> list[float]:
-        """By how much reading scores higher, per seed."""
+        """Score with the evidence minus score without it, per seed."""
         return [b - a for a, b in zip(self.ignored, self.read, strict=True)]
 
     @property
     def worse(self) -> bool:
-        """Whether reading scores lower beyond the spread of the differences."""
+        """Whether the evidence lowers the score by more than two standard errors and 0.003."""
         spread = stdev(self.gains) if len(self.gains) > 1 else 0.0
         return mean(self.gains) < -max(2 * spread / len(self.gains) ** 0.5, 0.003)
 
@@ -137,7 +149,23 @@ def measured(
     data_dir: str | None = None,
     **settings: int,
 ) -> Iterator[Line]:
-    """Yield a line for each piece of evidence; nothing where ignoring it changes no score."""
+    """Yield a line for each piece of evidence that changes a score.
+
+    Parameters
+    ----------
+    data : str
+        Data set.
+    seat : Seat
+        Protocol and adversary.
+    defense : str
+        Defense.
+    seeds : sequence of int
+        Seeds of the trainings.
+    data_dir : str or None
+        Folder of the data sets.
+    **settings : int
+        Parameters of the protocol.
+    """
     scores: dict[str, list[dict[str, float]]] = {}
     for seed in seeds:
         spec = Spec(seat.protocol, {"trees": 10, "max_depth": 4, **settings})
@@ -162,7 +190,7 @@ def measured(
 
 
 def main() -> None:
-    """Run the study as a command and print its table; lines where reading scores lower last."""
+    """Run the study and print its table, with lines in which evidence lowers the score last."""
     option_names = "--tables", "--trees", "--seeds"
     options = options_of("evidence_read", *option_names, tables=TABLES, seeds=len(SEEDS))
     seeds, trees = range(options.seeds), options.trees

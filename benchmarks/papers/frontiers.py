@@ -1,4 +1,8 @@
-"""`python -m fedtrees.benchmarks.papers.frontiers --data-dir FOLDER`: run and print the tables."""
+"""Measure which defenses of histograms protect rows, and their cost in AUC.
+
+``python -m fedtrees.benchmarks.papers.frontiers --data-dir FOLDER`` runs the suite, prints the
+tables and draws the frontiers.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -18,38 +22,42 @@ _TREES = ("trees", "AUC", "server reads", "client reads", "wrong")
 
 
 def tables(rows: Any) -> list[Table]:
-    """Return, per dataset, what every defense and every number of trees leaves to read."""
+    """Return two tables per data set: defenses, and the number of trees without a defense."""
     trees = rows["protocol_params"].str.extract(r"trees=(\d+)")[0].astype(float)
-    found = []
+    result_tables = []
     for data in dict.fromkeys(rows.loc[rows["stage"] == "train", "dataset"]):
-        mine = rows["dataset"] == data
-        here = rows[mine & (trees == 30)]
-        lines = [_defense(here, spec) for spec in ordered(set(here["defense_spec"]))]
-        found.append((f"{data}: defenses, 30 trees", _DEFENSES, lines))
-        bare = mine & (rows["protocol"] == "nvflare-hist") & (rows["defense_spec"] == "none")
-        counts = sorted(set(trees[bare & (rows["stage"] == "train")]))
-        lines = [_fewer(rows[bare & (trees == n)], int(n)) for n in counts]
-        found.append((f"{data}: fewer trees, `nvflare-hist`, no defense", _TREES, lines))
-    return found
+        of_data = rows["dataset"] == data
+        selected = rows[of_data & (trees == 30)]
+        lines = [_defense(selected, spec) for spec in ordered(set(selected["defense_spec"]))]
+        result_tables.append((f"{data}: defenses, 30 trees", _DEFENSES, lines))
+        undefended = (
+            of_data & (rows["protocol"] == "nvflare-hist") & (rows["defense_spec"] == "none")
+        )
+        counts = sorted(set(trees[undefended & (rows["stage"] == "train")]))
+        lines = [_fewer(rows[undefended & (trees == n)], int(n)) for n in counts]
+        result_tables.append((f"{data}: fewer trees, `nvflare-hist`, no defense", _TREES, lines))
+    return result_tables
 
 
 def _defense(rows: Any, spec: str) -> list[str]:
-    """Return the line of a defense; its protocol is the one that it goes with."""
-    mine = rows[(rows["defense_spec"] == spec) & (rows["status"] == "ok")]
+    """Return the line of a defense, with the protocol to which the defense applies."""
+    results = rows[(rows["defense_spec"] == spec) & (rows["status"] == "ok")]
     undefended = rows[rows["defense_spec"] == "none"]
     name = "nvflare-hist" if "by=server" in spec else "fedtree-hist"
-    auc, base = (_auc(part[part["protocol"] == name]) for part in (mine, undefended))
-    spent = mine.loc[mine["stage"] == "train", "spent"].iloc[0]
+    auc, base = (_auc(part[part["protocol"] == name]) for part in (results, undefended))
+    spent = results.loc[results["stage"] == "train", "spent"].iloc[0]
     private = next((g for g in spent if isinstance(g, PureDP)), None)
-    client = mine[(mine["protocol"] == "fedtree-hist") & (mine["threat"] == "client")]
+    client = results[(results["protocol"] == "fedtree-hist") & (results["threat"] == "client")]
     return [
         f"`{spec}`",
         f"{auc.mean():.3f}",
         "" if spec == "none" else f"{(auc - base).mean():+.3f}",
         f"{private.histograms or private.epsilon:g}" if private else "-",
-        percent(_best(mine[(mine["protocol"] == name) & (mine["threat"] == "server")])["value"]),
-        _read_by_client(mine),
-        _worst(mine, "returned_wrong"),
+        percent(
+            _best(results[(results["protocol"] == name) & (results["threat"] == "server")])["value"]
+        ),
+        _read_by_client(results),
+        _worst(results, "returned_wrong"),
         percent(_best(client, "exact_rows")["value"]),
         percent(_over_blind(client), signed=True),
     ]
@@ -63,34 +71,37 @@ def _fewer(rows: Any, trees: int) -> list[str]:
 
 
 def _read_by_client(rows: Any) -> str:
-    seen = rows[(rows["protocol"] == "nvflare-hist") & (rows["threat"] == "client")]
-    return percent(_best(seen)["value"])
+    """Format the share of rows that a client of `nvflare-hist` reads."""
+    results = rows[(rows["protocol"] == "nvflare-hist") & (rows["threat"] == "client")]
+    return percent(_best(results)["value"])
 
 
 def _auc(rows: Any) -> Any:
     """Return the AUC by seed."""
-    found = rows[(rows["stage"] == "train") & (rows["metric"] == "auc")]
-    return found.set_index("seed")["value"]
+    aucs = rows[(rows["stage"] == "train") & (rows["metric"] == "auc")]
+    return aucs.set_index("seed")["value"]
 
 
 def _best(rows: Any, metric: str = "returned_right") -> Any:
     """Return the row of the best attack by a metric, one per seed."""
-    found = rows[(rows["stage"] == "attack") & (rows["metric"] == metric)]
-    return found.sort_values("value", ascending=False).drop_duplicates("seed")
+    scores = rows[(rows["stage"] == "attack") & (rows["metric"] == metric)]
+    return scores.sort_values("value", ascending=False).drop_duplicates("seed")
 
 
 def _over_blind(rows: Any) -> Any:
+    """Return the reconstruction accuracy above the blind baseline, by seed."""
     best = _best(rows, "ra")
     return best["value"] - best["blind"]
 
 
 def _worst(rows: Any, metric: str) -> str:
-    found = rows.loc[rows["metric"] == metric, "value"].dropna()
-    return f"{100 * found.max():.1f}" if len(found) else "-"
+    """Format the largest value of a metric in percent."""
+    values = rows.loc[rows["metric"] == metric, "value"].dropna()
+    return f"{100 * values.max():.1f}" if len(values) else "-"
 
 
 def draw(rows: Any, path: Path) -> Path:
-    """Draw utility against rows read by the two who see histograms, and write the figure."""
+    """Draw utility over rows read by the adversaries that see histograms, and write the figure."""
     thirty = rows[rows["protocol_params"].str.contains("trees=30")]
     seers = {("fedtree-hist", "server"), ("nvflare-hist", "client")}
     panels = [

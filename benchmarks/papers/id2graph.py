@@ -1,4 +1,8 @@
-"""`python -m fedtrees.benchmarks.papers.id2graph --data-dir FOLDER`: run and print the tables."""
+"""Replicate the label inference attack ID2Graph of Takahashi et al. (2023), and extend it.
+
+``python -m fedtrees.benchmarks.papers.id2graph --data-dir FOLDER`` runs the suite and prints the
+tables.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +17,7 @@ from fedtrees.report.frontier import frontiers
 from fedtrees.report.rows import load_rows
 from fedtrees.report.worst import worst_case
 
-#: Of Takahashi et al. 2023, Table 2: V-measure of CL, UNI, UNI+CL and ID2Graph, percent.
+#: Takahashi et al. 2023, Table 2: V-measure of CL, UNI, UNI+CL and ID2Graph, in percent.
 PUBLISHED: dict[tuple[str, str], tuple[str, str, str, str]] = {
     ("breast-cancer", "vertical-forest"): (
         "55.4 ± 8.4", "0.0 ± 0.0", "55.4 ± 8.4", "75.1 ± 10.6",
@@ -25,7 +29,7 @@ PUBLISHED: dict[tuple[str, str], tuple[str, str, str, str]] = {
     ("obesity-7", "secureboost"): ("25.4 ± 2.9", "0.0 ± 0.0", "25.4 ± 2.9", "54.9 ± 11.4"),
 }  # fmt: skip
 
-#: Trees as the code of Takahashi et al. grows them.
+#: Parameters with which the code of Takahashi et al. grows trees.
 AS_PUBLISHED = {
     "secureboost": "candidates=node-quantiles,pure_leaves=true,multi_output=true",
     "vertical-forest": "max_bin=65534",
@@ -40,43 +44,49 @@ _DEFENSES = ("table", "protocol", "defense", "AUC", "`id2graph`", "strongest", "
 
 
 def attack_table(rows: Any) -> Table:
-    """Return Table 2: what is published, then ours, for every table and protocol."""
+    """Return Table 2: published and measured V-measures for every table and protocol."""
     header = ("table", "protocol", "whose", *(f"`{name}`" for name in (*_THEIRS, *_OURS)))
     lines = []
     for (data, protocol), printed in PUBLISHED.items():
-        mine = _scores(rows, data, protocol, AS_PUBLISHED[protocol], HALVES)
-        found = {name: percent(part["value"]) for name, part in mine.groupby("attack")}
-        found["cl"] = percent(mine.drop_duplicates("seed")["blind"])
+        scores = _scores(rows, data, protocol, AS_PUBLISHED[protocol], HALVES)
+        text_of_attack = {name: percent(part["value"]) for name, part in scores.groupby("attack")}
+        text_of_attack["cl"] = percent(scores.drop_duplicates("seed")["blind"])
         lines.append([data, protocol, "theirs", *printed, *[""] * len(_OURS)])
-        cells = [found.get(name, "-") for name in (*_THEIRS, *_OURS)]
+        cells = [text_of_attack.get(name, "-") for name in (*_THEIRS, *_OURS)]
         lines.append(["", "", "ours", *cells])
     return "Table 2. V-measure, percent.", header, lines
 
 
 def variation_table(rows: Any) -> Table:
-    """Return Figures 5 to 7: informative columns, depth, number of trees; nothing is defended."""
+    """Return Figures 5 to 7: informative columns, depth and number of trees, without a defense."""
     header = ("table", "protocol", "what is changed", "`cl`", *(f"`{name}`" for name in _VARIED))
     lines = []
     for data, protocol in PUBLISHED:
-        for params, partition, what in _variations(rows, data, protocol):
-            mine = _scores(rows, data, protocol, params, partition)
-            found = {name: percent(part["value"]) for name, part in mine.groupby("attack")}
-            blind = percent(mine.drop_duplicates("seed")["blind"])
-            lines.append([data, protocol, what, blind, *(found.get(n, "-") for n in _VARIED)])
+        for params, partition, variation in _variations(rows, data, protocol):
+            scores = _scores(rows, data, protocol, params, partition)
+            text_of_attack = {
+                name: percent(part["value"]) for name, part in scores.groupby("attack")
+            }
+            blind = percent(scores.drop_duplicates("seed")["blind"])
+            lines.append(
+                [data, protocol, variation, blind, *(text_of_attack.get(n, "-") for n in _VARIED)]
+            )
     return "Figures 5 to 7. V-measure, percent.", header, lines
 
 
 def _variations(rows: Any, data: str, protocol: str) -> Iterator[tuple[str, str, str]]:
-    """Yield parameters, partition and a name of everything that one table was run with."""
-    here = rows[(rows["dataset"] == data) & (rows["protocol"] == protocol)]
-    for partition in dict.fromkeys(here["partition"]):
+    """Yield parameters, partition and name of each variation that was run."""
+    selected = rows[(rows["dataset"] == data) & (rows["protocol"] == protocol)]
+    for partition in dict.fromkeys(selected["partition"]):
         if "active=" in partition and "named" in partition:
             yield "", partition, "passive: all but the least informative fifth"
         elif "named" in partition:
             yield "", partition, "passive: the most informative fifth"
     for key in ("max_depth", "trees"):
-        known = (p for p in dict.fromkeys(here["protocol_params"]) if p.startswith(f"{key}="))
-        values = sorted(int(p.partition("=")[2]) for p in known)
+        settings = (
+            p for p in dict.fromkeys(selected["protocol_params"]) if p.startswith(f"{key}=")
+        )
+        values = sorted(int(p.partition("=")[2]) for p in settings)
         for value in values:
             yield f"{key}={value}", HALVES, f"`{key}={value}`"
         if values:
@@ -84,56 +94,66 @@ def _variations(rows: Any, data: str, protocol: str) -> Iterator[tuple[str, str,
 
 
 def defense_table(rows: Any, partition: str = HALVES) -> Table:
-    """Return Figures 8 and 9, or 10: what each defense costs, and leaves of the strongest attack.
+    """Return Figures 8 and 9, or 10: the cost of each defense, and the strongest attack.
 
-    The strongest is floored at `cl`, which whoever attacks has anyway.
+    The strongest attack is at least as good as `cl`, because `cl` uses no messages.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Results of the run.
+    partition : str
+        Partition of the columns.
     """
     lines = []
     for data, protocol in PUBLISHED:
         trained = _of(rows, data, protocol, "", partition)
-        alone = _alone(rows, data, protocol, partition)
-        if len(alone):
-            lines.append([data, protocol, "*active alone*", percent(alone), "", "", ""])
+        local_auc = _alone(rows, data, protocol, partition)
+        if len(local_auc):
+            lines.append([data, protocol, "*active alone*", percent(local_auc), "", "", ""])
         for spec in ordered(set(trained.loc[trained["stage"] == "train", "defense_spec"])):
-            here = trained[trained["defense_spec"] == spec]
-            auc = here[(here["stage"] == "train") & (here["metric"] == "auc")]["value"]
-            mine = _scores(rows, data, protocol, "", partition, spec)
-            best = worst_case(mine, "v_measure")
+            selected = trained[trained["defense_spec"] == spec]
+            auc = selected[(selected["stage"] == "train") & (selected["metric"] == "auc")]["value"]
+            attack_scores = _scores(rows, data, protocol, "", partition, spec)
+            best = worst_case(attack_scores, "v_measure")
             floored = np.maximum(best["value"], best["blind"])
-            graph = mine[mine["attack"] == "id2graph"]["value"]
+            graph = attack_scores[attack_scores["attack"] == "id2graph"]["value"]
             scores = (auc, graph, floored, best["blind"])
             lines.append([data, protocol, f"`{spec}`", *map(percent, scores)])
     return "Defenses. AUC and V-measure, percent.", _DEFENSES, lines
 
 
 def _alone(rows: Any, data: str, protocol: str, partition: str) -> Any:
-    """Return the AUC of the active party without the others, by seed."""
-    here = rows[(rows["stage"] == "reference") & (rows["metric"] == "auc")]
-    here = here[(here["dataset"] == data) & (here["partition"] == partition)]
-    return here.loc[
-        (here["protocol"] == "active-only") & (here["protocol_params"] == protocol), "value"
+    """Return the AUC of the active party without the other parties, by seed."""
+    selected = rows[(rows["stage"] == "reference") & (rows["metric"] == "auc")]
+    selected = selected[(selected["dataset"] == data) & (selected["partition"] == partition)]
+    return selected.loc[
+        (selected["protocol"] == "active-only") & (selected["protocol_params"] == protocol), "value"
     ]
 
 
 def _of(rows: Any, data: str, protocol: str, params: str, partition: str) -> Any:
+    """Select the results of one setting."""
     keys = {"dataset": data, "protocol": protocol, "partition": partition}
-    kept = rows["protocol_params"] == params
+    selected = rows["protocol_params"] == params
     for column, value in keys.items():
-        kept &= rows[column] == value
-    return rows[kept]
+        selected &= rows[column] == value
+    return rows[selected]
 
 
 def _scores(
     rows: Any, data: str, protocol: str, params: str, partition: str, defense: str = "none"
 ) -> Any:
     """Return the V-measures of all attacks on one training."""
-    here = _of(rows, data, protocol, params, partition)
-    done = (here["stage"] == "attack") & (here["status"] == "ok")
-    return here[done & (here["metric"] == "v_measure") & (here["defense_spec"] == defense)]
+    selected = _of(rows, data, protocol, params, partition)
+    done = (selected["stage"] == "attack") & (selected["status"] == "ok")
+    return selected[
+        done & (selected["metric"] == "v_measure") & (selected["defense_spec"] == defense)
+    ]
 
 
 def tables(rows: Any) -> list[Table]:
-    """Return Table 2, Figures 5 to 7, Figures 8 and 9, Figure 10."""
+    """Return Table 2, Figures 5 to 7, Figures 8 and 9, and Figure 10."""
     return [
         attack_table(rows),
         variation_table(rows),
@@ -143,9 +163,9 @@ def tables(rows: Any) -> list[Table]:
 
 
 def draw(rows: Any, path: Path) -> Path:
-    """Draw AUC against the strongest attack for phishing and obesity, and write the figure."""
-    here = rows[(rows["partition"] == HALVES) & rows["dataset"].isin(["phishing", "obesity-7"])]
-    plain = here[here["protocol_params"].eq("") | (here["stage"] == "reference")]
+    """Draw AUC over the strongest attack for Phishing and Obesity, and write the figure."""
+    selected = rows[(rows["partition"] == HALVES) & rows["dataset"].isin(["phishing", "obesity-7"])]
+    plain = selected[selected["protocol_params"].eq("") | (selected["stage"] == "reference")]
     return paper.save(paper.frontier(frontiers(plain, "v_measure")), path)
 
 

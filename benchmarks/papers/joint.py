@@ -1,7 +1,8 @@
-"""`python -m fedtrees.benchmarks.papers.joint --data-dir FOLDER`: run the study, print tables.
+"""Compare the joint reconstruction with TimberStrike and blind guesses.
 
-Nothing was published to compare with: the lines beside the attack are TimberStrike's sequential
-reconstruction and the best blind guess, both merged as the attack's own samples are.
+``python -m fedtrees.benchmarks.papers.joint --data-dir FOLDER`` runs the study and prints its
+tables. There are no published results to compare with. TimberStrike's sequential reconstruction and
+the best blind guess are merged over samples in the same way as the joint attack.
 """
 
 from fedtrees.benchmarks.papers.study import Attacked, attacked_table, blind_table, run_study
@@ -12,6 +13,7 @@ _COLUMNS = (
 
 
 def _view(cell: Attacked) -> str:
+    """Return which part of the model an attack sees."""
     return {"none": "statistics", "split-only": "values"}[cell.defense]
 
 

@@ -1,6 +1,7 @@
-"""`python -m fedtrees.benchmarks.papers.joint_protocols --data-dir FOLDER`: run it, print a table.
+"""Measure the gain of the joint attack over the sequential one, by protocol.
 
-Per protocol what the joint attack adds to the sequential one, both merged as by default.
+``python -m fedtrees.benchmarks.papers.joint_protocols --data-dir FOLDER`` runs the suite and prints
+a table. Both attacks merge their samples as by default.
 """
 
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ _COLUMNS = (
 
 
 def gain_table(rows: Any) -> Iterator[list[str]]:
-    """Yield a line per table, threat, protocol and attack; gains are taken seed by seed."""
+    """Yield a line per table, threat, protocol and attack. Gains are paired by seed."""
     attacked = rows[rows["stage"] == "attack"]
     for (data, threat, protocol, params), setting in attacked.groupby(
         ["dataset", "threat", "protocol", "protocol_params"], sort=False
@@ -24,7 +25,7 @@ def gain_table(rows: Any) -> Iterator[list[str]]:
         depth = depth_of(params)
         sequential = None
         for attack, part in setting.groupby("attack_spec", sort=False):
-            metric = {m: of.set_index("seed") for m, of in part.groupby("metric")}
+            metric = {m: group.set_index("seed") for m, group in part.groupby("metric")}
             ra, exact = metric["ra"], metric["exact_rows"]
             sequential = ra["value"] if sequential is None else sequential
             gain = (ra["value"] - sequential).dropna()

@@ -1,4 +1,8 @@
-"""`python -m fedtrees.benchmarks.papers.lattice --data-dir FOLDER`: run the study, print tables."""
+"""Measure how many leaf counts the lattice attack certifies, and the rows that follow.
+
+``python -m fedtrees.benchmarks.papers.lattice --data-dir FOLDER`` runs the study and prints its
+tables.
+"""
 
 from statistics import mean
 from typing import Any
@@ -14,20 +18,22 @@ _ROWS = ("table", "protocol", "attack", "trees solved", "RA", "blind", "exact ro
 
 
 def _numbers(part: Any, metric: str) -> list[float]:
+    """Return the values of a metric."""
     return [float(v) for v in part[part["metric"] == metric]["value"]]
 
 
 def _noted(part: Any, name: str) -> list[float]:
+    """Return the values of a diagnostic."""
     return _numbers(part[part["part"] == name], "note")
 
 
 def _each(values: list[float]) -> str:
-    """Write a count per seed."""
+    """Format a count per seed."""
     return " ".join(f"{v:.0f}" for v in values)
 
 
 def tables(rows: Any) -> list[Table]:
-    """Return what is certified, and the rows that follow from it: one line per grid cell."""
+    """Return the certified counts, and the rows that follow from them, one line per grid cell."""
     certified, scored = [], []
     attacked = rows[rows["stage"] == "attack"]
     keys = ["dataset", "protocol_params", "attack_spec"]

@@ -1,10 +1,11 @@
-"""`python -m fedtrees.benchmarks.papers.old_and_new --old FOLDER ... --new FOLDER ...`: stronger?
+"""Compare the attacks of two states of the package.
 
-Both states of the package ran the suite `old_and_new`, in a folder per part or seed (the new one
-`HEIRS`, too, in places of what these took over); this pairs their rows by seed. Prints per attack
-what changed over tables and defenses, every attack and defense whose score fell beyond its spread,
-and stores what is stored beside this module: a line per table, adversary, defense, attack and
-score.
+``python -m fedtrees.benchmarks.papers.old_and_new --old FOLDER ... --new FOLDER ...`` pairs the
+results of the suite `old_and_new` by seed. Each state has one folder per part or seed. The attacks
+in `HEIRS` of the new state also count for the attacks that they replace. The command prints the
+change of each attack over tables and defenses, and every attack and defense whose score fell by
+more than its interval. It writes a line per table, adversary, defense, attack and score, like the
+file next to this module.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from fedtrees.benchmarks.papers.study import markdown
 from fedtrees.core.specs import written
 from fedtrees.report.intervals import estimate
 
-#: What an attack is for, whatever it claims.
+#: Scores that are compared, whatever an attack claims.
 SCORES = (
     "ra",
     "exact_rows",
@@ -29,8 +30,8 @@ SCORES = (
     "thresholds",
     "entries",
 )
-LEAST = 0.003  # a smaller change is none
-#: Attacks that read what another read before, which has left it to them.
+LEAST = 0.003  # Smaller changes are ignored.
+#: Attacks that took over the evidence of another attack, which no longer uses it.
 HEIRS = {"linear-reconstruction": "split-ordering"}
 _TEXT = {"defense_params": str, "protocol_params": str, "attack_params": str}
 _PLACE = ["dataset", "protocol", "protocol_params", "threat", "defense_spec", "attack"]
@@ -39,7 +40,7 @@ _DEFENDED = ["protocol", "protocol_params", "threat", "defense_spec"]
 
 
 def read(folder: Path) -> pd.DataFrame:
-    """Return the scores of a run by any release: the columns that are used have never changed."""
+    """Return the scores of a run of any release, whose columns have these names in all releases."""
     rows = pd.read_csv(folder / "rows.csv", low_memory=False, dtype=_TEXT)
     rows = rows[(rows["stage"] == "attack") & rows["metric"].isin(SCORES)].fillna(
         {"defense_params": "", "protocol_params": ""}
@@ -49,7 +50,7 @@ def read(folder: Path) -> pd.DataFrame:
 
 
 def paired(old: Iterable[pd.DataFrame], new: Iterable[pd.DataFrame]) -> pd.DataFrame:
-    """Return a line per score and seed: value and blind baseline, ``_old`` and ``_new``."""
+    """Return a line per score and seed, with value and blind baseline, ``_old`` and ``_new``."""
     sides = []
     for parts in (old, new):
         rows = pd.concat(list(parts))
@@ -61,7 +62,7 @@ def paired(old: Iterable[pd.DataFrame], new: Iterable[pd.DataFrame]) -> pd.DataF
 
 
 def summed(both: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """Return means over seeds and what else is not told apart, with the interval of changes."""
+    """Return means over everything but `by`, with the interval of the changes."""
     lines = []
     for key, part in both.groupby(list(by), sort=False):
         change = estimate(part["change"])
@@ -75,7 +76,7 @@ def summed(both: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 
 
 def per_attack(both: pd.DataFrame) -> list[list[str]]:
-    """Return a line per attack and score: mean change, the worst defense's, how many fell."""
+    """Return a line per attack and score: mean change, worst defense, and number of declines."""
     lines = []
     for (attack, metric), part in both.groupby(["attack", "metric"], sort=False):
         places = summed(part, _DEFENDED)

@@ -1,4 +1,8 @@
-"""`python -m fedtrees.benchmarks.papers.path_restriction`: run and print a table per data set."""
+"""Measure the correct branching rate of the path restriction attack.
+
+``python -m fedtrees.benchmarks.papers.path_restriction`` runs the suite and prints a table per data
+set.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,13 +16,13 @@ _KEYS = ["protocol_params", "defense_spec"]
 def branch_tables(rows: Any) -> Iterator[Table]:
     """Yield a table per data set: correct branching rate, its blind baseline, and AUC."""
     rows = rows[rows["status"] == "ok"]
-    for data, of_data in rows.groupby("dataset", sort=False):
-        auc = of_data[(of_data["stage"] == "train") & (of_data["metric"] == "auc")]
+    for data, results in rows.groupby("dataset", sort=False):
+        auc = results[(results["stage"] == "train") & (results["metric"] == "auc")]
         utility = {key: part["value"] for key, part in auc.groupby(_KEYS)}
-        told = of_data[(of_data["stage"] == "attack") & (of_data["metric"] == "branches")]
+        scores = results[(results["stage"] == "attack") & (results["metric"] == "branches")]
         lines = [
             [*key, percent(part["value"]), percent(part["blind"]), percent(utility[key[:2]])]
-            for key, part in told.groupby([*_KEYS, "threat"], sort=False)
+            for key, part in scores.groupby([*_KEYS, "threat"], sort=False)
         ]
         yield f"{data}. {TITLE}", _HEADER, lines
 

@@ -1,4 +1,8 @@
-"""`python -m fedtrees.benchmarks.papers.peeling --data-dir FOLDER`: run and print the tables."""
+"""Measure the rows that histogram peeling reconstructs.
+
+``python -m fedtrees.benchmarks.papers.peeling --data-dir FOLDER`` runs the suite and prints the
+tables.
+"""
 
 from statistics import mean
 from typing import Any
@@ -20,9 +24,9 @@ def attack_table(rows: Any) -> list[list[str]]:
     lines = []
     for key, part in attacked.groupby([*train, "threat"], sort=False):
         data, protocol, params, defense, threat = key
-        metric = {name: list(of["value"]) for name, of in part.groupby("metric")}
+        metric = {name: list(group["value"]) for name, group in part.groupby("metric")}
         right, wrong, owned = (
-            percent(metric.get(f"returned_{what}", ())) for what in ("right", "wrong", "owned")
+            percent(metric.get(f"returned_{suffix}", ())) for suffix in ("right", "wrong", "owned")
         )
         blind = percent(part[part["metric"] == "returned_right"]["blind"])
         measure = f"{utility[key[:4]]:.3f}" if key[:4] in utility else "-"
@@ -39,11 +43,11 @@ _SOUND = (
 
 
 def sound_table(rows: Any) -> list[list[str]]:
-    """Return one line per table, number of clients and threat: what was returned, what is wrong."""
+    """Return one line per table, number of clients and threat: rows returned, and wrong ones."""
     attacked = rows[(rows["stage"] == "attack") & (rows["status"] == "ok")]
     lines = []
     for key, part in attacked.groupby(["dataset", "partition", "threat"], sort=False):
-        value = {name: list(of["value"]) for name, of in part.groupby("metric")}
+        value = {name: list(group["value"]) for name, group in part.groupby("metric")}
         returned = sum(value.get("returned_rows", ()))
         wrong = sum(
             round(w * n)
@@ -57,7 +61,7 @@ def sound_table(rows: Any) -> list[list[str]]:
 
 
 def sound_tables(rows: Any) -> list[Table]:
-    """Return what the study of all tables prints."""
+    """Return the table of the study of all data sets."""
     return [("Rows returned, and the wrong ones among them.", _SOUND, sound_table(rows))]
 
 

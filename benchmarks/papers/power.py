@@ -1,4 +1,8 @@
-"""`python -m fedtrees.benchmarks.papers.power`: how much noise can be missing and not be found?"""
+"""Measure how much noise a mechanism can lack before the audit notices.
+
+``python -m fedtrees.benchmarks.papers.power`` audits every mechanism with its full noise and with
+parts of it.
+"""
 
 import argparse
 import math
@@ -17,15 +21,15 @@ from fedtrees.benchmarks.papers.study import markdown
 from fedtrees.core.defense import Stage
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_one
-from fedtrees.defenses import dp_quantile_cuts, dp_sgd, label_noise, settled_cuts
+from fedtrees.defenses import cut_points, dp_sgd, label_noise
 from fedtrees.privacy import noise
 from fedtrees.privacy.randomised_response import odds_within
 from fedtrees.protocols.forests import dp_forest
-from fedtrees.protocols.horizontal import dp_ebm, dp_gbdt
+from fedtrees.protocols.horizontal import dp_gbdt, ebm
 from fedtrees.report.claims import refuted
 
 _HIST, _COLUMNS, _LAPLACE = "fedtree-hist", "secureboost", "laplace-hist[epsilon=1,calibrated=true]"
-#: Protocol and defense of every mechanism that adds noise for an epsilon, and of compositions.
+#: Protocol and defense of every mechanism that adds noise for an epsilon, and compositions of them.
 MECHANISMS = (
     (_HIST, _LAPLACE),
     (_HIST, "laplace-hist[epsilon=1]"),
@@ -50,13 +54,15 @@ MECHANISMS = (
     ("vertical-regression", "dp-gd[epsilon=1,parties=2]"),
 )
 NOISE = {"1": 1, "1/2": 2, "1/4": 4, "1/16": 16}
-_FEWER = 16  # of the trainings, in repetitions: the level of a bound is the same
+# Divisor of the number of trainings in repetitions. The level of a bound is the same for fewer
+# trainings.
+_FEWER = 16
 
 Draw = Callable[..., Any]
 
 
 def _asked(at: int, less: Callable[[Any, float], Any]) -> Callable[[Draw, float], Draw]:
-    """Return what makes of a draw one that is asked for less, by the argument that says."""
+    """Return a function that weakens a mechanism by changing its argument at position `at`."""
 
     def weaker(draw: Draw, k: float) -> Draw:
         return lambda *args, **options: draw(
@@ -67,7 +73,7 @@ def _asked(at: int, less: Callable[[Any, float], Any]) -> Callable[[Draw, float]
 
 
 def _last_row(rows: Draw, k: float) -> Draw:
-    """Return a hook whose last row, the noise of a step, is a k-th."""
+    """Return a hook that divides the last row, the noise of a step, by k."""
 
     def weaker(part: Any, stage: Stage, values: Any, ctx: Any) -> Any:
         changed = rows(part, stage, values, ctx)
@@ -79,13 +85,13 @@ def _last_row(rows: Draw, k: float) -> Draw:
 
 
 def _by_library(estimator: Draw, k: float) -> Draw:
-    """Return what makes estimators for which interpret-core draws a k-th."""
+    """Return estimators for which interpret-core divides the noise by k."""
 
     def weaker(protocol: Any, *args: Any) -> Any:
-        made = estimator(protocol, *args)
+        instance = estimator(protocol, *args)
         from interpret.utils._native import Native
 
-        draw, fit = Native.generate_gaussian_random, made.fit
+        draw, fit = Native.generate_gaussian_random, instance.fit
 
         def weak(native: Any, rng: Any, stddev: float, count: int) -> Any:
             return draw(native, rng, stddev / k, count)
@@ -94,24 +100,24 @@ def _by_library(estimator: Draw, k: float) -> Draw:
             with patch.object(Native, draw.__name__, weak):
                 return fit(*rows)
 
-        made.fit = less
-        return made
+        instance.fit = less
+        return instance
 
     return weaker
 
 
 _scale = _asked(0, lambda scale, k: scale / k)
-#: Where noise is drawn, and what draws a k-th of it.
+#: Places where noise is drawn, with the function that divides it by k.
 _DRAWS: tuple[tuple[Any, str, Callable[[Draw, float], Draw]], ...] = (
     (noise, "discrete_laplace", _scale),
     (noise, "truncated_laplace", _scale),
     (noise, "discrete_gaussian", _scale),
-    (settled_cuts, "discrete_laplace_share", _scale),
+    (cut_points, "discrete_laplace_share", _scale),
     (dp_forest, "discrete_laplace_share", _scale),
     (dp_gbdt, "discrete_gaussian_share", _scale),
-    (dp_ebm.DPEBM, "estimator", _by_library),
-    (dp_quantile_cuts, "discrete_laplace", _scale),
-    (dp_quantile_cuts, "private_quantiles", _asked(4, lambda epsilon, k: epsilon * k)),
+    (ebm.DPEBM, "estimator", _by_library),
+    (cut_points, "discrete_laplace", _scale),
+    (cut_points, "private_quantiles", _asked(4, lambda epsilon, k: epsilon * k)),
     (dp_forest, "permute_and_flip", _asked(1, lambda epsilon, k: epsilon * k)),
     (label_noise, "respond", _asked(2, lambda odds, k: odds_within(k * math.log(odds)))),
     (dp_sgd.DPSGD, "rows", _last_row),
@@ -120,7 +126,7 @@ _DRAWS: tuple[tuple[Any, str, Callable[[Draw, float], Draw]], ...] = (
 
 @contextmanager
 def weakened(k: float) -> Iterator[None]:
-    """Let all mechanisms draw a k-th of their noise; stated, claimed and spent is all of it."""
+    """Let all mechanisms draw 1/k of their noise while claims and accounts assume all of it."""
     with ExitStack() as stack:
         for where, name, weaker in _DRAWS if k != 1 else ():
             stack.enter_context(patch.object(where, name, weaker(getattr(where, name), k)))
@@ -129,65 +135,91 @@ def weakened(k: float) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Cell:
-    """One audit.
-
-    `seconds`: Of CPU.
-    """
+    """One audit, and its duration in CPU seconds."""
 
     found: Audited
     seconds: float
 
     @property
     def refuted(self) -> bool:
-        """Whether more was shown than was spent."""
+        """Whether the audit demonstrated a larger epsilon than was spent."""
         return refuted(self.found.claimed, self.found.spent, (self.found.found,))
 
     @property
     def too_little(self) -> bool:
-        """Whether noisy sums are too near those of the rows."""
+        """Whether noisy sums are closer to the true ones than the stated noise allows."""
         return self.found.noise is not None and self.found.noise.too_little
 
     @property
     def epsilon(self) -> float:
-        """What was shown."""
+        """Epsilon that the audit demonstrated."""
         return self.found.found.epsilon
 
 
 def audited(protocol: str, defense: str, k: float, seed: int, fewer: int = 1) -> Cell:
-    """Audit a mechanism that draws a k-th of its noise, in so many times fewer trainings."""
-    made, by = (
+    """Audit a mechanism that draws 1/k of its noise.
+
+    Parameters
+    ----------
+    protocol, defense : str
+        The mechanism.
+    k : float
+        Divisor of the noise.
+    seed : int
+        Seed of the audit.
+    fewer : int
+        Divisor of the number of trainings.
+    """
+    protocol_object, defense_object = (
         register.make("protocol", parse_one(protocol).parts[0]),
         make_defense(parse_one(defense)),
     )
-    usual = (made.worst_case(by) or (made, made.canaries()))[1].runs
+    n_trainings = (
+        protocol_object.worst_case(defense_object) or (protocol_object, protocol_object.canaries())
+    )[1].runs
     begun = process_time()
     with weakened(k):
-        found = audit(made, by, runs=max(usual // fewer, 1), seed=seed)
-    return Cell(found, process_time() - begun)
+        result = audit(
+            protocol_object, defense_object, runs=max(n_trainings // fewer, 1), seed=seed
+        )
+    return Cell(result, process_time() - begun)
 
 
 def line(protocol: str, defense: str, seeds: int, repeats: int) -> list[str]:
-    """Return what is shown of a mechanism at every share of its noise, and how often wrongly."""
+    """Return the line of a mechanism: demonstrated epsilon by share of noise, and false alarms.
+
+    Parameters
+    ----------
+    protocol, defense : str
+        The mechanism.
+    seeds : int
+        Number of audits per share of the noise.
+    repeats : int
+        Number of audits with all noise, which count false alarms.
+    """
     cells = {
         name: [audited(protocol, defense, k, seed) for seed in range(seeds)]
         for name, k in NOISE.items()
     }
-    every = [cell for several in cells.values() for cell in several]
+    all_cells = [cell for group in cells.values() for cell in group]
     honest = [audited(protocol, defense, 1, seeds + i, _FEWER) for i in range(repeats)]
-    spent = [g.budget[1] for g in every[0].found.spent if g.budget]
+    spent = [g.budget[1] for g in all_cells[0].found.spent if g.budget]
     return [
         f"`{protocol}`" if defense == "none" else f"`{defense}`",
         f"{spent[-1]:.3g}",
         *map(_shown, cells.values()),
-        f"{every[0].found.found.most:.1f}",
-        f"{max(cell.seconds for cell in every):.1f}",
+        f"{all_cells[0].found.found.most:.1f}",
+        f"{max(cell.seconds for cell in all_cells):.1f}",
         f"{sum(cell.refuted for cell in honest)} of {repeats}",
-        *(f"{sum(c.too_little for c in of)} of {len(of)}" for of in (cells["1/2"], honest)),
+        *(
+            f"{sum(c.too_little for c in group)} of {len(group)}"
+            for group in (cells["1/2"], honest)
+        ),
     ]
 
 
 def _shown(cells: list[Cell]) -> str:
-    """Write the mean of what was shown, in bold where every audit refutes."""
+    """Format the mean of demonstrated epsilons, in bold if every audit refutes the claim."""
     text, times = f"{mean(cell.epsilon for cell in cells):.2f}", sum(c.refuted for c in cells)
     return f"**{text}**" if times == len(cells) else f"{text} ({times})" if times else text
 

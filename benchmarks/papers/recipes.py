@@ -53,7 +53,7 @@ SHOWN = {
     "leaf_mass_exact": "rows in leaves whose class counts are exact",
     "leaf_counts_exact": "leaves whose class counts are exact",
 }
-#: Those that README.md shows.
+#: Measures that README.md shows.
 IN_README = ("ra", "members_auc", "members_1pct", "leaf_mass_exact")
 PRICES = ("no.", "recipe", "change in AUC", "table of this price", "reading of the price", "result")
 LEFT = ("no.", "measure", "score", "blind baseline", "population baseline", "score by seed",
@@ -66,7 +66,7 @@ Trials = Mapping[str, Sequence[Trial]]
 
 
 def written(trials: Trials) -> str:
-    """Return trials as CSV, a line per cell; what is of several seeds stands with spaces."""
+    """Return trials as CSV with one line per cell, and values of several seeds in one field."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow((*_PLACE, *_CELL))
@@ -82,6 +82,7 @@ def written(trials: Trials) -> str:
 
 
 def _texts(values: Any) -> str:
+    """Format numbers, separated by spaces."""
     return " ".join(f"{value:.6g}" for value in values)
 
 
@@ -97,11 +98,13 @@ def read(text: str) -> dict[str, list[Trial]]:
 
 
 def _recipe(text: str) -> str:
+    """Parse the name of a recipe."""
     protocol, _, defense = text.rpartition(" with ")
     return Elsewhere(protocol, defense) if protocol else text
 
 
 def _trial(place: str, lines: Sequence[Mapping[str, str]]) -> Trial:
+    """Return the trial of the lines of one place."""
     first = lines[0]
     numbers = [float(v) for v in first["change"].split()]
     changes = {int(s): v for s, v in zip(numbers[::2], numbers[1::2], strict=True)}
@@ -211,11 +214,14 @@ def guarantee(recipe: str) -> str:
         return ""
     training, *_ = trained(DEFAULT_TABLE, parse_list([protocol])[0], CLIENTS, 0, None,
                            defense=defense)  # fmt: skip
-    made = training.protocol
-    # The noise of a training with a seed can be drawn again, so that its own epsilon is infinite.
+    protocol_object = training.protocol
+    # The noise of a training with a seed can be drawn again, so that its epsilon is infinite.
     sentences = [
         epsilon_in_words(g)
-        for g in (made.claimed(training.defense), made.spent(training.transcript))
+        for g in (
+            protocol_object.claimed(training.defense),
+            protocol_object.spent(training.transcript),
+        )
         if isinstance(g, PureDP | ApproximateDP)
     ]
     if not sentences:
@@ -339,20 +345,24 @@ def _at_worst(tried: Sequence[Trial], metric: str) -> str:
 
 
 def _compared(place: str, cell: Cell) -> str:
+    """Format a cell with its baselines, its scores by seed and its place."""
     details = "; ".join(part for part in (said.line(cell), said.by_seed(cell)) if part)
     return f"{said.amount(cell, cell.score)} ({details}), by {_place(place)}"
 
 
 def _place(place: str) -> str:
+    """Format the adversary and the table of a place."""
     table, adversary = place.split(_BETWEEN)[:2]
     return f"{adversary} on {table}"
 
 
 def _table_of(trial: Trial) -> str:
+    """Return the table of a trial."""
     return trial.place.split(_BETWEEN)[0]
 
 
 def _plain(text: str) -> str:
+    """Replace typographic minus signs by hyphens."""
     return text.replace("\N{MINUS SIGN}", "-")
 
 
@@ -386,6 +396,7 @@ def remaining(trials: Trials) -> str:
 
 
 def _row_of(number: str, tried: Sequence[Trial], metric: str) -> list[str]:
+    """Return the row of a recipe and a measure, empty if nothing was scored."""
     both = [(t.place, c) for t in tried for c in t.cells if c.metric == metric and c.scores]
     if not both:
         return []
@@ -434,7 +445,17 @@ def default_verdict() -> str:
 
 
 def replaced(page: str, begin: str, text: str) -> str:
-    """Return a page with this text between a marker and the next `END`."""
+    """Return a page with this text between a marker and the next `END`.
+
+    Parameters
+    ----------
+    page : str
+        Text of the page.
+    begin : str
+        Marker.
+    text : str
+        New text.
+    """
     before, marker, rest = page.partition(begin)
     _, end, after = rest.partition(END)
     return f"{before}{marker}{text}{end}{after}"

@@ -1,6 +1,7 @@
-"""`python -m fedtrees.benchmarks.papers.regression`: run and print the tables.
+"""Replicate the inversion of logistic and linear regression of Li et al. (2022).
 
-Draws the frontier of precision into `RUN/precision.svg`.
+``python -m fedtrees.benchmarks.papers.regression`` runs the suite, prints the tables, and draws the
+frontier of precision to `RUN/precision.svg`.
 """
 
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ from fedtrees.benchmarks.papers.study import TITLE, Table, percent, run_study
 from fedtrees.report import paper, style
 from fedtrees.report.rows import load_rows
 
-#: Li et al. 2022, Tables 2 and 3: table, data, attacker's, victim's and fake columns, rows, error,
-#: known data ratio. The first of the residential rows of Table 3 is one of iris (1 + 3 columns).
+#: Li et al. 2022, Tables 2 and 3: table, data, columns of the attacker, of the victim, fake
+#: columns, rows, error, known data ratio. One row that Table 3 lists under residential building
+#: belongs to iris (1 + 3 columns).
 VERTICAL = (
     (2, "motor temperature", 9, 2, 0, 9, 4.3e-4, 0.0),
     (2, "motor temperature", 7, 4, 0, 7, 8.2e-5, 0.107),
@@ -50,7 +52,7 @@ HORIZONTAL = (
 
 @dataclass(frozen=True)
 class Rate:
-    """A printed known data ratio and what the formula gives."""
+    """A printed known data ratio, and the result of the formula."""
 
     table: int
     data: str
@@ -61,18 +63,18 @@ class Rate:
 
 
 def printed_rates() -> list[Rate]:
-    """Return all 27, KDR_v = (n - 1)(n - 2) / (2 m n) and KDR_h = (m - 1) / (2 n)."""
-    found = []
-    for table, data, own, n, fake, m, error, rate in VERTICAL:
+    """Return all 27 ratios: (n - 1)(n - 2) / (2 m n) for columns and (m - 1) / (2 n) for rows."""
+    rates = []
+    for table, data, attacker_size, n, fake, m, error, rate in VERTICAL:
         formula = (n - 1) * (n - 2) / (2 * m * n)
-        found.append(Rate(table, data, f"{own}+{fake}, {n}, {m}", error, rate, formula))
-    for data, n, m, own, error, rate in HORIZONTAL:
-        found.append(Rate(4, data, f"{n}, {m}, {own}", error, rate, (m - 1) / (2 * n)))
-    return found
+        rates.append(Rate(table, data, f"{attacker_size}+{fake}, {n}, {m}", error, rate, formula))
+    for data, n, m, attacker_size, error, rate in HORIZONTAL:
+        rates.append(Rate(4, data, f"{n}, {m}, {attacker_size}", error, rate, (m - 1) / (2 * n)))
+    return rates
 
 
 def rate_table() -> Table:
-    """Return one line per printed rate."""
+    """Return one line per printed ratio."""
     header = ("table", "data", "shape", "error, printed", "known, printed", "by formula")
     lines = [
         [str(r.table), r.data, r.shape, f"{r.error:.1e}", f"{r.printed:.3f}", f"{r.formula:.3f}"]
@@ -92,12 +94,12 @@ def inversion_table(rows: Any) -> Table:
     lines = []
     for key, part in done.groupby([*train, "threat", "attack_spec"], sort=False):
         data, _, protocol, params, defense, threat, attack = key
-        by = dict(iter(part.groupby("metric")))
-        shares = [percent(by["entries"][c]) for c in ("value", "blind")]
-        shares += [percent(by["entries_close"][c]) for c in ("value", "blind")]
-        shares.append(percent(by["exact_entry_rows"]["value"]))
-        error = f"{mean(by['relative_error']['value']):.1e}"
-        known = utility.get(key[:5])
+        group_of_metric = dict(iter(part.groupby("metric")))
+        shares = [percent(group_of_metric["entries"][c]) for c in ("value", "blind")]
+        shares += [percent(group_of_metric["entries_close"][c]) for c in ("value", "blind")]
+        shares.append(percent(group_of_metric["exact_entry_rows"]["value"]))
+        error = f"{mean(group_of_metric['relative_error']['value']):.1e}"
+        auc_mean = utility.get(key[:5])
         lines.append(
             [
                 data,
@@ -105,17 +107,17 @@ def inversion_table(rows: Any) -> Table:
                 defense,
                 threat,
                 attack,
-                "-" if known is None else f"{known:.3f}",
+                "-" if auc_mean is None else f"{auc_mean:.3f}",
                 *shares,
                 error,
-                f"{mean(by['cpu_seconds']['value']):.1f}",
+                f"{mean(group_of_metric['cpu_seconds']['value']):.1f}",
             ]
         )
     return TITLE, header, lines
 
 
 def draw(rows: Any, path: Path) -> Path:
-    """Draw what is read against the places that the arbiter opens, means over seeds."""
+    """Draw the inferred values over the precision of opened gradients, as means over seeds."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -131,9 +133,19 @@ def draw(rows: Any, path: Path) -> Path:
         for name, metric, column, colour, dash in lines:
             part = done[done["metric"] == metric]
             places = part["defense_params"].str.removeprefix("bits=").astype(int)
-            by = 100 * part.groupby(places)[column].agg(["mean", "std"])
-            spread = {"yerr": by["std"], "marker": "o", "ms": 2.6} if column == "value" else {}
-            ax.errorbar(by.index, by["mean"], color=colour, ls=dash, lw=0.9, label=name, **spread)
+            statistics = 100 * part.groupby(places)[column].agg(["mean", "std"])
+            spread = (
+                {"yerr": statistics["std"], "marker": "o", "ms": 2.6} if column == "value" else {}
+            )
+            ax.errorbar(
+                statistics.index,
+                statistics["mean"],
+                color=colour,
+                ls=dash,
+                lw=0.9,
+                label=name,
+                **spread,
+            )
         ax.set_xlabel("binary places of opened gradients")
         ax.set_ylabel("others' values read, percent")
         ax.set_xticks(sorted(set(places)))

@@ -1,7 +1,8 @@
-"""`python -m fedtrees.benchmarks.papers.sacroml_peer --python PEER`: membership beside sacroml.
+"""Compare the membership attacks and structural checks with sacroml.
 
-PEER is the interpreter of an environment of its own with `sacroml==2.0.1`. It trains the models
-with XGBoost and attacks them; here the same files and rows are audited. Prints a CSV.
+``python -m fedtrees.benchmarks.papers.sacroml_peer --python PEER`` prints a CSV. PEER is the
+interpreter of a separate environment with `sacroml==2.0.1`. It trains models with XGBoost and
+attacks them. This process audits the same files and rows.
 """
 
 import argparse
@@ -16,23 +17,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.membership.ratios import lira
-from fedtrees.attacks.membership.references import boosted_trainer, forest_logits, references
+from fedtrees.attacks.membership.references import boosted_trainer, forest_logits, lira, references
 from fedtrees.audit.disclosure import checks
 from fedtrees.core.schema import Table
 from fedtrees.metrics.membership import FEW, at_few, auc
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.files.xgboost import from_xgboost_json
 
-#: Trees, depth and min_child_weight of the models of each table.
+#: Trees, depth and min_child_weight of the models.
 SETTINGS = ((3, 6, 1.0), (5, 3, 1.0), (10, 4, 1.0), (10, 4, 2.0), (20, 3, 1.0), (20, 6, 4.0),
             (50, 4, 1.0), (70, 4, 4.0), (100, 6, 1.0), (100, 6, 8.0))  # fmt: skip
 MODELS = 64
-#: Of sacroml's findings, the checks that are the same, in the order of `checks`.
+#: Checks of sacroml that correspond to those of `checks`, in their order.
 SAME = ("dof_risk", "k_anonymity_risk", "class_disclosure_risk", "smallgroup_risk",
         "unnecessary_risk", "gen_error_risk")  # fmt: skip
 
-#: What the peer runs; its shadow models go into a folder of each model's own.
+#: Program of the peer. Its shadow models are written to the folder of each model.
 _PEER = """
 import json, sys, time, warnings, logging
 warnings.filterwarnings("ignore")
@@ -64,7 +64,7 @@ for folder, trees, depth, weight, shadows in json.loads(sys.argv[1]):
 
 
 def tables() -> dict[str, Table]:
-    """Return the rows of each name: half of them are trained on."""
+    """Return the rows by name. Half of them are used for training."""
     from sklearn.datasets import load_breast_cancer, make_classification
 
     both = {
@@ -76,7 +76,7 @@ def tables() -> dict[str, Table]:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """One model to be trained, in a folder of its own: the first half of the rows is told it."""
+    """One model to be trained, with its folder. It is trained on the first half of the rows."""
 
     data: str
     rows: Table
@@ -86,11 +86,11 @@ class Model:
 
     @property
     def member(self) -> NDArray[np.bool_]:
-        """Rows that it is trained on, bool, shape (n,)."""
+        """Whether each row is used for training, bool, shape (n,)."""
         return np.arange(len(self.rows)) < len(self.rows) // 2
 
     def write(self) -> list[Any]:
-        """Write the rows; return what the peer is to train."""
+        """Write the rows and return the job for the peer."""
         train, rest = self.rows.take(self.member), self.rows.take(~self.member)
         parts = {"X": train.X, "y": train.y, "X_rest": rest.X, "y_rest": rest.y}
         self.folder.mkdir()
@@ -98,7 +98,7 @@ class Model:
         return [str(self.folder), *self.setting, MODELS]
 
     def compared(self, found: dict[str, Any]) -> dict[str, Any]:
-        """Return what both say: checks, true positives at 1%, AUC and CPU seconds."""
+        """Return the results of both: checks, true positives at 1%, AUC and CPU seconds."""
         (trees, depth, weight), member = self.setting, self.member
         forest = from_xgboost_json(self.folder / "model.json")
         params = TreeParams(trees=trees, max_depth=depth, min_child_weight=weight)
@@ -106,25 +106,26 @@ class Model:
         refs = references(
             self.rows, None, boosted_trainer(params, forest.objective, None), MODELS, rng
         )
-        ours = lira(forest_logits(forest, self.rows), refs)
+        our_scores = lira(forest_logits(forest, self.rows), refs)
         cpu, parts = process_time() - begun, (self.rows.take(member), self.rows.take(~member))
-        mine = [not c.passed for c in checks(forest, *parts, weight)]
-        theirs = [found["checks"][name] for name in SAME]
-        differ = [n for n, a, b in zip(SAME, mine, theirs, strict=True) if a != b]
+        failed_checks = [not c.passed for c in checks(forest, *parts, weight)]
+        peer_checks = [found["checks"][name] for name in SAME]
+        differ = [n for n, a, b in zip(SAME, failed_checks, peer_checks, strict=True) if a != b]
         return {
             "data": self.data, "trees": trees, "depth": depth, "min_child_weight": weight,
             "seed": self.seed, **_scored("peer", np.array(found["scores"]), member),
-            "peer_cpu": found["cpu"], **_scored("ours", ours, member), "ours_cpu": cpu,
+            "peer_cpu": found["cpu"], **_scored("ours", our_scores, member), "ours_cpu": cpu,
             "checks_differ": "+".join(differ),
         }  # fmt: skip
 
 
 def _scored(whose: str, score: NDArray[np.float64], member: NDArray[np.bool_]) -> dict[str, float]:
+    """Return the true positive rate and the AUC of membership scores."""
     return {f"{whose}_tpr": at_few(score, member, FEW).tpr, f"{whose}_auc": auc(score, member)}
 
 
 def main() -> None:
-    """Print a line for each of the models."""
+    """Print a line for each model."""
     parser = argparse.ArgumentParser(prog="python -m fedtrees.benchmarks.papers.sacroml_peer")
     parser.add_argument("--python", required=True)
     parser.add_argument("--seed", type=int, default=0)
@@ -133,15 +134,15 @@ def main() -> None:
         for name, table in tables().items():
             rows = table.take(np.random.default_rng(options.seed).permutation(len(table)))
             for setting in SETTINGS:
-                place = Path(folder) / str(len(models))
-                models.append(Model(name, rows, setting, options.seed, place))
+                model_folder = Path(folder) / str(len(models))
+                models.append(Model(name, rows, setting, options.seed, model_folder))
         jobs = json.dumps([m.write() for m in models])
-        asked = [options.python, "-c", _PEER, jobs]
-        with subprocess.Popen(asked, cwd=folder, stdout=subprocess.PIPE, text=True) as peer:
+        command = [options.python, "-c", _PEER, jobs]
+        with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as peer:
             assert peer.stdout is not None
-            said = (json.loads(line) for line in peer.stdout if line.startswith("{"))
-            for k, (model, found) in enumerate(zip(models, said, strict=False)):
-                line = model.compared(found)
+            answers = (json.loads(line) for line in peer.stdout if line.startswith("{"))
+            for k, (model, answer) in enumerate(zip(models, answers, strict=False)):
+                line = model.compared(answer)
                 head = [",".join(line)] if not k else []
                 text = (f"{v:.4g}" if isinstance(v, float) else str(v) for v in line.values())
                 print(*head, ",".join(text), sep="\n", flush=True)

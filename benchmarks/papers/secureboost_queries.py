@@ -1,4 +1,7 @@
-"""`python -m fedtrees.benchmarks.papers.secureboost_queries`: run and print the tables."""
+"""Replicate the threshold queries of Li et al. (2022) against SecureBoost.
+
+``python -m fedtrees.benchmarks.papers.secureboost_queries`` runs the suite and prints the tables.
+"""
 
 import math
 from statistics import mean
@@ -7,7 +10,8 @@ from typing import Any
 from fedtrees.benchmarks.papers.study import TITLE, Table, percent, run_study
 from fedtrees.core.errors import UsageError
 
-#: Of Li et al. 2022, Tables 5 and 6: table, range, victim's splits, m, and by epsilon the requests.
+#: Li et al. 2022, Tables 5 and 6: table, range, number of the victim's splits, m, and the number of
+#: requests by epsilon.
 PUBLISHED: tuple[tuple[str, float, float, int, int, dict[float, int]], ...] = (
     ("vehicle scale", -1, 1, 102, 401, {1e-7: 306, 1e-2: 102, 1e-4: 204, 1e-6: 306}),
     ("iris", 0, 10, 15, 401, {1e-2: 30, 1e-1: 15, 1e-4: 30, 1e-6: 45}),
@@ -29,18 +33,26 @@ _FORMULA = ("table", "m", "epsilon", "requests, published", "by formula", "recor
 def published_queries(low: float, high: float, epsilon: float, m: int) -> int:
     """Return how many requests of m records one threshold takes (Li et al. 2022, Sec. 5.2).
 
-    `low, high`: The range of the column.
-    `epsilon`: Width at which the search ends.
-    `m`: Records of a request, which cut the range in m - 1 parts.
+    Parameters
+    ----------
+    low, high : float
+        Range of the column.
+    epsilon : float
+        Width of the interval at which the search ends.
+    m : int
+        Number of records per request, which divide the range into m - 1 parts.
 
-    Raises `UsageError` if the range is empty, epsilon not above 0, or m below 3.
+    Raises
+    ------
+    UsageError
+        If the range is empty, epsilon is not positive, or m is below 3.
     """
     if not low < high or not epsilon > 0 or m < 3:
         raise UsageError(
             f"range [{low}, {high}], epsilon={epsilon}, m={m}: give a range with low < high, "
             "epsilon > 0 and m >= 3"
         )
-    # Logarithms of powers of m - 1 come out a last bit too large.
+    # Rounding makes logarithms of powers of m - 1 slightly too large.
     return max(math.ceil(math.log((high - low) / epsilon, m - 1) - 1e-9), 0)
 
 
@@ -76,7 +88,7 @@ def query_table(rows: Any) -> Table:
 
 
 def order_table(rows: Any) -> Table:
-    """Return one line per protocol and attack on orders: means over seeds."""
+    """Return one line per protocol and attack on the order of rows: means over seeds."""
     lines = []
     keys = ["protocol", "protocol_params", "attack_spec"]
     for (protocol, params, attack), part in _attacked(rows, *_READERS).groupby(keys, sort=False):
@@ -91,19 +103,21 @@ def order_table(rows: Any) -> Table:
 
 
 def _attacked(rows: Any, *attacks: str) -> Any:
+    """Select the results of some attacks."""
     done = (rows["stage"] == "attack") & (rows["status"] == "ok")
     return rows[done & (rows["attack"].isin(attacks))]
 
 
 def formula_table() -> Table:
-    """Return the published numbers of requests, what the formula gives, and records."""
+    """Return the published numbers of requests, those of the formula, and numbers of records."""
     lines = []
     for table, low, high, splits, m, by_epsilon in PUBLISHED:
         for epsilon, published in by_epsilon.items():
-            found = splits * published_queries(low, high, epsilon, m)
-            # Both ends are known: a request of 3 asks one record that is new.
+            n_requests = splits * published_queries(low, high, epsilon, m)
+            # The sides of both ends are known, so that a request with m = 3 contains one new
+            # record.
             least = splits * published_queries(low, high, epsilon, 3)
-            cells = (published, found, found * m, least)
+            cells = (published, n_requests, n_requests * m, least)
             lines.append([table, str(m), f"{epsilon:g}", *map(str, cells)])
     return "Li et al. 2022, Tables 5 and 6.", _FORMULA, lines
 

@@ -1,6 +1,7 @@
-"""`python -m fedtrees.benchmarks.papers.shared_trees --data-dir FOLDER`: what defenses hide there.
+"""Measure which defenses protect trees that clients share.
 
-Nothing was published to compare with.
+``python -m fedtrees.benchmarks.papers.shared_trees --data-dir FOLDER`` runs the suite and prints a
+table. There are no published results to compare with.
 """
 
 from typing import Any
@@ -21,7 +22,7 @@ def tables(rows: Any) -> list[Table]:
     def utility(c: Attacked) -> str:
         return f"{auc[c.data, c.protocol, c.defense]:.3f}"
 
-    own = {
+    extra_columns = {
         "defense": lambda c: f"`{c.defense}`",
         "AUC": utility,
         "blind:leaf counts": lambda c: c.share("leaf_counts_exact", "blind", digits=0),
@@ -30,7 +31,7 @@ def tables(rows: Any) -> list[Table]:
         "RA over blind": lambda c: c.over_blind,
     }
     title = "A honest-but-curious client of three; percent, mean ± standard deviation over seeds."
-    return [attacked_table(rows, _COLUMNS, title, **own)]
+    return [attacked_table(rows, _COLUMNS, title, **extra_columns)]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""`python -m fedtrees.benchmarks.papers.sketches --data-dir FOLDER`: run and print the tables."""
+"""Measure the columns and rows that follow from sketches of cut points.
+
+``python -m fedtrees.benchmarks.papers.sketches --data-dir FOLDER`` runs the suite and prints the
+tables.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,20 +16,24 @@ _ROWS = ("ra", "exact_rows", "bit_exact_rows")
 
 
 def _lines(rows: Any, by: Sequence[str], scores: Sequence[str]) -> list[list[str]]:
-    """Return one line per group that has the first score: every score, and its blind baseline."""
+    """Return one line per group that has the first score, with every score and its baseline."""
     attacked = rows[(rows["stage"] == "attack") & (rows["status"] == "ok")]
     lines = []
     for key, part in attacked.groupby(list(by), sort=False):
-        of = dict(list(part.groupby("metric")))
-        if scores[0] not in of:
+        group_of_metric = dict(list(part.groupby("metric")))
+        if scores[0] not in group_of_metric:
             continue
-        cells = [percent(of[name][column]) for name in scores for column in ("value", "blind")]
+        cells = [
+            percent(group_of_metric[name][column])
+            for name in scores
+            for column in ("value", "blind")
+        ]
         lines.append([*(str(k) if k == k and k is not None else "" for k in key), *cells])
     return lines
 
 
 def tables(rows: Any) -> list[Table]:
-    """Return what columns are known, and what rows."""
+    """Return a table of inferred columns and one of reconstructed rows."""
     header = [h for name in _COLUMNS for h in (name, "blind")]
     columns = ("Columns, percent.", (*_HEADER, *header), _lines(rows, _KEY, _COLUMNS))
     header = [h for name in _ROWS for h in (name, "blind")]

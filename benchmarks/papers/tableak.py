@@ -1,7 +1,8 @@
-"""`python -m fedtrees.benchmarks.papers.tableak --reference FILE`: TabLeak's batches of Adult.
+"""Compare the inversion of network gradients with TabLeak, on its batches of Adult.
 
-The file is ``tableak_adult.npz``: the network of Vero et al. (2023) at its start, their encoding of
-Adult, and batches with their gradients. ``--table`` takes one of the tables alone.
+``python -m fedtrees.benchmarks.papers.tableak --reference FILE`` prints the tables. The file is
+``tableak_adult.npz``: the initial network of Vero et al. (2023), their encoding of Adult, and
+batches with their gradients. ``--table`` selects one table.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
+from fedtrees.attacks.gradients.gradient_matching import LocalSteps
 from fedtrees.attacks.gradients.inversion import Inversion, invert
-from fedtrees.attacks.gradients.local_steps import LocalSteps
 from fedtrees.attacks.gradients.published import published
 from fedtrees.benchmarks.papers.study import markdown
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.data.catalogue import load
 from fedtrees.guessing.blind import Draws
-from fedtrees.metrics.batch_rows import agreement
+from fedtrees.metrics.batches import agreement
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import Layers
 
 SIZES = (8, 32, 128)
-#: What the authors' algorithm reaches on these batches with true labels, 30 restarts of 1500 steps
-#: (``tableak_adult.csv``), %.
+#: Accuracy of the authors' algorithm on these batches with true labels and 30 restarts of 1500
+#: steps, in percent (``tableak_adult.csv``).
 PUBLISHED = {8: 95.9, 32: 80.6, 128: 71.4}
 NOISE = (1e-3, 1e-2, 1e-1)
 # Learning rate of local steps.
@@ -42,8 +43,12 @@ _RATE = 0.01
 class Reference:
     """The published network, encoding and batches.
 
-    `arrays`: mapping. What is in ``tableak_adult.npz``.
-    `data_dir`: Where Adult is.
+    Attributes
+    ----------
+    arrays : mapping
+        Contents of ``tableak_adult.npz``.
+    data_dir : str or None
+        Folder of Adult.
     """
 
     arrays: Any
@@ -56,51 +61,51 @@ class Reference:
 
     @cached_property
     def schema(self) -> Schema:
-        """The columns: categories in the authors' order, bounds of numbers as they know them."""
+        """Columns with categories in the authors' order, and the bounds that they use."""
         names = [str(n) for n in self.arrays["feature_names"]]
         columns = [str(c) for c in self.arrays["encoded_columns"]]
         features = []
         for name, (low, high) in zip(names, self.arrays["bounds"].tolist(), strict=True):
-            of = tuple(c.partition("=")[2] for c in columns if c.startswith(f"{name}="))
-            numeric = Feature(name, low=low, high=high) if not of else None
-            features.append(numeric or Feature(name, "categorical", categories=of))
+            categories = tuple(c.partition("=")[2] for c in columns if c.startswith(f"{name}="))
+            numeric = Feature(name, low=low, high=high) if not categories else None
+            features.append(numeric or Feature(name, "categorical", categories=categories))
         return Schema(tuple(features), "income", (">50K", "<=50K"))
 
     @cached_property
     def encoding(self) -> Encoding:
         """The published encoding."""
-        made = Encoding.of(self.schema)
-        return made.standardised(self.arrays["mean"], self.arrays["std"])
+        encoding = Encoding.of(self.schema)
+        return encoding.standardised(self.arrays["mean"], self.arrays["std"])
 
     @cached_property
     def layers(self) -> Layers:
-        """The sizes of the network."""
+        """Sizes of the layers."""
         return Layers((len(self.encoding), 100, 100, 2))
 
     @cached_property
     def weights(self) -> NDArray[np.float32]:
-        """The network at its start."""
+        """Initial weights, float32."""
         parts = [self.arrays[f"net/{k}.{p}"].ravel() for k in range(3) for p in ("weight", "bias")]
         return np.concatenate(parts)
 
     @cached_property
     def table(self) -> Table:
-        """All rows of Adult in these codes, label 1 is ``<=50K``; NaN where a value is missing."""
+        """All rows of Adult in these codes. Label 1 is ``<=50K``, and missing values are NaN."""
         data = load("adult", self.data_dir)
         X = data.table.X.copy()
-        for k, (mine, theirs) in enumerate(
+        for k, (feature, theirs) in enumerate(
             zip(data.schema.features, self.schema.features, strict=True)
         ):
             if theirs.categories:
-                known = {c: i for i, c in enumerate(theirs.categories)}
-                order = np.array([known.get(c, np.nan) for c in mine.categories])
-                there = ~np.isnan(X[:, k])
-                X[there, k] = order[X[there, k].astype(int)]
+                code_of_category = {c: i for i, c in enumerate(theirs.categories)}
+                order = np.array([code_of_category.get(c, np.nan) for c in feature.categories])
+                present = ~np.isnan(X[:, k])
+                X[present, k] = order[X[present, k].astype(int)]
         return Table(X, 1 - data.table.y)
 
     @cached_property
     def public(self) -> Table:
-        """Complete rows that are in nobody's training set."""
+        """Complete rows outside the training set."""
         mask = ~np.isnan(self.table.X).any(axis=1)
         mask[self.arrays["train_rows"]] = False
         return self.table.take(mask)
@@ -116,7 +121,7 @@ class Reference:
         return self.table.take(rows), self.arrays[f"B{size}/grad"][which]
 
     def accuracy(self, guess: Table, truth: Table) -> float:
-        """Return the accuracy (Vero et al. 2023, Eq. 7), %."""
+        """Return the accuracy in percent (Vero et al. 2023, Eq. 7)."""
         return 100 * float(agreement(guess.X, truth.X, self.width)[0].mean())
 
     def inverted(
@@ -129,10 +134,26 @@ class Reference:
         local: LocalSteps | None = None,
         **how: Any,
     ) -> tuple[float, float]:
-        """Return the accuracy of `tableak` on a batch, %, and CPU seconds."""
+        """Return the accuracy of `tableak` on a batch in percent, and CPU seconds.
+
+        Parameters
+        ----------
+        size, which : int
+            Number of rows, and number of the batch.
+        seed : int
+            Seed of the attack.
+        noise : float
+            Standard deviation of Gaussian noise on every coordinate.
+        true : bool
+            Whether labels are known. If not, they are inferred.
+        local : LocalSteps or None
+            Local steps of a client, if an update is inverted instead of a gradient.
+        **how : object
+            Settings of the attack.
+        """
         begin = process_time()
-        found = self.found(size, which, seed, noise, true, local, **how)
-        return self.accuracy(found.table, self.batch(size, which)[0]), process_time() - begin
+        inversion = self.found(size, which, seed, noise, true, local, **how)
+        return self.accuracy(inversion.table, self.batch(size, which)[0]), process_time() - begin
 
     def found(
         self,
@@ -144,9 +165,25 @@ class Reference:
         local: LocalSteps | None = None,
         **how: Any,
     ) -> Inversion:
-        """Return what `tableak` finds, with labels told (`true`) or counted.
+        """Return the inversion of a batch.
 
-        With `local` of an update of such steps, rows in random orders that are not told.
+        With `local`, an update of such steps is inverted. The order of rows in it is random and not
+        known.
+
+        Parameters
+        ----------
+        size, which : int
+            Number of rows, and number of the batch.
+        seed : int
+            Seed of the attack.
+        noise : float
+            Standard deviation of Gaussian noise on every coordinate.
+        true : bool
+            Whether labels are known. If not, they are inferred.
+        local : LocalSteps or None
+            Local steps of a client, if an update is inverted instead of a gradient.
+        **how : object
+            Settings of the attack.
         """
         truth, gradient = self.batch(size, which)
         rng, weights = np.random.default_rng([seed, size, which]), self.weights
@@ -163,42 +200,51 @@ class Reference:
     def as_published(
         self, size: int, which: int, settings: tuple[bool, bool, int, int]
     ) -> tuple[float, float]:
-        """Return the accuracy of a published attack with true labels, and CPU seconds."""
+        """Return the accuracy of a published attack with true labels, and CPU seconds.
+
+        Parameters
+        ----------
+        size, which : int
+            Number of rows, and number of the batch.
+        settings : tuple
+            Whether categories are relaxed, whether the loss is the cosine distance, restarts and
+            steps.
+        """
         truth, gradient = self.batch(size, which)
         begin = process_time()
-        found = published(
+        inversion = published(
             self.layers, self.weights, gradient, self.encoding, self.encoding.bounds(self.schema),
             truth.y, np.random.default_rng([0, size, which]), settings,
         )  # fmt: skip
-        return self.accuracy(found.table, truth), process_time() - begin
+        return self.accuracy(inversion.table, truth), process_time() - begin
 
     def blind(self, size: int, which: int) -> float:
-        """Return the accuracy of what most of twenty draws of public rows agree on, %."""
+        """Return the accuracy of the consensus of twenty draws of public rows, in percent."""
         truth, _ = self.batch(size, which)
-        made = Draws(self.public, self.schema, size, np.random.default_rng([7, size, which]))
-        return self.accuracy(made.guess("bootstrap+consensus"), truth)
+        draws = Draws(self.public, self.schema, size, np.random.default_rng([7, size, which]))
+        return self.accuracy(draws.guess("bootstrap+consensus"), truth)
 
 
 def warm(reference: Reference) -> None:
-    """Compile kernels, so that no time counts it."""
+    """Compile kernels, so that no measured time includes it."""
     reference.inverted(8, 0, restarts=1, steps=1)
 
 
 def accuracy(reference: Reference, batches: int) -> Iterator[list[Any]]:
-    """Yield by batch size: published, blind, ours with true and restored labels, seconds."""
+    """Yield accuracies by batch size: published, blind, with true and inferred labels."""
     yield ["B", "published", "blind: public rows", "tableak", "labels restored", "CPU s"]
     for size in SIZES:
         blind = np.mean([reference.blind(size, k) for k in range(batches)])
         true = np.array([reference.inverted(size, k) for k in range(batches)])
         restored = np.mean([reference.inverted(size, k, true=False)[0] for k in range(batches)])
         mark = " (below blind)" if PUBLISHED[size] < blind else ""
-        told = f"{PUBLISHED[size]}{mark}"
-        yield [size, told, f"{blind:.1f}", f"{true[:, 0].mean():.1f}", f"{restored:.1f}",
+        published_text = f"{PUBLISHED[size]}{mark}"
+        yield [size, published_text, f"{blind:.1f}", f"{true[:, 0].mean():.1f}", f"{restored:.1f}",
                f"{true[:, 1].mean():.2f}"]  # fmt: skip
 
 
 def ablation(reference: Reference, batches: int) -> Iterator[list[Any]]:
-    """Yield what becomes of batches of 32 without a part of the attack."""
+    """Yield the accuracy on batches of 32 without some part of the attack."""
     yield ["B = 32", "accuracy", "CPU s"]
     for name, how in (
         ("tableak", {}), ("search alone", {"exact": False}),
@@ -206,20 +252,20 @@ def ablation(reference: Reference, batches: int) -> Iterator[list[Any]]:
         ("search, one restart", {"exact": False, "restarts": 1}),
         ("search, 200 steps", {"exact": False, "steps": 200}),
     ):  # fmt: skip
-        found = np.array([reference.inverted(32, k, **how) for k in range(batches)])
-        yield [name, f"{found[:, 0].mean():.1f}", f"{found[:, 1].mean():.2f}"]
+        results = np.array([reference.inverted(32, k, **how) for k in range(batches)])
+        yield [name, f"{results[:, 0].mean():.1f}", f"{results[:, 1].mean():.2f}"]
 
 
 def entropy(reference: Reference, batches: int) -> Iterator[list[Any]]:
-    """Yield the accuracy of the search alone at 32 rows by quarters of confidence, least first."""
+    """Yield the accuracy of the search on 32 rows by quarters of confidence, lowest first."""
     yield ["feature", "least confident quarter", "second", "third", "most confident quarter"]
     coded, cells = reference.encoding.coded, []
     for k in range(batches):
         truth, _ = reference.batch(32, k)
-        found = reference.found(32, k, exact=False)
-        near = np.abs(truth.X[:, None] - found.table.X[None]) <= reference.width
+        inversion = reference.found(32, k, exact=False)
+        near = np.abs(truth.X[:, None] - inversion.table.X[None]) <= reference.width
         a, b = linear_sum_assignment(-near.sum(axis=2))
-        cells.append(np.stack([near[a, b], found.confidence[b]]))
+        cells.append(np.stack([near[a, b], inversion.confidence[b]]))
     right, sure = np.concatenate(cells, axis=1)
     for name, kind in (("category", coded), ("number", ~coded)):
         order = np.argsort(sure[:, kind].ravel(), kind="stable")
@@ -228,42 +274,48 @@ def entropy(reference: Reference, batches: int) -> Iterator[list[Any]]:
 
 
 def noisy(reference: Reference, batches: int) -> Iterator[list[Any]]:
-    """Yield the accuracy on batches of 32 whose gradient has Gaussian noise on every coordinate."""
+    """Yield the accuracy on batches of 32 whose gradients contain Gaussian noise."""
     yield ["noise per coordinate", "found rows", "blind: public rows"]
     blind = np.mean([reference.blind(32, k) for k in range(batches)])
     for scale in NOISE:
-        found = [reference.inverted(32, k, noise=scale)[0] for k in range(batches)]
-        yield [f"{scale:g}", f"{np.mean(found):.1f}", f"{blind:.1f}"]
+        accuracies = [reference.inverted(32, k, noise=scale)[0] for k in range(batches)]
+        yield [f"{scale:g}", f"{np.mean(accuracies):.1f}", f"{blind:.1f}"]
 
 
 def averaged(reference: Reference, batches: int) -> Iterator[list[Any]]:
-    """Yield the accuracy on updates of local steps on 32 rows, by epochs and batch, labels counted.
+    """Yield the accuracy on updates of local steps on 32 rows, by epochs and batch size.
 
-    The order of rows is not told.
+    Labels are inferred, and the order of rows is not known.
     """
     yield ["epochs", "batch 32", "batch 16", "batch 8"]
     for epochs in (1, 5, 10):
         scores = []
         for batch in (32, 16, 8):
             local = LocalSteps(batch, epochs, _RATE)
-            found = [reference.inverted(32, k, true=False, local=local) for k in range(batches)]
-            scores.append(f"{np.mean(found, axis=0)[0]:.1f}")
+            results = [reference.inverted(32, k, true=False, local=local) for k in range(batches)]
+            scores.append(f"{np.mean(results, axis=0)[0]:.1f}")
         yield [epochs, *scores]
 
 
 def speed(reference: Reference, batches: int) -> Iterator[list[Any]]:
-    """Yield CPU seconds of the published attacks and of ours; those of one restart, times 30."""
+    """Yield CPU seconds of the published attacks and of ours. One restart counts 30 times."""
     yield ["B", "attack", "accuracy", "CPU s", "times ours"]
     for size in SIZES[:2]:
-        mine = np.array([reference.inverted(size, k) for k in range(batches)]).mean(axis=0)
-        yield [size, "tableak", f"{mine[0]:.1f}", f"{mine[1]:.2f}", ""]
+        our_results = np.array([reference.inverted(size, k) for k in range(batches)]).mean(axis=0)
+        yield [size, "tableak", f"{our_results[0]:.1f}", f"{our_results[1]:.2f}", ""]
         for name, relaxed, cosine, runs in (
             ("tableak-published, one restart of 30", True, True, 30),
             ("cosine", False, True, 1), ("dlg", False, False, 1),
         ):  # fmt: skip
-            found, spent = reference.as_published(size, 0, (relaxed, cosine, 1, 1500))
+            their_accuracy, spent = reference.as_published(size, 0, (relaxed, cosine, 1, 1500))
             spent *= runs
-            yield [size, name, f"{found:.1f}", f"{spent:.1f}", f"{spent / mine[1]:.0f}"]
+            yield [
+                size,
+                name,
+                f"{their_accuracy:.1f}",
+                f"{spent:.1f}",
+                f"{spent / our_results[1]:.0f}",
+            ]
 
 
 TABLES: dict[str, Callable[[Reference, int], Iterator[list[Any]]]] = {

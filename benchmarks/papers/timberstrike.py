@@ -1,8 +1,9 @@
-"""`python -m fedtrees.benchmarks.papers.timberstrike --data-dir FOLDER`: run and print tables.
+"""Compare TimberStrike with published figures and with the blind baseline.
 
-The published figures are those of Di Gennaro et al. (2025), Tables 4 and 6, "RA (full)": scored
-over the union of all rows, own ones included. Ours are over victims only, which is harder; the
-blind baseline is scored the same way as ours.
+``python -m fedtrees.benchmarks.papers.timberstrike --data-dir FOLDER`` runs the suite and prints
+the tables. The published figures are those of Di Gennaro et al. (2025), Tables 4 and 6, "RA
+(full)". They are scored over the union of all rows, including the adversary's. Ours are scored over
+the victims' rows only, which is harder. The blind baseline is scored in the same way as ours.
 """
 
 from typing import Any
@@ -25,23 +26,24 @@ _COLUMNS = (
 
 
 def _name(cell: Attacked) -> str:
+    """Return the protocol with its base score."""
     base = ", base 0.5" if "base_score=0.5" in cell.parameters else ", base mean"
     return cell.protocol + base * (cell.protocol == "fedtree-hist")
 
 
 def _published(cell: Attacked) -> str:
-    """Return the authors' RA (full), nothing for a table or depth that they did not run."""
+    """Return the published RA (full), empty for tables and depths that were not published."""
     if cell.defense != "none":
         return ""
     table, depth = _PUBLISHED_IN.get(cell.data, ""), int(depth_of(cell.parameters))
-    found = PUBLISHED.get((table, cell.protocol, 0))
-    if not found or not 3 <= depth <= 8:
+    figures = PUBLISHED.get((table, cell.protocol, 0))
+    if not figures or not 3 <= depth <= 8:
         return ""
-    return f"{over_real_columns(table, found['full'][depth - 3]):.1f}"
+    return f"{over_real_columns(table, figures['full'][depth - 3]):.1f}"
 
 
 def tables(rows: Any) -> list[Table]:
-    """Return what the study prints."""
+    """Return the tables of the study."""
     attacks = attacked_table(rows, _COLUMNS, protocol=_name, published=_published)
     return [attacks, blind_table(rows)]
 

@@ -1,8 +1,10 @@
-"""`python -m fedtrees.benchmarks.papers.timberstrike_chains --data-dir FOLDER`: whose tree is it?
+"""Measure how well trees of a bagging federation can be attributed to clients.
 
-Clients of a bagging federation see trees in a shuffled order, without names. The share of them
-that is put into the chain of the client whose first tree started it, beside what drawing a chain
-by lot would reach. Nothing was published to compare with.
+``python -m fedtrees.benchmarks.papers.timberstrike_chains --data-dir FOLDER`` prints a table.
+Clients of a bagging federation see trees in a shuffled order without names. The table contains the
+share of trees that are assigned to the chain of the correct client, which is the client whose first
+tree started the chain. It is compared with a random assignment. There are no published results to
+compare with.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,21 +35,34 @@ _COLUMNS = (
 def linked(
     data: str, partition: Spec, clients: int, seed: int, data_dir: str | None
 ) -> dict[str, float]:
-    """Return the share of blocks in the right chain, by what they are told apart by.
+    """Return the share of blocks in the correct chain, by the clues that are used.
 
     Blocks of the first round and trees without a split are not counted. The learning rate is 0.3
-    by the number of clients, as Flower's example scales it.
+    divided by the number of clients, as in Flower's example.
+
+    Parameters
+    ----------
+    data : str
+        Data set.
+    partition : Spec
+        Partition.
+    clients : int
+        Number of clients.
+    seed : int
+        Seed of the training.
+    data_dir : str or None
+        Folder of the data sets.
     """
     settings = {"trees": ROUNDS, "max_depth": DEPTH, "learning_rate": 0.3 / clients}
     protocol = Spec("flower-bagging", {**settings, "arrival": "shuffled"})
     run, federation, _ = trained(data, protocol, clients, seed, data_dir, partition=partition)
-    seen, told = (
+    seen, server_blocks = (
         blocks_of(view_of(run, (name,), federation.local_data))
         for name in (f"client-{clients - 1}", "server")
     )
     assert seen is not None
-    assert told is not None
-    owner = {block.first: block.sender for block in told.blocks}
+    assert server_blocks is not None
+    owner = {block.first: block.sender for block in server_blocks.blocks}
     rounds: dict[int, list[Block]] = {}
     for block in seen.blocks:
         if block.sender is None:
@@ -62,6 +77,7 @@ def linked(
 def _right(
     rounds: Sequence[Sequence[Block]], chains: Sequence[Sequence[int]], owner: dict[int, str | None]
 ) -> float:
+    """Return the share of blocks whose chain was started by the same client."""
     starters = [owner[block.first] for block in rounds[0]]
     hits = [
         starters[chain] == owner[block.first]
@@ -73,11 +89,11 @@ def _right(
 
 
 def lines(data_dir: str | None) -> Iterator[list[str]]:
-    """Yield one line per table, partition and number of clients: means and spreads over seeds."""
+    """Yield one line per table, partition and number of clients: means and deviations."""
     for data, partition, numbers in SETTINGS:
         for clients in numbers:
-            found = [linked(data, partition, clients, seed, data_dir) for seed in SEEDS]
-            shares = (percent([f[c] for f in found], digits=0) for c in ("by lot", *CLUES))
+            results = [linked(data, partition, clients, seed, data_dir) for seed in SEEDS]
+            shares = (percent([f[c] for f in results], digits=0) for c in ("by lot", *CLUES))
             yield [data, f"`{partition}`", str(clients), *shares]
 
 

@@ -1,6 +1,8 @@
-"""`python -m fedtrees.benchmarks.papers.timberstrike_classes --data-dir FOLDER`: several classes.
+"""Evaluate TimberStrike on tables with several classes.
 
-Nothing was published to compare with: Appendix E of Di Gennaro et al. (2025) was not evaluated.
+``python -m fedtrees.benchmarks.papers.timberstrike_classes --data-dir FOLDER`` runs the suite and
+prints a table. There are no published results to compare with, because Appendix E of Di Gennaro et
+al. (2025) was not evaluated.
 """
 
 from fedtrees.benchmarks.papers.study import attacked_table, run_study

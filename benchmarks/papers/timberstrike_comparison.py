@@ -1,4 +1,4 @@
-"""Cells of the tables of Di Gennaro et al. (2025), each with what stands beside it."""
+"""Cells of the tables of Di Gennaro et al. (2025), each with our corresponding results."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,15 +15,27 @@ _ONE_NUMBER = ("ra_union", "ra_owner")
 
 @dataclass(frozen=True)
 class Compared:
-    """One cell of a published table and what stands beside it.
+    """One cell of a published table, with our corresponding results.
 
-    `setting`: Partition or defense, where the table has several.
-    `printed`: `full`, `ftp`, `auc` and `f1` as published, RA in percent; empty where nothing was.
-    `rebuilt, random_leaf`: DataFrame. Rows of our run of their attack and of its control, scored as
-    theirs, one per seed, with the best blind guess scored so too; RA as a share.
-    `single, default`: DataFrame. The same of their attack and of the default one, over the victims'
-    rows alone.
-    `utility`: Mean AUC and F1 on held-out rows.
+    Attributes
+    ----------
+    table : str
+        Published table or figure.
+    protocol : str
+        Protocol.
+    depth : int
+        Maximum depth.
+    setting : str
+        Partition or defense, if the table has several.
+    printed : mapping of str to float
+        `full`, `ftp`, `auc` and `f1` as published, RA in percent. Empty if nothing was published.
+    rebuilt, random_leaf : DataFrame
+        Results of their attack and of its control, one row per seed, scored as in the paper, with
+        the best blind guess. RA is a share.
+    single, default : DataFrame
+        Results of their attack and of our default attack over the victims' rows only.
+    utility : mapping of str to float
+        Mean AUC and F1 on test rows.
     """
 
     table: str
@@ -38,14 +50,14 @@ class Compared:
     utility: Mapping[str, float]
 
     def theirs(self, column: str) -> float:
-        """Return a published RA over the columns there are, percent; NaN where there is none."""
+        """Return a published RA over the existing columns in percent, NaN if there is none."""
         if column not in self.printed:
             return float("nan")
         return over_real_columns(self.table, self.printed[column])
 
     @property
     def over_blind(self) -> float:
-        """By how much the published RA is above the best blind guess, points."""
+        """Published RA minus that of the best blind guess, in percentage points."""
         return self.theirs("full") - 100 * float(np.mean(self.rebuilt["blind"]))
 
 
@@ -74,7 +86,7 @@ def compared(table: str, rows: Any) -> Iterator[Compared]:
 
 
 def _variant(table: str, partition: str, defense: str) -> float:
-    """Return what tells published rows of one protocol apart."""
+    """Return the key that distinguishes published rows of one protocol."""
     if table == "figure10":
         return float(parse_list([partition])[0].params["clients"])
     if table == "table8":
@@ -83,4 +95,5 @@ def _variant(table: str, partition: str, defense: str) -> float:
 
 
 def _scores(part: Any, attack: str, metrics: tuple[str, ...]) -> Any:
+    """Select the scores of one attack."""
     return part[(part["attack_spec"] == attack) & part["metric"].isin(metrics)]

@@ -1,4 +1,4 @@
-"""Published figures of TimberStrike drawn beside ours and beside the blind baselines."""
+"""Draw published figures of TimberStrike next to ours and to the blind baselines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: What is drawn, percent: name, how it is taken from a cell, colour, line, marker.
+#: Lines in percent: name, function of a cell, colour, line style, marker.
 _LINES: tuple[tuple[str, Callable[[Compared], float], str, str, str], ...] = (
     ("published RA", lambda c: c.theirs("full"), style.COLOURS[1], "-", "o"),
     ("their attack, rebuilt", lambda c: _mean(c.rebuilt["value"]), style.COLOURS[4], "-", "s"),
@@ -29,9 +29,9 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def draw(cells: Sequence[Compared]) -> Figure:
-    """Draw RA against depth, a panel per protocol and setting, on one scale.
+    """Draw RA over depth on one scale, with one panel per protocol and setting.
 
-    Where the published line runs below the dashed one, not looking at the model does better.
+    Where the published line is below the dashed one, a guess without the model is better.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -55,10 +55,12 @@ def draw(cells: Sequence[Compared]) -> Figure:
 
 
 def _title(cell: Compared) -> str:
+    """Return the title of the panel of a cell."""
     return "\n".join(filter(None, (cell.protocol, cell.setting.replace("[", "\n["))))
 
 
 def _panel(ax: Axes, cells: Sequence[Compared]) -> None:
+    """Draw all lines of one panel."""
     depths = [c.depth for c in cells]
     for name, value, colour, dash, marker in _LINES:
         heights = [value(c) for c in cells]

@@ -1,23 +1,28 @@
 """Published figures of Di Gennaro et al. (2025): Tables 1, 4, 6, 8 and the runs of Figure 10.
 
 Their scores of a table without a categorical column are too high. The function that scores a pair
-of rows (``evaluation.py``, with ``detailed=True``) counts one categorical column where there is
-none, before it divides by the number of columns: errors in Pima's nine columns are divided by ten,
-as if a tenth were always right. Stroke has categorical columns and is not affected.
+of rows (``evaluation.py``, with ``detailed=True``) counts one categorical column even if there is
+none, before it divides by the number of columns. The errors in Pima's nine columns are therefore
+divided by ten, as if a tenth of the columns were always right. Stroke has categorical columns and
+is not affected.
 """
 
-#: Columns, label included, of the tables that have no categorical one, by published table.
+#: Number of columns including the label, for the published tables without a categorical column.
 ALL_CONTINUOUS = {"table6": 9, "table8": 9}
 
 
 def over_real_columns(table: str, printed: float) -> float:
-    """Return a published RA, in percent, as the share of the columns there are."""
+    """Return a published RA, in percent, over the existing columns only.
+
+    For example, 70% of Pima's figures correspond to 100 - 30 * 10 / 9 = 66.7%.
+    """
     columns = ALL_CONTINUOUS.get(table)
     return printed if columns is None else 100 - (100 - printed) * (columns + 1) / columns
 
 
-#: (table, protocol, clients in Figure 10 or epsilon per histogram in Table 8, else 0) to columns of
-#: depths 3 to 8: `full` and `ftp` are "RA" and "RA (F-TP)" in percent, `auc` and `f1` Table 1's.
+#: Published figures by table, protocol, and the number of clients in Figure 10 or the epsilon per
+#: histogram in Table 8, otherwise 0. The columns contain one value for each depth from 3 to 8.
+#: `full` and `ftp` are "RA" and "RA (F-TP)" in percent, `auc` and `f1` are from Table 1.
 PUBLISHED: dict[tuple[str, str, float], dict[str, tuple[float, ...]]] = {
     ("table4", "local-ensembles", 0): {
         "full": (84.28, 85.9, 87.47, 85.85, 86.53, 85.64),

@@ -1,8 +1,9 @@
-"""`python -m fedtrees.benchmarks.papers.timberstrike_recovery --data-dir FOLDER`: counts by depth.
+"""Measure the class counts that follow from first trees which clients share, by depth.
 
-First-tree class counts where clients share trees: undefended, hessians masked, statistics stripped.
-Of the cycle, the first tree of every client counts, whoever's trees it was grown on. Nothing was
-published to compare with: the blind baseline is the adversary's own rows, scaled.
+``python -m fedtrees.benchmarks.papers.timberstrike_recovery --data-dir FOLDER`` prints a table for
+models without a defense, with masked hessians and without statistics. In the cycle, the first tree
+of every client is included, whichever trees it was grown on. There are no published results to
+compare with. The blind baseline are the scaled counts of the adversary's rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,17 +20,37 @@ from fedtrees.protocols.views import view_of
 SEEDS = (0, 1, 2)
 CLIENTS = 3
 THREATS = {"client": ("client-2",), "server": ("server",), "public": ("public",)}
-TREES = {"flower-bagging": 1, "flower-cyclic": CLIENTS, "local-ensembles": 1}  # a first tree each
+TREES = {
+    "flower-bagging": 1,
+    "flower-cyclic": CLIENTS,
+    "local-ensembles": 1,
+}  # number of trees until each client has grown one
 DEFENSES = ("none", "mask-sum-hessian", "split-only")
 
-Key = tuple[str, str, str, str]  # table, protocol, threat, defense
-Scores = dict[tuple[Key, int], list[tuple[float, float]]]  # by depth: exact and blind, over seeds
+Key = tuple[str, str, str, str]  # table, protocol, threat and defense
+Scores = dict[
+    tuple[Key, int], list[tuple[float, float]]
+]  # by depth: pairs of exact and blind shares, over seeds
 
 
 def counted(
     data: str, protocol: str, defense: str, depth: int, seed: int, data_dir: str | None
 ) -> Iterator[tuple[str, float, float]]:
-    """Yield threat, share of leaves with exact class counts, and the blind share."""
+    """Yield the threat, the share of leaves with exact class counts, and the blind share.
+
+    Parameters
+    ----------
+    data : str
+        Data set.
+    protocol, defense : str
+        Protocol and defense.
+    depth : int
+        Maximum depth.
+    seed : int
+        Seed of the training.
+    data_dir : str or None
+        Folder of the data sets.
+    """
     spec = Spec(protocol, {"trees": TREES[protocol], "max_depth": depth})
     run, federation, setting = trained(data, spec, CLIENTS, seed, data_dir, defense=defense)
     attack = register.make("attack", Spec("timberstrike", {"chains": 1, "max_trees": 1}))
@@ -45,21 +66,25 @@ def counted(
 def lines(scores: Scores, depths: Sequence[int]) -> Iterator[list[str]]:
     """Yield one line per table, protocol, threat and defense."""
     for key in dict.fromkeys(key for key, _ in scores):
-        at = [scores[key, depth] for depth in depths]
-        cells = (percent([exact for exact, _ in found], digits=0) for found in at)
-        yield [*key, *cells, percent([blind for found in at for _, blind in found], digits=0)]
+        pairs_of_depth = [scores[key, depth] for depth in depths]
+        cells = (percent([exact for exact, _ in pairs], digits=0) for pairs in pairs_of_depth)
+        yield [
+            *key,
+            *cells,
+            percent([blind for pairs in pairs_of_depth for _, blind in pairs], digits=0),
+        ]
 
 
 def main() -> None:
-    """Run the study as a command and print its table."""
+    """Run the study and print its table."""
     options = options_of("timberstrike_recovery", "--tables", "--depths")
     scores: Scores = {}
     for data, protocol, defense, depth, seed in product(
         options.tables, TREES, DEFENSES, options.depths, SEEDS
     ):
-        for threat, *found in counted(data, protocol, defense, depth, seed, options.data_dir):
+        for threat, *shares in counted(data, protocol, defense, depth, seed, options.data_dir):
             key = (data, protocol, threat, defense)
-            scores.setdefault((key, depth), []).append((found[0], found[1]))
+            scores.setdefault((key, depth), []).append((shares[0], shares[1]))
     columns = ("table", "protocol", "threat", "defense", *(f"depth {d}" for d in options.depths))
     print("Leaves of first trees with exact class counts, percent, mean ± deviation over seeds.\n")
     print(markdown((*columns, "blind"), [*lines(scores, options.depths)]))

@@ -1,9 +1,11 @@
-"""`python -m fedtrees.benchmarks.papers.timberstrike_tables TABLE --data-dir FOLDER [--fast]`.
+"""Replicate the tables of Di Gennaro et al. (2025).
 
-TABLE is `table4` (with Table 1's Stroke half), `table6` (with its Pima half), `table8` (with Table
-3) or `figure10`. Every published figure stands beside ours, taken the same way, and beside what a
-blind adversary scores that way; then come scores over the victims' rows alone. The same is drawn
-into `RUN/figure.svg`. `--fast` runs depths 3 and 6, one seed, and 3 and 10 clients in Figure 10.
+``python -m fedtrees.benchmarks.papers.timberstrike_tables TABLE --data-dir FOLDER [--fast]`` prints
+one table and draws it to `RUN/figure.svg`. TABLE is `table4` (with the Stroke half of Table 1),
+`table6` (with its Pima half), `table8` (with Table 3) or `figure10`. Every published figure is
+compared with ours, measured in the same way, and with the score of a blind adversary. Further
+columns contain scores over the victims' rows only. `--fast` runs depths 3 and 6, one seed, and 3
+and 10 clients in Figure 10.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,18 +39,19 @@ is the same figure for both."""
 
 
 def fast(suite: Suite) -> Suite:
-    """Return a suite that takes minutes: fewer depths, seeds and clients."""
+    """Return a suite with fewer depths, seeds and clients that takes minutes."""
     return replace(suite, seeds=suite.seeds[:1], grids=tuple(map(_fast_grid, suite.grids)))
 
 
 def _fast_grid(grid: Grid) -> Grid:
+    """Reduce the depths and clients of a grid."""
     shorter = tuple(p for p in grid.protocols if p.params["max_depth"] in FAST_DEPTHS)
-    kept = tuple(n for n in grid.clients if n in FAST_CLIENTS)
-    return replace(grid, protocols=shorter, clients=kept)
+    few_clients = tuple(n for n in grid.clients if n in FAST_CLIENTS)
+    return replace(grid, protocols=shorter, clients=few_clients)
 
 
 def leakage(cells: Iterable[Compared]) -> str:
-    """Return a table of one line per cell: what is reconstructed, in percent."""
+    """Return a table with one line per cell: the reconstructed rows in percent."""
     lines = [
         [
             cell.protocol, str(cell.depth), cell.setting,
@@ -65,7 +68,7 @@ def leakage(cells: Iterable[Compared]) -> str:
 
 
 def utility(cells: Iterable[Compared]) -> str:
-    """Return a table of one line per cell: Table 1."""
+    """Return a table with one line per cell: Table 1."""
     lines = [
         [
             cell.protocol, str(cell.depth), cell.setting,
@@ -78,21 +81,23 @@ def utility(cells: Iterable[Compared]) -> str:
 
 
 def _filled(header: Sequence[str], lines: list[list[str]]) -> str:
-    """Write the columns in which something stands."""
-    kept = [k for k in range(len(header)) if any(line[k] for line in lines)]
-    return markdown([header[k] for k in kept], [[line[k] for k in kept] for line in lines])
+    """Format the columns that are not empty."""
+    filled = [k for k in range(len(header)) if any(line[k] for line in lines)]
+    return markdown([header[k] for k in filled], [[line[k] for k in filled] for line in lines])
 
 
 def _known(printed: float | None) -> str:
+    """Format a published figure, ``-`` if there is none."""
     return "-" if printed is None else f"{printed:g}"
 
 
 def _points(value: float, signed: bool = False) -> str:
+    """Format percentage points, ``-`` for NaN."""
     return "-" if value != value else f"{value:{'+' if signed else ''}.1f}"
 
 
 def main() -> None:
-    """Run what is missing of a table, and print it."""
+    """Run the missing cells of a table and print it."""
     options = options_of("timberstrike_tables", "--fast", "--out", "--jobs", table=TABLES)
     suite = Suite.load(f"timberstrike_{options.table}")
     suite = fast(suite) if options.fast else suite

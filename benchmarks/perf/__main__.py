@@ -1,10 +1,15 @@
-"""`python -m fedtrees.benchmarks.perf [--only PART] [--data-dir FOLDER]`: print the tables."""
+"""Print the performance tables.
+
+``python -m fedtrees.benchmarks.perf [--only PART] [--data-dir FOLDER]`` measures all parts, or the
+selected ones.
+"""
 
 import argparse
 import os
 import platform
 import sys
 
+# The number of threads is read when these libraries are loaded, so it is set before they are.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ[_name] = "1"
 
@@ -13,7 +18,7 @@ from fedtrees.benchmarks.perf.parts import parts
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure the selected parts and print a table for each."""
     names = list(parts())
     parser = argparse.ArgumentParser(prog="python -m fedtrees.benchmarks.perf")
     parser.add_argument("--data-dir", default=None, help="tables that the attacks run on")

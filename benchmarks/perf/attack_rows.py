@@ -1,4 +1,4 @@
-"""How the cost of training and of single attacks grows with rows, up to a million."""
+"""Measure how the cost of training and of single attacks grows with rows, up to a million."""
 
 import multiprocessing
 import resource
@@ -19,9 +19,9 @@ from fedtrees.protocols.views import view_of
 
 ROWS = (1_000, 10_000, 100_000, 1_000_000)
 COLUMNS, CLIENTS, WARM_UP = 28, 3, 300
-#: By protocol, who attacks: they see bins and sketches.
+#: Adversary that sees bins and sketches, by protocol.
 ADVERSARIES = {"fedtree-hist": "server", "nvflare-hist": "client-2"}
-# With the steps that the default suite gives them.
+# Attacks with the number of steps in the default suite.
 ATTACKS = (
     "timberstrike", "joint[steps=100000]", "lattice[steps=500000]",
     "histogram-peeling", "sketch-reading",
@@ -30,12 +30,27 @@ TRAINING = "training"
 #: CPU seconds after which a call is stopped.
 LIMIT = 300
 
-FORK = multiprocessing.get_context("fork")  # the call needs no copy of the table
+# A forked process shares the table, so that it is not copied.
+FORK = multiprocessing.get_context("fork")
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a call took; `mib` is the peak of its process, which also holds table and training."""
+    """Cost of one call.
+
+    Attributes
+    ----------
+    rows : int
+        Rows of the table.
+    protocol : str
+        Protocol.
+    what : str
+        Name of the attack, or `TRAINING`.
+    cpu_seconds : float
+        CPU seconds.
+    mib : float
+        Peak memory of the process in MiB, including the table and the training.
+    """
 
     rows: int
     protocol: str
@@ -45,16 +60,24 @@ class Cost:
 
 
 def costs(rows: Sequence[int] = ROWS, trees: int = 10) -> Iterator[Cost]:
-    """Train on ever larger tables and attack, each attack in a process of its own.
+    """Train on tables of increasing size and run each attack in a separate process.
 
-    What takes more than `LIMIT` is left out, also of larger tables.
+    Calls that exceed `LIMIT` are skipped.
+
+    Parameters
+    ----------
+    rows : sequence of int
+        Numbers of rows.
+    trees : int
+        Number of trees.
     """
-    for turn, n in enumerate((WARM_UP, *rows)):  # compiled code is loaded in the first turn
-        for protocol, who in ADVERSARIES.items():
+    # The first turn only loads compiled code and is not measured.
+    for turn, n in enumerate((WARM_UP, *rows)):
+        for protocol, adversary in ADVERSARIES.items():
             started = time.process_time()
-            run, held = _trained(n, f"{protocol}[trees={trees},max_depth=4]")
+            run, local_data = _trained(n, f"{protocol}[trees={trees},max_depth=4]")
             spent = time.process_time() - started
-            view = view_of(run, (who,), held)
+            view = view_of(run, (adversary,), local_data)
             if turn:
                 yield Cost(n, protocol, TRAINING, spent, peak_mib())
             for name in ATTACKS:
@@ -66,35 +89,36 @@ def costs(rows: Sequence[int] = ROWS, trees: int = 10) -> Iterator[Cost]:
                 if not turn:
                     call()
                     continue
-                found = _apart(call)
-                if found:
-                    yield Cost(n, protocol, attack.name, *found)
+                result = _apart(call)
+                if result:
+                    yield Cost(n, protocol, attack.name, *result)
 
 
 def _trained(rows: int, protocol: str) -> tuple[Training, dict]:  # type: ignore[type-arg]
+    """Train a protocol on the synthetic table and return the run and the local data."""
     data = table(rows, COLUMNS)
-    made = register.make("protocol", parse_grid(protocol)[0])
+    protocol_object = register.make("protocol", parse_grid(protocol)[0])
     parts = np.array_split(np.arange(rows), CLIENTS)
-    names = made.holder_names(CLIENTS)
-    held = {name: LocalData.of(data.take(p), p) for name, p in zip(names, parts, strict=True)}
-    return train(made, held, schema_of(data)), held
+    names = protocol_object.holder_names(CLIENTS)
+    local_data = {name: LocalData.of(data.take(p), p) for name, p in zip(names, parts, strict=True)}
+    return train(protocol_object, local_data, schema_of(data)), local_data
 
 
 def _apart(call: Callable[[], object]) -> tuple[float, float] | None:
-    """Return CPU seconds and peak MiB of a call in a process of its own, None past `LIMIT`."""
-    ours, theirs = FORK.Pipe(duplex=False)
+    """Return CPU seconds and peak MiB of a call in a separate process, None beyond `LIMIT`."""
+    receiver, sender = FORK.Pipe(duplex=False)
 
     def work() -> None:
         started = time.process_time()
         resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT))
         call()
-        theirs.send((time.process_time() - started, peak_mib()))
+        sender.send((time.process_time() - started, peak_mib()))
 
     child = FORK.Process(target=work)
     child.start()
-    theirs.close()
+    sender.close()
     try:
-        seconds, mib = ours.recv()
+        seconds, mib = receiver.recv()
         return seconds, mib
     except EOFError:
         return None
@@ -103,7 +127,7 @@ def _apart(call: Callable[[], object]) -> tuple[float, float] | None:
 
 
 def lines(size: Size = FULL) -> Iterator[Line]:
-    """Train and attack on tables of `ROWS`."""
+    """Yield the cost of training and attacks on tables of `ROWS`."""
     for c in costs([size.rows(n) for n in size.cases(ROWS)], size.trees(10)):
         what = f"{c.what}, {c.protocol}, {c.rows:,} x {COLUMNS}"
         yield Line(what, f"{c.cpu_seconds:.2g} s, {c.mib:.0f} MiB")

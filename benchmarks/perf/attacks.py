@@ -1,4 +1,4 @@
-"""TimberStrike on a bundled table and on the published ones, CPU seconds of one thread."""
+"""Measure TimberStrike on a bundled table and on the published ones, in CPU seconds."""
 
 import time
 from collections.abc import Iterator
@@ -14,12 +14,13 @@ from fedtrees.core.streams import Streams
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
+# Upper limit in CPU seconds, by table.
 TARGETS = {"breast-cancer": None, "pima": 10.0, "stroke": 60.0}
 CLIENTS = 5
 
 
 def lines(size: Size = FULL, data_dir: str | None = None) -> Iterator[Line]:
-    """Attack 100 trees with every tree read, and with the attack's own choice."""
+    """Attack 100 trees, with all trees and with the number of trees that the attack chooses."""
     iid, any_protocol = Spec("iid"), register.make("protocol", Spec("fedtree-hist"))
     for name, target in size.cases(list(TARGETS.items())):
         try:
@@ -31,18 +32,19 @@ def lines(size: Size = FULL, data_dir: str | None = None) -> Iterator[Line]:
         for depth in size.cases((3, 6)):
             for protocol in ("fedtree-hist", "nvflare-hist"):
                 spec = Spec(protocol, {"trees": size.trees(100), "max_depth": depth, "max_bin": 32})
-                made = register.make("protocol", spec)
-                run = train(made, federation.local_data, federation.schema)
+                protocol_object = register.make("protocol", spec)
+                run = train(protocol_object, federation.local_data, federation.schema)
                 view = view_of(run, (f"client-{CLIENTS - 1}",), federation.local_data)
                 for attack in ("timberstrike", "timberstrike[max_trees=100]"):
                     yield _attack(name, attack, spec, view, target)
 
 
 def _attack(name: str, attack: str, spec: Spec, view, target: float | None) -> Line:  # type: ignore[no-untyped-def]
-    made = register.make("attack", parse_grid(attack)[0])
-    made.run(view, Streams(0).rng("warm-up"))
+    """Return the line of one attack, measured after a warm-up run."""
+    attack_object = register.make("attack", parse_grid(attack)[0])
+    attack_object.run(view, Streams(0).rng("warm-up"))
     started = time.process_time()
-    made.run(view, Streams(0).rng("attack"))
+    attack_object.run(view, Streams(0).rng("attack"))
     seconds = time.process_time() - started
     what = f"{attack} on {name}, {spec}"
     goal = () if target is None else ("", f"<= {target:g} s", seconds <= target)

@@ -1,4 +1,7 @@
-"""How the cost of a bench grows with rows: `python -m fedtrees.benchmarks.perf.bench_rows PLOT`."""
+"""Measure how the cost of a bench grows with rows.
+
+``python -m fedtrees.benchmarks.perf.bench_rows PLOT`` also draws the figure.
+"""
 
 import resource
 import sys
@@ -17,14 +20,14 @@ from fedtrees.benchmarks.perf.rivals import table
 ROWS = attack_rows.ROWS
 COLUMNS = attack_rows.COLUMNS
 COLORS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
-# The default suite's first grid without a defense, one seed, one process.
+# The first grid of the default suite without a defense, with one seed and one process.
 RUN = ["-p", "fedtree-hist[trees=10,max_depth=4]", "-d", "none", "--seeds", "1", "-j", "1"]
 LESS = ["-p", "fedtree-hist[trees=2]", "-a", "sketch-reading", "--threat", "server"]
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run took: `mib` is the peak of its largest process."""
+    """Cost of one run. `mib` is the peak of its largest process in MiB."""
 
     rows: int
     cpu_seconds: float
@@ -32,7 +35,7 @@ class Cost:
 
 
 def measured(rows: int, options: Sequence[str] = RUN) -> Cost:
-    """Run the bench on a file of so many rows, in a process of its own."""
+    """Run the bench in a separate process, on a file with the given number of rows."""
     data = table(rows, COLUMNS)
     with tempfile.TemporaryDirectory() as folder:
         file, names = Path(folder) / "table.csv", [*(f"x{k}" for k in range(COLUMNS)), "y"]
@@ -45,36 +48,47 @@ def measured(rows: int, options: Sequence[str] = RUN) -> Cost:
 
 
 def lines(size: Size = FULL) -> Iterator[Line]:
-    """Bench ever larger tables."""
+    """Yield the cost of a bench on tables of `ROWS`."""
     options = RUN if size.scale >= 1 else [*RUN, *LESS]
     for rows in size.cases(ROWS):
         yield _line(measured(size.rows(rows), options))
 
 
 def _line(cost: Cost) -> Line:
+    """Return the line of one cost."""
     what = f"bench of {cost.rows:,} x {COLUMNS}, no defense, one seed"
     return Line(what, f"{cost.cpu_seconds:.0f} s, {cost.mib:.0f} MiB")
 
 
 def draw(costs: Sequence[attack_rows.Cost], whole: Sequence[Cost], path: str) -> None:
-    """Plot CPU seconds and memory by rows, of training, of every attack, and of a whole bench."""
+    """Plot CPU seconds and memory over rows: training, every attack, and a complete bench.
+
+    Parameters
+    ----------
+    costs : sequence of attack_rows.Cost
+        Costs of training and attacks.
+    whole : sequence of Cost
+        Costs of complete benches.
+    path : str
+        File of the figure.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.8, 3.4), layout="constrained")
     panels = figure.subplots(1, 2)
     names = list(dict.fromkeys(c.what for c in costs))
-    for axes, title, of in zip(
+    for axes, title, field in zip(
         panels, ("CPU seconds", "MiB, process"), ("cpu_seconds", "mib"), strict=True
     ):
         for (name, color), (protocol, style) in product(
             zip(names, COLORS, strict=False), zip(attack_rows.ADVERSARIES, ("-", "--"), strict=True)
         ):
-            mine = [c for c in costs if (c.what, c.protocol) == (name, protocol)]
-            values = [getattr(c, of) for c in mine]
+            selected = [c for c in costs if (c.what, c.protocol) == (name, protocol)]
+            values = [getattr(c, field) for c in selected]
             label = f"{name}, {protocol}"
-            rows = [c.rows for c in mine]
+            rows = [c.rows for c in selected]
             axes.plot(rows, values, style, marker="o", ms=3, lw=1.2, color=color, label=label)
-        rows, values = [c.rows for c in whole], [getattr(c, of) for c in whole]
+        rows, values = [c.rows for c in whole], [getattr(c, field) for c in whole]
         label = "whole bench, fedtree-hist"
         axes.plot(rows, values, ":", marker="s", ms=3, color="#777777", label=label)
         axes.set(xscale="log", yscale="log", xlabel=f"rows of {COLUMNS} columns", ylabel=title)

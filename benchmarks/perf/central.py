@@ -1,4 +1,4 @@
-"""The engines alone beside XGBoost, LightGBM and scikit-learn."""
+"""Compare the central engines with XGBoost, LightGBM and scikit-learn."""
 
 from collections.abc import Iterator
 
@@ -12,6 +12,7 @@ from fedtrees.trees.forest.params import ForestParams
 from fedtrees.trees.sketch import quantile_cuts
 
 FOREST_ROWS, FOREST_TREES = 20_000, 50
+# Values of the growth measurements. All parameters but one have their usual value.
 STEPS = {
     "rows": (1_000, 10_000, 100_000, 300_000, 1_000_000),
     "columns": (5, 28, 100, 300),
@@ -23,7 +24,21 @@ STEPS = {
 def lines(
     rows: int, trees: int, target: float | None, size: Size, classes: int = 2
 ) -> Iterator[Line]:
-    """Compare with and without binning, one thread; several classes with it only."""
+    """Compare boosting with and without binning on one thread.
+
+    Parameters
+    ----------
+    rows : int
+        Rows of the table.
+    trees : int
+        Number of rounds.
+    target : float or None
+        Upper limit of the ratio to XGBoost.
+    size : Size
+        Scale of the measurement.
+    classes : int
+        Number of classes. Several classes are compared with binning only.
+    """
     rows = size.rows(rows)
     data, work = table(rows, classes=classes), Work(size.trees(trees), classes=classes)
     for binned in (True, False) if classes == 2 else (True,):
@@ -31,9 +46,9 @@ def lines(
             "ours": rivals.ours(data, work, binned=binned),
             "XGBoost": rivals.xgboost(data, work, binned=binned),
         }
-        other = rivals.lightgbm(data, work, binned=binned)
-        if other is not None:
-            calls["LightGBM"] = other
+        lightgbm_call = rivals.lightgbm(data, work, binned=binned)
+        if lightgbm_call is not None:
+            calls["LightGBM"] = lightgbm_call
         if not binned:
             calls["scikit-learn HGB"] = rivals.sklearn_hist(data, work)
         seconds = medians(calls, size.repeats)
@@ -44,7 +59,7 @@ def lines(
         for name in list(seconds)[1:]:
             goal = target if name == "XGBoost" else None
             yield ratio(what, seconds["ours"], seconds[name], name, goal)
-        if other is None:
+        if lightgbm_call is None:
             yield Line(what, "not compared", rivals.NO_LIGHTGBM)
 
 
@@ -54,17 +69,17 @@ def small(size: Size = FULL) -> Iterator[Line]:
 
 
 def large(size: Size = FULL) -> Iterator[Line]:
-    """Compare at a million rows; fewer trees, which cost the same each."""
+    """Compare at a million rows, with fewer trees because each tree costs the same."""
     yield from lines(1_000_000, trees=10, target=1.5, size=size)
 
 
 def multiclass(size: Size = FULL) -> Iterator[Line]:
-    """Compare ten classes: one tree per class and round."""
+    """Compare with ten classes, which need ten trees per round."""
     yield from lines(50_000, trees=10, target=None, size=size, classes=10)
 
 
 def by(name: str, size: Size = FULL) -> Iterator[Line]:
-    """Grow one of `STEPS`, the others as usual; rows are binned before."""
+    """Vary one parameter of `STEPS`. Rows are binned before."""
     for step in size.cases(STEPS[name]):
         shape = {"rows": 100_000, "columns": 28}
         work = {} if name in shape else {name: step}
@@ -82,10 +97,10 @@ def by(name: str, size: Size = FULL) -> Iterator[Line]:
 
 
 def forests(size: Size = FULL) -> Iterator[Line]:
-    """Compare random forests, grown fully and not, binning included; scored on rows not seen."""
+    """Compare random forests, fully grown and limited in depth, binning included."""
     rows, trees = size.rows(FOREST_ROWS), size.trees(FOREST_TREES)
-    both = table(2 * rows)
-    X, y = both.X[:rows], both.y[:rows]
+    all_rows = table(2 * rows)
+    X, y = all_rows.X[:rows], all_rows.y[:rows]
     for depth in (None, 8):
         params = ForestParams(trees=trees, max_depth=depth)
         model = RandomForestClassifier(trees, max_depth=depth, random_state=0, n_jobs=1)
@@ -96,10 +111,10 @@ def forests(size: Size = FULL) -> Iterator[Line]:
 
         calls = {"ours": ours, "theirs": lambda model=model: model.fit(X, y)}
         seconds = medians(calls, size.repeats)
-        unseen = both.X[rows:]
+        unseen = all_rows.X[rows:]
         scores = [
-            accuracy(both.y[rows:], found)
-            for found in (grown[-1].predict(unseen), model.predict_proba(unseen))
+            accuracy(all_rows.y[rows:], predictions)
+            for predictions in (grown[-1].predict(unseen), model.predict_proba(unseen))
         ]
         what = f"random forest, {rows:,} x 28, {trees} trees, "
         what += "fully grown" if depth is None else f"depth {depth}"

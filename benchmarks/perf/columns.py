@@ -1,4 +1,4 @@
-"""Federations vertically with all their messages, and the central engine on the same rows."""
+"""Compare vertical federations, messages included, with the central engine on the same rows."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -17,7 +17,7 @@ from fedtrees.trees.sketch import quantile_cuts
 
 ROWS, COLUMNS = 165_000, 18
 TARGET = 2.0
-#: Every column in every tree, as the central engines grow.
+#: Parameters with which every tree uses every column, as in the central engines.
 CASES = {
     "secureboost": ({"colsample_bytree": 1.0}, grow_forest),
     "vertical-forest": ({"tree_features": None}, grow_random_forest),
@@ -25,12 +25,12 @@ CASES = {
 
 
 def lines(size: Size = FULL) -> Iterator[Line]:
-    """Compare two parties with the central engine, CPU seconds, binning included; replay a view."""
+    """Compare two parties with the central engine, binning included, and replay a view."""
     data = table(size.rows(ROWS), COLUMNS)
-    for name, (every, grow) in CASES.items():
-        protocol = register.make("protocol", Spec(name, every))
-        held = two_parties(protocol, data)
-        run = partial(train, protocol, held, schema_of(data))
+    for name, (parameters, grow) in CASES.items():
+        protocol = register.make("protocol", Spec(name, parameters))
+        local_data = two_parties(protocol, data)
+        run = partial(train, protocol, local_data, schema_of(data))
         cuts = partial(quantile_cuts, data.X, protocol.max_bin)
 
         def central(grow=grow, cuts=cuts, protocol=protocol):
@@ -39,6 +39,6 @@ def lines(size: Size = FULL) -> Iterator[Line]:
         seconds = medians({"columns": run, "central": central}, size.repeats)
         what = f"{name}, {len(data):,} x {COLUMNS}, 2 parties, 5 trees"
         yield ratio(what, seconds["columns"], seconds["central"], "central engine", TARGET)
-        view = view_of(run(), ("passive-1",), held)
+        view = view_of(run(), ("passive-1",), local_data)
         replayed = medians({"view": partial(visible_leaves, view)}, size.repeats)["view"]
         yield Line(f"{name}, its visible leaves replayed", f"{replayed:.3g} s")

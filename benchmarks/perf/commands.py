@@ -1,4 +1,4 @@
-"""Commands as their users run them: an audit of a large model, help, the default bench."""
+"""Measure commands as users run them: an audit of a large model, the help, the default bench."""
 
 import resource
 import tempfile
@@ -12,7 +12,7 @@ from fedtrees.benchmarks.perf.rivals import Work, table
 
 
 def lines(size: Size = FULL) -> Iterator[Line]:
-    """Audit files of many trees, and ask for help; CPU seconds."""
+    """Audit files with many trees, and print the help. Both in CPU seconds."""
     import xgboost
 
     data = table(size.rows(5_000))
@@ -34,19 +34,19 @@ def lines(size: Size = FULL) -> Iterator[Line]:
     yield Line("`fedtrees --help`", f"{spent:.1f} s", "", "<= 5 s", spent <= 5)
 
 
-# Cells of every stage, fewer of them and of a smaller table, in one process.
+# A bench with cells of every stage, but few of them and on a small table, in one process.
 SMALL = ["--suite", "smoke", "--data", "wine", "-p", "fedtree-hist[trees=2]", "-a", "random-leaf"]
 SMALL += ["-j", "1"]
 
 
 def bench(size: Size = FULL) -> Iterator[Line]:
-    """Time the default bench on two processes, kernels compiled before."""
+    """Time the default bench on two processes with compiled kernels."""
     less = ["-j", "2"] if size.scale >= 1 else SMALL
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
         command("bench", "--out", str(Path(folder) / "run"), *less)
         wall = time.perf_counter() - started
-    # The largest child; its workers hold about the same each.
+    # Memory of the largest child process. Its workers need about as much each.
     mib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     yield Line("`fedtrees bench`, two processes, wall", f"{wall:.0f} s", "", "<= 90 s", wall <= 90)
     yield Line("its largest process", f"{mib:.0f} MiB", "", "<= 2048 MiB together", 3 * mib <= 2048)

@@ -1,4 +1,4 @@
-"""Paillier and masks beside phe: rates, and the histograms of one vertical tree."""
+"""Compare Paillier encryption and masks with phe: rates, and the histograms of a vertical tree."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BITS = 20  # binary places of gradients
 
 
 def lines(size: Size = FULL) -> Iterator[Line]:
-    """Measure 2048-bit Paillier, one tree of two shapes, and masked sums."""
+    """Measure 2048-bit Paillier, trees of two shapes, and masked sums."""
     keys = KeyPair.generate()
     owner = OwnerObfuscators(keys)
     private = of_phe(keys)
@@ -50,7 +50,7 @@ def lines(size: Size = FULL) -> Iterator[Line]:
 
 @dataclass(frozen=True)
 class Naive:
-    """Seconds of one operation of phe's, without packing."""
+    """Seconds per operation of phe, without packing."""
 
     encrypt: float
     add: float
@@ -58,7 +58,7 @@ class Naive:
 
     @classmethod
     def measured(cls, private: PaillierPrivateKey, count: int) -> Naive:
-        """Time so many of each."""
+        """Time each operation `count` times."""
         public = private.public_key
         sealed: list[object] = []
         encrypt = _seconds(lambda: sealed.extend(public.encrypt(0.1 * i) for i in range(count)))
@@ -68,7 +68,7 @@ class Naive:
         return cls(encrypt / count, add / count, decrypt / count)
 
     def tree(self, tree: Tree) -> float:
-        """Estimate a tree: g and h each by itself, all nodes, every bin decrypted."""
+        """Estimate the seconds of a tree with separate ciphertexts for g and h and no packing."""
         n, features = len(tree.rows), tree.theirs
         cells = 2 * (2**tree.depth - 1) * features * _BINS
         adds = 2 * n * features * tree.depth
@@ -76,13 +76,14 @@ class Naive:
 
 
 def _seconds(call: Callable[[], object]) -> float:
+    """Return the CPU seconds of a call."""
     started = time.process_time()
     call()
     return time.process_time() - started
 
 
 def of_phe(keys: KeyPair) -> PaillierPrivateKey:
-    """Return a key as phe has it."""
+    """Convert a key to the type of phe."""
     first, second = keys.primes()
     return PaillierPrivateKey(PaillierPublicKey(keys.public.n), int(first.p), int(second.p))
 
@@ -90,6 +91,7 @@ def of_phe(keys: KeyPair) -> PaillierPrivateKey:
 def _rates(
     keys: KeyPair, owner: Obfuscators, private: PaillierPrivateKey, naive: Naive, size: Size
 ) -> Iterator[Line]:
+    """Yield encryption and decryption rates."""
     public, count = keys.public, max(size.rows(2_000), 300)
     values = list(range(count))
     sources = {
@@ -97,33 +99,41 @@ def _rates(
         "encrypt, DJN with the public key": (DJNObfuscators(public), count // 2, None),
         "encrypt, r^n with the public key": (PlainObfuscators(public), count // 20, None),
     }
-    beside = f"phe {1 / naive.encrypt:,.0f}/s"
+    phe_rate = f"phe {1 / naive.encrypt:,.0f}/s"
     for what, (source, several, goal) in sources.items():
         part = values[:several]
         rate = several / _seconds(lambda s=source, v=part: paillier.encrypt(v, s))
         ratio = rate * naive.encrypt
         met = None if goal is None else rate >= goal[0] and ratio >= goal[1]
         target = "" if goal is None else f">= {goal[0]:,}/s" + f", {goal[1]}x" * bool(goal[1])
-        yield Line(what, f"{rate:,.0f}/s, {ratio:.1f}x", beside, target, met)
+        yield Line(what, f"{rate:,.0f}/s, {ratio:.1f}x", phe_rate, target, met)
     sealed = paillier.encrypt(values[: count // 10], owner)
     raw = [int(c) for c in sealed]
-    ours = _seconds(lambda: paillier.decrypt(sealed, keys)) / len(sealed)
-    theirs = _seconds(lambda: [private.raw_decrypt(c) for c in raw]) / len(sealed)
+    our_seconds = _seconds(lambda: paillier.decrypt(sealed, keys)) / len(sealed)
+    phe_seconds = _seconds(lambda: [private.raw_decrypt(c) for c in raw]) / len(sealed)
     yield Line(
         "decrypt",
-        f"{1 / ours:,.0f}/s, {theirs / ours:.2f}x",
-        f"phe {1 / theirs:,.0f}/s",
+        f"{1 / our_seconds:,.0f}/s, {phe_seconds / our_seconds:.2f}x",
+        f"phe {1 / phe_seconds:,.0f}/s",
         ">= 0.9x",
-        theirs / ours >= 0.9,
+        phe_seconds / our_seconds >= 0.9,
     )
 
 
 @dataclass(frozen=True)
 class Tree:
-    """What one tree is grown on.
+    """Rows and shape of one vertical tree.
 
-    `theirs`: So many columns are another party's; the others belong to the owner of the key, who
-    has (g, h) of all rows.
+    Attributes
+    ----------
+    bins : uint8 array, shape (n, features)
+        Bin of every value.
+    rows : int64 array, shape (n, 2)
+        Gradient and hessian of every row in fixed point, known to the owner of the key.
+    theirs : int
+        Number of columns of the other party, which are the first ones.
+    depth : int
+        Depth of the tree.
     """
 
     bins: NDArray[np.uint8]
@@ -133,7 +143,7 @@ class Tree:
 
     @classmethod
     def of(cls, X: NDArray[Any], label: NDArray[Any], depth: int) -> Tree:
-        """Bin the columns by quantiles, and take the gradients of the first tree."""
+        """Bin the columns by quantiles and compute the gradients of the first tree."""
         cuts = np.quantile(X, np.arange(1, _BINS) / _BINS, axis=0)
         bins = np.stack([np.searchsorted(c, x) for c, x in zip(cuts.T, X.T, strict=True)], axis=1)
         gradients = np.stack([0.5 - label, np.full(len(X), 0.25)], axis=1)
@@ -147,14 +157,30 @@ class Tree:
         place = (nodes[inside, None] * features + np.arange(features)) * _BINS + self.bins[inside]
         parts = [
             np.bincount(place.ravel(), np.repeat(values, features), count * features * _BINS)
-            for values in self.rows[inside].T  # exact: below 2^53
+            # The sums are below 2^53, so that double precision is exact.
+            for values in self.rows[inside].T
         ]
         return np.stack(parts, axis=1).astype(np.int64).reshape(count, features, _BINS, 2)
 
     def split(
         self, nodes: NDArray[np.int64], found: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the child of each row by its node's best split, -1 of leaves; who splits."""
+        """Split every node at its best split.
+
+        Parameters
+        ----------
+        nodes : int64 array, shape (n,)
+            Node of each row, -1 if it is in a leaf.
+        found : int64 array, shape (count, features, bins, 2)
+            Histograms of the nodes.
+
+        Returns
+        -------
+        children : int64 array, shape (n,)
+            Child of each row, -1 in leaves.
+        splits : bool array, shape (count,)
+            Whether each node is split.
+        """
         sums = found / 2.0**_BITS
         left = sums.cumsum(axis=2)[:, :, :-1]
         total = sums.sum(axis=2, keepdims=True)
@@ -173,6 +199,7 @@ class Tree:
 
 
 def _breast_cancer() -> Tree:
+    """Return the tree of a small table."""
     from sklearn.datasets import load_breast_cancer
 
     X, label = load_breast_cancer(return_X_y=True)
@@ -180,13 +207,14 @@ def _breast_cancer() -> Tree:
 
 
 def _large() -> Tree:
+    """Return the tree of a large table."""
     data = table(30_000, 23)
     return Tree.of(data.X, data.y, depth=5)
 
 
 @dataclass
 class Sides:
-    """The two parties of a tree and what each spends."""
+    """The two parties of a tree, and the ledger of the cost of each."""
 
     keys: KeyPair
     encrypting: Obfuscators
@@ -195,15 +223,15 @@ class Sides:
     other: Ledger = field(default_factory=Ledger)
 
     def grow(self, tree: Tree) -> bool:
-        """Grow it; tell whether every histogram was the plain one."""
+        """Grow a tree, and return whether every decrypted histogram equals the plain one."""
         slots = Slots(limit=1 << _BITS, terms=len(tree.rows))
         rows = EncryptedRows.of(tree.rows, slots, self.encrypting, self.owner)
         self.owner.sent("rows", len(rows.ciphertexts), len(rows.payload))
         nodes = np.zeros(len(tree.rows), dtype=np.int64)
-        found, plain = self._opened(tree, rows, nodes, 1), tree.sums(nodes, 1)
-        right = bool(np.array_equal(found, plain[:, : tree.theirs]))
+        opened, plain = self._opened(tree, rows, nodes, 1), tree.sums(nodes, 1)
+        correct = bool(np.array_equal(opened, plain[:, : tree.theirs]))
         for _ in range(1, tree.depth):
-            both = np.concatenate([found, plain[:, tree.theirs :]], axis=1)
+            both = np.concatenate([opened, plain[:, tree.theirs :]], axis=1)
             children, splits = tree.split(nodes, both)
             if not splits.any():
                 break
@@ -212,15 +240,18 @@ class Sides:
             left = counts[:, 0] <= counts[:, 1]
             parent = np.where(inside, children // 2, 0)
             sent = np.where(inside & ((children % 2 == 0) == left[parent]), parent, -1)
+            # Only the child with fewer rows is encrypted. The other one is the difference to the
+            # parent.
             smaller = self._opened(tree, rows, sent, parents)
-            found, nodes = with_siblings(found[splits], smaller, left), children
+            opened, nodes = with_siblings(opened[splits], smaller, left), children
             plain = tree.sums(nodes, 2 * parents)
-            right &= bool(np.array_equal(found, plain[:, : tree.theirs]))
-        return right
+            correct &= bool(np.array_equal(opened, plain[:, : tree.theirs]))
+        return correct
 
     def _opened(
         self, tree: Tree, rows: EncryptedRows, nodes: NDArray[np.int64], count: int
     ) -> NDArray[np.int64]:
+        """Return decrypted histograms of the other party's columns, int64."""
         sums = rows.sums(tree.bins[:, : tree.theirs], nodes, (count, _BINS), self.other)
         packed = sums.packed(self.blinding, self.other)
         payload = packed.payload
@@ -237,6 +268,7 @@ def _tree(
     naive: Naive,
     goal: tuple[float, float | None],
 ) -> Iterator[Line]:
+    """Yield the cost of growing one tree with encrypted histograms."""
     sides = Sides(keys, OwnerObfuscators(keys), PlainObfuscators(keys.public))
     started = time.process_time()
     correct = sides.grow(tree)
@@ -266,7 +298,7 @@ def _tree(
 
 
 def _masks(size: Size) -> Iterator[Line]:
-    """Time masked sums of histograms of 30 features, 256 bins, beside adding them up."""
+    """Time masked sums of histograms with 30 features and 256 bins."""
     names = tuple(f"party {i}" for i in range(5))
     sums = size.trees(40)
     plan = MaskPlan(names, usual_threshold(len(names)), sums)
@@ -287,6 +319,7 @@ def _masks(size: Size) -> Iterator[Line]:
 
 
 def _exchange(server: MaskedSum, parties: dict[str, MaskingParty]) -> None:
+    """Exchange the keys and shares of all parties."""
     for party in parties.values():
         server.take_keys(party.advertise())
     roster = server.roster()
@@ -302,6 +335,7 @@ def _sum(
     index: int,
     arrays: dict[str, NDArray[np.int64]],
 ) -> NDArray[np.int64]:
+    """Return one masked sum."""
     for name, party in parties.items():
         server.take_array(party.mask(index, arrays[name]))
     survivors = server.survivors(index)

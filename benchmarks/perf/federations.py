@@ -1,4 +1,4 @@
-"""Whole federations with all their messages, and XGBoost's own federated plugin."""
+"""Measure complete federations with all messages, and XGBoost's federated plugin."""
 
 import time
 from collections.abc import Iterator
@@ -23,12 +23,12 @@ PROTOCOLS = ("fedtree-hist", "nvflare-hist")
 
 
 def parts_of(data: Table, clients: int) -> list[Table]:
-    """Deal consecutive rows to the clients."""
+    """Distribute consecutive rows to the clients."""
     return [data.take(rows) for rows in np.array_split(np.arange(len(data)), clients)]
 
 
 def two_parties(protocol: Protocol, data: Table) -> dict[str, LocalData]:
-    """Deal half of the columns to each of two parties, the labels to the first."""
+    """Distribute half of the columns to each of two parties, and the labels to the first."""
     parts = np.split(np.arange(data.X.shape[1]), [data.X.shape[1] // 2])
     names = zip(protocol.holder_names(2), parts, strict=True)
     return {name: columns_of(data, columns, not columns[0]) for name, columns in names}
@@ -38,12 +38,12 @@ def federation(name: str, data: Table, clients: int) -> Call:
     """Return a call that trains in process, messages and transcript included."""
     spec = Spec(name, {"trees": WORK.trees, "max_depth": WORK.depth, "max_bin": WORK.bins})
     protocol = register.make("protocol", spec)
-    held = over_clients(parts_of(data, clients))
-    return lambda: train(protocol, held, schema_of(data))
+    local_data = over_clients(parts_of(data, clients))
+    return lambda: train(protocol, local_data, schema_of(data))
 
 
 def lines(clients: int, target: float | None = None, size: Size = FULL) -> Iterator[Line]:
-    """Compare with XGBoost central, CPU seconds, binning included: 50k x 28, 10 trees depth 6."""
+    """Compare with central XGBoost in CPU seconds, binning included, with 10 trees of depth 6."""
     data = table(size.rows(ROWS))
     calls = {name: federation(name, data, clients) for name in PROTOCOLS}
     seconds = medians({**calls, "central": rivals.xgboost(data, WORK)}, size.repeats)
@@ -53,28 +53,28 @@ def lines(clients: int, target: float | None = None, size: Size = FULL) -> Itera
 
 
 def in_process(size: Size = FULL) -> Iterator[Line]:
-    """Compare 2 and 10 clients."""
+    """Compare federations of 2 and 10 clients."""
     for clients, target in size.cases(((2, 1.5), (10, 2.5))):
         yield from lines(clients, target, size)
 
 
 def by_clients(size: Size = FULL) -> Iterator[Line]:
-    """Grow with the number of clients."""
+    """Compare federations with 1 to 50 clients."""
     for clients in size.cases((1, 2, 5, 10, 20, 50)):
         yield from lines(clients, size=size)
 
 
 def beside_plugin(size: Size = FULL) -> Iterator[Line]:
-    """Compare with XGBoost's federated plugin on loopback, wall seconds of training.
+    """Compare with XGBoost's federated plugin on the local machine, in wall-clock seconds.
 
-    Its workers run on both cores at once, ours in turn in one process; starting processes,
-    loading and dealing rows is counted on neither side.
+    The plugin's workers run on both cores at once, ours in turn in one process. Neither time
+    includes starting processes, loading and distributing rows.
     """
     data = table(size.rows(ROWS))
     for clients in size.cases((2, 10)):
-        theirs = federated_xgboost(parts_of(data, clients), WORK, size.repeats)
+        plugin_seconds = federated_xgboost(parts_of(data, clients), WORK, size.repeats)
         calls = {name: federation(name, data, clients) for name in PROTOCOLS}
         seconds = medians(calls, size.repeats, clock=time.perf_counter)
         for name in PROTOCOLS:
             what = f"{name}, {clients} clients, wall"
-            yield ratio(what, seconds[name], theirs, "XGBoost's plugin", 1.0)
+            yield ratio(what, seconds[name], plugin_seconds, "XGBoost's plugin", 1.0)

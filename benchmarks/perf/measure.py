@@ -1,4 +1,4 @@
-"""Measure CPU seconds of one thread, wall time, and the memory a fresh process needs."""
+"""Measure CPU seconds of one thread, wall-clock time, and the memory of a fresh process."""
 
 import json
 import os
@@ -15,31 +15,48 @@ Case = TypeVar("Case")
 
 @dataclass(frozen=True)
 class Line:
-    """One row of the table."""
+    """One row of a table.
+
+    Attributes
+    ----------
+    what : str
+        Description of the measured call.
+    measured : str
+        Result with its unit.
+    beside : str
+        Result of a competing implementation, measured in the same run.
+    target : str
+        Required result.
+    met : bool or None
+        Whether the target is met, None without a target.
+    """
 
     what: str
-    measured: str  # with its unit
-    beside: str = ""  # what it is compared with, measured in the same run
+    measured: str
+    beside: str = ""
     target: str = ""
-    met: bool | None = None  # None where there is no target
+    met: bool | None = None
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much of a part is run.
+    """Scale of a measurement.
 
-    `scale`: Share of the rows and trees. Below 1 nothing is repeated, and of several cases of one
-    part the first is run: enough to see that the part works, and no measurement.
+    Attributes
+    ----------
+    scale : float
+        Share of rows and trees. Below 1, nothing is repeated and only the first of several cases is
+        run. This shows that a part works but is not a measurement.
     """
 
     scale: float = 1.0
 
     def rows(self, full: int) -> int:
-        """Return the rows of a table that has so many in full."""
+        """Return the scaled number of rows, at least 300."""
         return max(round(self.scale * full), 300)
 
     def trees(self, full: int) -> int:
-        """Return the trees of a model that has so many in full."""
+        """Return the scaled number of trees, at least 2."""
         return max(round(self.scale * full), 2)
 
     def cases(self, full: Sequence[Case]) -> Sequence[Case]:
@@ -48,7 +65,7 @@ class Size:
 
     @property
     def repeats(self) -> int:
-        """How often a call is timed."""
+        """Number of times that a call is timed."""
         return 3 if self.scale >= 1 else 1
 
 
@@ -58,11 +75,25 @@ FULL = Size()
 def ratio(
     what: str, ours: float, theirs: float, rival: str, target: float | None = None, unit: str = "s"
 ) -> Line:
-    """Return the line of one comparison; with a target, the greatest ratio that meets it."""
+    """Return the line of one comparison.
+
+    Parameters
+    ----------
+    what : str
+        Description of the work.
+    ours, theirs : float
+        Measured results.
+    rival : str
+        Name of the competing implementation.
+    target : float or None
+        Largest ratio that meets the target.
+    unit : str
+        Unit of the results.
+    """
     met = None if target is None else ours / theirs <= target
-    wanted = "" if target is None else f"<= {target}x"
+    target_text = "" if target is None else f"<= {target}x"
     measured = f"{ours:.3g} {unit}, **{ours / theirs:.2f}x**"
-    return Line(what, measured, f"{rival} {theirs:.3g} {unit}", wanted, met)
+    return Line(what, measured, f"{rival} {theirs:.3g} {unit}", target_text, met)
 
 
 def medians(
@@ -70,11 +101,18 @@ def medians(
     repeats: int = 3,
     clock: Callable[[], float] = time.process_time,
 ) -> dict[str, float]:
-    """Return the median seconds of calls made in turn, so that load falls on all of them.
+    """Return the median seconds of calls that are made in turn, so that load affects all equally.
 
-    Everything is called once before, to compile and to fill caches.
+    All calls are made once before, to compile code and to fill caches.
 
-    `clock`: CPU seconds by default; `time.perf_counter` for wall time.
+    Parameters
+    ----------
+    calls : mapping of str to callable
+        Calls to time.
+    repeats : int
+        Number of measurements per call.
+    clock : callable
+        CPU seconds by default. `time.perf_counter` measures wall-clock time.
     """
     spent: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(repeats + 1):
@@ -87,7 +125,7 @@ def medians(
 
 
 def in_fresh_process(module: str, *arguments: str, threads: int = 1) -> dict[str, float]:
-    """Run ``python -m module`` on this many threads and return what it prints as JSON."""
+    """Run ``python -m module`` with a number of threads and return the JSON that it prints."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
     command = [sys.executable, "-m", module, *arguments]
     environment = {**os.environ, **dict.fromkeys(names, str(threads))}
@@ -98,13 +136,19 @@ def in_fresh_process(module: str, *arguments: str, threads: int = 1) -> dict[str
 
 
 def command(*words: str) -> None:
-    """Run a command of fedtrees, in a process of its own; raises `CalledProcessError`."""
-    whole = [sys.executable, "-m", "fedtrees.cli.main", *words]
-    subprocess.run(whole, check=True, capture_output=True)
+    """Run a command of fedtrees in a separate process.
+
+    Raises
+    ------
+    CalledProcessError
+        If the command fails.
+    """
+    arguments = [sys.executable, "-m", "fedtrees.cli.main", *words]
+    subprocess.run(arguments, check=True, capture_output=True)
 
 
 def children_seconds() -> float:
-    """Return the CPU seconds of all processes that were waited for."""
+    """Return the CPU seconds of all finished child processes."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -115,10 +159,10 @@ def peak_mib() -> float:
 
 
 def markdown(lines: list[Line]) -> str:
-    """Write the lines as a Markdown table, without columns that are empty throughout."""
+    """Format lines as a Markdown table without empty columns."""
     word = {True: "yes", False: "**no**", None: ""}
     rows = [("what", "measured", "beside, same run", "target", "met")]
     rows += [(x.what, x.measured, x.beside, x.target, word[x.met]) for x in lines]
-    kept = [i for i in range(5) if i < 2 or any(row[i] for row in rows[1:])]
-    text = ["| " + " | ".join(row[i] for i in kept) + " |" for row in rows]
-    return "\n".join([text[0], "|" + "---|" * len(kept), *text[1:]])
+    filled = [i for i in range(5) if i < 2 or any(row[i] for row in rows[1:])]
+    text = ["| " + " | ".join(row[i] for i in filled) + " |" for row in rows]
+    return "\n".join([text[0], "|" + "---|" * len(filled), *text[1:]])

@@ -1,6 +1,7 @@
-"""Peak memory of training at a million rows: `python -m fedtrees.benchmarks.perf.memory WHO ROWS`.
+"""Measure the peak memory of training at a million rows.
 
-Each engine has a process of its own, in which the table is there before.
+``python -m fedtrees.benchmarks.perf.memory WHO ROWS`` measures one engine. Each engine runs in a
+separate process that has loaded the table before.
 """
 
 import json
@@ -15,18 +16,19 @@ ROWS = 1_000_000
 
 
 def growth(who: str, rows: int) -> dict[str, float]:
-    """Return by how much binning and training raise the peak, in MiB."""
+    """Return by how many MiB binning and training raise the peak memory."""
     call = {"ours": rivals.ours, "xgboost": rivals.xgboost}[who]
-    call(table(1000), Work(trees=1))()  # libraries and kernels are loaded
+    call(table(1000), Work(trees=1))()  # load libraries and kernels
     data = table(rows)
     with open("/proc/self/clear_refs", "w") as kernel:
-        kernel.write("5")  # the peak starts anew (Linux)
+        kernel.write("5")  # reset the peak (Linux)
     before = _high_water()
     call(data, Work(trees=3))()
     return {"before": before, "mib": _high_water() - before}
 
 
 def _high_water() -> float:
+    """Return the peak memory since the last reset, in MiB."""
     with open("/proc/self/status") as status:
         for line in status:
             if line.startswith("VmHWM"):
@@ -37,13 +39,13 @@ def _high_water() -> float:
 def lines(size: Size = FULL) -> Iterator[Line]:
     """Compare the peaks."""
     rows = size.rows(ROWS)
-    ours, theirs = (
+    our_mib, xgboost_mib = (
         in_fresh_process("fedtrees.benchmarks.perf.memory", who, str(rows))["mib"]
         for who in ("ours", "xgboost")
     )
     table_mib = rows * 28 * 4 / 2**20
     what = f"memory for binning and training, {rows:,} x 28 (the table itself: {table_mib:.0f} MiB)"
-    yield ratio(what, ours, theirs, "XGBoost", 2.0, unit="MiB")
+    yield ratio(what, our_mib, xgboost_mib, "XGBoost", 2.0, unit="MiB")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The parts of the suite, by name."""
+"""Registry of the performance measurements."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -22,7 +22,7 @@ from fedtrees.benchmarks.perf.measure import Line, Size
 
 
 def parts(data_dir: str | None = None) -> dict[str, Callable[[Size], Iterator[Line]]]:
-    """Return what can be measured, by name, in order; in full each takes less than nine minutes."""
+    """Return the measurements by name, in order. Each takes less than nine minutes in full."""
     return {
         "central": central.small,
         "central-million": central.large,

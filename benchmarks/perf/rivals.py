@@ -1,4 +1,4 @@
-"""The same work for this engine, XGBoost, LightGBM and scikit-learn, as calls to be timed."""
+"""Boosting with this engine, XGBoost, LightGBM and scikit-learn, as calls to be timed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +21,15 @@ NO_LIGHTGBM = "LightGBM is not installed: pip install 'fedtrees[perf]'"
 
 
 def table(rows: int, columns: int = 28, classes: int = 2) -> Table:
-    """Make a table with informative, noisy and skewed columns, and classes of equal size."""
+    """Generate a table with informative, noisy and skewed columns and classes of equal size.
+
+    Parameters
+    ----------
+    rows, columns : int
+        Shape.
+    classes : int
+        Number of classes.
+    """
     rng = np.random.default_rng(0)
     X = rng.normal(size=(rows, columns)).astype(np.float32)
     X[:, ::3] = np.exp(X[:, ::3])
@@ -38,7 +46,7 @@ def schema_of(data: Table, classes: int = 2) -> Schema:
 
 @dataclass(frozen=True)
 class Work:
-    """Boosting to be done: learning rate 0.3, lambda 1, one thread unless it says otherwise."""
+    """Parameters of boosting with learning rate 0.3 and lambda 1."""
 
     trees: int
     depth: int = 6
@@ -62,7 +70,17 @@ class Work:
 
 
 def ours(data: Table, work: Work, *, binned: bool = False) -> Call:
-    """Return a call of this engine; binning is part of it unless it is done before."""
+    """Return a call of this engine.
+
+    Parameters
+    ----------
+    data : Table
+        Rows.
+    work : Work
+        Parameters.
+    binned : bool
+        Whether rows are binned before the call instead of in it.
+    """
     params = TreeParams(trees=work.trees, max_depth=work.depth, max_bin=work.bins)
     objective = named_objective(work.xgboost["objective"], work.classes)
     extra: dict[str, Any] = {} if work.threads == 1 else {"threads": work.threads}
@@ -78,7 +96,17 @@ def ours(data: Table, work: Work, *, binned: bool = False) -> Call:
 
 
 def xgboost(data: Table, work: Work, *, binned: bool = False) -> Call:
-    """Return a call of XGBoost `hist`."""
+    """Return a call of XGBoost `hist`.
+
+    Parameters
+    ----------
+    data : Table
+        Rows.
+    work : Work
+        Parameters.
+    binned : bool
+        Whether rows are binned before the call instead of in it.
+    """
     import xgboost
 
     def matrix() -> Any:
@@ -91,7 +119,17 @@ def xgboost(data: Table, work: Work, *, binned: bool = False) -> Call:
 
 
 def lightgbm(data: Table, work: Work, *, binned: bool = False) -> Call | None:
-    """Return a call of LightGBM with trees of at most ``2^depth`` leaves; None if not installed."""
+    """Return a call of LightGBM with at most ``2^depth`` leaves, None if it is not installed.
+
+    Parameters
+    ----------
+    data : Table
+        Rows.
+    work : Work
+        Parameters.
+    binned : bool
+        Whether rows are binned before the call instead of in it.
+    """
     if find_spec("lightgbm") is None:
         return None
     import lightgbm
@@ -130,13 +168,13 @@ def sklearn_hist(data: Table, work: Work) -> Call:
         max_leaf_nodes=None,
         min_samples_leaf=1,
         l2_regularization=1.0,
-        max_bins=min(work.bins, 255),  # its limit
+        max_bins=min(work.bins, 255),  # limit of scikit-learn
         early_stopping=False,
     )
     return lambda: model.fit(data.X, data.y)
 
 
 def accuracy(labels: NDArray[Any], scores: NDArray[Any]) -> float:
-    """Return the share of rows whose most likely class is theirs; scores (n,) or (n, K)."""
+    """Return the share of rows whose most probable class is correct, for scores (n,) or (n, K)."""
     chosen = scores > 0.5 if scores.ndim == 1 else scores.argmax(axis=1)
     return float(np.mean(chosen == labels))

@@ -1,4 +1,4 @@
-"""Whole trainings whose sums are plain, under masks and under Paillier."""
+"""Measure complete trainings with plain sums, masks and Paillier encryption."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +26,7 @@ Call = Callable[[str], Callable[[], Training]]
 
 
 def lines(size: Size = FULL) -> Iterator[Line]:
-    """Measure `fedtree-hist` with every way of summing, CPU seconds of all parties."""
+    """Measure `fedtree-hist` with every kind of aggregation, in CPU seconds of all parties."""
     depth = 4 if size.scale >= 1 else 1
     small = _training(*_breast_cancer(), size.trees(20), depth)
     yield from _masks("breast cancer, 3 clients, 20 trees, depth 4", small, size)
@@ -36,6 +36,7 @@ def lines(size: Size = FULL) -> Iterator[Line]:
 
 
 def _masks(what: str, call: Call, size: Size) -> Iterator[Line]:
+    """Compare masked sums with plain ones."""
     ways = {name: call(name) for name in ("none", "secure-sum", "masking")}
     seconds = medians(ways, 5 * size.repeats)
     for name, target in (("secure-sum", None), ("masking", 1.3)):
@@ -43,17 +44,17 @@ def _masks(what: str, call: Call, size: Size) -> Iterator[Line]:
 
 
 def _paillier(what: str, call: Call, size: Size) -> Iterator[Line]:
-    """Compare with a ciphertext for every number, which every client encrypts by phe."""
+    """Compare with phe, which encrypts every number of every client in a separate ciphertext."""
     naive = Naive.measured(of_phe(KeyPair.generate()), max(size.trees(40), 5))
     started = time.process_time()
     done = call("paillier")()
     seconds = time.process_time() - started
     sums = [d.message for d in done.transcript if isinstance(d.message, OpenedSum)]
     numbers = sum(m.values.size for m in sums)
-    each = _CLIENTS * naive.encrypt + (_CLIENTS - 1) * naive.add + naive.decrypt
-    costs, estimate = done.transcript.costs, numbers * each
-    named = {"obfuscators": "obfuscators", "decryption": "decrypted"}
-    parts = ", ".join(f"{n} {costs[f'cpu_seconds:{key}']:.1f}" for n, key in named.items())
+    seconds_per_number = _CLIENTS * naive.encrypt + (_CLIENTS - 1) * naive.add + naive.decrypt
+    costs, estimate = done.transcript.costs, numbers * seconds_per_number
+    label_of_cost = {"obfuscators": "obfuscators", "decryption": "decrypted"}
+    parts = ", ".join(f"{n} {costs[f'cpu_seconds:{key}']:.1f}" for n, key in label_of_cost.items())
     yield Line(
         f"{what}: paillier, 2048 bits, {costs['decrypted']:,} sums of {numbers:,} numbers",
         f"{seconds:.1f} s, {estimate / seconds:.0f}x ({parts})",
@@ -64,22 +65,24 @@ def _paillier(what: str, call: Call, size: Size) -> Iterator[Line]:
 
 
 def _training(held: Mapping[str, LocalData], schema: Schema, trees: int, depth: int) -> Call:
+    """Return a function from a defense to a call that trains with it."""
     spec = Spec("fedtree-hist", {"trees": trees, "max_depth": depth, "max_bin": _BINS})
     protocol = register.make("protocol", spec)
 
     def call(defense: str) -> Callable[[], Training]:
-        by = make_defense(parse_one(defense))
-        return lambda: train(protocol, held, schema, defense=by)
+        composed = make_defense(parse_one(defense))
+        return lambda: train(protocol, held, schema, defense=composed)
 
     return call
 
 
 def _breast_cancer() -> tuple[Mapping[str, LocalData], Schema]:
-    """Return the federation that the bench trains on, its held-out rows left out."""
-    found = spread(load_dataset(DataRef("breast-cancer"), None), Partition("iid"), _NAMES, 0)
-    return found.local_data, found.schema
+    """Return the federation of the bench without its test rows."""
+    federation = spread(load_dataset(DataRef("breast-cancer"), None), Partition("iid"), _NAMES, 0)
+    return federation.local_data, federation.schema
 
 
 def _large() -> tuple[Mapping[str, LocalData], Schema]:
+    """Return the federation of a large synthetic table."""
     data = table(30_000, 23)
     return over_clients(parts_of(data, _CLIENTS)), schema_of(data)

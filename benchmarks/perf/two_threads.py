@@ -1,4 +1,8 @@
-"""Two threads against one: `python -m fedtrees.benchmarks.perf.two_threads ROWS TREES REPEATS`."""
+"""Compare two threads with one.
+
+``python -m fedtrees.benchmarks.perf.two_threads ROWS TREES REPEATS`` measures one size and prints
+JSON.
+"""
 
 import json
 import sys
@@ -13,10 +17,19 @@ _MODULE = "fedtrees.benchmarks.perf.two_threads"
 
 
 def seconds(rows: int, trees: int, repeats: int) -> dict[str, float]:
-    """Return wall seconds by engine and threads, rows binned before; the best of some.
+    """Return the smallest wall-clock seconds by engine and number of threads, rows binned before.
 
-    Not the median: one more busy process takes a core from the second thread, and that says
-    nothing about the engine.
+    The minimum is used instead of the median, because any other busy process takes a core from the
+    second thread.
+
+    Parameters
+    ----------
+    rows : int
+        Rows of the table.
+    trees : int
+        Number of trees.
+    repeats : int
+        Number of measurements.
     """
     data = table(rows)
     calls = {
@@ -26,7 +39,7 @@ def seconds(rows: int, trees: int, repeats: int) -> dict[str, float]:
     }
     spent: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(repeats + 1):
-        # Back and forth: what runs after XGBoost's threads waits for a core.
+        # The order alternates, because a call after XGBoost's threads has to wait for a core.
         for name, call in list(calls.items())[:: 1 if turn % 2 else -1]:
             started = time.perf_counter()
             call()
@@ -35,19 +48,21 @@ def seconds(rows: int, trees: int, repeats: int) -> dict[str, float]:
 
 
 def lines(size: Size = FULL) -> Iterator[Line]:
-    """Compare at several sizes, in a process that may use both cores."""
+    """Compare several sizes in a process that may use both cores."""
     cases = ((10_000, 50, 1.0), (100_000, 30, 1.0), (1_000_000, 10, 1.6))
-    for most, many, target in size.cases(cases):
-        rows, trees = size.rows(most), size.trees(many)
-        found = in_fresh_process(_MODULE, str(rows), str(trees), str(size.repeats + 2), threads=2)
-        one, two = found["ours-1"], found["ours-2"]
-        theirs = found["xgboost-1"] / found["xgboost-2"]
+    for full_rows, full_trees, target in size.cases(cases):
+        rows, trees = size.rows(full_rows), size.trees(full_trees)
+        measured = in_fresh_process(
+            _MODULE, str(rows), str(trees), str(size.repeats + 2), threads=2
+        )
+        single, double = measured["ours-1"], measured["ours-2"]
+        xgboost_speedup = measured["xgboost-1"] / measured["xgboost-2"]
         yield Line(
             f"two threads, {rows:,} x 28, {trees} trees depth 6, wall",
-            f"{one:.2f} s to {two:.2f} s, **{one / two:.2f}x faster**",
-            f"XGBoost {theirs:.2f}x faster",
+            f"{single:.2f} s to {double:.2f} s, **{single / double:.2f}x faster**",
+            f"XGBoost {xgboost_speedup:.2f}x faster",
             f">= {target}x",
-            one / two >= target * 0.97,  # 3% is noise
+            single / double >= target * 0.97,  # tolerance of 3%
         )
 
 

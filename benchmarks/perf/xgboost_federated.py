@@ -1,6 +1,7 @@
-"""XGBoost's federated plugin on loopback: a server process and one process per worker.
+"""Run XGBoost's federated plugin on the local machine, with a server and one process per worker.
 
-``python -m fedtrees.benchmarks.perf.xgboost_federated server|worker ...`` is one such process.
+``python -m fedtrees.benchmarks.perf.xgboost_federated server|worker ...`` is one of these
+processes.
 """
 
 import json
@@ -22,12 +23,24 @@ _LIMIT = 300  # seconds
 
 
 def federated_xgboost(parts: Sequence[Table], work: Work, repeats: int = 3) -> float:
-    """Return the median wall seconds of federated training, binning included.
+    """Return the median wall-clock seconds of federated training, binning included.
 
-    Rows are split horizontally, nothing is encrypted, each worker has one thread. A run takes as
-    long as its slowest worker, from the first matrix to the last tree.
+    The partition is horizontal, nothing is encrypted, and each worker has one thread. The time of a
+    run is that of its slowest worker, from the first matrix to the last tree.
 
-    Raises `RuntimeError` if the server or a worker fails; with what it printed.
+    Parameters
+    ----------
+    parts : sequence of Table
+        Rows of each worker.
+    work : Work
+        Parameters of boosting.
+    repeats : int
+        Number of runs.
+
+    Raises
+    ------
+    RuntimeError
+        If the server or a worker fails. The message contains its output.
     """
     with tempfile.TemporaryDirectory() as folder:
         for rank, part in enumerate(parts):
@@ -37,6 +50,7 @@ def federated_xgboost(parts: Sequence[Table], work: Work, repeats: int = 3) -> f
 
 
 def _run(folder: str, workers: int, work: Work) -> float:
+    """Return the wall-clock seconds of one run."""
     port = str(_free_port())
     server = _start("server", port, str(workers))
     try:
@@ -44,36 +58,39 @@ def _run(folder: str, workers: int, work: Work) -> float:
             _start("worker", port, str(workers), str(rank), folder, json.dumps(vars(work)))
             for rank in range(workers)
         ]
-        found = [process.communicate(timeout=_LIMIT) for process in started]
-        for process, (_, errors) in zip(started, found, strict=True):
+        outputs = [process.communicate(timeout=_LIMIT) for process in started]
+        for process, (_, errors) in zip(started, outputs, strict=True):
             if process.returncode:
                 raise RuntimeError(f"a worker of XGBoost's federated plugin failed:\n{errors}")
-        return max(float(output.splitlines()[-1]) for output, _ in found)
+        return max(float(output.splitlines()[-1]) for output, _ in outputs)
     finally:
         server.kill()
         server.wait()
 
 
 def _start(*arguments: str) -> subprocess.Popen[str]:
+    """Start one process of this module."""
     pipe = subprocess.PIPE
     command = [sys.executable, "-m", _MODULE, *arguments]
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
 
 
 def _free_port() -> int:
+    """Return a free port of the local machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def _serve(port: int, workers: int) -> None:
+    """Run the server of the plugin."""
     from xgboost.federated import run_federated_server
 
     run_federated_server(n_workers=workers, port=port, timeout=_LIMIT)
 
 
 def _work(port: int, workers: int, rank: int, folder: str, work: Work) -> float:
-    """Train as one worker; return its wall seconds."""
+    """Train as one worker and return its wall-clock seconds."""
     import xgboost
 
     with np.load(Path(folder) / f"{rank}.npz") as rows:
@@ -84,7 +101,9 @@ def _work(port: int, workers: int, rank: int, folder: str, work: Work) -> float:
         federated_world_size=workers,
         federated_rank=rank,
     ):
-        xgboost.collective.broadcast("ready", 0)  # nobody is timed while waiting for a late start
+        # The broadcast ends when all workers have started, so that the time does not include the
+        # start.
+        xgboost.collective.broadcast("ready", 0)
         started = time.perf_counter()
         data = xgboost.QuantileDMatrix(X, y, max_bin=work.bins, nthread=1)
         xgboost.train(work.xgboost, data, work.trees)

@@ -14,7 +14,7 @@ from fedtrees.core.local_data import stacked
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.streams import Streams
-from fedtrees.messages.boosting import LeafValues
+from fedtrees.messages.horizontal import LeafValues
 from fedtrees.metrics.leaf_counts import score_leaf_counts, true_leaf_counts
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of

@@ -1,6 +1,6 @@
-"""What a program calls: `bench`, and the `Run` that it gives.
+"""The Python interface: `bench` runs a benchmark and returns a `Run` with its results.
 
-It may import all but `cli`.
+This package may import all packages except `cli`.
 """
 
 from fedtrees.api.bench import bench

@@ -1,4 +1,4 @@
-"""The search for advice: which recipe meets a wish on a table, in a budget of time."""
+"""Search for a recipe that meets the limits of a user on a table, within a time budget."""
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -14,34 +14,47 @@ import pandas as pd
 from fedtrees.bench.choice import chosen, small
 from fedtrees.bench.engine import Processes
 from fedtrees.bench.evaluate import parts_of
-from fedtrees.bench.limits import TimeLimit
 from fedtrees.bench.options import BenchOptions, load_plugins, tell, unrestricted
 from fedtrees.bench.session import Bench, default_workers, fresh_folder, reopen
 from fedtrees.bench.suite import Grid, Suite, with_budgets
 from fedtrees.core.counts import listed, many
 from fedtrees.core.errors import UsageError, check_known
+from fedtrees.core.limits import TimeLimit
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec, parse_composed, parse_list
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.data.layout import LAYOUTS
-from fedtrees.protocols.fit import fit
+from fedtrees.protocols.compatibility import fit
 from fedtrees.report.advice import Advice, Tried, Wish, recipe, tried
 from fedtrees.report.deployed import runs_in, systems
 from fedtrees.report.rows import UNDEFENDED, load_rows
 
-_SEEDS = (1, 3, 5, 10)  # of a round: the first is run on all candidates
-_SHARE = 0.5  # of the time left that a round may take, so that the next has some
-_DEAR = frozenset({"joint"})  # takes longer than all other attacks: what falls to them is spared it
+_SEEDS = (1, 3, 5, 10)  # numbers of seeds in successive rounds; the first round runs all candidates
+# A round may take this share of the remaining time, so that time remains for the next one.
+_SHARE = 0.5
+# This attack takes longer than all other attacks together. It is not run on candidates that are
+# refuted without it.
+_DEAR = frozenset({"joint"})
 
 
 def candidates(options: BenchOptions, layout: str = "", deployed: str = "") -> Suite:
-    """Return what is tried on one seed: the recipes' suite, and the defenses of the default one.
+    """Return the suite of the first round: recipes of several protocols, and the default defenses.
 
-    `layout`: Vertical: protocols of that layout, and defenses that fit. `deployed`: What a system
-    runs.
+    Parameters
+    ----------
+    options : BenchOptions
+        Options of the user. They must name exactly one table and one partition.
+    layout : str
+        A layout, for example "vertical". Only protocols of this layout and defenses that fit them
+        are tried. "" for the layout of the suite.
+    deployed : str
+        A system. Only protocols and defenses that it supports are tried. "" for all.
 
-    Raises `UsageError`: more than one table, or way to spread it, or none; an unknown layout or
-    system, or a protocol or defense that is not of it.
+    Raises
+    ------
+    UsageError
+        If there is not exactly one table and partition, if the layout or system is unknown, or if a
+        named protocol or defense does not belong to it.
     """
     if not options.grid.get("data"):
         raise UsageError("advice is for a table; give --csv FILE --target COLUMN, or --data NAME")
@@ -51,56 +64,58 @@ def candidates(options: BenchOptions, layout: str = "", deployed: str = "") -> S
     grids = (replace(first, defenses=tuple(composed)), *base.grids[1:])
     suite = base.of(grids)
     grid = options.grid | _restricted(options, layout, deployed)
-    found = chosen(suite, grid, "1", options.data_dir)
+    selected = chosen(suite, grid, "1", options.data_dir)
     if not options.threat:
-        found = found.of([replace(g, threats=_adversaries(g)) for g in found.grids])
-    places = {(d, p, n) for g in found.grids for d in g.data for p in g.partitions
+        selected = selected.of([replace(g, threats=_adversaries(g)) for g in selected.grids])
+    places = {(d, p, n) for g in selected.grids for d in g.data for p in g.partitions
               for n in g.clients}  # fmt: skip
     if len(places) > 1:
         raise UsageError("advice is for one table and one way to spread it; give one of each")
     if options.time_limit is not None:
-        found = replace(found, time_limit=options.time_limit)
-    return found
+        selected = replace(selected, time_limit=options.time_limit)
+    return selected
 
 
 def _adversaries(grid: Grid) -> tuple[str, ...]:
-    """Return the threats of a grid, and all that its protocols name."""
-    made: list[Any] = [register.make("protocol", p) for p in grid.protocols]
-    own = [t for m in made for t in getattr(m, "curious", m.adversaries)]
-    public = [PUBLIC] * any(m.released for m in made)
-    return tuple(dict.fromkeys([*grid.threats, *own, *public]))
+    """Return the threats of a grid, and all adversaries that its protocols name."""
+    protocols: list[Any] = [register.make("protocol", p) for p in grid.protocols]
+    named_threats = [t for m in protocols for t in getattr(m, "curious", m.adversaries)]
+    public = [PUBLIC] * any(m.released for m in protocols)
+    return tuple(dict.fromkeys([*grid.threats, *named_threats, *public]))
 
 
 def _restricted(options: BenchOptions, layout: str, deployed: str) -> dict[str, list[str]]:
-    """Return the protocols and defenses that a layout and a system leave, as a grid has them."""
+    """Return the protocols and defenses that a layout and a system permit, as keys of a grid."""
     if layout:
         check_known("layout", layout, LAYOUTS)
     if deployed:
         check_known("system", deployed, systems())
     named = parse_list(options.protocol)
-    if not (deployed or named) and layout in ("", next(iter(LAYOUTS))):  # that of the suite
+    # The protocols of the suite have this layout.
+    if not (deployed or named) and layout in ("", next(iter(LAYOUTS))):
         return {}
-    known = named or list(filter(None, map(small, register.names("protocol"))))
-    able = [p for p in known if not deployed or runs_in(deployed, p)]
+    considered = named or list(filter(None, map(small, register.names("protocol"))))
+    able = [p for p in considered if not deployed or runs_in(deployed, p)]
     layouts = {p: register.get("protocol", p.name).layout for p in able}  # type: ignore[attr-defined]
     layout = layout or next((x for x in LAYOUTS if x in layouts.values()), "")
-    kept = [p for p in able if layouts[p] == layout]
-    if unfit := [str(p) for p in named if p not in kept] or [""] * (not kept):
+    permitted = [p for p in able if layouts[p] == layout]
+    if unfit := [str(p) for p in named if p not in permitted] or [""] * (not permitted):
         where = listed(
             [f"--layout {layout}"] * bool(layout) + [f"--deployed {deployed}"] * bool(deployed)
         )
-        others = listed([p.name for p in kept])
+        alternatives = listed([p.name for p in permitted])
         raise UsageError(
-            f"{unfit[0] or 'nothing'} is not of {where}" + f"; try {others}" * bool(kept)
+            f"{unfit[0] or 'nothing'} is not of {where}" + f"; try {alternatives}" * bool(permitted)
         )
-    found = {"protocols": [*map(str, kept)]}
-    return found | ({"defenses": _defenses(options, kept, deployed)} if deployed else {})
+    keys = {"protocols": [*map(str, permitted)]}
+    return keys | ({"defenses": _defenses(options, permitted, deployed)} if deployed else {})
 
 
 def _defenses(options: BenchOptions, protocols: Sequence[Spec], system: str) -> list[str]:
-    """Return the defenses that a system has, one and two at a time; of those named, all.
+    """Return the defenses that a system supports, single ones and pairs.
 
-    Raises `UsageError`: one that is named is not of it.
+    If the user named defenses, these are returned. Raises `UsageError` if the system does not
+    support one of them.
     """
     for composed in parse_composed(options.defense):
         if not any(runs_in(system, p, composed.parts) for p in protocols):
@@ -110,28 +125,41 @@ def _defenses(options: BenchOptions, protocols: Sequence[Spec], system: str) -> 
     names = [n for n in register.names("defense") if system in register.get("defense", n).deployed]  # type: ignore[attr-defined]
     each = [spec for name in names for spec in with_budgets(Spec(name))]
     pairs = [pair for pair in combinations(each, 2) if pair[0].name != pair[1].name]
-    found = [Composed(parts) for parts in (*((s,) for s in each), *pairs)]
-    made = [register.make("protocol", p) for p in protocols]
-    fitting = [str(c) for c in found if any(fit(m, parts_of(c)).ok for m in made)]
+    compositions = [Composed(parts) for parts in (*((s,) for s in each), *pairs)]
+    instances = [register.make("protocol", p) for p in protocols]
+    fitting = [str(c) for c in compositions if any(fit(m, parts_of(c)).ok for m in instances)]
     return fitting or [UNDEFENDED]
 
 
 def narrowed(suite: Suite, kept: Iterable[str], seeds: Sequence[int]) -> Suite:
-    """Return a suite with the recipes that are left, on such seeds."""
-    left = {recipe(name) for name in kept}
+    """Return a suite with the remaining recipes and the given seeds.
+
+    The run without a defense of the first protocol is always included, because prices are relative
+    to it.
+
+    Parameters
+    ----------
+    suite : Suite
+        The suite of all candidates.
+    kept : iterable of str
+        Names of the remaining recipes.
+    seeds : sequence of int
+        The seeds.
+    """
+    recipes = {recipe(name) for name in kept}
     grids = []
     for at, grid in enumerate(suite.grids):
         for protocol in grid.protocols:
-            mine = [d for d in grid.defenses if (str(protocol), str(d)) in left]
-            if mine or (at == 0 and protocol == grid.protocols[0]):  # what prices are of
+            remaining = [d for d in grid.defenses if (str(protocol), str(d)) in recipes]
+            if remaining or (at == 0 and protocol == grid.protocols[0]):  # the reference of prices
                 base = [] if grids else [Composed()]
-                defenses = tuple(dict.fromkeys([*base, *mine]))
+                defenses = tuple(dict.fromkeys([*base, *remaining]))
                 grids.append(replace(grid, protocols=(protocol,), defenses=defenses))
     return suite.of(grids, seeds)
 
 
 def without_dear(suite: Suite) -> Suite:
-    """Return a suite less the attack that takes longest."""
+    """Return a suite without the attack that takes the longest."""
     return suite.of([
         replace(g, attacks=tuple(a for a in g.every_attack if a.name not in _DEAR) or g.attacks)
         for g in suite.grids
@@ -140,13 +168,26 @@ def without_dear(suite: Suite) -> Suite:
 
 @dataclass
 class Search:
-    """Successive halving over seeds: every candidate on one, then more for the best that hold.
+    """Successive halving over seeds.
 
-    On the first seed, what is beyond the wish before the longest attack ran is not given to it.
+    All candidates run on one seed. The best candidates that meet the limits then run on more seeds.
+    On the first seed, candidates that already exceed the limits are not attacked by the slowest
+    attack.
 
-    `layout`, `deployed`: As of `candidates`.
-    `seconds`: In all; what is not finished by then is not named. 0: the first seed alone, however
-    long it takes. `log`: Given the number of cells of a round, returns what follows each of them.
+    Attributes
+    ----------
+    options : BenchOptions
+        Options of the user.
+    wish : Wish
+        Limits of the user.
+    seconds : float
+        Time for the complete search. Results that are not finished by then are not used. 0: only
+        the first seed, without a time limit.
+    log : callable
+        Receives the number of cells of a round, and returns a function that is called after each
+        cell with its status and label.
+    layout, deployed : str
+        As in `candidates`.
     """
 
     options: BenchOptions
@@ -157,51 +198,57 @@ class Search:
     deployed: str = ""
 
     def run(self) -> tuple[Path, Advice]:
-        """Run the rounds and return where, and what they say.
+        """Run the rounds, and return the run folder and the advice.
 
-        Raises `UsageError`: nothing was run without a defense, which prices are of.
+        Raises `UsageError` if no training without a defense is possible, because prices are
+        relative to it.
         """
         begun = monotonic()
         until = begun + self.seconds if self.seconds else inf
         suite = candidates(self.options, self.layout, self.deployed)
         folder = Path(self.options.out or fresh_folder(Path("runs"), "advice"))
-        # The first seed may take half: more seeds of some tell more than one of all.
-        half = begun + _SHARE * (until - begun)
+        # The first seed may take half of the time, because more seeds of some candidates are more
+        # informative than one seed of all.
+        halfway = begun + _SHARE * (until - begun)
         bench = self._bench(without_dear(suite), folder)
         tell([*bench.notes, *filter(None, [unrestricted()])])
-        rows, left_out = self._round(bench, self._begun(folder, suite), half)
+        rows, left_out = self._round(bench, self._begun(folder, suite), halfway)
         latest = {t.name: t for t in tried(rows, self.wish)}
-        left = [t.name for t in latest.values() if t.excess <= 1] or _nearest(latest.values())
-        todo = suite if left_out else narrowed(suite, left, suite.seeds)
+        remaining = [t.name for t in latest.values() if t.excess <= 1] or _nearest(latest.values())
+        todo = suite if left_out else narrowed(suite, remaining, suite.seeds)
         for seeds, after in pairwise((*_SEEDS, 0)):
             first = seeds == _SEEDS[0]
-            found, late = self._round(self._bench(todo, folder), True, half if first else until)
-            if late and not first:  # what the round before says stands
+            round_rows, late = self._round(
+                self._bench(todo, folder), True, halfway if first else until
+            )
+            # The round is incomplete. The results of the previous round remain valid.
+            if late and not first:
                 break
-            rows, left_out = found, left_out or late
-            held = tried(rows, self.wish)
-            if not held:
+            rows, left_out = round_rows, left_out or late
+            compared = tried(rows, self.wish)
+            if not compared:
                 raise UsageError(late or "nothing was run without a defense, which prices are of; "
                                  "give no --protocol, or one that promises no epsilon by itself"
                 )  # fmt: skip
-            now = {t.name: t for t in held}
+            now = {t.name: t for t in compared}
             latest = now | {n: t for n, t in latest.items() if n not in now}
-            kept = [t.name for t in sorted(held, key=lambda t: t.read) if not t.broken]
-            print(f"{many(seeds, 'seed')}: {len(kept)} of {many(len(held), 'recipe')} left",
+            left = [t.name for t in sorted(compared, key=lambda t: t.read) if not t.broken]
+            print(f"{many(seeds, 'seed')}: {len(left)} of {many(len(compared), 'recipe')} left",
                   file=sys.stderr)  # fmt: skip
-            kept = kept or _nearest(held)
+            left = left or _nearest(compared)
             more = (after - seeds) / seeds / bench.workers
             spare = (until - monotonic()) * (1 if after == _SEEDS[-1] else _SHARE)
-            while kept and more * _seconds(rows, kept) > spare:
-                kept.pop()  # of which most is read
-            if not (kept and after and self.seconds):
+            while left and more * _seconds(rows, left) > spare:
+                left.pop()  # the candidate with the largest leak
+            if not (left and after and self.seconds):
                 break
-            todo = narrowed(suite, kept, range(after))
-        ranked = sorted(latest.values(), key=lambda t: -len(t.auc))  # stable: the best first
+            todo = narrowed(suite, left, range(after))
+        # The sort is stable, so that the best candidate remains first.
+        ranked = sorted(latest.values(), key=lambda t: -len(t.auc))
         return folder, Advice.of_rows(rows, self.wish, tuple(ranked), left_out)
 
     def _begun(self, folder: Path, suite: Suite) -> bool:
-        """Tell whether a run is to be finished; refuse one of another table."""
+        """Return whether a run is to be resumed. Raise `UsageError` if it used another table."""
         if not self.options.resume:
             return False
         if {d for g in reopen(folder).grids for d in g.data} != {
@@ -211,14 +258,17 @@ class Search:
         return True
 
     def _bench(self, suite: Suite, folder: Path) -> Bench:
-        given = self.options
-        workers = default_workers() if given.jobs is None else given.jobs
-        return Bench(
-            suite, folder, workers, given.data_dir, load_plugins(given.plugin, given.unprotected)
-        )
+        """Return the benchmark of one round."""
+        options = self.options
+        workers = default_workers() if options.jobs is None else options.jobs
+        plugins = load_plugins(options.plugin, options.unprotected, options.time_limit)
+        return Bench(suite, folder, workers, options.data_dir, plugins)
 
     def _round(self, bench: Bench, resume: bool, until: float) -> tuple[pd.DataFrame, str]:
-        """Run what is missing and return the rows, and what time did not suffice for."""
+        """Run the missing cells of a round.
+
+        Return the rows, and a note if the time did not suffice.
+        """
         bench.open(resume)
         todo = sum(len(job.cells) for phase in bench.remaining() for job in phase)
         print(f"cells: {todo:,} to compute, into {bench.folder}", file=sys.stderr)
@@ -226,22 +276,25 @@ class Search:
         try:
             bench.run(self.log(todo), engine=Processes(bench.runner, until=until))
         except TimeLimit:
-            left = sum(len(job.cells) for phase in bench.remaining() for job in phase)
-            late = f"time ran out before {left:,} of {todo:,} cells; give more --minutes"
+            remaining = sum(len(job.cells) for phase in bench.remaining() for job in phase)
+            late = f"time ran out before {remaining:,} of {todo:,} cells; give more --minutes"
             print(late, file=sys.stderr)
         return load_rows(bench.folder), late
 
 
 def _nearest(held: Iterable[Tried]) -> list[str]:
-    """Return the recipe that is nearest to the wish: where none meets it, it is named."""
+    """Return the name of the recipe that is nearest to the limits, as a list with one item.
+
+    The output names it if no recipe meets the limits.
+    """
     return [t.name for t in sorted(held, key=lambda t: t.excess)[:1]]
 
 
 def _seconds(rows: pd.DataFrame, kept: Iterable[str]) -> float:
-    """Return the seconds of all cells of some recipes and of the run without a defense."""
-    left = {recipe(name) for name in kept}
+    """Return the total seconds of all cells of some recipes and of the run without a defense."""
+    recipes = {recipe(name) for name in kept}
     cells = rows.drop_duplicates(["stage", "setting", "defense_spec", "threat", "attack_spec",
                                   "seed"])  # fmt: skip
     names = zip((s.protocol for s in cells["setting"]), cells["defense_spec"], strict=True)
-    mine = [name in left or name[1] == UNDEFENDED for name in names]
-    return float(cells.loc[mine, "seconds"].sum())
+    selected = [name in recipes or name[1] == UNDEFENDED for name in names]
+    return float(cells.loc[selected, "seconds"].sum())

@@ -1,4 +1,4 @@
-"""The bench from Python: it runs what `fedtrees bench` runs, and gives what it found."""
+"""Run a benchmark from Python. It is the same as `fedtrees bench`, and returns a `Run`."""
 
 import inspect
 from collections.abc import Sequence
@@ -15,52 +15,65 @@ from fedtrees.core.errors import DataError, StoreError, UsageError, did_you_mean
 from fedtrees.data.spreadsheets import with_index_columns
 from fedtrees.report.states import MARGIN
 
-_TABLE = "table"  # a table from memory is a CSV file of this name in the run folder
+_TABLE = "table"  # name of the CSV file in the run folder to which a table from memory is written
 _TARGET = "target"
 
 
 def bench(**options: Any) -> Run:
-    """Train federations with and without defenses, attack them, and return what leaked.
+    """Train federations with and without defenses, attack them, and return the results.
 
-    Parameters are the options of ``fedtrees bench``; what may be repeated there is a list here.
+    The parameters are the options of ``fedtrees bench``. An option that can be repeated there is a
+    list here.
 
     Parameters
     ----------
     data : str, list of str, DataFrame, or (X, y), optional
-        Names of datasets, or a table: a DataFrame with its column `target`, or rows of shape
-        (n, d) and labels of shape (n,). It is read as the CSV file would be that it makes:
-        `task`, `positive`, `categorical`, `keep` and `drop` say what is not to be inferred.
+        Names of datasets, or a table. A table is a DataFrame with a column `target`, or rows of
+        shape (n, d) and labels of shape (n,). It is interpreted like the CSV file to which it can
+        be written: `task`, `positive`, `categorical`, `keep` and `drop` replace inferred
+        properties.
+    **options
+        All options of ``fedtrees bench --help``, with underscores instead of hyphens.
 
     Returns
     -------
-    Run
+    run : Run
+        The run folder with its results.
 
     Raises
     ------
     UsageError, DataError, StoreError
-        As the command says.
+        As the command.
+
+    Examples
+    --------
+
+    >>> import fedtrees
+    >>> run = fedtrees.bench(suite="smoke", out="runs/smoke")  # doctest: +SKIP
+    >>> print(run.verdict)  # doctest: +SKIP
     """
     for name in options:
-        if name not in (known := inspect.signature(BenchOptions).parameters):
-            raise UsageError(f"fedtrees.bench has no option {name!r}{did_you_mean(name, known)}")
-    with ExitStack() as refused:  # what was written for a bench that never began goes again
+        if name not in (names := inspect.signature(BenchOptions).parameters):
+            raise UsageError(f"fedtrees.bench has no option {name!r}{did_you_mean(name, names)}")
+    # If the benchmark cannot begin, the files that were written for it are removed.
+    with ExitStack() as refused:
         if _is_table(options.get("data")):
             options, new = _with_table_written(options)
             refused.callback(_remove, new)
-        given = BenchOptions(**options)
-        session = given.session()
+        settings = BenchOptions(**options)
+        session = settings.session()
         tell(session.notes)
-        session.open(given.resume)
+        session.open(settings.resume)
         refused.pop_all()
     session.run()
-    return Run(session.folder, MARGIN if given.margin is None else given.margin)
+    return Run(session.folder, MARGIN if settings.margin is None else settings.margin)
 
 
 bench.__signature__ = inspect.signature(BenchOptions).replace(return_annotation="Run")  # type: ignore[attr-defined]
 
 
 def _with_table_written(options: dict[str, Any]) -> tuple[dict[str, Any], list[Path]]:
-    """Return the options with a table from memory as a file, and what was made for it."""
+    """Write a table from memory to a file. Return the options that name it, and the new files."""
     from fedtrees.bench.session import fresh_folder
     from fedtrees.bench.suite import CHANGED
 
@@ -69,16 +82,18 @@ def _with_table_written(options: dict[str, Any]) -> tuple[dict[str, Any], list[P
     if options.get("client_column"):
         raise UsageError("client_column is for csv: write the table to a file, and name it")
     frame, target = _frame(options["data"], options.get("target") or "")
-    # Text of a DataFrame is a value, also None and NA; missing values are written as empty cells.
+    # Text in a DataFrame is always a value, also "None" and "NA". Missing values are written as
+    # empty cells.
     missing = options.get("missing") or [""]
     options = {**options, "data": None, "target": target, "missing": missing}
-    given = BenchOptions(**{**options, "csv": f"{_TABLE}.csv"})
-    folder = Path(given.out) if given.out else fresh_folder(Path("runs"), CHANGED)
+    settings = BenchOptions(**{**options, "csv": f"{_TABLE}.csv"})
+    folder = Path(settings.out) if settings.out else fresh_folder(Path("runs"), CHANGED)
     new = _new(folder)
     return {**options, "out": folder, "csv": str(_write(frame, folder))}, new
 
 
 def _is_table(data: Any) -> bool:
+    """Return whether the option ``data`` is a table instead of names."""
     return isinstance(data, (pd.DataFrame, tuple)) and not (
         isinstance(data, tuple) and all(isinstance(part, str) for part in data)
     )
@@ -112,7 +127,10 @@ def _frame(data: Any, target: str) -> tuple[pd.DataFrame, str]:
 
 
 def _write(frame: pd.DataFrame, folder: Path) -> Path:
-    """Write a table from memory into the run folder; one of another content stays as it is."""
+    """Write a table from memory into the run folder.
+
+    Raises `StoreError` if the folder contains another table, which is not overwritten.
+    """
     from fedtrees.bench.store import FOR_OWNER
 
     path = folder / f"{_TABLE}.csv"
@@ -128,19 +146,19 @@ def _write(frame: pd.DataFrame, folder: Path) -> Path:
 
 
 def _new(folder: Path) -> list[Path]:
-    """Return the table in a run folder, and the folders above it, that are not there yet."""
-    found = []
+    """Return the file of the table and the folders above it, as far as they do not exist."""
+    missing_paths = []
     for path in (folder / f"{_TABLE}.csv", folder, *folder.parents):
         if path.exists():
             break
-        found.append(path)
-    return found
+        missing_paths.append(path)
+    return missing_paths
 
 
 def _remove(paths: Sequence[Path]) -> None:
-    """Remove a file and the folders above it that hold nothing else."""
+    """Remove a file, and the folders above it if they are empty."""
     for path in paths:
         try:
             path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
-        except OSError:  # something else is in it
+        except OSError:  # the folder contains something else
             return

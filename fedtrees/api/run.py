@@ -1,4 +1,4 @@
-"""A run from Python: its rows, verdict, figures, tables and report."""
+"""Access the results of a run from Python: rows, verdict, figures, tables and report."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder and what is in it.
+    """The results in a run folder.
 
     Parameters
     ----------
-    folder : path
-        As `fedtrees bench` or `fedtrees.bench` wrote it.
+    folder : str or Path
+        Folder that `fedtrees bench` or `fedtrees.bench` has written.
     margin : float
-        Advantage that counts as down to blind.
+        Largest advantage under a defense that counts as no better than a blind guess.
     """
 
     folder: Path
@@ -41,29 +41,30 @@ class Run:
 
     @cached_property
     def _study(self) -> Study:
+        """The rows of the run and the results that are derived from them."""
         from fedtrees.report.study import study_of
 
         return study_of(self.folder, None, self.margin)
 
     @property
     def frame(self) -> pd.DataFrame:
-        """One row per cell and metric; guarantees are text."""
+        """The rows as a DataFrame, one per cell and metric. Guarantees are texts."""
         from fedtrees.core.guarantee import join
 
-        found = self._study.rows[[column.name for column in COLUMNS]].copy()
+        rows = self._study.rows[[column.name for column in COLUMNS]].copy()
         for column in (c.name for c in COLUMNS if c.kind == "guarantee"):
-            found[column] = [join(g) if g else "" for g in found[column]]
-        return found
+            rows[column] = [join(g) if g else "" for g in rows[column]]
+        return rows
 
     @property
     def verdict(self) -> str:
-        """What the run says, a line for each thing that a reader decides on."""
+        """The verdict of the run, with one entry per decision of a reader."""
         from fedtrees.report.verdict_text import verdict
 
         return str(verdict(self._study.findings))
 
     def _repr_html_(self) -> str:
-        """Return the report in a frame of its own, for notebooks."""
+        """Return the report in a separate frame, for notebooks."""
         from html import escape
 
         from fedtrees.report.html import render
@@ -72,14 +73,20 @@ class Run:
         return f'<iframe srcdoc="{page}" width="100%" height="900" style="border:0"></iframe>'
 
     def figure(self, path: str | Path | None = None, **options: Any) -> Figure | Path:
-        """Return the frontier as a matplotlib figure, or write it; see `fedtrees.report.plot`.
+        """Return the frontier as a matplotlib figure, or write it to a file.
 
         Parameters
         ----------
-        path : path, optional
-            ``.html``, ``.svg``, ``.png`` or ``.pdf``.
+        path : str or Path, optional
+            File to write, ending in ``.html``, ``.svg``, ``.png`` or ``.pdf``.
         **options
-            ``data``, ``threat``, ``protocol``, ``metric``, ``utility``, ``width``, ``labels``.
+            ``data``, ``threat``, ``protocol``, ``metric``, ``utility``, ``width``, ``labels``, see
+            `fedtrees.report.plot`.
+
+        Returns
+        -------
+        figure : matplotlib.figure.Figure or Path
+            The figure, or the written file.
         """
         from fedtrees.report.plot import frontier_of, plot
 
@@ -90,32 +97,37 @@ class Run:
         return plot(self.folder, path, chosen=chosen, **options)
 
     def table(self, path: str | Path | None = None, **options: Any) -> pd.DataFrame | Path:
-        """Return the numbers of the paper's table, or write it.
+        """Return the numbers of the table for a paper, or write the table to a file.
 
         Parameters
         ----------
-        path : path, optional
-            ``.tex``, ``.csv`` or ``.md``.
+        path : str or Path, optional
+            File to write, ending in ``.tex``, ``.csv`` or ``.md``.
         **options
-            ``data``, ``threat``, ``protocol``, ``metric``, ``utility``, ``labels``; see
+            ``data``, ``threat``, ``protocol``, ``metric``, ``utility``, ``labels``, see
             `fedtrees.report.paper_table.table_of`.
+
+        Returns
+        -------
+        table : DataFrame or Path
+            The numbers, or the written file.
         """
         from fedtrees.report.paper_table import table_of, write_table
 
         chosen, options = _chosen(options)
-        made = table_of([self.folder], chosen=chosen, **options)
-        return made.frame() if path is None else write_table(made, path)
+        table = table_of([self.folder], chosen=chosen, **options)
+        return table.frame() if path is None else write_table(table, path)
 
     def report(self) -> Path:
-        """Write the HTML report into the folder and return its path."""
+        """Write the HTML report into the run folder, and return its path."""
         from fedtrees.report.html import write_page
 
         return write_page(self._study)
 
     def save(self, path: str | Path) -> Run:
-        """Copy the folder; the command line reads the copy, too.
+        """Copy the run folder. The command line can read the copy, too.
 
-        Raises `StoreError` if there is something already, or it cannot be written.
+        Raises `StoreError` if the path exists or cannot be written.
         """
         if Path(path).exists():
             raise StoreError(f"{path} is there already; give another path, or remove it first")
@@ -126,7 +138,7 @@ class Run:
 
 
 def _chosen(options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Take what is to be shown out of the options of a figure or a table."""
+    """Split options into the selection of rows to show and the remaining options."""
     from fedtrees.bench.options import several
     from fedtrees.report.selection import Selection
 

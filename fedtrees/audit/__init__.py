@@ -1,4 +1,4 @@
-"""What a model that already exists gives away about the rows it was trained on."""
+"""Audit of a trained model file: the information about its training rows that the file reveals."""
 
 from fedtrees.audit.audit import Audit, audit
 from fedtrees.audit.exposure import Known

@@ -1,4 +1,9 @@
-"""Attack a model file with rows at hand, and score the attack beside the blind baseline."""
+"""Attack a model file with known rows, and score the attack next to the blind baseline.
+
+The adversary has the model file and some training rows, and reconstructs further training rows.
+Boosted trees are attacked with `timberstrike`. Random forests are attacked with the attacks in
+`fedtrees.audit.forest_attack`.
+"""
 
 import time
 from collections import Counter
@@ -40,7 +45,7 @@ from fedtrees.trees.forest.random_forest import RandomForest
 
 @dataclass(frozen=True)
 class Score:
-    """One metric of an attack, beside the best guess of somebody who never saw the model."""
+    """One metric of an attack, next to the best guess of the same adversary without the model."""
 
     metric: str
     score: float
@@ -50,16 +55,20 @@ class Score:
 
 @dataclass(frozen=True, eq=False)
 class AttackResult:
-    """An attack on the model, or the reason why there is none; then there are no scores."""
+    """Result of an attack on the model, or the reason why no attack applies.
+
+    If there is a reason, all remaining fields are empty.
+    """
 
     reason: Reason | None
-    threat: str = ""  # who is taken to attack, in words
-    targets: int = 0  # rows sought
-    own: int = 0  # rows the attacker holds
+    threat: str = ""  # the adversary, in words
+    targets: int = 0  # number of rows that the attack tries to reconstruct
+    own: int = 0  # number of training rows that the adversary knows
     scores: tuple[Score, ...] = ()
-    trees: int = 0  # that the attack read
+    trees: int = 0  # number of trees that the attack read
     seconds: float = 0.0
-    rebuilt: int = 0  # of more rows that are sought the rest is guessed without the model
+    # Number of reconstructed rows. If there are more targets, the remaining rows are blind guesses.
+    rebuilt: int = 0
     name: str = "TimberStrike"
 
 
@@ -70,16 +79,34 @@ def attack(
     seed: int = 0,
     options: Options | None = None,
 ) -> AttackResult:
-    """Attack the model and score the rows that are returned.
+    """Attack the model and score the reconstructed rows.
 
-    Boosted trees meet TimberStrike, random forests `forest-boxes`, private ones `draft-dp`.
+    Boosted trees are attacked with `timberstrike`, random forests with `forest-boxes`, and private
+    random decision forests with `draft-dp`.
 
-    Of one table alone the attacker holds a random fifth and looks for the other rows.
+    Parameters
+    ----------
+    audit : Audit
+        Audit of the model file.
+    own : Dataset or None
+        Training rows that the adversary knows.
+    truth : Dataset or None
+        Training rows that the adversary tries to reconstruct. At least one of `own` and `truth` is
+        required. If only one is given, the adversary knows a random fifth of it and reconstructs
+        the remaining rows.
+    seed : int
+        Seed of the split, of the attack and of the blind guesses.
+    options : Options, optional
+        Options of `timberstrike`. Forest attacks do not use them.
 
-    Raises `DataError` if no rows are left to look for, or too many to be matched.
+    Returns
+    -------
+    result : AttackResult
 
-    `own, truth`: Training rows the attacker holds, and those to look for: one of them at least.
-    `options`: Options, optional. How TimberStrike attacks.
+    Raises
+    ------
+    DataError
+        If no target rows remain, or if there are too many to match them in reasonable time.
     """
     if isinstance(audit.model.forest, RandomForest):
         return _forest_attack(audit, own, truth, Streams(seed).child("audit"))
@@ -87,13 +114,13 @@ def attack(
     if isinstance(evidence, Reason):
         return AttackResult(evidence)
     streams = Streams(seed).child("audit")
-    given = truth or own
-    schema = given.schema
-    held, sought, threat = _parts(own, truth, streams.rng("own-rows"))
+    data = truth or own
+    schema = data.schema
+    known_rows, sought, threat = _parts(own, truth, streams.rng("own-rows"))
     if audit.sources.kind != "one":
-        clients = _victims(evidence, audit, held, part=own is None or truth is None)
+        clients = _victims(evidence, audit, known_rows, part=own is None or truth is None)
     else:
-        rows = audit.rows.total or len(held) + len(sought)
+        rows = audit.rows.total or len(known_rows) + len(sought)
         threat += "" if audit.rows.total else ", and who knows how many rows there are"
         clients = [(replace(evidence[0], n_rows=rows), audit.trees[0])]
     if not clients:
@@ -102,55 +129,62 @@ def attack(
     rng = streams.rng("attack")
     options = options or Options()
     if schema.classes:
-        guesses = [reconstruct(e, held, schema, options, rng) for e, _ in clients]
+        guesses = [reconstruct(e, known_rows, schema, options, rng) for e, _ in clients]
     else:
-        parts = (held, schema, Moments(), options, rng)
+        parts = (known_rows, schema, Moments(), options, rng)
         guesses = [reconstruct_numbers(e, *parts) for e, _ in clients]
     seconds = time.perf_counter() - began
-    found = Table.concat([r.table for g in guesses for r in g.all(Records)])
-    if len(found) > len(sought):  # more rows were rebuilt than are known here
-        found = found.take(np.sort(rng.choice(len(found), len(sought), replace=False)))
-    scores = _row_scores(found, held, sought, schema, streams.rng("blind"))
+    rebuilt = Table.concat([r.table for g in guesses for r in g.all(Records)])
+    if len(rebuilt) > len(sought):  # a metric matches at most as many rows as there are targets
+        rebuilt = rebuilt.take(np.sort(rng.choice(len(rebuilt), len(sought), replace=False)))
+    scores = _row_scores(rebuilt, known_rows, sought, schema, streams.rng("blind"))
     counts = guesses[0].first(LeafCounts)
-    alone = len(clients) == 1 and len(schema.classes) == 2
-    if alone and counts is not None and _grown_on(*clients[0], held, sought):
-        scores.append(_leaf_score(clients[0][0].trees[0], counts, held, sought))
+    single_binary = len(clients) == 1 and len(schema.classes) == 2
+    if single_binary and counts is not None and _grown_on(*clients[0], known_rows, sought):
+        scores.append(_leaf_score(clients[0][0].trees[0], counts, known_rows, sought))
     trees = max(int(g.notes["trees_read"]) for g in guesses)
     return AttackResult(
-        None, threat, len(sought), len(held), tuple(scores), trees, seconds, rebuilt=len(found)
+        None,
+        threat,
+        len(sought),
+        len(known_rows),
+        tuple(scores),
+        trees,
+        seconds,
+        rebuilt=len(rebuilt),
     )
 
 
 def _forest_attack(
     audit: Audit, own: Dataset | None, truth: Dataset | None, streams: Streams
 ) -> AttackResult:
-    """Attack a random forest; the rest as `attack`."""
+    """Attack a random forest. The remaining behaviour is that of `attack`."""
     schema = (truth or own).schema
-    held, sought, threat = _parts(own, truth, streams.rng("own-rows"))
+    known_rows, sought, threat = _parts(own, truth, streams.rng("own-rows"))
     if audit.model.released is not None:
-        schema = with_groups(schema, held)
+        schema = with_groups(schema, known_rows)
     began = time.perf_counter()
     rng = streams.rng("attack")
-    view = view_of_file(audit.model, held, schema, len(held) + len(sought), rng)
+    view = view_of_file(audit.model, known_rows, schema, len(known_rows) + len(sought), rng)
     reads = attack_on(audit.model)
     reason = reads.inapplicable(view)
     if reason is not None:
         return AttackResult(reason)
     guess = reads.run(view, rng)
     seconds = time.perf_counter() - began
-    found = Table.concat([r.table for r in guess.all(Records)])
-    if len(found) > len(sought):
-        found = found.take(np.sort(rng.choice(len(found), len(sought), replace=False)))
-    scores = _row_scores(found, held, sought, schema, streams.rng("blind"))
+    rebuilt = Table.concat([r.table for r in guess.all(Records)])
+    if len(rebuilt) > len(sought):
+        rebuilt = rebuilt.take(np.sort(rng.choice(len(rebuilt), len(sought), replace=False)))
+    scores = _row_scores(rebuilt, known_rows, sought, schema, streams.rng("blind"))
     return AttackResult(
         None,
         f"{threat}, and who knows how many rows there are",
         len(sought),
-        len(held),
+        len(known_rows),
         tuple(scores),
         len(audit.trees),
         seconds,
-        rebuilt=len(found),
+        rebuilt=len(rebuilt),
         name=reads.name,
     )
 
@@ -158,11 +192,13 @@ def _forest_attack(
 def _row_scores(
     found: Table, held: Table, sought: Table, schema: Schema, rng: np.random.Generator
 ) -> list[Score]:
-    """Score rebuilt rows beside blind guesses; none without rows."""
+    """Score reconstructed rows next to blind guesses. There are no scores without rows."""
     if not len(found):
         return []
     blind = blind_guesses(held, schema, len(sought), rng)
-    if len(found) < len(sought) and "bootstrap" in blind:  # whom nothing in the file describes
+    # The attack returned fewer rows than there are targets. Blind guesses replace the missing ones,
+    # so that attack and baseline are scored on the same number of rows.
+    if len(found) < len(sought) and "bootstrap" in blind:
         more = blind["bootstrap"].take(np.arange(len(sought) - len(found)))
         found = Table.concat([found, more])
     metric, truth = RecordMetric(), VictimsRows(sought, schema, (), len(sought))
@@ -177,55 +213,56 @@ def _victims(
 ) -> list[tuple[Evidence, TreeExposure]]:
     """Return the clients to attack, each with its first tree, whose leaves count its rows.
 
-    The attacker's rows and the file alone decide. No client is attacked whose leaves hold just
-    these rows. Where they are a known share of a table (`part`), and can be that of one client
-    alone, that one is attacked, with the rows inside.
+    The choice uses only the adversary's rows and the file. A client whose leaves contain exactly
+    the adversary's rows is not attacked. If these rows are a known share of a table (`part`), and
+    they can be a part of the rows of exactly one client, only this client is attacked, with the
+    adversary's rows among its rows.
     """
     firsts = [t for t in audit.trees if t.base_score is not None]
-    if audit.sources.kind == "turns":  # of the other clients no first tree is there
+    if audit.sources.kind == "turns":  # the file contains no first tree of the other clients
         firsts = [audit.trees[0]]
-    inside, others = [], []
+    inside, candidates = [], []
     for one, first in zip(evidence, firsts, strict=True):
         n = _per_leaf(one, held)
         if np.array_equal(n, first.n):
             continue
-        others.append((one, first))
+        candidates.append((one, first))
         n_pos = _per_leaf(one, held.take(np.flatnonzero(held.y == 1)))
         fits = first.exact & (n_pos <= first.n_pos) & (n - n_pos <= first.n - first.n_pos)
         if part and fits.all() and round(OWN_SHARE * int(first.n.sum())) == len(held):
             inside.append((replace(one, own_inside=True), first))
-    return inside if len(inside) == 1 else others
+    return inside if len(inside) == 1 else candidates
 
 
 def _per_leaf(evidence: Evidence, table: Table) -> NDArray[np.int64]:
-    """Return how many rows fall into each leaf of the first tree, int64, shape (J,)."""
+    """Return how many rows are in each leaf of the first tree, int64, shape (J,)."""
     tree = evidence.trees[0]
     leaf = Forest((tree,), np.zeros(1, dtype=np.float32)).apply(table.X)[:, 0]
     return np.asarray(np.bincount(leaf, minlength=len(tree))[tree.leaves])
 
 
 def _grown_on(evidence: Evidence, first: TreeExposure, held: Table, sought: Table) -> bool:
-    """Tell whether the first tree was grown on the rows at hand, as far as its counts tell."""
+    """Return whether the counts of the first tree are those of the given rows."""
     rows = Table.concat([held, sought]) if evidence.own_inside else sought
-    known = first.counted
-    same = np.array_equal(_per_leaf(evidence, rows)[known], first.n[known])
+    counted = first.counted
+    same = np.array_equal(_per_leaf(evidence, rows)[counted], first.n[counted])
     return same and evidence.n_rows == len(rows)
 
 
 def _parts(
     own: Dataset | None, truth: Dataset | None, rng: np.random.Generator
 ) -> tuple[Table, Table, str]:
-    """Return the attacker's rows, the rows sought, and who that attacker is."""
-    given = truth or own
+    """Return the adversary's rows, the target rows, and a description of the adversary."""
+    data = truth or own
     if own is not None and truth is not None:
         sought = _without(truth.table, own.table)
-        held, threat = own.table, "somebody who holds the model and the rows of --own"
+        known_rows, threat = own.table, "somebody who holds the model and the rows of --own"
     else:
-        order = rng.permutation(len(given.table))
+        order = rng.permutation(len(data.table))
         count = round(OWN_SHARE * len(order))
-        held, sought = given.table.take(order[:count]), given.table.take(order[count:])
+        known_rows, sought = data.table.take(order[:count]), data.table.take(order[count:])
         threat = (
-            f"somebody who holds the model and a random fifth of the rows of {given.name} "
+            f"somebody who holds the model and a random fifth of the rows of {data.name} "
             "(another client, say)"
         )
     if len(sought) > MOST_TARGETS:
@@ -235,15 +272,18 @@ def _parts(
         )
     if not len(sought):
         raise DataError("no rows are left to look for: --truth holds only rows of --own")
-    return held, sought, threat
+    return known_rows, sought, threat
 
 
 def _without(truth: Table, own: Table) -> Table:
-    """Return the true rows less the attacker's, each of which takes away one like it."""
-    keys, mine = (
+    """Return the rows of `truth` that are not in `own`.
+
+    Each row of `own` removes one equal row, so that duplicates are counted.
+    """
+    keys, own_keys = (
         [(row.tobytes(), float(y)) for row, y in zip(t.X, t.y, strict=True)] for t in (truth, own)
     )
-    left = Counter(mine)
+    left = Counter(own_keys)
     keep = np.ones(len(truth), dtype=bool)
     for i, key in enumerate(keys):
         if left[key]:
@@ -255,16 +295,16 @@ def _without(truth: Table, own: Table) -> Table:
 def _leaf_score(tree: Tree, guess: LeafCounts, held: Table, sought: Table) -> Score:
     """Score the first tree's counts: the share of rows in leaves with both classes right."""
     one = Forest((tree,), np.zeros(1, dtype=np.float32))
-    nodes, own = (one.apply(t.X)[:, 0] for t in (sought, held))
+    nodes, known_nodes = (one.apply(t.X)[:, 0] for t in (sought, held))
     true = true_leaf_counts(0, nodes, sought.y, tree.leaves)
-    blind = blind_leaf_counts(true_leaf_counts(0, own, held.y, tree.leaves), len(sought))
+    blind = blind_leaf_counts(true_leaf_counts(0, known_nodes, held.y, tree.leaves), len(sought))
     got, line = (score_leaf_counts([g], [true]).leaf_mass_exact for g in (guess, blind))
     fact = next(m.key for m in LeafCountMetric.measures if m.slot)
     return Score(fact, got, line, advantage(got, line))
 
 
 def evidence_of(audit: Audit) -> list[Evidence] | Reason:
-    """Return what the file gives TimberStrike, of each client apart, or why it gives nothing."""
+    """Return the input of TimberStrike for each client, or the reason why there is none."""
     model, settings = audit.model, audit.settings
     if not isinstance(model.forest, Forest):
         return Reason("audited-no-log-loss")
@@ -277,8 +317,8 @@ def evidence_of(audit: Audit) -> list[Evidence] | Reason:
     if settings is None:
         return Reason("audited-no-settings")
     trees, start = _trees(audit, ordered), model.forest.base_margin
-    told = all(t.h is not None for t in trees)
-    if not told and not audit.trees[0].counted.any():
+    has_sums = all(t.h is not None for t in trees)
+    if not has_sums and not audit.trees[0].counted.any():
         return Reason("audited-no-counts")
     if model.library == "lightgbm":
         base = audit.trees[0].base_score
@@ -287,13 +327,13 @@ def evidence_of(audit: Audit) -> list[Evidence] | Reason:
         start = LOGISTIC.base_margin(base)
         moved = (trees[0].value - start[0]) * (trees[0].feature < 0)
         trees[0] = replace(trees[0], value=moved.astype(np.float32))
-    known = {"learning_rate": settings.learning_rate, "reg_lambda": settings.reg_lambda}
+    settings_of_view = {"learning_rate": settings.learning_rate, "reg_lambda": settings.reg_lambda}
     forest = Forest(tuple(trees), start, model.forest.objective)
     width = 1 + max(int(t.feature.max()) for t in trees)
     columns = tuple(Feature(f"column {k}") for k in range(width))
     classes = () if numbers else tuple(map(str, range(max(2, len(start)))))
     schema = Schema(columns, "label", classes)
-    view = public_view(forest, schema, {**known, "min_child_weight": 0.0}, 0)
+    view = public_view(forest, schema, {**settings_of_view, "min_child_weight": 0.0}, 0)
     common = evidence_of_view(view)
     if common is None:
         return Reason("audited-no-tree")
@@ -301,52 +341,55 @@ def evidence_of(audit: Audit) -> list[Evidence] | Reason:
     if audit.sources.kind == "bagging":
         return [_of_client(common, audit, c + 1) for c in range(audit.sources.clients)]
     firsts = sum(t.base_score is not None for t in audit.trees)
-    if audit.sources.kind == "turns":  # only the first client's first tree has one base score
-        others = tuple(name != audit.sources.names[0] for name in audit.sources.names)
+    if audit.sources.kind == "turns":  # only the first client's first tree starts from one score
+        foreign = tuple(name != audit.sources.names[0] for name in audit.sources.names)
         n_rows = audit.trees[0].rows
-        return [replace(common, foreign=others, own_inside=False, n_rows=n_rows)]
-    if firsts > len(start):  # grown beside the first, not after it
+        return [replace(common, foreign=foreign, own_inside=False, n_rows=n_rows)]
+    # Further first trees were grown in parallel to the first one, not after it. Their leaf values
+    # therefore do not depend on its predictions.
+    if firsts > len(start):
         return [replace(common, trees=common.trees[: len(start)])]
     return [common]
 
 
 def _of_client(common: Evidence, audit: Audit, client: int) -> Evidence:
-    """Return the trees in the order in which they moved the margins of one client's rows.
+    """Return the trees in the order in which they changed the margins of one client's rows.
 
-    In each round its own trees come first: they were grown before the others arrived. Its first
-    trees start from its own base score, later ones from the model's.
+    In each round, the client's trees come first, because it grew them before it received the trees
+    of the other clients. Its first trees start from its local base score, later trees from the base
+    score of the model.
     """
     names = audit.sources.names
     starts = [t.at for t in audit.trees if t.base_score is not None]
     block = starts[1] - starts[0]
     per_round = block * audit.sources.clients
-    mine = [name == f"client {client}" for name in names]
-    order = sorted(range(len(names)), key=lambda t: (t // per_round, not mine[t], t))
+    is_client = [name == f"client {client}" for name in names]
+    order = sorted(range(len(names)), key=lambda t: (t // per_round, not is_client[t], t))
     first = audit.trees[starts[client - 1]]
-    own = LOGISTIC.base_margin(first.base_score)
-    shift = np.atleast_1d(np.float32(common.base_margin)) - own
+    margin = LOGISTIC.base_margin(first.base_score)
+    shift = np.atleast_1d(np.float32(common.base_margin)) - margin
     return replace(
         common,
         trees=tuple(common.trees[t] for t in order),
-        base_margin=own[0],
+        base_margin=margin[0],
         n_rows=first.rows,
-        foreign=tuple(not mine[t] for t in order),
+        foreign=tuple(not is_client[t] for t in order),
         restart=(block, shift),
         own_inside=False,
     )
 
 
 def _trees(audit: Audit, forest: Forest) -> list[Tree]:
-    """Return the trees with the sums of hessians that are in the file or follow from it.
+    """Return the trees with the sums of hessians of their leaves, from the file or computed.
 
-    `forest`: the forest of the model, its splits by categories replaced by thresholds.
+    `forest` is the forest of the model with thresholds in place of splits by categories.
     """
     model = audit.model
     out = []
-    for tree, known in zip(forest.trees, model.statistics, strict=True):
-        sums, h = sums_of(tree, known, audit.settings), None
+    for tree, statistics in zip(forest.trees, model.statistics, strict=True):
+        sums, h = sums_of(tree, statistics, audit.settings), None
         if sums is not None:
-            h = np.zeros(len(tree))  # only those of leaves are read
+            h = np.zeros(len(tree))  # the attack reads only the entries of leaves
             h[tree.leaves] = sums.h
         out.append(replace(tree, h=h, g=None))
     return out

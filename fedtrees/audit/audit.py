@@ -1,4 +1,10 @@
-"""Audit a model file: what it carries and what follows about its training rows."""
+"""Audit a model file: list its statistics and derive how many training rows are in each leaf.
+
+`audit` is the entry point. It computes the learning rate and the L2 penalty of the training
+(`fedtrees.audit.newton`), derives the rows and labels per leaf (`fedtrees.audit.recover` for
+XGBoost, `fedtrees.audit.stated` for files that contain counts, `fedtrees.audit.values_alone` for
+files without statistics), and assigns the trees to clients (`fedtrees.audit.sources`).
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,16 +28,18 @@ from fedtrees.core.errors import UsageError
 from fedtrees.trees.boosted.forest import Forest
 
 STATISTICS = {"xgboost": XGBOOST_STATISTICS, "lightgbm": LIGHTGBM_STATISTICS}
-ALL_IN_ONE = 1e-6  # largest probability at which rows do not all meet leaves of one value by chance
+# If the probability that all rows of a tree are by chance in leaves of one value is smaller than
+# this, the tree was grown on other rows.
+ALL_IN_ONE = 1e-6
 ONCE = "every training row was used once, with weight 1 and an unscaled objective"
-# where trees of one training are shown to have seen different rows
+# This condition replaces `ONCE` if trees of one training were grown on different rows.
 SAMPLED = "every row that a tree saw had weight 1 and an unscaled objective"
 DROPPED = "DART: trees were dropped in training, and leaf values were rescaled afterwards"
 DROPPED_HINT = (
     "It is a DART model, whose trees were dropped in training and rescaled afterwards: leaf values "
     "do not follow from the sums of their leaves. The sums in the file still describe its rows."
 )
-CHECKED_TREES = 50  # whose equations are compared with eta and lambda, spread over the model
+CHECKED_TREES = 50  # number of trees on which eta and lambda are verified, spread over the model
 
 
 _REVEALS = {
@@ -55,46 +63,60 @@ _REVEALS = {
 
 @dataclass(frozen=True)
 class Field:
-    """One kind of number in a model file, by its name there."""
+    """One kind of number in a model file."""
 
     name: str
     state: str  # present, masked (one constant, which training never leaves), zero or absent
     value: float | None  # the constant of a masked field
-    needed: bool  # by a prediction
-    reveals: str  # what it gives away where it is present
+    needed: bool  # whether predictions need it
+    reveals: str  # the information about training rows that the field reveals if it is present
 
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """Everything the audit found."""
+    """All results of the audit of one model file."""
 
     model: ModelFile
     fields: tuple[Field, ...]
-    settings: Settings | None  # eta and lambda; None where they do not follow
+    settings: Settings | None  # eta and lambda, None if they cannot be inferred
     rows: Rows
     sources: Sources
     trees: tuple[TreeExposure, ...]
     summary: Summary
-    restored: bool = False  # masked sums of hessians were solved for
-    # conditions that the file does not show and on which the counts rest; empty if the file states
-    # the counts themselves
+    restored: bool = False  # whether masked sums of hessians were computed from other statistics
+    # Conditions under which the counts are correct and which the file does not show. Empty if the
+    # file contains the counts themselves.
     assumes: tuple[str, ...] = ()
-    hint: str = ""  # what would let more be counted, as a sentence; or empty
+    hint: str = ""  # a sentence on the input that would allow more counts, or empty
 
 
 def audit(model: ModelFile, known: Known | None = None) -> Audit:
-    """Return what a model file gives away about the rows it was trained on.
+    """Return the information about training rows that a model file reveals.
 
-    `known`: Known, optional. What the auditor knows beside the file.
+    Parameters
+    ----------
+    model : ModelFile
+        Result of `fedtrees.audit.read.read_model`.
+    known : Known, optional
+        Background knowledge of the auditor, for example the size of the training table.
 
-    Raises `UsageError` if `known` contradicts the file's statistics.
+    Returns
+    -------
+    audit : Audit
+        Counts are exact under the conditions in `Audit.assumes`. All remaining counts are bounds or
+        unknown.
+
+    Raises
+    ------
+    UsageError
+        If `known` contradicts the statistics in the file.
     """
     known = known or Known()
     if not isinstance(model.forest, Forest):
         return _finished(model, None, recover_forest(model), known)
     if model.library == "lightgbm":
-        stated = model.learning_rate, model.reg_lambda
-        settings = None if None in stated else Settings(*stated, "file")
+        file_settings = model.learning_rate, model.reg_lambda
+        settings = None if None in file_settings else Settings(*file_settings, "file")
         return _finished(model, settings, recover_lightgbm(model), known)
     if model.dropout:
         every_tree = enumerate(model.forest.trees)
@@ -106,22 +128,22 @@ def audit(model: ModelFile, known: Known | None = None) -> Audit:
     sums = [sums_of(tree, statistics, s) for tree, statistics, s in every]
     trees = recover_boosted(model, sums, known)
     if all(s is None for s in sums):
-        told = told_by_values(model, trees, settings, known)
-        found = _finished(model, told.settings, told.trees, known, sums)
-        rows = found.rows if found.sources.kind == "bagging" else told.rows or found.rows
-        return replace(found, rows=rows, assumes=told.assumes, hint=told.hint)
+        values = told_by_values(model, trees, settings, known)
+        result = _finished(model, values.settings, values.trees, known, sums)
+        rows = result.rows if result.sources.kind == "bagging" else values.rows or result.rows
+        return replace(result, rows=rows, assumes=values.assumes, hint=values.hint)
     rates = [None if s is None else s.learning_rate for s in each]
-    found = _finished(model, settings, trees, known, sums, rates)
-    return replace(found, assumes=_conditions(found))
+    result = _finished(model, settings, trees, known, sums, rates)
+    return replace(result, assumes=_conditions(result))
 
 
 def _conditions(found: Audit) -> tuple[str, ...]:
     """Return the conditions under which sums of hessians are numbers of training rows.
 
     A file contains sums over the rows that each tree saw, weighted and scaled. It cannot show that
-    these rows are the table: rows of weight 2 or a custom objective with doubled gradients leave
-    the sums of twice as many rows. It can show the contrary, if trees of one training add up to
-    different numbers of rows.
+    these rows are the training table: rows of weight 2, or a custom objective with doubled
+    gradients, leave the sums of twice as many rows. It can show the contrary, if trees of one
+    training add up to different numbers of rows.
     """
     if not found.summary.counted and not any((t.at_least > 0).any() for t in found.trees):
         return ()
@@ -133,7 +155,11 @@ def _conditions(found: Audit) -> tuple[str, ...]:
 def _settings_of_trees(
     model: ModelFile, known: Known
 ) -> tuple[Settings | None, list[Settings | None]]:
-    """Return eta and lambda of the first tree and of every tree; mostly they are the same."""
+    """Return the eta and lambda that all trees share, and those of every tree.
+
+    Some federations train with a different learning rate for each client. The first element is then
+    the setting of the first tree.
+    """
     settings, trees = _settings_of(model, known), model.forest.trees
     if settings is not None or known.learning_rate is not None:
         return settings, [settings] * len(trees)
@@ -142,23 +168,27 @@ def _settings_of_trees(
 
 
 def _settings_of(model: ModelFile, known: Known) -> Settings | None:
-    """Return the eta and lambda of all trees of an XGBoost model: given, or inferred."""
+    """Return the eta and lambda of all trees of an XGBoost model, declared or inferred.
+
+    The result is None if no values explain all trees. Raises `UsageError` if the values that the
+    auditor declares contradict the statistics.
+    """
     trees, statistics = model.forest.trees, model.statistics
     if known.settings is not None:
-        given = Settings(*known.settings, "given")
-        worst = agreement(given, trees[:CHECKED_TREES], statistics[:CHECKED_TREES])
+        declared = Settings(*known.settings, "given")
+        worst = agreement(declared, trees[:CHECKED_TREES], statistics[:CHECKED_TREES])
         if worst > AGREES:
             raise UsageError(
                 f"learning rate {known.learning_rate:g} and lambda {known.reg_lambda:g} contradict "
                 f"the statistics in {model.path.name}; leave them out and they are inferred"
             )
-        return replace(given, unshrunk=is_unshrunk(trees, statistics, *known.settings))
-    found = infer_settings(trees, statistics)
-    if found is None:
+        return replace(declared, unshrunk=is_unshrunk(trees, statistics, *known.settings))
+    inferred = infer_settings(trees, statistics)
+    if inferred is None:
         return None
     chosen = np.unique(np.linspace(0, len(trees) - 1, CHECKED_TREES).astype(int)).tolist()
-    worst = agreement(found, [trees[k] for k in chosen], [statistics[k] for k in chosen])
-    return replace(found, worst=max(worst, found.worst)) if worst <= AGREES else None
+    worst = agreement(inferred, [trees[k] for k in chosen], [statistics[k] for k in chosen])
+    return replace(inferred, worst=max(worst, inferred.worst)) if worst <= AGREES else None
 
 
 def _finished(
@@ -169,6 +199,7 @@ def _finished(
     sums: Sequence[LeafStatistics | None] = (),
     rates: Sequence[float | None] = (),
 ) -> Audit:
+    """Add the sources, the size of the table and the summary to the trees, and return the audit."""
     fields, sources = fields_of(model), _sources(model, trees, sums, rates)
     table = _shown_rows(model, trees, known)
     named = tuple(
@@ -177,7 +208,7 @@ def _finished(
         )
         for t, s in zip(trees, sources.names, strict=True)
     )
-    listed = tuple(t for t in named if t.index >= 0)  # without those that are in no file
+    listed = tuple(t for t in named if t.index >= 0)  # without trees that are not in the file
     hidden = any(f.name == "sum_hessian" and f.state in ("masked", "zero") for f in fields)
     return Audit(
         model=model,
@@ -192,9 +223,11 @@ def _finished(
 
 
 def _shown_rows(model: ModelFile, trees: Sequence[TreeExposure], known: Known) -> int | None:
-    """Return the rows of the whole table: declared, or of LightGBM's trees if its file draws none.
+    """Return the number of rows of the training table, None if it is not known.
 
-    A tree of fewer saw a sample, or the rows of one client or of one training.
+    It is either declared, or the largest tree of a LightGBM model whose parameters exclude
+    sampling. A tree of fewer rows was grown on a sample, or on the rows of one client or of one
+    training.
     """
     if known.rows is not None or model.library != "lightgbm" or samples_rows(model):
         return known.rows
@@ -207,24 +240,27 @@ def _sources(
     sums: Sequence[LeafStatistics | None],
     rates: Sequence[float | None],
 ) -> Sources:
+    """Assign the trees to clients, in XGBoost's models on the log loss only."""
     if not sums or not is_logistic(model):
         names = (None,) * len(trees)
         return Sources("one", 1, names, "sources are told apart in XGBoost's models on log loss")
     h = np.array([np.nan if s is None else s.h.sum() for s in sums])
-    # trees that one training grew side by side (num_parallel_tree) are of one source
+    # The trees that one training grows in parallel (num_parallel_tree) have the same source.
     each = first_round(model)
-    some = trees[::each]
-    starts = [t for t in some if t.base_score is not None]
+    first_of_round = trees[::each]
+    starts = [t for t in first_of_round if t.base_score is not None]
     apart = all(_apart(model, *pair) for pair in pairwise(starts))
-    found = find_sources([t.base_score for t in some], h[::each], rates[::each], apart)
-    names = np.repeat(np.array(found.names, dtype=object), each)[: len(trees)]
-    return replace(found, names=tuple(names.tolist()))
+    sources = find_sources([t.base_score for t in first_of_round], h[::each], rates[::each], apart)
+    names = np.repeat(np.array(sources.names, dtype=object), each)[: len(trees)]
+    return replace(sources, names=tuple(names.tolist()))
 
 
 def _apart(model: ModelFile, before: TreeExposure, tree: TreeExposure) -> bool:
-    """Tell whether a tree that starts from one base score is of other rows than the one before.
+    """Return whether a tree that starts from one base score has other rows than the one before.
 
-    Of the same table, or a sample of it, all of its rows would have met leaves of one value there.
+    Every row of `tree` entered it with the same prediction. If its rows came from the table of
+    `before`, all of them would have to be in leaves of one value there. The function returns True
+    if that has a probability below `ALL_IN_ONE`.
     """
     grown = model.forest.trees[before.at]
     _, value = np.unique(grown.value[grown.leaves], return_inverse=True)
@@ -235,7 +271,7 @@ def _apart(model: ModelFile, before: TreeExposure, tree: TreeExposure) -> bool:
 
 
 def _rows(model: ModelFile, trees: Sequence[TreeExposure], sources: Sources, known: Known) -> Rows:
-    """Return the size of the table, as first trees count it or the auditor declares it."""
+    """Return the size of the training table, as first trees count it or the auditor declares it."""
     share = None
     if is_logistic(model) and model.library == "xgboost":
         share = label_share(start_of(model.forest, 0))
@@ -249,17 +285,20 @@ def _rows(model: ModelFile, trees: Sequence[TreeExposure], sources: Sources, kno
         how = "declared" if known.rows else "does not follow"
         return Rows(known.rows, None, share, how, declared=known.rows is not None)
     n_pos = None
-    # where trees are of draws, one tree's positives are not the table's
+    # In a forest of bootstrap samples, the positives of one tree are not those of the table.
     drawn = len({int(t.n_pos.sum()) for t in trees}) > 1 and not isinstance(model.forest, Forest)
     if classes == 1 and not drawn and all(t.exact.all() for t in counted):
         n_pos = sum(int(t.n_pos.sum()) for t in counted)
     same = len({t.rows for t in trees} - {None}) <= 1
-    whole, how = sources.kind == "one" and same, _how(sources, same)
-    return Rows(sum(t.rows or 0 for t in counted), n_pos, share, how, whole)
+    complete, how = sources.kind == "one" and same, _how(sources, same)
+    return Rows(sum(t.rows or 0 for t in counted), n_pos, share, how, complete)
 
 
 def _how(sources: Sources, same: bool) -> str:
-    """Return how first trees tell the rows; `same`: all trees that are counted hold as many."""
+    """Return how the first trees determine the number of rows, as a sentence.
+
+    `same` is True if all trees whose rows are counted have the same number of rows.
+    """
     if sources.kind == "bagging":
         return (
             f"the leaves of {sources.clients} clients' first trees add up to it, if no row is with "
@@ -276,27 +315,28 @@ def _how(sources: Sources, same: bool) -> str:
 
 
 def fields_of(model: ModelFile) -> tuple[Field, ...]:
-    """Return what the file carries beside splits and leaf values."""
+    """Return the state of every kind of number in the file, except splits and leaf values."""
     out = []
     for name in STATISTICS.get(model.library, [*model.raw] or ["counts"]):
         state, constant = state_of(model.raw[name]) if name in model.raw else ("absent", None)
         if name == "base_weights" and state == "present" and _leaves_only(model):
-            # inner nodes are what matters; leaves repeat what prediction needs
+            # Only inner nodes reveal something. The weights of leaves repeat the leaf values.
             state, constant = "zero", None
-        # a forest of random tests has nothing else to predict with
+        # A forest of random tests predicts from its counts, so that they are needed.
         out.append(Field(name, state, constant, model.released is not None, _REVEALS[name]))
     if model.library == "lightgbm":
         state = "present" if model.ranges else "absent"
         out.append(Field("feature_infos", state, None, False, _REVEALS["feature_infos"]))
     if model.library == "xgboost":
         out.append(Field("base_score", "present", None, True, _REVEALS["base_score"]))
-    if model.categories:  # a data frame is coded by the names; rows that are codes need none
+    if model.categories:  # needed to code the columns of a data frame
         name = {"xgboost": "cats", "lightgbm": "pandas_categorical"}.get(model.library, "columns")
         out.append(Field(name, "present", None, True, _REVEALS["cats"]))
     return tuple(out)
 
 
 def _leaves_only(model: ModelFile) -> bool:
+    """Return whether the weights of all inner nodes are 0, so that only those of leaves remain."""
     weights = model.raw["base_weights"]
     inner = [w[t.feature >= 0] for w, t in zip(weights, model.forest.trees, strict=True) if len(w)]
     return any(len(w) for w in inner) and all((w == 0).all() for w in inner)

@@ -1,4 +1,8 @@
-"""What prediction needs of an XGBoost model, written anew from what was read and checked."""
+"""Write the parts of an XGBoost model that prediction needs, from values that were checked.
+
+The copy is not the original file with some entries removed. Every entry is generated anew, so that
+no unknown entry of the original file can pass into it.
+"""
 
 import json
 from collections.abc import Mapping
@@ -16,31 +20,43 @@ from fedtrees.trees.files.xgboost import order_of_trees
 from fedtrees.trees.files.xgboost_tree import write_tree
 
 FEATURE_TYPES = ("float", "int", "i", "q", "c")
-MOST_VALUES = 2**31  # of a list of whole numbers: XGBoost's are int32
+MOST_VALUES = 2**31  # limit of the integers in a list, because XGBoost's are int32
 
 
 def bare_model(model: ModelFile, whole: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an XGBoost model of the same trees, in their order, with statistics of zero.
+    """Return an XGBoost model with the same trees in the same order, and statistics of zero.
 
-    XGBoost 1.7 to 3.4 load it.
+    XGBoost 1.7 to 3.4 load the result.
 
-    Raises `DataError` if a part that prediction needs is not as XGBoost writes it.
+    Parameters
+    ----------
+    model : ModelFile
+        The source of the trees.
+    whole : mapping
+        The JSON object of its file. Only the entries listed here are read, checked and written. Of
+        the booster's attributes, these are ``best_iteration`` and whether XGBoost's scikit-learn
+        interface saved the file.
 
-    `model`: the trees come from it.
-    `whole`: the object of its file. Only the entries listed here are read, checked and written. Of
-    the booster's attributes these are ``best_iteration`` and whether XGBoost's scikit-learn
-    interface saved the file.
+    Returns
+    -------
+    copy : dict
+
+    Raises
+    ------
+    DataError
+        If a part that prediction needs is not in the form that XGBoost writes.
     """
     learner = _of(whole, "learner")
     forest = model.forest
     booster, width = _of(learner, "gradient_booster", "model"), len(model.categorical)
     outputs = forest.objective.n_outputs
     places = order_of_trees(booster["tree_info"], len(forest), outputs)
+    # The forest contains rounds of one tree per output. The copy restores the order of the file.
     trees = sorted(zip(places, forest.trees, strict=True), key=lambda pair: pair[0])
     score = _base_score(_of(learner, "learner_model_param").get("base_score"), outputs)
     categories = _categories(booster.get("cats"), width)
-    # Older and newer versions read the format of 2.1. The names of categories are read as the
-    # version that wrote them means them (`fedtrees.trees.files.categories.read_categories`).
+    # Older and newer versions read the format of 2.1. The meaning of category names depends on the
+    # version that wrote them (`fedtrees.trees.files.categories.read_categories`).
     version = [3, 1, 0] if "[" in score else [2, 1, 0]
     if model.categories:
         version = _whole("version", whole.get("version"), 0, 1000)
@@ -72,7 +88,7 @@ def bare_model(model: ModelFile, whole: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bare_tree(number: int, tree: Tree, width: int) -> dict[str, Any]:
-    """Return a tree as XGBoost writes it; it loads none without the arrays of statistics."""
+    """Return a tree in XGBoost's format, whose required arrays of statistics contain zeros."""
     written = write_tree(number, replace(tree, g=None, h=None, gain=None), width, None)
     return written | {name: [0.0] * len(tree) for name in XGBOOST_STATISTICS}
 
@@ -81,13 +97,13 @@ def _objective(model: ModelFile, name: str) -> dict[str, Any]:
     objective = model.forest.objective
     if isinstance(objective, Softmax):
         return {"name": name, "softmax_multiclass_param": {"num_class": str(objective.n_outputs)}}
-    # an auditor of the copy needs the weight: it says that counts are not rows
+    # An auditor of the copy needs the weight, because weighted sums are not numbers of rows.
     weight = f"{model.positive_weight:.9g}"
     return {"name": name, "reg_loss_param": {"scale_pos_weight": weight}}
 
 
 def _base_score(text: Any, outputs: int) -> str:
-    """Return a base score with the digits that read back as the same float32."""
+    """Return a base score with the digits that parse to the same float32."""
     with np.errstate(over="ignore"):
         score = np.asarray(json.loads(str(text)), dtype=np.float64).astype(np.float32)
     if score.shape not in ((), (1,), (outputs,)) or not np.isfinite(score).all():
@@ -98,9 +114,9 @@ def _base_score(text: Any, outputs: int) -> str:
 
 
 def _rounds(booster: Mapping[str, Any], trees: int) -> dict[str, Any]:
-    """Return how trees make rounds; models before XGBoost 2 do not list where rounds begin."""
-    given = _of(booster, "gbtree_model_param").get("num_parallel_tree", "1")
-    parallel = _digits("num_parallel_tree", given, 1, trees)
+    """Return the division of trees into rounds. Models before XGBoost 2 do not list its borders."""
+    parallel_trees = _of(booster, "gbtree_model_param").get("num_parallel_tree", "1")
+    parallel = _digits("num_parallel_tree", parallel_trees, 1, trees)
     out: dict[str, Any] = {
         "gbtree_model_param": {"num_parallel_tree": parallel, "num_trees": str(trees)}
     }
@@ -115,17 +131,19 @@ def _rounds(booster: Mapping[str, Any], trees: int) -> dict[str, Any]:
 def _attributes(learner: Mapping[str, Any], trees: int) -> dict[str, str]:
     """Return the attributes that decide with how many rounds XGBoost's interfaces predict.
 
-    The scikit-learn interface predicts with the rounds up to ``best_iteration``. All other
-    attributes are notes of the user.
+    The scikit-learn interface predicts with the rounds up to ``best_iteration``. All further
+    attributes are notes of the user and are not copied.
     """
     notes = learner.get("attributes")
     if not isinstance(notes, Mapping) or "best_iteration" not in notes:
         return {}
-    kept = {"best_iteration": _digits("best_iteration", notes["best_iteration"], 0, trees - 1)}
+    attributes = {
+        "best_iteration": _digits("best_iteration", notes["best_iteration"], 0, trees - 1)
+    }
     if "scikit_learn" in notes:
         kind = "classifier" if "classifier" in str(notes["scikit_learn"]) else "regressor"
-        kept["scikit_learn"] = json.dumps({"_estimator_type": kind})
-    return kept
+        attributes["scikit_learn"] = json.dumps({"_estimator_type": kind})
+    return attributes
 
 
 def _names(listed: Any, width: int) -> list[str]:
@@ -143,7 +161,7 @@ def _types(listed: Any, width: int) -> list[str]:
 
 
 def _categories(cats: Any, width: int) -> dict[str, Any]:
-    """Return the names of categories (XGBoost 3.1), by which it codes a data frame's columns."""
+    """Return the names of categories (XGBoost 3.1), with which XGBoost codes a data frame."""
     if cats is None:
         return {}
     encoded = _listed("cats", _of({"cats": cats}, "cats").get("enc"))
@@ -155,6 +173,7 @@ def _categories(cats: Any, width: int) -> dict[str, Any]:
     sizes = [len(c["offsets"][1:]) if "offsets" in c else len(c["values"]) for c in columns]
     if ends != ([0, *np.cumsum(sizes).tolist()] if sizes else []) or len(index) != sum(sizes):
         raise _refused("cats", "does not list the categories of every column")
+    # `sorted_idx` must be a permutation of the categories of each column.
     for begin, size in zip(ends, sizes, strict=False):
         if sorted(index[begin : begin + size]) != list(range(size)):
             raise _refused("cats", "does not put the categories of a column in order")
@@ -162,7 +181,7 @@ def _categories(cats: Any, width: int) -> dict[str, Any]:
 
 
 def _encoded(column: Any) -> dict[str, Any]:
-    """Return the categories of one column: bytes of text with offsets, or whole numbers."""
+    """Return the categories of one column: bytes of text with offsets, or integers."""
     column = _of({"cats": column}, "cats")
     if "offsets" not in column:
         values = _whole("cats", column.get("values"), -(2**63), 2**63 - 1)
@@ -176,7 +195,7 @@ def _encoded(column: Any) -> dict[str, Any]:
 
 
 def _listed(name: str, values: Any) -> list[Any]:
-    """Return a list; of UBJ it is an array."""
+    """Return a list. In a UBJSON file it is an array."""
     if isinstance(values, np.ndarray):
         return list(values.tolist())
     if not isinstance(values, list | None):
@@ -185,7 +204,7 @@ def _listed(name: str, values: Any) -> list[Any]:
 
 
 def _whole(name: str, values: Any, least: int, most: int) -> list[int]:
-    """Return a list of whole numbers within bounds."""
+    """Return a list of integers, after checking that each is between `least` and `most`."""
     listed = _listed(name, values)
     if not all(type(x) is int and least <= x <= most for x in listed):
         raise _refused(name, f"is no list of whole numbers from {least} to {most}")
@@ -193,7 +212,7 @@ def _whole(name: str, values: Any, least: int, most: int) -> list[int]:
 
 
 def _digits(name: str, text: Any, least: int, most: int) -> str:
-    """Return a whole number within bounds that is written as a text."""
+    """Return an integer that is written as text, after checking that it is within the bounds."""
     usable = isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 10
     if not usable or not least <= int(text) <= most:
         raise _refused(name, f"is {str(text)[:40]!r}, no number from {least} to {most}")
@@ -201,11 +220,12 @@ def _digits(name: str, text: Any, least: int, most: int) -> str:
 
 
 def _of(parent: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    """Return a nested object, after checking that each level is an object."""
     for name in names:
-        found = parent.get(name)
-        if not isinstance(found, Mapping):
+        child = parent.get(name)
+        if not isinstance(child, Mapping):
             raise _refused(name, "is no object")
-        parent = found
+        parent = child
     return parent
 
 

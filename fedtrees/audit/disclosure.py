@@ -1,4 +1,7 @@
-"""The structural checks that research environments make before a model leaves them."""
+"""Structural disclosure checks that research environments apply before a model is released.
+
+The checks are those of `sacroml` 2.0 (Ritchie et al. 2023). They need the training rows.
+"""
 
 from dataclasses import dataclass
 
@@ -8,16 +11,28 @@ from numpy.typing import NDArray
 from fedtrees.core.schema import Table
 from fedtrees.trees.boosted.forest import Forest, Tree
 
-#: Fewer rows than this are too few to hide among, as statistical disclosure control has it.
+#: Smallest group that statistical disclosure control considers large enough to hide a person.
 LEAST_ROWS = 10
 _KS_LEVEL = 0.05
-#: Probabilities are alike, or 0, within what float32 sums of leaves tell.
+#: Decimals to which probabilities are compared, about the precision of float32 sums of leaves.
 _ALIKE = 6
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check: whether it is passed, and the figure behind it; None: the file does not say."""
+    """Result of one check.
+
+    Attributes
+    ----------
+    name : str
+        Name of the check.
+    passed : bool or None
+        None if the file does not contain the necessary information.
+    value : float
+        The measured figure.
+    rule : str
+        The condition for passing, in words.
+    """
 
     name: str
     passed: bool | None
@@ -26,7 +41,7 @@ class Check:
 
 
 def depth_of(tree: Tree) -> int:
-    """Return the number of splits on the longest path."""
+    """Return the number of splits on the longest path of a tree."""
     depth = np.zeros(len(tree), dtype=np.int64)
     for node in np.flatnonzero(tree.feature >= 0):  # parents come before their children
         depth[[tree.left[node], tree.right[node]]] = depth[node] + 1
@@ -34,9 +49,9 @@ def depth_of(tree: Tree) -> int:
 
 
 def parameters_of(forest: Forest) -> int:
-    """Return how many numbers a model has: two a split, K - 1 a leaf, one a tree.
+    """Return the number of parameters of a model: 2 per split, K - 1 per leaf and 1 per tree.
 
-    Boosted trees have one output each, whatever K; the definition is that of `sacroml` 2.0.
+    A leaf of boosted trees has one output for any K. The definition is that of `sacroml` 2.0.
     """
     splits = sum(int((t.feature >= 0).sum()) for t in forest.trees)
     leaves = sum(len(t.leaves) for t in forest.trees)
@@ -44,25 +59,39 @@ def parameters_of(forest: Forest) -> int:
 
 
 def groups_of(scores: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return which rows have equal probabilities, numbered, shape (n,)."""
+    """Return the group of each row, int64, shape (n,). Rows of a group have equal probabilities."""
     _, at = np.unique(np.round(_classes(scores), _ALIKE), axis=0, return_inverse=True)
     return np.asarray(at.ravel(), dtype=np.int64)
 
 
 def _classes(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return one column of probabilities per class, float64, shape (n, K)."""
     return scores if scores.ndim == 2 else np.column_stack([1 - scores, scores])
 
 
 def checks(
     forest: Forest, train: Table, reserve: Table, min_child_weight: float | None = None
 ) -> list[Check]:
-    """Return the checks of a boosted model on its training rows.
+    """Run the checks of a boosted model on its training rows.
 
-    Definitions are `sacroml`'s (Ritchie et al. 2023 describe them): training rows in groups of
-    equal probabilities. Of multiclass models our number of parameters is its definition's, not its
-    code's.
+    The definitions are those of `sacroml` (Ritchie et al. 2023). They group the training rows by
+    equal probabilities. For multiclass models, the number of parameters follows the definition of
+    `sacroml`, from which its code differs.
 
-    `min_child_weight`: As trained with; a file does not say it.
+    Parameters
+    ----------
+    forest : Forest
+        The model.
+    train : Table
+        Its n training rows.
+    reserve : Table
+        Rows from the same population that were not used for training.
+    min_child_weight : float, optional
+        Value of the training. The file does not contain it.
+
+    Returns
+    -------
+    checks : list of Check
     """
     from scipy.stats import ks_2samp
 
@@ -89,7 +118,10 @@ def checks(
 
 
 def _settings(forest: Forest, min_child_weight: float | None) -> Check:
-    """Return whether parameters are those of models that were found risky (its XGBoost rules)."""
+    """Check the training parameters against those of models that were found risky.
+
+    The thresholds are the rules of `sacroml` for XGBoost.
+    """
     trees = len(forest.trees) // forest.objective.n_outputs
     depth = max(map(depth_of, forest.trees), default=0)
     name, rule = "depth, trees and min_child_weight", "not those of models found risky"
@@ -101,6 +133,6 @@ def _settings(forest: Forest, min_child_weight: float | None) -> Check:
 
 
 def losses(forest: Forest, table: Table) -> NDArray[np.float64]:
-    """Return the log loss of every row, nats, shape (n,)."""
+    """Return the log loss of every row in nats, float64, shape (n,)."""
     p = _classes(forest.predict(table.X))[np.arange(len(table)), table.y]
     return np.asarray(-np.log(np.clip(p, 1e-12, 1)), dtype=np.float64)

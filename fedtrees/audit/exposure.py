@@ -1,4 +1,8 @@
-"""What a model says of the training rows: counts where certain, else bounds; what is known."""
+"""Counts and bounds of training rows per leaf, and the background knowledge of the auditor.
+
+A count is exact if it follows from the file with certainty. The remaining leaves have a lower and
+an upper bound, or `UNKNOWN`.
+"""
 
 from __future__ import annotations
 
@@ -16,27 +20,29 @@ from fedtrees.trees.boosted.losses import sigmoid
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-UNKNOWN = -1  # a count that does not follow from the file
-TRACE = 1e-5  # of a tree's hessian: less may be left where sums were subtracted
-SMALL = 5  # rows: groups below this size are small; many statistical offices publish none
+UNKNOWN = -1  # marks a count that cannot be derived from the file
+# Share of a tree's sum of hessians. A smaller sum can be a rounding error in a leaf without rows.
+TRACE = 1e-5
+# Leaves with fewer rows are called small. Many statistical offices do not publish such groups.
+SMALL = 5
 
 
 @dataclass(frozen=True, eq=False)
 class TreeExposure:
-    """The J leaves of one tree; all arrays have the shape (J,)."""
+    """Rows and labels in the J leaves of one tree. All arrays have the shape (J,)."""
 
-    at: int  # place of the tree in the forest, which orders them by rounds of one tree an output
-    output: int  # class whose margin the tree adds to; 0 of one margin
+    at: int  # position of the tree in the forest, which contains rounds of one tree per output
+    output: int  # class to whose margin the tree contributes, 0 if there is a single margin
     leaf: NDArray[np.intp]  # node numbers
-    n: Ints  # rows; `UNKNOWN` where not certain, as all counts below
-    n_pos: Ints  # rows of class 1 (of several classes, the tree's)
-    at_least: Ints  # bounds on the rows
-    at_most: Ints
-    how: str  # why the counts follow, or why they do not
-    base_score: float | None = None  # every row's prediction before the tree, where it follows
-    source: str | None = None  # client the tree comes from, where that follows
-    index: int = UNKNOWN  # the tree's number in the file
-    whole: bool = False  # whether it is shown that the tree saw all rows of the table
+    n: Ints  # number of rows, `UNKNOWN` if it is not certain (also in the three arrays below)
+    n_pos: Ints  # number of rows of class 1 (of the tree's class, if there are more than two)
+    at_least: Ints  # lower bound on the number of rows
+    at_most: Ints  # upper bound
+    how: str  # why the counts follow from the file, or why they do not
+    base_score: float | None = None  # prediction of every row before the tree, None if they differ
+    source: str | None = None  # client that grew the tree, None if it is not known
+    index: int = UNKNOWN  # number of the tree in the file
+    whole: bool = False  # whether the tree is known to have seen all rows of the table
 
     @staticmethod
     def of(
@@ -47,89 +53,129 @@ class TreeExposure:
         bounds: tuple[Ints | None, Ints | None] | None = None,
         base_score: float | None = None,
     ) -> TreeExposure:
-        """Return a tree of which only some is known; None stands for unknown in every leaf.
+        """Return the exposure of a tree of which only some counts are known.
 
-        `place` is `at` and `output`, `counts` are `n` and `n_pos`, `bounds` are `at_least` and
-        `at_most`: by default `n` for both.
+        Parameters
+        ----------
+        place : (int, int)
+            `at` and `output`.
+        leaf : int array, shape (J,)
+            Node numbers of the leaves.
+        how : str
+            Why the counts follow from the file, or why they do not.
+        counts : (array or None, array or None)
+            `n` and `n_pos`. None stands for `UNKNOWN` in every leaf.
+        bounds : (array or None, array or None), optional
+            `at_least` and `at_most`. The default is `n` for both.
+        base_score : float, optional
+            Prediction of every row before the tree.
+
+        Returns
+        -------
+        exposure : TreeExposure
         """
         parts = (*counts, *(bounds or (counts[0], counts[0])))
         unknown = np.full(len(leaf), UNKNOWN, dtype=np.int64)
-        n, n_pos, least, most = (unknown if part is None else part for part in parts)
-        return TreeExposure(*place, leaf, n, n_pos, least, most, how, base_score)
+        n, n_pos, lower, upper = (unknown if part is None else part for part in parts)
+        return TreeExposure(*place, leaf, n, n_pos, lower, upper, how, base_score)
 
     @cached_property
     def counted(self) -> NDArray[np.bool_]:
-        """Leaves whose rows are certain, bool, shape (J,), as all masks below."""
+        """Leaves whose number of rows is certain, bool, shape (J,), like all masks below."""
         return np.asarray(self.n != UNKNOWN)
 
     @cached_property
     def exact(self) -> NDArray[np.bool_]:
-        """Leaves whose rows and labels are both certain."""
+        """Leaves whose numbers of rows and of labels are both certain."""
         return np.asarray(self.counted & (self.n_pos != UNKNOWN))
 
     @cached_property
     def small(self) -> NDArray[np.bool_]:
-        """Leaves of fewer than `SMALL` rows among those that the tree saw, for certain."""
+        """Leaves that certainly contain fewer than `SMALL` of the rows that the tree saw."""
         few = self.counted & (self.n < SMALL)
         return np.asarray(few | ((self.at_most != UNKNOWN) & (self.at_most < SMALL)))
 
     @cached_property
     def single(self) -> NDArray[np.bool_]:
-        """Leaves of one row among those that the tree saw, for certain."""
+        """Leaves that certainly contain exactly one of the rows that the tree saw."""
         return np.asarray((self.n == 1) | (self.at_most == 1))
 
     @property
     def isolated(self) -> NDArray[np.bool_]:
-        """Leaves of one row of the table: the tree is shown to have seen all rows."""
+        """Leaves with one row of the table, if the tree is known to have seen all rows."""
         return self.single & self.whole
 
     @cached_property
     def one_label(self) -> NDArray[np.bool_]:
-        """Leaves of which all rows that the tree saw have one label, for certain."""
+        """Leaves in which all rows that the tree saw certainly have the same label."""
         return np.asarray(self.exact & ((self.n_pos == 0) | (self.n_pos == self.n)))
 
     @property
     def pure(self) -> NDArray[np.bool_]:
-        """Leaves of which all rows of the table have one label, for certain."""
+        """Leaves in which all rows of the table certainly have the same label."""
         return self.one_label & self.whole
 
     @property
     def rows(self) -> int | None:
-        """Rows of all leaves; None where one is not certain."""
+        """Number of rows in all leaves, None if some leaf is not certain."""
         return int(self.n.sum()) if self.counted.all() else None
 
 
 def least_rows(h: Floats, g: Floats | None, scale: float) -> Ints:
-    """Return the fewest rows that can bring these sums, int64, shape (J,).
+    """Return the smallest number of rows that can produce these sums.
 
-    A row's hessian is at most scale/4 and its gradient at most 1, up to float32.
+    Parameters
+    ----------
+    h : float64 array, shape (J,)
+        Sum of hessians of each leaf. The hessian of a row is at most ``scale / 4``.
+    g : float64 array, shape (J,), or None
+        Absolute value of the sum of gradients. The gradient of a row is between -1 and 1.
+    scale : float
+        Factor of the hessians: 2 for softmax, else 1.
+
+    Returns
+    -------
+    least : int64 array, shape (J,)
     """
     need = 4 * h / scale
     if g is not None:
         need = np.maximum(need, np.abs(g))
     need = np.minimum(np.ceil(need * (1 - 1e-5) - 1e-6), 2.0**53)
-    # a refreshed model has leaves without rows, and of others sums may leave a trace of rounding
+    # A leaf contains at least one row if its H is not a rounding error. A refreshed model can have
+    # leaves without rows, in which the subtraction of sums leaves a small remainder.
     return np.maximum(need, h > TRACE * h.sum()).astype(np.int64)
 
 
 def most_rows(h: Floats, margins: tuple[float, float], total: int | None) -> Ints:
-    """Return the most rows that can bring these hessian sums, int64, shape (J,).
+    """Return the largest number of rows that can produce these sums of hessians.
 
-    Every row's log-odds before the tree lie between the two `margins`; its hessian is least at one
-    of them. `total` are the rows of the table, where known.
+    Parameters
+    ----------
+    h : float64 array, shape (J,)
+        Sum of hessians of each leaf.
+    margins : (float, float)
+        Bounds on the log-odds of every row before the tree. The hessian of a row is smallest at one
+        of them.
+    total : int or None
+        Number of rows of the table, if it is known.
+
+    Returns
+    -------
+    most : int64 array, shape (J,)
+        `UNKNOWN` if there is no finite bound.
     """
     p = sigmoid(np.array(margins, dtype=np.float32)).astype(np.float64)
     least = float((p * (1 - p)).min())
-    most = np.full(len(h), np.inf if total is None else float(total))
+    bound = np.full(len(h), np.inf if total is None else float(total))
     if least > 0:
-        most = np.minimum(h / least * (1 + 1e-5) + 1e-6, most)
-    known = np.isfinite(most) & (most < 2**53)
-    return np.where(known, np.floor(np.where(known, most, 0)), UNKNOWN).astype(np.int64)
+        bound = np.minimum(h / least * (1 + 1e-5) + 1e-6, bound)
+    finite = np.isfinite(bound) & (bound < 2**53)
+    return np.where(finite, np.floor(np.where(finite, bound, 0)), UNKNOWN).astype(np.int64)
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Leaves of a whole model: all, and those of each mask of `TreeExposure`."""
+    """Number of leaves of the complete model, and of those in each mask of `TreeExposure`."""
 
     leaves: int
     counted: int
@@ -138,13 +184,13 @@ class Summary:
     single: int
     isolated: int
     one_label: int
-    rows_of_one_label: int  # of the tree that has most of them
+    rows_of_one_label: int  # rows in such leaves, of the tree with the largest number
     pure: int
-    rows_in_pure: int  # likewise
+    rows_in_pure: int  # rows in such leaves, of the tree with the largest number
 
 
 def summary(trees: Sequence[TreeExposure]) -> Summary:
-    """Add up the exposure of trees."""
+    """Count the leaves of all trees in each mask."""
     masks = ("counted", "exact", "small", "single", "isolated", "one_label", "pure")
     return Summary(
         leaves=sum(len(t.leaf) for t in trees),
@@ -156,15 +202,23 @@ def summary(trees: Sequence[TreeExposure]) -> Summary:
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What the auditor knows beside the file.
+    """Background knowledge of the auditor, in addition to the file.
 
-    Raises `UsageError` if one is out of its range.
+    Attributes
+    ----------
+    rows : int or None
+        Number of rows of the training table, of all clients together. Counts from leaf values
+        without statistics assume that the first tree was grown on all of them.
+    learning_rate, reg_lambda : float or None
+        Eta and lambda of the training.
+    starts : mapping of int to float
+        Trees, by their number, that were the first of a training on two classes, with the
+        probability from which each started. The model's base score may be that of another training.
 
-    `rows`: Rows of the training table, of all clients together. Counts from leaf values alone
-    assume that the first tree was grown on all of them.
-    `learning_rate, reg_lambda`: eta and lambda of the training.
-    `starts`: Trees, by their number, that began a training, and the probability that each began
-    with; of two classes. The model's base score may be that of another training.
+    Raises
+    ------
+    UsageError
+        If a value is out of its range.
     """
 
     rows: int | None = None
@@ -182,7 +236,7 @@ class Known:
 
     @property
     def settings(self) -> tuple[float, float] | None:
-        """eta and lambda; None unless both are known."""
+        """Eta and lambda, None unless both are known."""
         if self.learning_rate is None or self.reg_lambda is None:
             return None
         return self.learning_rate, self.reg_lambda
@@ -192,14 +246,14 @@ class Known:
 class Rows:
     """Size of the training table."""
 
-    n: int | None  # None where it does not follow, as n_pos
-    n_pos: int | None
-    share: Fraction | None  # N1/N in lowest terms, as the base score tells it
-    how: str  # they follow
-    whole: bool = True  # False where something shows that `n` are not all of them
-    declared: bool = False  # by the auditor; without that nothing shows that `n` are all of them
+    n: int | None  # None if it cannot be derived
+    n_pos: int | None  # rows of class 1, None if they cannot be derived
+    share: Fraction | None  # N1/N in lowest terms, derived from the base score
+    how: str  # the evidence, as a sentence
+    whole: bool = True  # False if the file shows that `n` is only a part of the table
+    declared: bool = False  # whether the auditor declared `n`. Only this shows that it is complete
 
     @property
     def total(self) -> int | None:
-        """Rows of the table as far as anything shows, None where `n` are not all of them."""
+        """Number of rows of the table, None if the file shows that `n` is only a part."""
         return self.n if self.whole else None

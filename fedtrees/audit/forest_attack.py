@@ -1,4 +1,8 @@
-"""Attack a forest's file as whoever it was released to would."""
+"""Prepare the view of an adversary that received the file of a random forest.
+
+The adversary knows the file and some training rows. `fedtrees.audit.attack` runs the attack
+`forest-boxes`, or `draft-dp` for private forests, on this view.
+"""
 
 import math
 import re
@@ -18,36 +22,53 @@ from fedtrees.core.view import View
 from fedtrees.messages.models import public_view
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
 
-#: Blocks of trees are of several clients if they share so many standard deviations more tests than
-#: shuffled ones, estimated from so many orders.
+#: Blocks of trees are assigned to several clients if the tests that they share exceed those in
+#: shuffled orders by `SURE` standard deviations, estimated from `SHUFFLED` orders.
 SURE, SHUFFLED = 6.0, 50
-#: Own rows that may tell one-hot groups: of fewer, columns look like one by chance.
+#: Smallest number of known rows from which one-hot groups are inferred. With fewer rows, unrelated
+#: columns look like a group by chance.
 FEWEST = 10
-#: What a test that one tree alone has would count.
+#: Weight of a test that occurs in a single tree. The weights are integers so that sums are exact.
 COMMON = 1000
 
 
 def attack_on(model: ModelFile) -> Any:
-    """Return the attack that reads a forest."""
+    """Return the attack for a forest: `draft-dp` for private forests, else `forest-boxes`."""
     return register.make("attack", Spec("forest-boxes" if model.released is None else "draft-dp"))
 
 
 def view_of_file(
     model: ModelFile, held: Table, schema: Schema, rows: int, rng: np.random.Generator
 ) -> View:
-    """Return what somebody sees who has a forest's file, and rows of the training table.
+    """Return the view of an adversary that has a forest's file and some training rows.
 
-    `model`: Of a `RandomForest`.
-    `held`: Own rows.
-    `rows`: Training rows, the own among them.
+    Parameters
+    ----------
+    model : ModelFile
+        A model whose forest is a `RandomForest`.
+    held : Table
+        Training rows that the adversary knows.
+    schema : Schema
+        Columns and classes.
+    rows : int
+        Number of training rows, including those in `held`.
+    rng : numpy.random.Generator
+        Randomness of the shuffled orders in `trees_of_a_client`.
+
+    Returns
+    -------
+    view : View
     """
     assert isinstance(model.forest, RandomForest)
-    told = model.parameters
+    parameters = model.parameters
     if model.released is not None:
-        known: dict[str, object] = {"trees": len(model.released)}
-        if told:
-            known |= {"mechanism": told["mechanism"], "epsilon": float(told["epsilon"])}
-        view = public_view(model.released, schema, known, rows)
+        public_parameters: dict[str, object] = {"trees": len(model.released)}
+        if parameters:
+            public_parameters |= {
+                "mechanism": parameters["mechanism"],
+                "epsilon": float(parameters["epsilon"]),
+            }
+        view = public_view(model.released, schema, public_parameters, rows)
     else:
         view = public_view(model.forest, schema, {}, rows)
         each = trees_of_a_client(model.forest, rng)
@@ -57,10 +78,11 @@ def view_of_file(
 
 
 def with_groups(schema: Schema, held: Table) -> Schema:
-    """Return the schema with the one-hot groups that own rows and names of columns suggest.
+    """Add the one-hot groups to the schema that known rows and column names suggest.
 
-    Neighbours whose names begin with the same word, one of which is 1 and the others 0 in every own
-    row. The blind adversary knows as much.
+    A group consists of neighbouring columns whose names begin with the same word, and of which
+    exactly one is 1 and the remaining ones are 0 in every known row. The blind adversary uses the
+    same groups.
     """
     if len(held) < FEWEST:
         return schema
@@ -74,21 +96,24 @@ def with_groups(schema: Schema, held: Table) -> Schema:
 
 
 def _word(name: str) -> str:
+    """Return the first word of a column name."""
     return re.split(r"\W|_", name, maxsplit=1)[0]
 
 
 def trees_of_a_client(forest: RandomForest, rng: np.random.Generator) -> int:
-    """Return how many trees in a row were grown by one client: all of them if nothing parts them.
+    """Return how many consecutive trees each client grew, or all trees if nothing separates them.
 
-    Clients of different sizes differ in draws. Those of one size differ in thresholds, which are
-    values of their own rows. Of all divisions into blocks that one is likeliest, with one rate at
-    which trees of a block share tests and one for others (a Poisson block model, Karrer and Newman
-    2011); trees of one table are in random order, and share no more after shuffling.
+    Clients with different numbers of rows differ in the number of draws. Clients of equal size
+    differ in thresholds, which are values of their local rows. The function selects the division
+    into blocks with the highest likelihood if trees share tests at one rate within blocks and at
+    another rate between blocks (a Poisson block model, Karrer and Newman 2011). Trees of one table
+    are in random order. The division is therefore accepted only if the trees share fewer tests
+    after shuffling.
     """
     trees = len(forest.trees)
     runs = [len(list(run)) for _, run in groupby(forest.trees, _draws)]
-    most, shared = math.gcd(*runs), _shared(forest.trees)
-    among = [each for each in range(2, most + 1) if most % each == 0 and each < trees]
+    by_size, shared = math.gcd(*runs), _shared(forest.trees)
+    among = [each for each in range(2, by_size + 1) if by_size % each == 0 and each < trees]
     if not among:
         return trees
     place = np.arange(trees)
@@ -97,26 +122,29 @@ def trees_of_a_client(forest: RandomForest, rng: np.random.Generator) -> int:
     orders = [np.concatenate([rng.permutation(part) for part in parts]) for _ in range(SHUFFLED)]
     chance = np.array([_within(shared, order, each) for order in orders])
     sure = _within(shared, place, each) - chance.mean() > SURE * chance.std()
-    return each if sure else most
+    return each if sure else by_size
 
 
 def _likelihood(shared: NDArray[np.float64], inside: float, each: int) -> float:
-    """Return the log-likelihood of blocks of so many trees, but for a constant, in nats."""
+    """Return the log-likelihood of blocks of `each` trees in nats, up to an additive constant."""
     pairs = np.array([len(shared) * (each - 1), len(shared) * (len(shared) - each)])
-    told = np.array([inside, shared.sum() - inside])
-    return float((told * np.log(np.maximum(told, 1) / pairs)).sum())
+    shared_counts = np.array([inside, shared.sum() - inside])
+    return float((shared_counts * np.log(np.maximum(shared_counts, 1) / pairs)).sum())
 
 
 def _within(shared: NDArray[np.float64], order: NDArray[np.int64], each: int) -> float:
-    """Return the sum over blocks of so many trees, in an order, of what they share."""
+    """Return the weight of the tests that trees of the same block share.
+
+    `order` is divided into consecutive blocks of `each` trees.
+    """
     block = order.reshape(-1, each)
     return float(shared[block[:, :, None], block[:, None, :]].sum())
 
 
 def _shared(trees: tuple[ClassTree, ...]) -> NDArray[np.float64]:
-    """Return how much two trees share in tests, which count for more the fewer trees have them.
+    """Return the weight of the tests that two trees share, float64, shape (T, T).
 
-    Whole numbers, float64, shape (T, T).
+    A test has a higher weight the fewer trees contain it. The values are integers.
     """
     tree = np.repeat(np.arange(len(trees)), [len(t) for t in trees])
     feature = np.concatenate([t.feature for t in trees])
@@ -129,5 +157,5 @@ def _shared(trees: tuple[ClassTree, ...]) -> NDArray[np.float64]:
 
 
 def _draws(tree: ClassTree) -> int:
-    """Return how many rows a tree was grown on, -1 where it does not say."""
+    """Return how many rows were drawn for a tree, -1 if its counts are not known."""
     return -1 if tree.counts is None else int(tree.counts[0].sum())

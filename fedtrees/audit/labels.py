@@ -1,7 +1,8 @@
-"""Compare the labels of a table with the totals of a model file, which show how it coded them.
+"""Detect tables whose labels are coded in another order than those of the training.
 
-Labels of text are coded in alphabetical order or by ``--positive``. A model may have been trained
-on another coding: benign as 1, for example. Its scores then look as if the file revealed nothing.
+Text labels are coded in alphabetical order or by ``--positive``. The model may have been trained
+with another coding, for example with benign as 1. The scores of an attack would then suggest that
+the file reveals nothing. The totals of the classes in the model file reveal such a mistake.
 """
 
 from collections.abc import Sequence
@@ -17,10 +18,10 @@ from fedtrees.trees.boosted.forest import Forest
 
 
 def check_labels(audit: Audit, tables: Sequence[Dataset]) -> None:
-    """Refuse labels that are coded in another order than the totals of the file show.
+    """Reject labels that are coded in another order than the totals in the file show.
 
-    Nothing is refused if the tables together have another number of rows than the file counts, or
-    if no other coding fits its totals better.
+    The labels are accepted if the number of rows in the tables differs from the file's number, or
+    if no other coding fits the totals better.
 
     Raises `DataError` with the coding that fits.
     """
@@ -28,7 +29,8 @@ def check_labels(audit: Audit, tables: Sequence[Dataset]) -> None:
     if len(classes) < 2:
         return
     each = [np.bincount(t.table.y.astype(int), minlength=len(classes)) for t in tables]
-    for counts in (*each, np.sum(each, axis=0)):  # rows of one table may be in the other, or not
+    # Each table is also compared separately, because one of them may contain all training rows.
+    for counts in (*each, np.sum(each, axis=0)):
         _check_counts(audit, classes, counts)
 
 
@@ -52,9 +54,9 @@ def _check_counts(audit: Audit, classes: Sequence[str], counts: NDArray[np.int64
 
 
 def _totals(audit: Audit, rows: int, classes: int) -> NDArray[np.int64] | None:
-    """Return the training rows of each class as the file states them, None if it does not.
+    """Return the number of training rows of each class, None if the file does not reveal it.
 
-    The first trees count them, or the base score is their share.
+    The first trees count the rows, or the base score is the share of class 1.
     """
     if classes > 2:
         return _totals_of_classes(audit, rows, classes)

@@ -1,6 +1,6 @@
-"""XGBoost's own margins, from a process of its own: it crashes on some damaged files.
+"""Compute XGBoost's margins in a separate process, because it crashes on some damaged files.
 
-The file is also what that process runs, by its path, so it imports nothing of this package.
+The process runs this file by its path, so that this module must not import fedtrees.
 """
 
 import os
@@ -15,19 +15,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# Some ten times what honest models take; a damaged one may run in circles.
+# Time limit, about ten times the time of valid models. A damaged model may contain a cycle.
 SECONDS, BYTES_PER_SECOND, CELLS_PER_SECOND = 120, 2**19, 5 * 10**7
-# Address space of the process: a damaged file may ask for any size. Ten times the file, parsed,
-# and the rows; each thread of a library takes some more, so there is one of each.
+# Limit on the address space of the process, because a damaged file may request any size. It is ten
+# times the size of the parsed file and of the rows. Each thread of a library needs further space,
+# so that every library uses a single thread.
 MOST_BYTES = 8 * 2**30
 PER_BYTE = 40
 
 
 def margins_of(models: Sequence[Path], rows: Any) -> list[NDArray[np.float32] | str]:
-    """Return XGBoost's margins of rows by each model, or why there are none.
+    """Return XGBoost's margins of rows for each model, or the reason why there are none.
 
-    float32, shape (n,) or (n, K); values that `rows`, a csr_matrix of shape (n, d), does not store
-    are missing.
+    `rows` is a csr_matrix of shape (n, d), in which values that are not stored are missing. The
+    margins are float32, shape (n,) or (n, K).
     """
     with TemporaryDirectory() as folder:
         np.savez(Path(folder) / "rows.npz", data=rows.data, indices=rows.indices,
@@ -36,38 +37,38 @@ def margins_of(models: Sequence[Path], rows: Any) -> list[NDArray[np.float32] | 
 
 
 def _margins(folder: str, model: Path, shape: tuple[int, int]) -> NDArray[np.float32] | str:
-    """Run the process and return its margins, or why it failed."""
+    """Run the process and return its margins, or the reason why it failed."""
     size = model.stat().st_size
     seconds = SECONDS + size / BYTES_PER_SECOND + shape[0] * shape[1] / CELLS_PER_SECOND
-    alone = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
+    single_thread = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
     try:
         done = subprocess.run([sys.executable, "-P", __file__, folder, str(model)],
                               capture_output=True, timeout=seconds, text=True, errors="replace",
-                              env=os.environ | alone)  # fmt: skip
+                              env=os.environ | single_thread)  # fmt: skip
     except subprocess.TimeoutExpired:
         return f"it took longer than {seconds:.0f} seconds"
     if not done.returncode:
         return np.asarray(np.load(Path(folder) / "margins.npy"))
     if done.returncode < 0:
         return f"it crashed with signal {-done.returncode}"
-    said = [line for line in done.stderr.splitlines() if line.strip()] or ["it gave no reason"]
-    return "".join(c if c.isprintable() else "?" for c in said[-1])[:300]
+    messages = [line for line in done.stderr.splitlines() if line.strip()] or ["it gave no reason"]
+    return "".join(c if c.isprintable() else "?" for c in messages[-1])[:300]
 
 
 def _main(folder: str, model: str) -> None:
-    """Write the margins to ``margins.npy``."""
+    """Compute the margins and write them to ``margins.npy``."""
     sys.modules["sklearn"] = None  # type: ignore[assignment]  # XGBoost would load it: 3 seconds
     import xgboost
     from scipy.sparse import csr_matrix
 
-    with suppress(ImportError):  # of other systems
+    with suppress(ImportError):  # only Unix systems have the module `resource`
         import resource
 
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        most = MOST_BYTES + PER_BYTE * os.path.getsize(model)
-        resource.setrlimit(resource.RLIMIT_AS, (min(most, hard) if hard > 0 else most, hard))
-    given = np.load(os.path.join(folder, "rows.npz"))
-    rows = csr_matrix((given["data"], given["indices"], given["indptr"]), tuple(given["shape"]))
+        limit = MOST_BYTES + PER_BYTE * os.path.getsize(model)
+        resource.setrlimit(resource.RLIMIT_AS, (min(limit, hard) if hard > 0 else limit, hard))
+    arrays = np.load(os.path.join(folder, "rows.npz"))
+    rows = csr_matrix((arrays["data"], arrays["indices"], arrays["indptr"]), tuple(arrays["shape"]))
     booster = xgboost.Booster({"nthread": 1}, model_file=model)
     kinds = list(booster.feature_types or ()) or None
     data = xgboost.DMatrix(rows, feature_names=booster.feature_names, feature_types=kinds,

@@ -1,4 +1,9 @@
-"""Can training rows be told from others by a model file?"""
+"""Membership inference against a model file: does it distinguish training rows from other rows?
+
+The auditor has the training rows and rows from the same population that were not used for training
+(the reserve). The module runs the structural checks of `fedtrees.audit.disclosure` and the
+membership attacks `lira`, `rmia` and shared thresholds on the model.
+"""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -8,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.membership.attack import together
-from fedtrees.attacks.membership.ratios import lira, ratio_weights, rmia
 from fedtrees.attacks.membership.references import (
     REFERENCES,
     boosted_trainer,
     forest_logits,
+    lira,
+    ratio_weights,
     references,
+    rmia,
 )
 from fedtrees.attacks.membership.structure import shared_thresholds
 from fedtrees.audit.audit import Audit
@@ -27,29 +34,48 @@ from fedtrees.metrics.membership import FEW, FEWER, AtFew, at_few, auc, blind_sc
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.params import TreeParams
 
-MOST_ROWS = 20_000  # of both files: reference models are trained on half of them
+MOST_ROWS = 20_000  # of both files together. Each reference model is trained on half of them
 
 
 @dataclass(frozen=True)
 class TestResult:
-    """One test of membership: `few` and `fewer` at 1% and 0.1% false positives."""
+    """Result of one membership test.
+
+    Attributes
+    ----------
+    test : str
+        Name of the test.
+    auc : float
+        Probability that a random training row scores higher than a random row of the reserve.
+    few, fewer : AtFew
+        True positive rates at false positive rates of 1% and 0.1%.
+    error : float
+        Standard error of ``few.tpr``.
+    """
 
     test: str
     auc: float
     few: AtFew
-    error: float  # standard error of ``few.tpr``
+    error: float
     fewer: AtFew
 
 
 @dataclass(frozen=True, eq=False)
 class Told:
-    """What a file tells about who was trained on.
+    """Results of the checks and membership tests of one model file.
 
-    `tests`: All together first; last a classifier of the rows that never saw the model.
-    `above`: float64 array, shape (n,). Of each training row, in order: share of other rows that
-    look no less like members.
-    `group`: int64 array, shape (n,). Training rows that have the same probabilities, itself
-    included.
+    Attributes
+    ----------
+    checks : tuple of Check
+        Structural checks.
+    tests : tuple of TestResult
+        The combination of all tests first, and last a classifier of the rows that never saw the
+        model.
+    above : float64 array, shape (n,)
+        For each training row, the share of the reserve that looks at least as much like a member.
+    group : int64 array, shape (n,)
+        For each training row, the number of training rows with the same predicted probabilities,
+        including the row.
     """
 
     checks: tuple[Check, ...]
@@ -58,7 +84,7 @@ class Told:
     group: NDArray[np.int64]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the findings as plain JSON types, rows in the order of their file."""
+        """Return the findings as plain JSON types, with the rows in the order of their file."""
         rows = zip(self.above.tolist(), self.group.tolist(), strict=True)
         return {
             "checks": [asdict(c) for c in self.checks],
@@ -68,15 +94,15 @@ class Told:
 
     def lines(self) -> list[str]:
         """Return the findings as sentences."""
-        said = [f"{_MARK[c.passed]} {c.name}: {c.value:g} ({c.rule})" for c in self.checks]
+        lines = [f"{_MARK[c.passed]} {c.name}: {c.value:g} ({c.rule})" for c in self.checks]
         for t in self.tests:
             f = t.few
-            said.append(
+            lines.append(
                 f"{t.test}: finds {f.tpr:.1%} ±{t.error:.1%} of the training rows at {f.allowed} "
                 f"of {f.others} others (chance {f.null:.1%}, p {f.chance:.2g}); "
                 f"{t.fewer.tpr:.1%} at {t.fewer.allowed}; AUC {t.auc:.3f}"
             )
-        return said
+        return lines
 
 
 _MARK = {True: "ok  ", False: "FAIL", None: "?   "}
@@ -86,35 +112,59 @@ def told(
     found: Audit, data: str, reserve: str, columns: Columns, seed: int = 0,
     min_child_weight: float | None = None,
 ) -> tuple[Told, Sequence[str]]:  # fmt: skip
-    """Return what a boosted model of classes tells about its training rows, and notes on columns.
+    """Test whether a boosted classification model reveals the membership of its training rows.
 
-    Raises `DataError` if it is another model, files are too large, or cannot be read.
+    Parameters
+    ----------
+    found : Audit
+        Audit of the model file.
+    data : str
+        CSV file of the training rows.
+    reserve : str
+        CSV file of rows from the same population that were not used for training.
+    columns : Columns
+        Meaning of the columns of both files.
+    seed : int
+        Seed of the reference models.
+    min_child_weight : float, optional
+        Value of the training. The file does not contain it.
 
-    `data, reserve`: CSV files of the training rows, and of others from the same population.
+    Returns
+    -------
+    result : Told
+    notes : sequence of str
+        Notes on columns that the model does not use.
+
+    Raises
+    ------
+    DataError
+        If the model is not a boosted model of classes, or if a file is too large or cannot be read.
     """
     forest = found.model.served
     if not isinstance(forest, Forest) or forest.objective.name == "reg:squarederror":
         raise DataError(f"{found.model.path.name}: membership is for boosted models of classes")
-    (mine, others), notes = read_rows(found.model, [data, reserve], columns)
-    check_labels(found, [mine])
-    train, rest = mine.table, others.table
+    (training, outside), notes = read_rows(found.model, [data, reserve], columns)
+    check_labels(found, [training])
+    train, rest = training.table, outside.table
     if len(train) + len(rest) > MOST_ROWS:
         raise DataError(f"{data} and {reserve} have more than {MOST_ROWS} rows; give a part")
     rows, member = Table.concat([train, rest]), np.arange(len(train) + len(rest)) < len(train)
     params, streams = _params(found, forest, min_child_weight), Streams(seed).child("membership")
+    # The reference models of the attacks are trained on random halves of both tables together.
     trainer = boosted_trainer(params, forest.objective, None)
     refs = references(rows, None, trainer, REFERENCES, streams.rng("references"))
     logit = forest_logits(forest, rows)
     scores = {"thresholds": shared_thresholds(rows.X, forest.trees),
               "lira": lira(logit, refs), "rmia": rmia(logit, refs)}  # fmt: skip
-    first, alone = together(scores, ratio_weights(refs)), blind_scores(rows, member)
-    scores = {"together": first, **scores, "rows alone": alone}
+    first, without_model = together(scores, ratio_weights(refs)), blind_scores(rows, member)
+    scores = {"together": first, **scores, "rows alone": without_model}
     rng = streams.rng("errors")
     tests = tuple(
         TestResult(name, auc(s, member), at_few(s, member, FEW), error_of(s, member, FEW, rng),
                    at_few(s, member, FEWER))
         for name, s in scores.items()
     )  # fmt: skip
+    # `below` counts the rows of the reserve whose score is smaller than that of a training row.
     at = groups_of(forest.predict(train.X))
     below = np.searchsorted(np.sort(first[~member]), first[member], side="left")
     done = checks(forest, train, rest, min_child_weight)
@@ -122,7 +172,7 @@ def told(
 
 
 def _params(found: Audit, forest: Forest, min_child_weight: float | None) -> TreeParams:
-    """Return how it was likely trained: what its file shows, and XGBoost's defaults."""
+    """Return the likely training parameters: those that the file shows, else XGBoost's defaults."""
     s, default = found.settings, TreeParams()
     return TreeParams(
         trees=max(len(forest.trees) // forest.objective.n_outputs, 1),

@@ -1,4 +1,8 @@
-"""A model file together with everything in it that prediction does not need."""
+"""A model and the statistics in its file that are not needed for predictions.
+
+Each reader (`fedtrees.audit.read`) converts a file of its format to a `ModelFile`. The remaining
+modules of the audit work on this class only.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,69 +19,76 @@ from fedtrees.trees.forest.random_forest import RandomForest
 
 Floats = NDArray[np.float64]
 
-# XGBoost itself checks no number of columns; a file may name this many that no tree uses.
+# XGBoost does not check the number of columns. A damaged file may state any number, and arrays of
+# one entry per column would then exhaust the memory. Larger numbers are rejected.
 MOST_COLUMNS = 10**7
 
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """What a file says of the training rows of one tree, beside its splits and leaf values.
+    """Statistics of the training rows of one tree, in addition to its splits and leaf values.
 
-    Arrays have the shape (n_nodes,); None where the file lacks them.
+    Arrays have the shape (n_nodes,). A statistic is None if the file does not contain it.
     """
 
     cover: Floats | None = None  # sum of hessians of each node (sum_hessian)
-    weight: Floats | None = None  # Newton step of each inner node, not shrunk (base_weights)
-    gain: Floats | None = None  # of each split (loss_changes)
+    # Newton step of each inner node, before multiplication by the learning rate (base_weights)
+    weight: Floats | None = None
+    gain: Floats | None = None  # gain of each split (loss_changes)
     rows: NDArray[np.int64] | None = None  # training rows in each node
     positives: NDArray[np.int64] | None = None  # rows of the tree's class among them
-    drawn: NDArray[np.int64] | None = None  # of each class, (n_nodes, K), where rows count by draws
+    # Draws of each class, shape (n_nodes, K), if a row counts once for each time that it was drawn.
+    drawn: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class ModelFile:
-    """A model and what its file carries."""
+    """A model together with all statistics and names in its file."""
 
     path: Path
-    format: str  # for people: ``XGBoost JSON`` and so on
+    format: str  # display name whose first word is the library, for example ``XGBoost JSON``
     forest: Forest | RandomForest
     statistics: tuple[Statistics, ...]  # one per tree, in the order of the forest
-    # mapping of str to list of float64 array: every statistic of the file, tree by tree, as written
+    # Every statistic of the file by its name there: one float64 array per tree, without changes.
     raw: Mapping[str, Sequence[Floats]]
-    feature_names: tuple[str, ...] = ()  # empty where the file names none
-    categorical: tuple[bool, ...] = ()  # columns that some split takes as categories
-    # names of the categories by column, in the order of their codes, if the file states them
+    feature_names: tuple[str, ...] = ()  # empty if the file contains no names
+    # One entry per column: whether some split of an XGBoost model treats it as categorical.
+    categorical: tuple[bool, ...] = ()
+    # Names of the categories by column, in the order of their codes, if the file contains them.
     categories: Mapping[int, Sequence[str] | Sequence[int]] = field(default_factory=dict)
-    # learning_rate, reg_lambda: where the file states them (LightGBM does, XGBoost does not)
+    # The two settings are None if the file does not contain them. LightGBM writes them, XGBoost
+    # does not.
     learning_rate: float | None = None
     reg_lambda: float | None = None
-    positive_weight: float = 1.0  # ``scale_pos_weight``: how much a row of class 1 counted
-    # ranges, parameters: what the file says of the values of each column, and of the training
+    positive_weight: float = 1.0  # ``scale_pos_weight``: weight of a row of class 1 in training
+    # LightGBM's description of the values of each column, and the training parameters in the file.
     ranges: Mapping[str, str] | None = None
     parameters: Mapping[str, str] = field(default_factory=dict)
-    # False where LightGBM's counts of inner nodes are not the sums of those below
+    # False if a count of an inner node in a LightGBM file is not the sum of its children's counts.
     consistent: bool = True
-    # place in the file of each tree of the forest, which orders them by rounds of one tree an
-    # output; -1 for a tree that is in no file; empty where it is the same
+    # Position in the file of each tree of the forest. The forest contains rounds of one tree per
+    # output. The position is -1 for a tree that is not in the file. Empty if both orders agree.
     places: tuple[int, ...] = ()
-    # tuple of int array, shape (n_nodes,): number that the file gives each node (LightGBM: each
-    # leaf), as the library's ``pred_leaf`` does; empty where it is the same
+    # For each tree, the number of each node (LightGBM: of each leaf) in the file, int, shape
+    # (n_nodes,). The library's ``pred_leaf`` returns these numbers. Empty if they are the indices.
     numbers: tuple[NDArray[np.int64], ...] = ()
-    # tuple of bool array, shape (n_nodes,): nodes whose threshold another party of a secure
-    # vertical training keeps, with 0 in its place; empty if there are none
+    # For each tree, the nodes whose threshold is stored at another party of a secure vertical
+    # training, bool, shape (n_nodes,). Their threshold here is 0. Empty if there are none.
     hidden: tuple[NDArray[np.bool_], ...] = ()
     dropout: bool = False  # whether trees of XGBoost were dropped and rescaled in training (DART)
-    # rounds with which XGBoost's scikit-learn interface predicts after early stopping; None: all
+    # Number of rounds that XGBoost's scikit-learn interface predicts with after early stopping.
+    # None if it uses all rounds.
     served_rounds: int | None = None
-    # a forest of random tests as its file has it; `forest` predicts the same by shares
+    # The released counts of a private random decision forest. `forest` then predicts the same
+    # class shares.
     released: RandomDecisionForest | None = None
 
     def place_of(self, tree: int) -> int:
-        """Return the place in the file of a tree of the forest."""
+        """Return the position in the file of a tree of the forest."""
         return self.places[tree] if self.places else tree
 
     def number_of(self, tree: int, node: int) -> int:
-        """Return the number in the file of a node of a tree of the forest."""
+        """Return the number in the file of a node of the forest's tree `tree`."""
         return int(self.numbers[tree][node]) if self.numbers else node
 
     @property
@@ -93,23 +104,23 @@ class ModelFile:
         return self.format.split()[0].lower()
 
     def name_of(self, feature: int) -> str:
-        """Return the name of a column, its number where the file names none."""
+        """Return the name of a column, or ``column k`` if the file contains no names."""
         return self.feature_names[feature] if self.feature_names else f"column {feature}"
 
 
 def without_statistics(model: ModelFile) -> ModelFile:
-    """Return what is left of a model without what prediction does not need."""
+    """Return the model without its statistics and value ranges."""
     bare = (Statistics(),) * len(model.statistics)
     return replace(model, statistics=bare, raw={}, ranges=None)
 
 
 def is_logistic(model: ModelFile) -> bool:
-    """Tell whether the model is boosted on the log loss of two classes."""
+    """Return whether the model is boosted on the log loss of two classes."""
     return isinstance(model.forest, Forest) and model.forest.objective.name == LOGISTIC.name
 
 
 def parameter(known: Mapping[str, str], name: str) -> float | None:
-    """Return a training parameter that is a finite number, None where it is absent or another."""
+    """Return a training parameter as a number, None if it is absent or not a finite number."""
     try:
         value = float(known[name])
     except (KeyError, ValueError):
@@ -118,6 +129,10 @@ def parameter(known: Mapping[str, str], name: str) -> float | None:
 
 
 def width_of(columns: int) -> int:
+    """Return the number of columns that a file states.
+
+    Raises `DataError` if it is negative or above `MOST_COLUMNS`.
+    """
     if not 0 <= columns <= MOST_COLUMNS:
         raise DataError(
             f"the model says that it has {columns} columns; fewer than 0 and more than "

@@ -1,7 +1,8 @@
-"""Names of categories that a model file contains, and how many training rows may have them.
+"""Names of categories in a model file, and upper bounds on the training rows that have them.
 
-XGBoost since 3.1 writes the names of all categories of the training table into the file, also of
-those that one person has. A leaf that only some categories reach bounds the rows of the others.
+Since version 3.1, XGBoost writes the names of all categories of the training table into the model
+file, including categories that only one person has. The audit lists these names. A leaf that only
+some categories can reach bounds the number of rows that have the remaining categories.
 """
 
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from fedtrees.audit.tables import category_of, path_of
 from fedtrees.core.counts import many
 from fedtrees.trees.boosted.forest import Tree
 
-_LISTED = 6  # names of a column in one sentence
+_LISTED = 6  # number of names that one sentence lists
 
 
 def names_text(model: ModelFile) -> str:
@@ -30,7 +31,7 @@ def names_text(model: ModelFile) -> str:
 
 
 def names_lines(audit: Audit) -> list[str]:
-    """Return which names of categories the file contains, and which of them few rows have."""
+    """Return sentences on the category names in the file, and on those that few rows have."""
     model = audit.model
     if not model.categories:
         return []
@@ -55,10 +56,12 @@ def names_lines(audit: Audit) -> list[str]:
 
 
 def rows_by_category(audit: Audit) -> dict[tuple[int, int], int]:
-    """Return the most rows that may have each named category, by column and code.
+    """Return an upper bound on the rows that have each named category, by column and code.
 
-    In every tree whose leaves are all counted these are the rows of the leaves that the category
-    can reach. Columns on which no such tree splits are left out.
+    In a tree whose leaves are all counted, the rows of a category are in the leaves that the
+    category can reach, so that the sum of these leaves is a bound. The result is the smallest bound
+    over these trees. It counts rows that the tree saw, which can be a part of the table. Columns on
+    which no such tree splits are missing from the result.
     """
     out: dict[tuple[int, int], int] = {}
     for exposure in audit.trees:
@@ -68,15 +71,17 @@ def rows_by_category(audit: Audit) -> dict[tuple[int, int], int]:
         for k, names in audit.model.categories.items():
             if not (tree.feature == k).any():
                 continue
+            # A matrix of leaves and categories. Its product with the rows per leaf is the number of
+            # rows that can have each category.
             reached = np.array([_reaching(tree, leaf, k, len(names)) for leaf in exposure.leaf])
             rows = exposure.n @ reached
-            for code, most in enumerate(rows.tolist()):
-                out[k, code] = min(most, out.get((k, code), most))
+            for code, bound in enumerate(rows.tolist()):
+                out[k, code] = min(bound, out.get((k, code), bound))
     return out
 
 
 def _reaching(tree: Tree, leaf: int, column: int, width: int) -> NDArray[np.int64]:
-    """Return 1 for each code of a column that can reach a leaf, int64, shape (width,)."""
+    """Return 1 for each code of a column that can reach a leaf, else 0, int64, shape (width,)."""
     allowed = np.ones(width, dtype=bool)
     for goes_right in _sets_above(tree, leaf, column, width):
         allowed &= goes_right
@@ -84,12 +89,16 @@ def _reaching(tree: Tree, leaf: int, column: int, width: int) -> NDArray[np.int6
 
 
 def _sets_above(tree: Tree, leaf: int, column: int, width: int) -> Iterator[NDArray[np.bool_]]:
-    """Yield the codes that take the way to a leaf at each split on a column above it."""
+    """Yield, for each split on `column` above a leaf, the codes that go towards the leaf.
+
+    Each item has dtype bool and shape (width,).
+    """
     codes = np.arange(width, dtype=np.float32)
     for node, left in path_of(tree, leaf):
         if tree.feature[node] != column:
             continue
         if np.isnan(tree.threshold[node]) and tree.categories is not None:
+            # The split lists the categories that go right. Codes beyond the list go left.
             chosen = np.zeros(width, dtype=bool)
             listed = tree.categories[node][:width]
             chosen[: len(listed)] = listed

@@ -1,7 +1,7 @@
-"""eta and lambda of a training, from how the statistics of its trees fit together.
+"""Infer eta and lambda of a training from the relations between the statistics of its trees.
 
-Two equations per split tie weights, gains and hessian sums (`Splits`). Only the true eta and lambda
-agree with all of them. Where the sums are masked they are unknowns of the same equations.
+Two equations per split connect weights, gains and sums of hessians (`Splits`). Only the true eta
+and lambda agree with all of them. Masked sums of hessians are unknowns of the same equations.
 """
 
 from __future__ import annotations
@@ -20,65 +20,80 @@ from fedtrees.trees.boosted.forest import Tree
 
 Floats = NDArray[np.float64]
 
-TREES_READ = 6  # trees that eta and lambda are fitted on; they have a hundred equations,
-ENOUGH = 60  # and stumps two each: this many equations are read, or more
-_GOOD_SIZE = 12  # leaves: enough equations beyond the unknown sums, and quickly solved
-MOST_PIECES = 200  # of which the ones to fit on are chosen
-_ETA = (0.001, 2.0)  # learning rates searched
-_AT_ONCE = 24  # of these: matrices of 128 leaves take 8 MB then
-MOST_PARTS = 50  # clients or trees that a round learning rate was divided by
-HONEST = 4.0  # residual up to which round numbers are taken; the largest seen is 1.9
-MOST_RATES = 50
-PINNED = 0.02  # error of eta, relative, and of lambda up to which they follow
-MOST_ALPHA = 0.1  # an L1 penalty that may move G by this much leaves whole labels as they are
-MOST_FAILURES = 5  # trees that no eta and lambda explain, after which no more are tried
-NEAR = 1e-3  # relative distance from the fitted learning rate to the round one
+# Eta and lambda are fitted on this many trees, which usually have about 100 equations. Stumps have
+# two equations each, so that further trees are added until there are `ENOUGH` equations.
+TREES_READ = 6
+ENOUGH = 60
+# Preferred number of leaves of a fitted piece. It has enough equations beyond the unknown sums and
+# is solved quickly.
+_GOOD_SIZE = 12
+MOST_PIECES = 200  # number of pieces from which the fitted ones are selected
+_ETA = (0.001, 2.0)  # range of the searched learning rates
+_AT_ONCE = 24  # learning rates per batch. The matrices of 128 leaves then take 8 MB
+MOST_PARTS = 50  # largest number of clients or trees by which a learning rate may be divided
+HONEST = 4.0  # largest residual of accepted round numbers. The largest observed one is 1.9
+MOST_RATES = 50  # largest number of different settings in one model
+PINNED = 0.02  # largest error of eta (relative) and of lambda for which they count as determined
+MOST_ALPHA = 0.1  # an L1 penalty that moves G by at most this does not change integer labels
+MOST_FAILURES = 5  # trees without a matching eta and lambda, after which the search ends
+NEAR = 1e-3  # largest relative distance between the fitted and the round learning rate
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Learning rate and L2 penalty of a training, and how they are known.
+    """Learning rate and L2 penalty of a training, and their source.
 
-    XGBoost divides eta by the number of trees a round, and so is this one.
+    XGBoost divides eta by the number of trees per round. `learning_rate` is the result of this
+    division.
     """
 
     learning_rate: float
     reg_lambda: float
-    source: str  # file, inferred or given
-    equations: int = 0  # of the file that agree with them
-    worst: float = 0.0  # largest residual of these, in units of its float32 error
-    unshrunk: bool = True  # no L1 penalty moved G, as far as whole labels may tell
+    source: str  # ``file``, ``inferred`` or ``given``
+    equations: int = 0  # number of equations in the file that agree with the two values
+    worst: float = 0.0  # largest residual of these equations, in units of its float32 error
+    unshrunk: bool = True  # whether an L1 penalty that changes integer labels is excluded
 
 
 def infer_settings(trees: Sequence[Tree], statistics: Sequence[Statistics]) -> Settings | None:
-    """Return the eta and lambda that agree with the statistics, rounded as people choose them.
+    """Infer the eta and lambda that agree with the statistics, rounded as users choose them.
 
-    Where `cover` is None the leaves' sums are unknowns. None where no eta and lambda agree to
-    float32 (an L1 penalty or a limit on steps was used, or trees were changed after training), and
-    where others would agree as well (`fedtrees.audit.pinned`).
+    Parameters
+    ----------
+    trees : sequence of Tree
+        Trees of one training.
+    statistics : sequence of Statistics
+        Their statistics. If `cover` is None, the sums of the leaves are unknowns.
+
+    Returns
+    -------
+    settings : Settings or None
+        None if no values agree up to float32 errors, for example because of an L1 penalty, a limit
+        on steps, or a change after the training. None also if the equations do not determine eta
+        and lambda (`fedtrees.audit.pinned`).
     """
     fits = _fits(trees, statistics)
-    found = _fitted(fits)
-    if found is None:
+    fitted = _fitted(fits)
+    if fitted is None:
         return None
-    eta, reg_lambda = found.learning_rate, found.reg_lambda
+    eta, reg_lambda = fitted.learning_rate, fitted.reg_lambda
     free = freedom([f.part(eta) for f in fits], eta, reg_lambda)
     if free.eta > PINNED or free.reg_lambda > PINNED * max(1.0, reg_lambda):
         return None
-    return replace(found, unshrunk=free.alpha <= MOST_ALPHA)
+    return replace(fitted, unshrunk=free.alpha <= MOST_ALPHA)
 
 
 def _fits(trees: Sequence[Tree], statistics: Sequence[Statistics]) -> Sequence[_Fit]:
-    """Return the pieces that are read: `TREES_READ`, and more where they are small."""
-    found = (fit for pair in zip(trees, statistics, strict=True) for fit in _pieces(*pair))
-    usable = list(islice((fit for fit in found if len(fit) > 1), MOST_PIECES))
+    """Select the pieces of trees to fit on: `TREES_READ` of them, and more if they are small."""
+    candidates = (fit for pair in zip(trees, statistics, strict=True) for fit in _pieces(*pair))
+    usable = list(islice((fit for fit in candidates if len(fit) > 1), MOST_PIECES))
     usable.sort(key=lambda fit: abs(len(fit) - _GOOD_SIZE))
     before = np.cumsum([0, *(2 * len(f.splits.inner) for f in usable)])[:-1]
     return [f for k, f in enumerate(usable) if k < TREES_READ or before[k] < ENOUGH]
 
 
 def _fitted(fits: Sequence[_Fit]) -> Settings | None:
-    """Return the eta and lambda that agree best, None where they do not agree to float32."""
+    """Return the eta and lambda that agree best, None if they do not agree up to float32 errors."""
     if sum(f.spare for f in fits) < 2:
         return None
     eta, reg_lambda = _search(fits)
@@ -87,14 +102,29 @@ def _fitted(fits: Sequence[_Fit]) -> Settings | None:
     count = sum(2 * len(f.splits.inner) for f in fits)
     if not (worst <= AGREES and reg_lambda > -1e-6):
         return None
-    # 0.0 first: of equal numbers max takes the first, and rounding leaves -0.0
+    # For equal numbers, max returns the first one. Rounding can leave -0.0, so 0.0 comes first.
     return Settings(eta, max(0.0, reg_lambda), "inferred", count, worst)
 
 
 def is_unshrunk(
     trees: Sequence[Tree], statistics: Sequence[Statistics], eta: float, reg_lambda: float
 ) -> bool:
-    """Tell whether the equations of trees exclude an L1 penalty, given eta and lambda."""
+    """Return whether the equations of the trees exclude an L1 penalty, given eta and lambda.
+
+    Parameters
+    ----------
+    trees : sequence of Tree
+        Trees of one training.
+    statistics : sequence of Statistics
+        Their statistics.
+    eta, reg_lambda : float
+        Settings of the training.
+
+    Returns
+    -------
+    unshrunk : bool
+        True if alpha is at most `MOST_ALPHA`.
+    """
     parts = [f.part(eta) for f in _fits(trees, statistics)]
     return freedom(parts, eta, reg_lambda, given=True).alpha <= MOST_ALPHA
 
@@ -102,10 +132,10 @@ def is_unshrunk(
 def _round_settings(
     fits: Sequence[_Fit], eta: float, reg_lambda: float
 ) -> tuple[float, float] | None:
-    """Return the roundest numbers near eta and lambda that agree, None where none do.
+    """Return the roundest numbers near eta and lambda that agree, None if none agree.
 
-    eta may be a round number divided by the number of clients (NVFlare does so) or of trees. It may
-    also be round no more; then only lambda is.
+    Eta may be a round number divided by the number of clients (as in NVFlare) or of trees. If no
+    round eta agrees, only lambda is rounded.
     """
     honest = max(HONEST, 1.5 * _worst(fits, eta, reg_lambda))
     tried = [
@@ -120,28 +150,29 @@ def _round_settings(
 
 @dataclass(frozen=True, eq=False)
 class _Fit:
-    """The equations of one tree, or of a piece of a large one, and its leaves' sums where known."""
+    """The equations of one tree, or of a piece of a large one, and its leaves' sums if known."""
 
     splits: Splits
     h: Floats | None
 
     def __len__(self) -> int:
-        return len(self.splits.inner) + 1  # leaves
+        return len(self.splits.inner) + 1  # number of leaves
 
     @property
     def spare(self) -> int:
-        """Equations beyond the unknown sums."""
+        """Number of equations minus the number of unknown sums."""
         return 2 * len(self.splits.inner) - (len(self) if self.h is None else 0)
 
     def part(self, eta: float) -> tuple[Splits, Floats, bool]:
-        """Return the equations, H of the leaves, and whether the file tells it."""
+        """Return the equations, H of the leaves, and whether the file contains H."""
         return self.splits, self.at(eta).h, self.h is not None
 
     def curve(self, eta: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-        """Return ``c`` and ``b - A H``, and their errors' parts, for E values of eta and known H.
+        """Return the terms of the equations for E values of eta if H is known.
 
-        float64, shape (E, 2k) each; the error of an equation is the first part and lambda times
-        the second one, as `Splits` has them.
+        The result is ``c``, ``b - A H`` and the two parts of the errors, float64, shape (E, 2k)
+        each. The error of an equation is the first part plus lambda times the second one, as in
+        `Splits.error`.
         """
         s, h, u = self.splits, np.asarray(self.h), 1 / eta[:, None]
         below, at, w = s.member[s.inner], s.member @ h, s.weight
@@ -154,13 +185,16 @@ class _Fit:
         size = np.abs(value)
         c = [w - u * (below @ value), left + right - w**2]
         b = [u * (below @ (value * h)) - w * inner, s.gain - both + w**2 * inner]
-        alone = [np.abs(w) * inner + u * (below @ (size * h)), both + w**2 * inner]
+        fixed = [np.abs(w) * inner + u * (below @ (size * h)), both + w**2 * inner]
         each = [np.abs(w) + u * (below @ size), left + right + w**2]
-        parts = [np.concatenate(x, axis=1) for x in (c, b, alone, each)]
+        parts = [np.concatenate(x, axis=1) for x in (c, b, fixed, each)]
         return parts[0], parts[1], parts[2], parts[3]
 
     def at(self, eta: float | Floats) -> _Equations:
-        """Return the equations at every eta, and H: known, or near enough to tell errors by."""
+        """Return the equations at every eta, with H of the leaves.
+
+        Unknown H is estimated by least squares, which is precise enough to weight the equations.
+        """
         a, c, b = self.splits.system(eta)
         if self.h is not None:
             return _Equations(self, eta, (a, c, b), self.h)
@@ -182,13 +216,13 @@ class _Equations:
     h: Floats
 
     def weighted(self, reg_lambda: float | Floats) -> tuple[Floats, Floats, Floats]:
-        """Return A, c, b in units of each equation's float32 error."""
+        """Return A, c and b, divided by the float32 error of each equation."""
         a, c, b = self.system
         scale = self.fit.splits.error(self.h, self.eta, reg_lambda)
         return a / scale[..., None], c / scale, b / scale
 
     def residual(self, reg_lambda: float | Floats) -> Floats:
-        """Return what no sums explain, float64, shape (..., 2k)."""
+        """Return the part of the equations that no sums explain, float64, shape (..., 2k)."""
         a, c, b = self.weighted(reg_lambda)
         target = b - c * np.asarray(reg_lambda)[..., None]
         if self.fit.h is not None:
@@ -197,7 +231,7 @@ class _Equations:
         return _beside(u * (size > 0)[..., None, :], target)
 
     def without_sums(self) -> tuple[Floats, Floats]:
-        """Return c and b with the unknown sums projected out."""
+        """Return c and b after projecting out the unknown sums."""
         a, c, b = self.weighted(1.0)
         if self.fit.h is not None:
             return c, b - a @ self.h
@@ -206,27 +240,29 @@ class _Equations:
 
 
 def _decomposed(a: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the singular vectors and values of matrices; values of no size are 0."""
+    """Return the singular vectors and values of matrices, with negligible values set to 0."""
     u, size, v = np.linalg.svd(a, full_matrices=False)
     least = max(a.shape[-2:]) * np.finfo(float).eps * size[..., :1]
     return u, np.where(size > least, size, 0.0), v
 
 
 def _times(a: Floats, x: Floats) -> Floats:
+    """Multiply matrices with vectors, for stacks of both."""
     return np.asarray((a @ x[..., None])[..., 0])
 
 
 def _beside(q: Floats, x: Floats) -> Floats:
-    """Return what of vectors is no combination of orthonormal columns."""
+    """Project vectors onto the orthogonal complement of orthonormal columns."""
     return x - _times(q, _times(np.swapaxes(q, -1, -2), x))
 
 
 def _search(fits: Sequence[_Fit]) -> tuple[float, float]:
-    """Return eta and lambda of least residual: a grid of eta, refined around its best point.
+    """Return the eta and lambda with the smallest residual.
 
-    Each eta has its lambda, by least squares. Far from the truth residuals are 10^8 of their error,
-    so their logarithms are added up. The dip at the truth is then narrow, and the grid therefore
-    holds every eta of two digits.
+    The function searches a grid of eta and refines it around the best point. Lambda is computed for
+    each eta by least squares. Far from the solution, residuals are 10^8 times their errors. Their
+    logarithms are therefore added up. This makes the minimum narrow, and the grid must contain
+    every eta with two digits.
     """
     short = [k * 10.0**-d for d in (1, 2, 3) for k in range(1, 100)]
     even = np.geomspace(*_ETA, 150)
@@ -235,7 +271,7 @@ def _search(fits: Sequence[_Fit]) -> tuple[float, float]:
     best = float(grid[int(np.argmin(_costs(some, np.exp(grid))))])
     step = 0.05
     while step > 1e-9:
-        grid = np.linspace(best - 1.5 * step, best + 1.5 * step, 17)  # its middle is the best
+        grid = np.linspace(best - 1.5 * step, best + 1.5 * step, 17)  # centred at the best point
         best = float(grid[int(np.argmin(_costs(fits, np.exp(grid))))])
         step = float(grid[1] - grid[0])
     eta = float(np.exp(best))
@@ -243,7 +279,7 @@ def _search(fits: Sequence[_Fit]) -> tuple[float, float]:
 
 
 def _reg_lambda(equations: Sequence[_Equations]) -> Floats:
-    """Return the lambda of least squares at every eta."""
+    """Return the lambda with the smallest squared residual at every eta."""
     parts = [e.without_sums() for e in equations]
     c, b = (np.concatenate(x, axis=-1) for x in zip(*parts, strict=True))
     return np.asarray((c * b).sum(axis=-1) / np.maximum((c * c).sum(axis=-1), 1e-300))
@@ -260,19 +296,20 @@ def _costs(fits: Sequence[_Fit], eta: Floats) -> Floats:
         off = np.concatenate([e.residual(lam) for e in equations], axis=-1)
         return np.where(lam < -0.01, np.inf, np.arcsinh(np.abs(off)).sum(axis=-1))
     curves = [f.curve(eta) for f in fits]
-    c, b, alone, each = (np.concatenate(x, axis=1) for x in zip(*curves, strict=True))
+    c, b, fixed, each = (np.concatenate(x, axis=1) for x in zip(*curves, strict=True))
 
     def scale(lam: Floats) -> Floats:
-        return np.asarray(FLOAT32 * (alone + each * np.maximum(lam, 0)[:, None]) + 1e-12)
+        return np.asarray(FLOAT32 * (fixed + each * np.maximum(lam, 0)[:, None]) + 1e-12)
 
     unit = scale(np.ones(len(eta)))
     lam = (c * b / unit**2).sum(axis=1) / np.maximum(((c / unit) ** 2).sum(axis=1), 1e-300)
     off = np.abs(c * lam[:, None] - b) / scale(lam)
-    return np.where(lam < -0.01, np.inf, np.arcsinh(off).sum(axis=1))  # below 0 is no penalty
+    # A negative lambda is not a penalty. Values slightly below 0 can be rounding errors.
+    return np.where(lam < -0.01, np.inf, np.arcsinh(off).sum(axis=1))
 
 
 def _pieces(tree: Tree, statistics: Statistics) -> list[_Fit]:
-    """Return the equations of a tree, piece by piece; none where weights or gains are missing."""
+    """Return the equations of a tree, piece by piece, none if weights or gains are missing."""
     if statistics.weight is None or statistics.gain is None:
         return []
     cover = statistics.cover
@@ -286,22 +323,50 @@ def _pieces(tree: Tree, statistics: Statistics) -> list[_Fit]:
 
 
 def _worst(fits: Sequence[_Fit], eta: float, reg_lambda: float) -> float:
+    """Return the largest residual, in units of its float32 error."""
     return float(max(np.abs(f.at(eta).residual(reg_lambda)).max() for f in fits))
 
 
 def agreement(settings: Settings, trees: Sequence[Tree], statistics: Sequence[Statistics]) -> float:
-    """Return the largest residual over trees, in units of its float32 error; 0 without any."""
+    """Return the largest residual of trees, in units of its float32 error.
+
+    Parameters
+    ----------
+    settings : Settings
+        Eta and lambda.
+    trees : sequence of Tree
+        The trees.
+    statistics : sequence of Statistics
+        Their statistics.
+
+    Returns
+    -------
+    worst : float
+        0 if there are no equations. Values above `AGREES` contradict the settings.
+    """
     eta, reg_lambda = settings.learning_rate, settings.reg_lambda
-    found = (fit for pair in zip(trees, statistics, strict=True) for fit in _pieces(*pair))
-    return max((_worst([fit], eta, reg_lambda) for fit in found if len(fit) > 1), default=0.0)
+    fits = (fit for pair in zip(trees, statistics, strict=True) for fit in _pieces(*pair))
+    return max((_worst([fit], eta, reg_lambda) for fit in fits if len(fit) > 1), default=0.0)
 
 
 def leaf_sums(
     tree: Tree, statistics: Statistics, settings: Settings
 ) -> tuple[Floats, Floats] | None:
-    """Return the hessian sums of the leaves and their errors, float64, shape (J,) each.
+    """Return the sums of hessians of the leaves and their errors.
 
-    They are the file's or, where it masks them, solved for. None where neither is possible.
+    Parameters
+    ----------
+    tree : Tree
+        The tree.
+    statistics : Statistics
+        Its statistics. If `cover` is masked, H is solved for from weights and gains.
+    settings : Settings
+        Eta and lambda.
+
+    Returns
+    -------
+    sums : (float64 array, float64 array) or None
+        H and its error, shape (J,) each. None if the file contains neither H nor weights and gains.
     """
     if statistics.cover is not None:
         h = statistics.cover[tree.leaves]
@@ -315,25 +380,26 @@ def leaf_sums(
 def settings_by_tree(
     trees: Sequence[Tree], statistics: Sequence[Statistics]
 ) -> list[Settings | None]:
-    """Return eta and lambda of each tree, None where they do not explain a second tree.
+    """Return eta and lambda of each tree, None if they do not explain a second tree.
 
-    The few equations of one tree agree with some eta by chance; those of two do not. NVFlare's
-    ``lr_mode="scaled"`` shrinks leaves by eta times the client's share of the rows.
+    The few equations of one tree agree with some eta by chance, but those of two trees do not. For
+    example, NVFlare's ``lr_mode="scaled"`` multiplies eta by the client's share of the rows.
     """
     pairs = list(zip(trees, statistics, strict=True))
-    found: list[Settings] = []
+    candidates: list[Settings] = []
     failures = 0
     for pair in pairs:
-        if failures == MOST_FAILURES or len(found) == MOST_RATES:
+        if failures == MOST_FAILURES or len(candidates) == MOST_RATES:
             break
-        if any(_explains(s, *pair) for s in found):
+        if any(_explains(s, *pair) for s in candidates):
             continue
-        if alone := _fitted(_fits([pair[0]], [pair[1]])):
-            found.append(alone)
+        if fitted := _fitted(_fits([pair[0]], [pair[1]])):
+            candidates.append(fitted)
         else:
             failures += 1
+    # A candidate is accepted only if it explains at least two trees, on which it is fitted again.
     shared: list[Settings] = []
-    for candidate in found:
+    for candidate in candidates:
         members = [pair for pair in pairs if _explains(candidate, *pair)]
         if len(members) > 1 and (together := infer_settings(*zip(*members, strict=True))):
             shared.append(together)
@@ -341,5 +407,5 @@ def settings_by_tree(
 
 
 def _explains(settings: Settings, tree: Tree, known: Statistics) -> bool:
-    """Tell whether a tree has equations, and all agree with eta and lambda."""
+    """Return whether a tree has equations, and all of them agree with eta and lambda."""
     return bool(0 < agreement(settings, [tree], [known]) <= AGREES)

@@ -1,4 +1,4 @@
-"""The report of an audit: one HTML file, readable offline."""
+"""The report of an audit as a self-contained HTML file that needs no network."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -42,15 +42,33 @@ ATTACK = (
 def write_page(
     path: Path, audit: Audit, attacked: AttackResult | None, scrubbed: Sequence[str] = ()
 ) -> Path:
-    """Write the report; `scrubbed` is what scrubbing changed, in sentences.
+    """Write the report of an audit.
 
-    Raises `StoreError` if it cannot be written.
+    Parameters
+    ----------
+    path : Path
+        The HTML file.
+    audit : Audit
+        The audit.
+    attacked : AttackResult or None
+        Result of the attack, None if no attack was requested.
+    scrubbed : sequence of str
+        Sentences on the changes by scrubbing, empty if there was none.
+
+    Returns
+    -------
+    path : Path
+
+    Raises
+    ------
+    StoreError
+        If the file cannot be written.
     """
     return write_text(path, render(audit, attacked, scrubbed))
 
 
 def render(audit: Audit, attacked: AttackResult | None, scrubbed: Sequence[str] = ()) -> str:
-    """Return the report as one HTML document that loads nothing."""
+    """Return the report as one HTML document that loads no further files."""
     lines = [*scrubbed, *advice(audit, bool(scrubbed))] or ["Nothing in this file can be left out."]
     return render_page(
         "audit.html.j2",
@@ -80,18 +98,20 @@ def _sections(audit: Audit, attacked: AttackResult | None) -> Iterator[dict[str,
 
 
 def _section(id: str, title: str, lede: str, shown: Shown | None, *notes: str) -> dict[str, Any]:
-    told = [f"{shown.note[:1].upper()}{shown.note[1:]}."] if shown and shown.note else []
-    return {"id": id, "title": title, "lede": lede, "table": shown, "notes": [*told, *notes],
+    """Return the values that the template needs for one section."""
+    first_notes = [f"{shown.note[:1].upper()}{shown.note[1:]}."] if shown and shown.note else []
+    return {"id": id, "title": title, "lede": lede, "table": shown, "notes": [*first_notes, *notes],
             "bars": None}  # fmt: skip
 
 
 def _bars(audit: Audit) -> dict[str, Any]:
-    """Return a bar per tree: how many of its leaves are counted, how many with labels."""
+    """Return one bar per tree: all leaves, those with counted rows, and with counted labels."""
     trees = audit.trees[:MOST_BARS]
     width, height = 1000.0, 90.0
     step = width / max(len(trees), 1)
     top = max((len(t.leaf) for t in trees), default=1)
     rects = []
+    # Each tree is drawn as three overlapping bars. Later bars cover the lower part of earlier ones.
     for i, t in enumerate(trees):
         counts = len(t.leaf), int(t.counted.sum()), int(t.exact.sum())
         for count, kind in zip(counts, ("all", "counted", "exact"), strict=True):

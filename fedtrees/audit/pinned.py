@@ -1,16 +1,17 @@
-"""How far the equations of a file leave eta, lambda and an L1 penalty open.
+"""Compute how precisely the equations of a file determine eta, lambda and an L1 penalty.
 
-Eta and lambda may agree with all equations, and others may agree as well: of one stump some always
-do. And an L1 penalty alpha, which moves every G towards 0 by alpha, leaves no trace in a stump
-whose rows have gradients that add up to 0: both leaves move by as much. So the equations are
-linearised around what was found, with everything free that a training may have done beside:
+Several values of eta and lambda can agree with all equations, for example if the only tree is a
+stump. An L1 penalty alpha, which moves every G towards 0 by alpha, leaves no trace in a stump whose
+gradients add up to 0, because both leaves move by the same amount. This module linearises the
+equations around the solution, and includes every further effect that a training may have had as an
+unknown:
 
-* G of a node of weight w is ``-w (H + lambda) - sign(w) alpha``, and of weight 0 anything;
-* a node of the largest weight may have been cut off there (``max_delta_step``): its G is free;
-* gains are those of the weights or, with a limit on steps or monotone constraints, have a term
-  ``2 alpha |w|`` more (XGBoost 3.2, ``split_evaluator.h``). Both are tried.
+* G of a node with weight w is ``-w (H + lambda) - sign(w) alpha``, and arbitrary if w is 0.
+* A node with the largest weight may have been truncated there (``max_delta_step``). Its G is free.
+* Gains are those of the weights or, with a limit on steps or monotone constraints, contain a
+  further term ``2 alpha |w|`` (XGBoost 3.2, ``split_evaluator.h``). Both cases are tried.
 
-What is then determined was determined by the file.
+A quantity that these equations determine was therefore determined by the file.
 """
 
 from collections.abc import Sequence
@@ -23,16 +24,19 @@ from fedtrees.attacks.evidence import Splits
 
 Floats = NDArray[np.float64]
 
-ROUNDINGS = 4.0  # of every equation; the largest residual of honest models is 1.9
-MOST_ETA = 2.0  # an inner node that was cut off is as large as the largest leaf, eta aside
-NEAR = 1e-5  # relative difference of weights that were cut off at one limit
-_STEP = 1e-5  # of log eta, for its derivative
-_NONE = 1e-9  # singular value, relative to the largest, that determines nothing
+# Assumed error of every equation in float32 roundings. The largest residual of valid models is 1.9.
+ROUNDINGS = 4.0
+# Largest eta. A truncated inner node has the weight of a truncated leaf, which is at least the
+# largest leaf value divided by this.
+MOST_ETA = 2.0
+NEAR = 1e-5  # largest relative difference of weights that were truncated at one limit
+_STEP = 1e-5  # step of log eta for the numerical derivative
+_NONE = 1e-9  # singular values below this (relative to the largest) determine nothing
 
 
 @dataclass(frozen=True)
 class Freedom:
-    """Errors up to which the equations agree as well; infinite where any value does."""
+    """Errors of eta, lambda and alpha that the equations admit, infinite if any value agrees."""
 
     eta: float  # relative
     reg_lambda: float
@@ -42,12 +46,22 @@ class Freedom:
 def freedom(
     parts: Sequence[tuple[Splits, Floats, bool]], eta: float, reg_lambda: float, given: bool = False
 ) -> Freedom:
-    """Return how far eta, lambda and alpha may lie from `eta`, `reg_lambda` and 0.
+    """Return how far eta, lambda and alpha may deviate from `eta`, `reg_lambda` and 0.
 
-    `parts`: sequence of (Splits, float64 array of shape (J,), bool). Equations, hessian sums of the
-    leaves, and whether the file tells the sums: otherwise they are free, too.
-    `eta, reg_lambda`: What was found.
-    `given`: eta and lambda are known beside the file: alpha alone is free.
+    Parameters
+    ----------
+    parts : sequence of (Splits, float64 array of shape (J,), bool)
+        Equations, sums of hessians of the leaves, and whether the file contains the sums. If it
+        does not, they are further unknowns.
+    eta, reg_lambda : float
+        The solution around which the equations are linearised.
+    given : bool
+        True if eta and lambda are known independently of the file, so that only alpha is unknown.
+
+    Returns
+    -------
+    freedom : Freedom
+        The larger error of both forms of the gains.
     """
     leaf = max((float(np.abs(s.child[s.leaf]).max()) for s, _, _ in parts), default=0.0)
     inner = max((float(np.abs(s.weight).max()) for s, _, _ in parts), default=0.0)
@@ -74,11 +88,12 @@ def _derivatives(
     largest: tuple[float, float],
     in_gain: bool,
 ) -> tuple[Floats, Floats]:
-    """Return derivatives of the equations, in units of their error, shapes (2k, 3) and (2k, m).
+    """Return the derivatives of the equations, in units of their errors.
 
-    By log eta, lambda and alpha, and by the m other unknowns.
+    The first array, shape (2k, 3), contains the derivatives by log eta, lambda and alpha. The
+    second one, shape (2k, m), contains those by the m further unknowns.
     """
-    splits, h, told = part
+    splits, h, h_known = part
     a, c, _ = splits.system(eta)
 
     def off(at: float) -> Floats:
@@ -103,16 +118,17 @@ def _derivatives(
         free[: len(inner), k] += inner == node
         child = (left == node).astype(float) + (right == node)
         free[len(inner) :, k] = 2 * weight[node] * sign[node] * (child - (inner == node))
-    if not told:
+    if not h_known:
         free = np.column_stack([free, a])
     scale = splits.error(h, eta, reg_lambda)[:, None]
     return np.column_stack([by_eta, c, by_alpha]) / scale, free / scale
 
 
 def _errors(derivatives: Floats) -> Floats:
-    """Return the error of every unknown for equations that are right to `ROUNDINGS`."""
+    """Return the error of every unknown if the equations are exact up to `ROUNDINGS`."""
     size = np.linalg.norm(derivatives, axis=0)
     used = np.where(size > 0, size, 1.0)
+    # R of the QR decomposition has the singular values of the (much taller) matrix.
     triangle = np.linalg.qr(derivatives / used, mode="r")
     _, s, v = np.linalg.svd(triangle, full_matrices=True)
     s = np.concatenate([s, np.zeros(len(v) - len(s))])

@@ -1,4 +1,4 @@
-"""Read a model file of any known format."""
+"""Read a model file and detect its format from its contents."""
 
 import codecs
 import struct
@@ -12,22 +12,36 @@ from fedtrees.audit.read_xgboost import read_xgboost
 from fedtrees.core.errors import DataError
 from fedtrees.core.formats import is_numpy_archive, unreadable
 from fedtrees.trees.files.forests import is_random_decision_forest
-from fedtrees.trees.files.model_file import read_model_file
+from fedtrees.trees.files.model_file import naming, read_model_file
 
 
 def read_model(path: str | PathLike[str]) -> ModelFile:
-    """Read a model of any known format, told apart by its contents.
+    """Read a model file of any supported format.
 
-    Raises `DataError` if the file cannot be read, is of no known format, is not a complete and
-    supported model of it, or holds statistics that no training leaves (negative, infinite, not a
-    number).
+    Parameters
+    ----------
+    path : str or path
+        XGBoost's JSON or UBJSON, LightGBM's text, or a random forest of fedtrees (``.npz``). The
+        contents decide the format, not the extension.
+
+    Returns
+    -------
+    model : ModelFile
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, has no supported format, is not a complete and supported model
+        of its format, or contains statistics that no training produces (negative, infinite, or not
+        a number).
     """
     data = read_model_file(path)
     text = data.removeprefix(codecs.BOM_UTF8).lstrip()
-    if text.startswith(b"{"):
-        return read_xgboost(Path(path), text)
-    if text[:16].split(b"\n")[0].rstrip() == b"tree":
-        return read_lightgbm(Path(path), text)
+    with naming(path):
+        if text.startswith(b"{"):
+            return read_xgboost(Path(path), text)
+        if text[:16].split(b"\n")[0].rstrip() == b"tree":
+            return read_lightgbm(Path(path), text)
     if data.startswith(b"PK") and is_numpy_archive(path):
         if is_random_decision_forest(path):
             return read_released(Path(path))
@@ -36,6 +50,7 @@ def read_model(path: str | PathLike[str]) -> ModelFile:
 
 
 def _refusal(data: bytes) -> str:
+    """Return why a file of an unsupported format is rejected, with a remedy."""
     if data.startswith(b"binf"):
         return "is in XGBoost's old binary format; save it as model.json"
     size = struct.unpack("<i", data[:4])[0] if len(data) > 4 else 0

@@ -1,4 +1,4 @@
-"""Files of random forests as they are saved here, and the counts in them."""
+"""Read the random forests that fedtrees saves (``.npz``), together with their counts."""
 
 from pathlib import Path
 
@@ -12,20 +12,28 @@ from fedtrees.trees.forest.random_forest import ClassTree, RandomForest, shares
 
 
 def read_random_forest(path: Path) -> ModelFile:
+    """Read a random forest together with its counts.
+
+    Its counts are numbers of rows only if no row was drawn twice or weighted.
+    """
     forest = load_random_forest(path)
     used = 1 + max((int(t.feature.max(initial=-1)) for t in forest.trees), default=-1)
     names, categories = _columns(path, used)
     width = width_of(len(names) or used)
+    # `counts` counts draws and weights, `distinct` counts rows. If both agree in every node, the
+    # counts of a class are numbers of rows, too.
     once = all(
         t.counts is not None and t.distinct is not None
         and np.array_equal(t.counts.sum(axis=1), t.distinct)
         for t in forest.trees
     )  # fmt: skip
     statistics = tuple(_counts(tree, once) for tree in forest.trees)
-    kept = {name: [getattr(t, name) for t in forest.trees] for name in ("counts", "distinct")}
+    counts_by_name = {
+        name: [getattr(t, name) for t in forest.trees] for name in ("counts", "distinct")
+    }
     raw = {
         name: [each.astype(np.float64) for each in of_trees]
-        for name, of_trees in kept.items()
+        for name, of_trees in counts_by_name.items()
         if all(each is not None for each in of_trees)
     }
     return ModelFile(path, "fedtrees forest (.npz)", forest, statistics, raw, feature_names=names,
@@ -33,9 +41,9 @@ def read_random_forest(path: Path) -> ModelFile:
 
 
 def _columns(path: Path, used: int) -> tuple[tuple[str, ...], dict[int, tuple[str, ...]]]:
-    """Return the names of columns and categories in the file, if it states any.
+    """Return the names of columns and categories in the file, both empty if it contains none.
 
-    Raises `DataError` if there are fewer columns than the trees split on.
+    Raises `DataError` if there are fewer names than columns on which the trees split.
     """
     names, categories = load_columns(path)
     if names and len(names) < used:
@@ -44,9 +52,20 @@ def _columns(path: Path, used: int) -> tuple[tuple[str, ...], dict[int, tuple[st
 
 
 def _counts(tree: ClassTree, once: bool) -> Statistics:
-    """Return what a tree says of its rows; `once`: of no tree a row is drawn twice, or weighs more.
+    """Return the statistics of a tree.
 
-    Else labels are certain where all rows have one, which draws and weights do not change.
+    Parameters
+    ----------
+    tree : ClassTree
+        Tree with its counts.
+    once : bool
+        True if no tree of the forest counts a row twice or with a weight other than 1.
+
+    Returns
+    -------
+    statistics : Statistics
+        If not `once`, a number of positives is certain only where all rows have the same label,
+        which draws and weights do not change.
     """
     two = tree.n_classes == 2
     if once:
@@ -60,16 +79,18 @@ def _counts(tree: ClassTree, once: bool) -> Statistics:
 
 
 def read_released(path: Path) -> ModelFile:
-    """Read a forest of random tests; its counts are certain only where they are without noise."""
-    found, told = load_released(path)
-    used = 1 + int(found.splits.feature.max())
+    """Read a private random decision forest. Its counts are certain only if they have no noise."""
+    released, settings = load_released(path)
+    used = 1 + int(released.splits.feature.max())
     names, categories = _columns(path, used)
     width = width_of(len(names) or used)
-    exact = told.get("epsilon") == np.inf and told["mechanism"] != "majority"
+    exact = settings.get("epsilon") == np.inf and settings["mechanism"] != "majority"
     trees, statistics = [], []
-    each = zip(found.splits.feature, found.splits.threshold, found.counts, strict=True)
+    each = zip(released.splits.feature, released.splits.threshold, released.counts, strict=True)
     for feature, threshold, counts in each:
         inner, leaves = len(feature), np.arange(len(feature), 2 * len(feature) + 1)
+        # The released trees are complete binary trees, in which node k has the children 2k + 1 and
+        # 2k + 2. Only leaves have counts, so that inner nodes get zeros.
         left = np.append(2 * np.arange(inner) + 1, np.full(len(leaves), -1)).astype(np.int32)
         nothing = np.zeros((inner, counts.shape[1]), dtype=np.int64)
         every = np.vstack([nothing, counts])
@@ -91,7 +112,7 @@ def read_released(path: Path) -> ModelFile:
         )
     return ModelFile(
         path, "fedtrees private forest (.npz)", RandomForest(tuple(trees)), tuple(statistics),
-        {"counts": [found.counts.astype(np.float64)]}, categorical=(False,) * width,
+        {"counts": [released.counts.astype(np.float64)]}, categorical=(False,) * width,
         feature_names=names, categories=categories,
-        parameters={name: str(value) for name, value in told.items()}, released=found,
+        parameters={name: str(value) for name, value in settings.items()}, released=released,
     )  # fmt: skip

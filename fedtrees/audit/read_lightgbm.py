@@ -1,4 +1,4 @@
-"""LightGBM's model files, and the statistics in them."""
+"""Read LightGBM's text models together with their statistics (`LIGHTGBM_STATISTICS`)."""
 
 import json
 from pathlib import Path
@@ -25,22 +25,26 @@ LIGHTGBM_STATISTICS = (
 
 
 def read_lightgbm(path: Path, data: bytes) -> ModelFile:
+    """Read a text file, whose contents are `data`.
+
+    Raises `DataError` if it is not a complete and supported model.
+    """
     forest = from_lightgbm_text(data)
     lines = data.decode("utf-8", errors="replace").splitlines()
     header, blocks = sections(lines)
     width = width_of(int(header["max_feature_idx"]) + 1)
     names = tuple(header.get("feature_names", "").split(" ")) if header.get("feature_names") else ()
     rows = [rows_of_leaves(block, width) for block in blocks]
-    agree = [known is None or _adds_up(block) for known, block in zip(rows, blocks, strict=True)]
-    known = _parameters(lines)
-    known_of = zip(forest.trees, rows, strict=True)
-    statistics = tuple(Statistics(cover=tree.h, rows=counted) for tree, counted in known_of)
-    found = {
+    agree = [counts is None or _adds_up(block) for counts, block in zip(rows, blocks, strict=True)]
+    settings = _parameters(lines)
+    trees_and_rows = zip(forest.trees, rows, strict=True)
+    statistics = tuple(Statistics(cover=tree.h, rows=counted) for tree, counted in trees_and_rows)
+    raw = {
         name: [_numbers(block[name]) for block in blocks if block.get(name)]
         for name in LIGHTGBM_STATISTICS
     }
     if len(names) == width and names == tuple(f"Column_{k}" for k in range(width)):
-        names = ()  # how LightGBM calls columns without names
+        names = ()  # LightGBM writes these names if the training table has none
     infos = header.get("feature_infos", "").split(" ")
     ranges = dict(zip(names or map(str, range(width)), infos, strict=False))
     return ModelFile(
@@ -49,24 +53,24 @@ def read_lightgbm(path: Path, data: bytes) -> ModelFile:
         categories=_categories(lines, infos) if len(infos) == width else {},
         forest=forest,
         statistics=statistics,
-        raw={name: values for name, values in found.items() if values},
+        raw={name: values for name, values in raw.items() if values},
         feature_names=names if len(names) == width else (),
         categorical=(False,) * width,
-        learning_rate=parameter(known, "learning_rate"),
-        reg_lambda=parameter(known, "lambda_l2"),
-        positive_weight=parameter(known, "scale_pos_weight") or 1.0,
+        learning_rate=parameter(settings, "learning_rate"),
+        reg_lambda=parameter(settings, "lambda_l2"),
+        positive_weight=parameter(settings, "scale_pos_weight") or 1.0,
         ranges=ranges if len(infos) == width else None,
-        parameters=known,
+        parameters=settings,
         consistent=all(agree),
         numbers=tuple(numbers_of_leaves(block, width) for block in blocks),
     )
 
 
 def _categories(lines: list[str], infos: list[str]) -> dict[int, tuple[str, ...] | tuple[int, ...]]:
-    """Return the names of the categories by column that LightGBM kept of a data frame.
+    """Return the names of the categories by column that LightGBM stored from a data frame.
 
-    They are listed in the order of the columns, which ``feature_infos`` shows by codes without a
-    range. Empty if these are another number of columns.
+    The file lists them in the order of the categorical columns, and ``feature_infos`` shows codes
+    without a range for these columns. The result is empty if the two numbers of columns differ.
     """
     begin = "pandas_categorical:"
     listed = next((line.removeprefix(begin) for line in lines if line.startswith(begin)), "null")
@@ -87,11 +91,15 @@ def _categories(lines: list[str], infos: list[str]) -> dict[int, tuple[str, ...]
 
 
 def _adds_up(block: dict[str, str]) -> bool:
-    """Tell whether a tree's ``internal_count``, where it has one, is that of the two children."""
+    """Return whether each ``internal_count`` of a tree is the sum of its two children's counts.
+
+    The result is True if the tree has no ``internal_count``.
+    """
     if not block.get("internal_count"):
         return True
     inner, leaves = _numbers(block["internal_count"]), _numbers(block["leaf_count"])
-    count = np.concatenate([inner, leaves[::-1]])  # child ~j is leaf j, -1 the first one
+    # LightGBM writes leaf j as child ~j = -j - 1, an index from the end of the reversed leaves.
+    count = np.concatenate([inner, leaves[::-1]])
     left, right = (
         np.array(block[f"{side}_child"].split(), dtype=int) for side in ("left", "right")
     )

@@ -1,4 +1,4 @@
-"""XGBoost's model files, and the statistics in them."""
+"""Read XGBoost's model files together with their statistics (`XGBOOST_STATISTICS`)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,20 +24,25 @@ from fedtrees.trees.files.xgboost import (
 from fedtrees.trees.files.xgboost_tree import DELETED, hidden_thresholds, with_placeholders
 
 XGBOOST_STATISTICS = ("sum_hessian", "base_weights", "loss_changes")
-LARGEST = float(np.finfo(np.float32).max)  # statistics and weights are float32
+LARGEST = float(np.finfo(np.float32).max)  # XGBoost computes statistics and weights in float32
 
 
 def read_xgboost(path: Path, data: bytes) -> ModelFile:
-    whole = model_of(data)
-    learner = whole["learner"]
+    """Read a JSON or UBJSON file, whose contents are `data`.
+
+    Raises `DataError` if it is not a complete and supported model, or if its statistics are
+    impossible.
+    """
+    document = model_of(data)
+    learner = document["learner"]
     _fill_absent(learner)
     hidden = _without_hidden(learner)
     forest = from_xgboost_json({"learner": learner}, every_round=True)
     served = served_trees(learner)
     trees, places = _in_order(learner, forest)
-    listed = learner["gradient_booster"]["model"]["trees"]
+    file_trees = learner["gradient_booster"]["model"]["trees"]
     _check_children([tree for tree in trees if tree is not None])
-    raw = {  # of the nodes that pruning left, in the order of the forest's tree
+    raw = {  # without the nodes that pruning deleted, in the node order of the forest's tree
         name: [
             np.zeros(0) if tree is None
             else np.asarray(tree[name], dtype=np.float64)[_listed(tree)]
@@ -50,28 +55,30 @@ def read_xgboost(path: Path, data: bytes) -> ModelFile:
         Statistics() if tree is None else Statistics(*values)
         for tree, *values in zip(trees, *usable, strict=True)
     )
-    alone = sum(tree is None for tree in trees) // max(forest.objective.n_outputs - 1, 1)
+    unpaired_rounds = sum(tree is None for tree in trees) // max(forest.objective.n_outputs - 1, 1)
     settings = learner["objective"].get("reg_loss_param") or {}
-    stated = learner["gradient_booster"]["model"].get("gbtree_model_param")
+    tree_parameters = learner["gradient_booster"]["model"].get("gbtree_model_param")
     width = width_of(int(learner["learner_model_param"]["num_feature"]))
     return ModelFile(
         path=path,
-        format=("XGBoost UBJ" if is_ubjson(data) else "XGBoost JSON") + _appended(alone),
+        format=("XGBoost UBJ" if is_ubjson(data) else "XGBoost JSON") + _appended(unpaired_rounds),
         forest=forest,
         statistics=statistics,
         raw=raw,
         feature_names=_names(learner.get("feature_names") or (), width),
         categorical=_categorical(forest, width),
-        categories=_categories(learner, whole.get("version"), width),
+        categories=_categories(learner, document.get("version"), width),
         positive_weight=_positive_weight(settings),
-        parameters={str(k): str(v) for k, v in stated.items()} if isinstance(stated, dict) else {},
+        parameters={str(k): str(v) for k, v in tree_parameters.items()}
+        if isinstance(tree_parameters, dict)
+        else {},
         places=tuple(places),
         numbers=tuple(
             np.zeros(1, dtype=np.int64) if tree is None else np.flatnonzero(_listed(tree))
             for tree in trees
         ),
         hidden=tuple(
-            np.zeros(1, dtype=bool) if place < 0 else hidden[place][_listed(listed[place])]
+            np.zeros(1, dtype=bool) if place < 0 else hidden[place][_listed(file_trees[place])]
             for place in places
         )
         if any(nodes.any() for nodes in hidden)
@@ -84,21 +91,23 @@ def read_xgboost(path: Path, data: bytes) -> ModelFile:
 def _in_order(
     learner: Mapping[str, Any], forest: Forest
 ) -> tuple[list[Mapping[str, Any] | None], list[int]]:
-    """Return the trees of the file in the order of the forest, and their places in the file.
+    """Return the trees of the file in the order of the forest, and their positions in the file.
 
-    Flower's server appends trees of class 0 alone. The forest then contains trees of a single leaf
-    for the other classes of these rounds. They are in no file: None, at place -1.
+    Flower's server appends trees of class 0 without trees of the other classes. The forest then
+    contains trees with a single leaf for the other classes of these rounds. They are not in the
+    file, so that their entries are None and their position is -1.
     """
     booster, outputs = learner["gradient_booster"]["model"], forest.objective.n_outputs
     listed = booster["trees"]
     info = np.atleast_1d(np.asarray(booster["tree_info"])).tolist()
-    alone = trees_alone(info, outputs)
-    order = order_of_trees(info + list(range(1, outputs)) * alone, len(forest), outputs)
+    unpaired_rounds = trees_alone(info, outputs)
+    order = order_of_trees(info + list(range(1, outputs)) * unpaired_rounds, len(forest), outputs)
     places = [place if place < len(listed) else -1 for place in order]
     return [None if place < 0 else listed[place] for place in places], places
 
 
 def _appended(alone: int) -> str:
+    """Return a remark on rounds that contain only a tree of class 0, empty without such rounds."""
     if not alone:
         return ""
     trees = many(alone, "tree is", "trees are")
@@ -106,10 +115,10 @@ def _appended(alone: int) -> str:
 
 
 def _check_children(trees: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse trees that XGBoost does not walk as they are written.
+    """Reject trees whose children XGBoost would not reach by its rule.
 
-    To it a leaf is a node of left child -1, and the right child is the node after the left one,
-    whatever the file says. Of a damaged file it leaves the tree, or goes round in circles.
+    For XGBoost, a node is a leaf if its left child is -1, and the right child is the node after the
+    left one, whatever the file contains. In a damaged file it would leave the tree or loop forever.
     """
     for t, tree in enumerate(trees):
         left, right = (np.asarray(tree[f"{side}_children"]) for side in ("left", "right"))
@@ -121,7 +130,7 @@ def _check_children(trees: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _names(listed: Any, width: int) -> tuple[str, ...]:
-    """Return the names of the columns; what a screen cannot show is written as an escape."""
+    """Return the names of the columns, with unprintable characters written as escapes."""
     if not isinstance(listed, Sequence) or isinstance(listed, str):
         raise DataError(f"feature_names of the model is a {type(listed).__name__}, not a list")
     if listed and len(listed) != width:
@@ -141,7 +150,7 @@ def _categories(
 
 
 def _version(version: Any) -> list[int]:
-    """Return the version of XGBoost that a file states, an empty list if it states none."""
+    """Return the version of XGBoost in the file, or an empty list if it contains none."""
     try:
         return np.asarray(version, dtype=np.int64).ravel().tolist()
     except (TypeError, ValueError, OverflowError):
@@ -159,36 +168,38 @@ def _positive_weight(settings: Any) -> float:
 
 
 def _fill_absent(learner: dict[str, Any]) -> None:
-    """Give trees that lack a statistic zeros in its place, as scrubbing leaves them."""
+    """Add statistics of zero to trees that lack them. A scrubbed file contains the same zeros."""
     try:
         trees = learner["gradient_booster"]["model"]["trees"]
         for tree in trees:
             for name in XGBOOST_STATISTICS:
                 tree.setdefault(name, [0.0] * len(tree["split_indices"]))
     except (AttributeError, KeyError, TypeError):
-        return  # of another booster, or damaged: reading the forest says which
+        return  # another booster, or a damaged file: reading the forest raises the exact error
 
 
 def _without_hidden(learner: dict[str, Any]) -> list[NDArray[np.bool_]]:
-    """Put 0 in place of thresholds that another party keeps; return their nodes, tree by tree."""
+    """Replace thresholds that another party stores by 0, and return their nodes for each tree."""
     try:
         booster = learner["gradient_booster"]["model"]
         hidden = [hidden_thresholds(tree) for tree in booster["trees"]]
         booster["trees"] = [with_placeholders(tree) for tree in booster["trees"]]
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
-        return []  # damaged: reading the forest states how
+        return []  # a damaged file: reading the forest raises the exact error
     return hidden
 
 
 def _listed(tree: Mapping[str, Any]) -> NDArray[np.bool_]:
-    """Return which nodes of a file's tree pruning left."""
+    """Return which nodes of a tree in the file pruning did not delete, bool, shape (n_nodes,)."""
     return np.asarray(np.asarray(tree["split_indices"]) != DELETED)
 
 
 def _usable(name: str, by_tree: list[Floats]) -> Sequence[Floats | None]:
-    """Return a statistic of all trees, None of each where it is one constant: masked or scrubbed.
+    """Return a statistic of all trees, or None for each tree if the statistic is a constant.
 
-    Training leaves no constant where there is a split: a node's sum is that of its children.
+    A constant shows that the statistic was masked or scrubbed. Training never leaves one constant
+    in a tree with a split, because the sum of a node is the sum of its children. Raises `DataError`
+    if a value is impossible.
     """
     for t, values in enumerate(by_tree):
         if not np.isfinite(values).all():
@@ -201,9 +212,11 @@ def _usable(name: str, by_tree: list[Floats]) -> Sequence[Floats | None]:
 
 
 def state_of(by_tree: Sequence[Floats]) -> tuple[str, float | None]:
-    """Tell whether a statistic is ``present``, ``zero``, or ``masked`` by one constant: which.
+    """Return the state of a statistic, and the constant if it is masked.
 
-    Trees of one leaf may all have one sum; of these 1 alone, with which NVFlare masks, is a mask.
+    The state is ``zero``, ``masked`` (one constant) or ``present``. In a model whose trees are
+    single leaves, all sums may be equal by chance. Then only the value 1, with which NVFlare masks,
+    counts as a mask.
     """
     values = np.concatenate([*map(np.ravel, by_tree), np.zeros(0)])
     if (values == 0).all():
@@ -214,7 +227,8 @@ def state_of(by_tree: Sequence[Floats]) -> tuple[str, float | None]:
 
 
 def _categorical(forest: Forest, width: int) -> tuple[bool, ...]:
-    found = np.zeros(width, dtype=bool)
+    """Return for each column whether a split on it lists categories (its threshold is NaN)."""
+    is_categorical = np.zeros(width, dtype=bool)
     for tree in forest.trees:
-        found[tree.feature[np.isnan(tree.threshold)]] = True
-    return tuple(found.tolist())
+        is_categorical[tree.feature[np.isnan(tree.threshold)]] = True
+    return tuple(is_categorical.tolist())

@@ -1,7 +1,8 @@
-"""Rows and labels per leaf of boosted XGBoost models, from the sums of their leaves.
+"""Derive rows and labels per leaf of boosted XGBoost models from the sums of their leaves.
 
-First trees are counted (`fedtrees.audit.first_trees`), later ones bounded, trees of squared error
-counted by their hessians, which are 1.
+The rows of a first tree are counted exactly, because all of them have the same hessian
+(`fedtrees.audit.first_trees`). The rows of later trees are only bounded. With squared error, each
+row has a hessian of 1 in every tree, so that all trees are counted.
 """
 
 from collections.abc import Sequence
@@ -28,7 +29,8 @@ FROM_SUMS = "H and G of the leaf: one base score, whole numbers of rows and of l
 NOT_ITS_START = "H of the leaf; whether it started from the file's base score nothing shows"
 LATER = "rows enter with different predictions: bounds only"
 MEETING = "bounds, which meet in some leaves"
-IF_WHOLE = ", if no tree was taken out of the file"  # several clients: nothing shows it
+# Added if the second tree was not shown to follow the first, for example with several clients.
+IF_WHOLE = ", if no tree was taken out of the file"
 NOT_FOLLOWED = "the second tree does not follow from the leaves of the first: lower bounds only"
 NOT_WHOLE = "sums of hessians are no whole numbers: rows had weights"
 NO_SUMS = "the file holds no sums of hessians, and none follow from it"
@@ -37,24 +39,40 @@ SHRUNK = "H of the leaf; labels do not follow, an L1 penalty may have moved G by
 SQUARED = "H of the leaf is its number of rows (squared error)"
 UNSURE = "no first tree of whole counts: rows may have had weights, and bounds would not hold"
 
-NEAR = 1e-5  # relative difference of numbers that are taken for one
-MOST_TRIED = 10**6  # rows of a smallest leaf
-MOST_LOOSE = 1e-4  # relative error of H of a root at which nothing is said to follow from it
-# Largest probability at which the hessians of a first tree are whole rows by chance.
+NEAR = 1e-5  # numbers with a smaller relative difference are considered equal
+MOST_TRIED = 10**6  # largest number of rows that is tried for the smallest leaf
+# A larger relative error of a root's H does not determine where the first tree started.
+MOST_LOOSE = 1e-4
+# Largest accepted probability that hessians without meaning are integer multiples of one row's.
 LONE_CHANCE = 1e-3
 
 
 def sums_of(tree: Tree, statistics: Statistics, settings: Settings | None) -> LeafStatistics | None:
-    """Return the sums of the leaves: the file's, or solved for from weights and gains."""
+    """Return the sums of the leaves of a tree.
+
+    Parameters
+    ----------
+    tree : Tree
+        The tree, whose leaf values give G if eta and lambda are known.
+    statistics : Statistics
+        The statistics in the file.
+    settings : Settings or None
+        Eta and lambda. Without them, H is known only if the file contains it, and G is unknown.
+
+    Returns
+    -------
+    sums : LeafStatistics or None
+        H is that of the file, or solved for from weights and gains. None if neither is possible.
+    """
     if settings is None:
         if statistics.cover is None:
             return None
         h = statistics.cover[tree.leaves]
         return LeafStatistics(None, h, None, FLOAT32 * h)
-    found = leaf_sums(tree, statistics, settings)
-    if found is None:
+    solved = leaf_sums(tree, statistics, settings)
+    if solved is None:
         return None
-    h, h_error = found
+    h, h_error = solved
     step = -tree.value[tree.leaves].astype(np.float64) / settings.learning_rate
     size = np.abs(step)
     g = step * (h + settings.reg_lambda)
@@ -63,7 +81,7 @@ def sums_of(tree: Tree, statistics: Statistics, settings: Settings | None) -> Le
 
 
 def start_of(forest: Forest, k: int) -> float:
-    """Return the probability of class k (of class 1, of two) before the first tree."""
+    """Return the probability before the first tree of class k, or of class 1 if there are two."""
     start = forest.base_margin[:, None]
     return float(np.asarray(forest.objective.predict(start)).reshape(-1)[k])
 
@@ -71,7 +89,22 @@ def start_of(forest: Forest, k: int) -> float:
 def recover_boosted(
     model: ModelFile, sums: Sequence[LeafStatistics | None], known: Known
 ) -> list[TreeExposure]:
-    """Return the exposure of every tree of a boosted XGBoost model."""
+    """Return the exposure of every tree of a boosted XGBoost model.
+
+    Parameters
+    ----------
+    model : ModelFile
+        The model.
+    sums : sequence of LeafStatistics or None
+        The sums of the leaves of each tree (`sums_of`).
+    known : Known
+        Background knowledge of the auditor.
+
+    Returns
+    -------
+    trees : list of TreeExposure
+        In the order of the forest.
+    """
     if model.forest.objective.name == SQUARED_ERROR.name:
         return _squared_errors(model, sums)
     forest, outputs = model.forest, model.forest.objective.n_outputs
@@ -85,15 +118,18 @@ def recover_boosted(
         if t == 0 and outputs == 1 and len(forest.trees) > 1:
             start = _start_followed(out[0], float(forest.base_margin[0]), values, sums[1])
             followed = start is not None
-            alone = bool((out[0].n_pos == UNKNOWN).all()) or _share_a_factor(out[0].n)
-            moved = followed and np.abs(values).max() > NEAR  # else any start leads on
-            told = 0 in known.starts or len(forest.trees) <= first_round(model)
-            if alone and not moved and not told:
-                # the base score is that of the last training: another one may be as good
+            start_uncertain = bool((out[0].n_pos == UNKNOWN).all()) or _share_a_factor(out[0].n)
+            # With leaf values of 0, any start would lead to the second tree.
+            moved = followed and np.abs(values).max() > NEAR
+            start_declared = 0 in known.starts or len(forest.trees) <= first_round(model)
+            if start_uncertain and not moved and not start_declared:
+                # The file contains the base score of the last training only. The first tree may
+                # have been grown from another one that explains its sums equally well.
                 out[0] = _without_counts(out[0], NOT_ITS_START)
-            # the model's base score may be that of a training that went on later
+            # The model's base score may belong to a later training that continued this model.
             low, high = (low, high) if start is None else (min(low, start), max(high, start))
-        # valid whichever of the earlier trees a row had met: none of them is counted on
+        # These bounds on the margins stay valid if a row did not pass some of the earlier trees,
+        # as in bagging.
         low, high = low + min(0.0, float(values.min())), high + max(0.0, float(values.max()))
     return _settled(_agreeing(out, outputs), followed, first_round(model))
 
@@ -101,10 +137,11 @@ def recover_boosted(
 def _beside_a_limit(
     sums: Sequence[LeafStatistics | None],
 ) -> list[LeafStatistics | None]:
-    """Return sums without the gradients of leaves that a limit on steps may have cut off.
+    """Mark the leaves whose step may have been truncated.
 
-    ``max_delta_step`` is not in the file. It leaves steps of one size, the largest of the model,
-    which is a number that people choose; G does not follow from such a step.
+    G does not follow from a truncated step, and the limit (``max_delta_step``) is not in the file.
+    It leaves several steps of the same size, the largest of the model, or a largest step that is a
+    number people choose (two significant digits).
     """
     steps = np.concatenate(
         [np.zeros(0), *(s.step for s in sums if s is not None and s.step is not None)]
@@ -121,12 +158,12 @@ def _beside_a_limit(
 
 
 def _share_a_factor(n: NDArray[np.int64]) -> bool:
-    """Tell whether all counts are known, and multiples of one number."""
+    """Return whether all counts are known and multiples of one number above 1."""
     return bool((n != UNKNOWN).all() and np.gcd.reduce(n) > 1)
 
 
 def first_round(model: ModelFile) -> int:
-    """Return how many trees of a training begin with the model's base score."""
+    """Return how many trees of a training start from the model's base score."""
     parallel = parameter(model.parameters, "num_parallel_tree") or 1
     outputs, trees = model.forest.objective.n_outputs, len(model.forest.trees)
     return outputs * int(min(max(parallel, 1), trees // outputs))
@@ -135,26 +172,28 @@ def first_round(model: ModelFile) -> int:
 def _start_followed(
     first: TreeExposure, margin: float, values: NDArray[np.float32], second: LeafStatistics | None
 ) -> float | None:
-    """Return the log-odds from which the first tree leads to the second, None where none does.
+    """Return the log-odds from which the first tree leads to the second, None if none does.
 
-    The first tree's counts and values give every row's prediction before the second, and so H of
-    the second root. Another H shows other rows (a sample, another client's) or a missing tree.
+    The counts and values of the first tree determine the prediction of each row before the second
+    tree, and therefore H of the second root. A different H shows that the second tree has other
+    rows (a sample, or those of another client), or that a tree is missing.
     """
     if first.base_score is None or second is None or first.rows is None:
         return None
-    found, error = float(second.h.sum()), float(second.h_error.sum())
+    second_h, error = float(second.h.sum()), float(second.h_error.sum())
     for start in (margin, float(np.log(first.base_score / (1 - first.base_score)))):
         p = sigmoid((np.float32(start) + values).astype(np.float32)).astype(np.float64)
         h = float(first.n @ (p * (1 - p)))
-        if abs(h - found) <= error + 8 * FLOAT32 * h and error <= MOST_LOOSE * h:
+        if abs(h - second_h) <= error + 8 * FLOAT32 * h and error <= MOST_LOOSE * h:
             return start
     return None
 
 
 def _agreeing(trees: list[TreeExposure], outputs: int) -> list[TreeExposure]:
-    """Drop the counts of a class whose round has trees that hold no whole counts.
+    """Drop the counts of every round in which some trees have no consistent counts.
 
-    The trees of a round, one per class, are of the same rows; with weights some of them can pass.
+    The trees of a round, one per class, have the same rows. With weighted rows, some of the trees
+    can agree with integer counts by chance.
     """
     out = list(trees)
     for k in range(0, len(trees) if outputs > 1 else 0, outputs):
@@ -166,12 +205,12 @@ def _agreeing(trees: list[TreeExposure], outputs: int) -> list[TreeExposure]:
 
 
 def _settled(trees: list[TreeExposure], followed: bool, together: int) -> list[TreeExposure]:
-    """Drop bounds that nothing vouches for, and count leaves in which they meet.
+    """Drop bounds whose assumptions are not shown, and count leaves in which both bounds agree.
 
-    Bounds hold for rows of weight 1, which a first tree of whole counts shows. They do not hold for
-    a client's first tree, which starts from another base score than the model's. After the first
-    trees of one training, which are grown `together`, upper bounds hold only if the second tree
-    followed the first.
+    Bounds are valid for rows of weight 1, which a first tree with integer counts shows. They are
+    not valid for a client's first tree, which starts from another base score than the model's.
+    After the first trees of one training, which are grown together (their number is `together`),
+    upper bounds are valid only if the second tree was shown to follow the first.
     """
     starts = [t.at for t in trees if t.base_score is not None]
     out = []
@@ -202,7 +241,10 @@ def _classified(
     margins: tuple[float, float],
     known: Known,
 ) -> TreeExposure:
-    """Return the exposure of tree t of a model on log loss or softmax."""
+    """Return the exposure of tree t of a model on log loss or softmax.
+
+    `margins` are bounds on the log-odds of a row before the tree.
+    """
     outputs, leaves = model.forest.objective.n_outputs, model.forest.trees[t].leaves
     place, starts = (t, t % outputs), t in known.starts or t < first_round(model)
     if sums is None:
@@ -223,38 +265,38 @@ def _classified(
     if model.positive_weight != 1:
         return TreeExposure.of(place, leaves, LATER)
     bounded = outputs == 1 and not _may_start(sums, scale)
-    most = most_rows(sums.h + sums.h_error, margins, known.rows) if bounded else None
-    # no equation of a lone leaf shows that eta and lambda are its own
+    upper = most_rows(sums.h + sums.h_error, margins, known.rows) if bounded else None
+    # A tree with a single leaf has no equation that confirms its eta and lambda.
     lone = len(leaves) == 1 or (sums.cut is not None and sums.cut.any())
     g = None if lone or sums.g is None else np.maximum(np.abs(sums.g) - sums.g_error, 0.0)
-    bounds = least_rows(np.maximum(sums.h - sums.h_error, 0.0), g, scale), most
+    bounds = least_rows(np.maximum(sums.h - sums.h_error, 0.0), g, scale), upper
     return TreeExposure.of(place, leaves, LATER, bounds=bounds)
 
 
 def _pure(first: FirstTree, sums: LeafStatistics) -> bool:
-    """Tell whether a leaf has all labels that G allows: a penalty would have hidden some more.
+    """Return whether a leaf has all labels that G allows, which excludes an L1 penalty.
 
-    An L1 penalty moves G towards 0, so the true N1 would lie beyond 0 or N.
+    An L1 penalty moves G towards 0, so that the true N1 would be below 0 or above N.
     """
     g = np.zeros(0) if sums.g is None else sums.g
-    known = first.n1 != UNKNOWN
+    counted = first.n1 != UNKNOWN
     none, every = (first.n1 == 0) & (g > 0), (first.n1 == first.n) & (g < 0)
-    return bool((known & (none | every)).any())
+    return bool((counted & (none | every)).any())
 
 
 def _may_start(sums: LeafStatistics, scale: float) -> bool:
-    """Tell whether some hessian of a row leaves whole rows in every leaf.
+    """Return whether some hessian of a row gives an integer number of rows in every leaf.
 
-    Then the tree may be a client's first one, grown from a base score that is not the model's: too
-    few leaves to tell which, and no bound on rows holds.
+    In this case the tree may be a client's first tree, grown from another base score than the
+    model's. It has too few leaves to determine that score, and no bound on its rows is valid.
     """
     h, error = sums.h, sums.h_error / np.maximum(sums.h, 1e-30) + 2 * FLOAT32
     least = int(np.argmin(h))
-    most = h[least] / (scale * LEAST_SHARE * (1 - LEAST_SHARE))
+    largest = h[least] / (scale * LEAST_SHARE * (1 - LEAST_SHARE))
     first = max(np.floor(4 * h[least] / scale * (1 - 1e-5)), 1)
-    if h[least] == 0 or most > MOST_TRIED:
-        return bool(h[least] > 0)  # no tree grows a leaf without rows
-    row = h[least] / np.arange(first, most + 2)
+    if h[least] == 0 or largest > MOST_TRIED:
+        return bool(h[least] > 0)  # training does not grow a leaf without rows
+    row = h[least] / np.arange(first, largest + 2)
     for j in range(len(h)):
         n = h[j] / row
         row = row[np.abs(n - np.rint(n)) <= n * (error[least] + error[j]) + 1e-9]
@@ -262,34 +304,51 @@ def _may_start(sums: LeafStatistics, scale: float) -> bool:
 
 
 def _rows_alone(sums: LeafStatistics, h: float) -> NDArray[np.int64] | None:
-    """Return rows per leaf from hessians alone, each row's being h; None where they are broken."""
+    """Return the rows per leaf if each row has hessian `h`, None if they are not integers."""
     n = np.rint(sums.h / h)
     error = sums.h_error / h + FLOAT32 * n + 1e-9
-    whole = (np.abs(sums.h / h - n) <= error).all() and np.prod(2 * error) <= LONE_CHANCE
-    return n.astype(np.int64) if whole else None
+    integral = (np.abs(sums.h / h - n) <= error).all() and np.prod(2 * error) <= LONE_CHANCE
+    return n.astype(np.int64) if integral else None
 
 
 def _first_tree(
     sums: LeafStatistics, scale: float, p: float, weight: float, starts: bool
 ) -> FirstTree | None:
-    """Return the counts of a tree grown from p, if it `starts` there, or from any base score.
+    """Return the counts of a tree that was grown from one base score, None if no counts agree.
 
-    With a weight of class 1 other than 1 no other base score is searched for.
+    Parameters
+    ----------
+    sums : LeafStatistics
+        The sums of the leaves.
+    scale : float
+        Factor of the hessians: 2 for softmax, else 1.
+    p : float
+        The model's base score, or the declared one.
+    weight : float
+        Weight of rows of class 1. If it is not 1, no other base score than `p` is tried.
+    starts : bool
+        Whether the tree is known to start from `p`. If not, or if no counts agree with `p`, any
+        other base score is searched for.
+
+    Returns
+    -------
+    first_tree : FirstTree or None
     """
     if sums.g is None:
         return None
     statistics = replace(sums, scale=scale)
-    found = counts_at(_unweighted(statistics, p, weight), p) if starts else None
-    if found is not None or weight != 1:
-        return found
-    found = find_first_tree(statistics)
-    # of p and 1 - p the hessians are the same: where labels are broken at p, rows had weights
-    mirrored = starts and found is not None and abs(found.p - (1 - p)) < NEAR < abs(p - 0.5)
-    return None if mirrored else found
+    counts = counts_at(_unweighted(statistics, p, weight), p) if starts else None
+    if counts is not None or weight != 1:
+        return counts
+    counts = find_first_tree(statistics)
+    # Hessians are the same for p and 1 - p. If the labels are integers only for 1 - p although the
+    # tree started from p, the rows had weights.
+    mirrored = starts and counts is not None and abs(counts.p - (1 - p)) < NEAR < abs(p - 0.5)
+    return None if mirrored else counts
 
 
 def _unweighted(s: LeafStatistics, p: float, weight: float) -> LeafStatistics:
-    """Return the sums of a tree grown from p as if rows of class 1 had counted 1, not `weight`."""
+    """Return the sums of a tree grown from p as if rows of class 1 had weight 1."""
     if weight == 1:
         return s
     rows = s.h / (s.scale * p * (1 - p))  # N0 + weight N1
@@ -301,20 +360,21 @@ def _unweighted(s: LeafStatistics, p: float, weight: float) -> LeafStatistics:
 
 
 def _squared_errors(model: ModelFile, sums: Sequence[LeafStatistics | None]) -> list[TreeExposure]:
-    """Return rows per leaf: every row brings a hessian of 1, in every tree.
+    """Return the rows per leaf for squared error, where each row has a hessian of 1 in every tree.
 
-    One leaf that holds no whole number shows that rows had weights; then no tree is counted.
+    One leaf whose H is not an integer shows that rows had weights. In this case no tree is counted.
     """
-    whole = model.positive_weight == 1 and all(s is None or _whole(s) for s in sums)
+    integral = model.positive_weight == 1 and all(s is None or _whole(s) for s in sums)
     out = []
     for t, (tree, s) in enumerate(zip(model.forest.trees, sums, strict=True)):
         how, n = NO_SUMS if s is None else NOT_WHOLE, None
-        if s is not None and whole:
+        if s is not None and integral:
             how, n = SQUARED, np.rint(s.h).astype(np.int64)
         out.append(TreeExposure.of((t, 0), tree.leaves, how, (n, None)))
     return out
 
 
 def _whole(sums: LeafStatistics) -> bool:
+    """Return whether all hessian sums are integers up to their errors (0.25 at most)."""
     near = np.abs(np.rint(sums.h) - sums.h) <= sums.h_error + 1e-6
     return bool(near.all() and sums.h_error.max() <= 0.25)

@@ -1,4 +1,4 @@
-"""Rows at hand, read from CSV files in the columns of a model."""
+"""Read tables of rows from CSV files and convert them to the columns and codes of a model."""
 
 import csv
 import re
@@ -26,69 +26,93 @@ from fedtrees.trees.boosted.losses import SQUARED_ERROR
 from fedtrees.trees.files.categories import BOOLEANS
 from fedtrees.trees.forest.random_forest import RandomForest
 
-MOST_TARGETS = 8000  # rows scored; matching them takes time that grows with the square
-MOST_OWN = 100_000  # rows the attacker holds; reading them takes a quarter of a gigabyte
-OWN_SHARE = 0.2  # of the rows given, what the attacker holds where nothing says otherwise
+MOST_TARGETS = 8000  # largest number of scored rows. The time of matching grows quadratically
+MOST_OWN = 100_000  # largest number of the adversary's rows. Reading them takes 250 megabytes
+OWN_SHARE = 0.2  # share of a single table that the adversary knows by default
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """What the columns of the files are."""
+    """Meaning of the columns of the files."""
 
     target: str  # label column
-    # columns of text, each by its name or, if the model does not state its categories, as
-    # ``name=first|second|third`` in the order of their codes
+    # Columns of text, each by its name. If the model file does not contain the categories, they are
+    # added in the order of their codes: ``name=first|second|third``.
     categorical: tuple[str, ...] = ()
     positive: str | None = None  # the class coded 1
-    reading: Reading = UNDECLARED  # what is declared about the files
+    reading: Reading = UNDECLARED  # declared format of the files, for example the separator
 
     def orders(self, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """Return the declared categories by column; none for a column declared by its name only.
+        """Return the declared categories by column, empty for a column declared only by name.
 
-        `names`: of the columns of a table; one of them may contain an equals sign.
+        `names` are the columns of a table. They are needed because a name may contain an equals
+        sign.
         """
         parts = ((e, "", "") if e in names else e.partition("=") for e in self.categorical)
         return {name: tuple(order.split("|")) if mark else () for name, mark, order in parts}
 
 
 def check_sizes(own: str | None, truth: str | None) -> None:
-    """Refuse files of too many rows, reading no further than that.
+    """Reject files with too many rows without reading them completely.
 
-    Raises `DataError` if there are more than `MOST_OWN` own rows, or more than `MOST_TARGETS`
-    others for certain.
+    Raises `DataError` if there are more than `MOST_OWN` rows in `own`, or if more than
+    `MOST_TARGETS` target rows certainly remain.
     """
     if own and truth:
-        held = _rows_in(own, MOST_OWN)
-        _rows_in(truth, MOST_TARGETS + held)
-    elif given := own or truth:
-        _rows_in(given, int(MOST_TARGETS / (1 - OWN_SHARE)))
+        n_own = _rows_in(own, MOST_OWN)
+        _rows_in(truth, MOST_TARGETS + n_own)
+    elif path := own or truth:
+        _rows_in(path, int(MOST_TARGETS / (1 - OWN_SHARE)))
 
 
 def _rows_in(path: str, most: int) -> int:
-    """Return the number of rows of a CSV file; what else is wrong with it is for `read_csv`."""
+    """Return the number of rows of a CSV file.
+
+    Raises `DataError` if there are more than `most`. Other faults of the file are left to
+    `read_table`.
+    """
     try:
         with open(path, encoding="utf-8", errors="replace", newline="") as file:
-            found = sum(1 for _ in islice(filter(None, csv.reader(file)), most + 2)) - 1
+            n_rows = sum(1 for _ in islice(filter(None, csv.reader(file)), most + 2)) - 1
     except (OSError, csv.Error):
         return 0
-    if found > most:
+    if n_rows > most:
         raise DataError(
             f"{path} has more than {most} rows; an attack looks for {MOST_TARGETS} rows at most, "
             f"and holds {MOST_OWN} at most: give a random part of the table as --truth, and --own"
         )
-    return max(found, 0)
+    return max(n_rows, 0)
 
 
 def read_rows(
     model: ModelFile, paths: Sequence[str], columns: Columns
 ) -> tuple[list[Dataset], list[str]]:
-    """Return a table per file, in the model's columns, and notes on the columns left out.
+    """Read one table per file, in the columns of the model.
 
-    Categories have the codes that the model states. Classes are coded over all files together,
-    because one file may lack some of them.
+    Categories get the codes that the model file contains. Classes are coded over all files
+    together, because one file may lack some of them.
 
-    Raises `DataError` if a column of the model is missing, the codes of its categories are not
-    known, or a file cannot be read as `load_csv` reads it.
+    Parameters
+    ----------
+    model : ModelFile
+        The model.
+    paths : sequence of str
+        CSV files.
+    columns : Columns
+        Meaning of their columns.
+
+    Returns
+    -------
+    tables : list of Dataset
+        One per file.
+    notes : list of str
+        Notes on columns that the model does not use.
+
+    Raises
+    ------
+    DataError
+        If a column of the model is missing, the codes of its categories are not known, a threshold
+        of the model is stored at another party, or a file cannot be read as `load_csv` reads it.
     """
     if model.hidden:
         raise DataError(
@@ -100,13 +124,13 @@ def read_rows(
     for file in files:
         for name in (columns.target, *columns.orders(file.names)):
             file.column(name)
-    wanted = _wanted(model, files[0], columns.target)
+    model_columns = _wanted(model, files[0], columns.target)
     notes = []
     for file in files:
-        given = [name for name in file.names if name != columns.target]
-        extra = [name for name in given if name not in wanted]
-        for name in wanted:
-            if name not in given:
+        feature_names = [name for name in file.names if name != columns.target]
+        extra = [name for name in feature_names if name not in model_columns]
+        for name in model_columns:
+            if name not in feature_names:
                 guess = did_you_mean(name, extra) if extra else ""
                 raise DataError(
                     f"{file.path}: no column {name!r}, which {model.path.name} was trained "
@@ -115,14 +139,14 @@ def read_rows(
         if extra:
             listed = ", ".join(extra)
             notes.append(f"{file.path}: columns the model does not know were left out: {listed}")
-    return _datasets(model, files, wanted, columns), notes
+    return _datasets(model, files, model_columns, columns), notes
 
 
 def _with_names(file: TextTable, wanted: Sequence[str]) -> TextTable:
-    """Return a table with the column names of a model that differ only in white space.
+    """Rename the columns of a table whose names differ from the model's only in white space.
 
     The header of a table is read without surrounding and doubled white space. LightGBM writes
-    underscores in place of white space.
+    underscores in place of white space. A column is renamed only if the match is unique.
     """
     names: dict[str, str] = {}
     for spelled in (plain_name, _underscored):
@@ -130,35 +154,39 @@ def _with_names(file: TextTable, wanted: Sequence[str]) -> TextTable:
         lacking = [n for n in wanted if n not in (*file.names, *names.values())]
         for name in lacking:
             same = [n for n in free if spelled(n) == spelled(name)]
-            others = [n for n in lacking if spelled(n) == spelled(name)]
-            if len(same) == len(others) == 1:
+            alike_names = [n for n in lacking if spelled(n) == spelled(name)]
+            if len(same) == len(alike_names) == 1:
                 names[same[0]] = name
     return file.renamed(names) if names else file
 
 
 def _underscored(name: str) -> str:
+    """Return a name with each run of white space or underscores replaced by one underscore."""
     return re.sub(r"[\s_]+", "_", name).strip("_")
 
 
 def _wanted(model: ModelFile, file: TextTable, target: str) -> tuple[str, ...]:
-    """Return the model's columns by name; where it names none, those of the first file."""
+    """Return the names of the model's columns, or of the first file's if the model has none."""
     if model.feature_names:
         return model.feature_names
-    given = tuple(name for name in file.names if name != target)
-    # a forest's file does not say how many columns it was trained on, only which it tests
+    feature_names = tuple(name for name in file.names if name != target)
+    # The file of a forest contains the columns that its trees test, not all training columns.
     least = isinstance(model.forest, RandomForest)
-    if len(given) < len(model.categorical) or (len(given) > len(model.categorical) and not least):
+    if len(feature_names) < len(model.categorical) or (
+        len(feature_names) > len(model.categorical) and not least
+    ):
         raise DataError(
-            f"{file.path} has {len(given)} feature columns, the model has "
+            f"{file.path} has {len(feature_names)} feature columns, the model has "
             f"{len(model.categorical)} without names; give the columns it was trained on, in "
             "its order"
         )
-    return given
+    return feature_names
 
 
 def _datasets(
     model: ModelFile, files: Sequence[TextTable], wanted: Sequence[str], columns: Columns
 ) -> list[Dataset]:
+    """Convert the files to datasets with a common schema."""
     y, classes = _target(model, files, columns)
     features: list[Feature] = []
     values: list[NDArray[np.float64]] = []
@@ -176,27 +204,27 @@ def _datasets(
                 _check_codes(model, name, values[-1])
     schema = Schema(tuple(features), columns.target, classes)
     places = [f"line {line} of {file.path}" for file in files for line in file.lines]
-    whole = prepare("rows", schema, np.column_stack(values), y, place=places.__getitem__)
+    joint = prepare("rows", schema, np.column_stack(values), y, place=places.__getitem__)
     parts = np.split(np.arange(len(y)), np.cumsum([len(file) for file in files])[:-1])
     return [
-        Dataset(file.path.stem, schema, whole.table.take(part))
+        Dataset(file.path.stem, schema, joint.table.take(part))
         for file, part in zip(files, parts, strict=True)
     ]
 
 
 def _numbers(file: TextTable, name: str) -> NDArray[np.float64]:
-    """Return one column as numbers, float64, shape (n,); booleans are 0 and 1, as in XGBoost."""
+    """Return one column as numbers, float64, shape (n,). Booleans are 0 and 1, as in XGBoost."""
     cells = [cell.casefold() for cell in file.column(name)]
-    known = {cell for cell in set(cells) if not missing(cell)}
-    if known and known <= BOOLEANS.keys():
+    present = {cell for cell in set(cells) if not missing(cell)}
+    if present and present <= BOOLEANS.keys():
         return np.array([BOOLEANS.get(cell, np.nan) for cell in cells])
     return numeric(file, name)
 
 
 def _order(model: ModelFile, k: int, name: str, declared: tuple[str, ...]) -> Sequence[Any]:
-    """Return the categories of a column in the order of their codes: the model's, or declared.
+    """Return the categories of a column in the order of their codes, from the model or declared.
 
-    Raises `DataError` if there are none, or they differ.
+    Raises `DataError` if neither exists, or if they differ.
     """
     order = model.categories.get(k, declared)
     if not order:
@@ -218,13 +246,13 @@ def _order(model: ModelFile, k: int, name: str, declared: tuple[str, ...]) -> Se
 def _codes(
     model: ModelFile, table: TextTable, name: str, order: Sequence[Any]
 ) -> NDArray[np.float64]:
-    """Return the codes of one column, float64, shape (n,); NaN where the cell is empty.
+    """Return the codes of one column, float64, shape (n,), NaN if the cell is empty.
 
-    Raises `DataError` if a cell is none of the categories.
+    Raises `DataError` if a cell contains none of the categories.
     """
     cells: Sequence[Any] = table.column(name)
     code: dict[Any, float] = {category: float(c) for c, category in enumerate(order)}
-    if isinstance(order[0], str):  # other spellings of a category have its code
+    if isinstance(order[0], str):  # other spellings of a category get the same code
         code = {**codes_of_cells(Counter(filter(None, cells)), order), **code}
     else:
         cells = [None if np.isnan(value) else value for value in _numbers(table, name)]
@@ -240,9 +268,10 @@ def _codes(
 
 
 def _check_codes(model: ModelFile, name: str, values: NDArray[np.float64]) -> None:
-    """Refuse numbers of which it is not clear whether they are codes of categories.
+    """Reject numbers of which it is unclear whether they are codes of categories.
 
-    A data frame codes its numbers by their ranks. Only for 0, 1, ..., K - 1 are these the numbers.
+    A data frame codes its numbers by their ranks. The ranks equal the numbers only for 0, 1, ..., K
+    - 1.
     """
     different = np.unique(values[~np.isnan(values)])
     if not np.array_equal(different, np.arange(len(different))):
@@ -257,7 +286,7 @@ def _check_codes(model: ModelFile, name: str, values: NDArray[np.float64]) -> No
 def _target(
     model: ModelFile, files: Sequence[TextTable], columns: Columns
 ) -> tuple[NDArray[Any], tuple[str, ...]]:
-    """Return the labels of all files, and the names of the classes (none for numbers)."""
+    """Return the labels of all files, and the names of the classes (empty for a numeric target)."""
     forest, task = model.forest, "binary"
     if isinstance(forest, Forest) and forest.objective.name == SQUARED_ERROR.name:
         task = "number"
@@ -268,7 +297,7 @@ def _target(
 
 
 def _together(files: Sequence[TextTable], name: str) -> TextTable:
-    """Return one column of all files, as one table of that column."""
+    """Return one column of all files as a single table."""
     text = cells_as_text(cell for file in files for cell in file.column(name))
     lines = [line for file in files for line in file.lines]
     return TextTable(Path(" and ".join(str(file.path) for file in files)), (name,), (text,), lines)

@@ -1,4 +1,4 @@
-"""Write a model without what prediction does not need, and compare its predictions."""
+"""Write a copy of a model without the statistics, and verify that its predictions are the same."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -20,15 +20,15 @@ from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.files.xgboost import learner_of, model_of, model_text
 from fedtrees.trees.forest.random_forest import RandomForest
 
-MOST_POINTS = 50_000  # rows the predictions are compared on
-MOST_CELLS = 10**10  # rows times columns of the model, through which XGBoost goes for each row
-LEAST = np.finfo(np.float32).min  # XGBoost refuses rows that hold an infinity
+MOST_POINTS = 50_000  # largest number of rows on which predictions are compared
+MOST_CELLS = 10**10  # limit on rows times columns, because XGBoost visits each column of a row
+LEAST = np.finfo(np.float32).min  # XGBoost rejects rows that contain an infinity
 
 # The value of a column on one side of a split, and the codes that are still allowed there.
 Side = tuple[np.float32, NDArray[np.bool_] | None]
-MOST_VALUES = 10**7  # of points held at once
+MOST_VALUES = 10**7  # largest number of values of a batch of rows in memory
 
-#: What a scrubbed model can no longer do, for people.
+#: Functions that a scrubbed model no longer supports, for messages.
 LOST = (
     "feature importances by gain and cover, SHAP values that follow the tree's own cover "
     "(tree_path_dependent), pruning or refreshing the model, and attributes but best_iteration"
@@ -37,30 +37,44 @@ LOST = (
 
 @dataclass(frozen=True)
 class Scrubbed:
-    """What scrubbing did: splits, leaf values and base score are the model's, bit for bit."""
+    """Result of scrubbing. Splits, leaf values and base score of the copy are bit-identical."""
 
     path: Path
     points: int  # rows on which XGBoost's margins by both files agree bit for bit
-    leaves_reached: float  # share of all leaves that some of them reach
+    leaves_reached: float  # share of all leaves that some of these rows reach
     not_compared: str = ""  # why XGBoost could not compare the files, as a sentence
 
     @property
     def same(self) -> bool | None:
-        """True: XGBoost predicts the same by both files; None: it could not compare them."""
+        """True if XGBoost predicts the same with both files, None if it could not compare them."""
         return None if self.not_compared else True
 
 
 def scrub(model: ModelFile, out: Path, rows: NDArray[np.float32] | None = None) -> Scrubbed:
-    """Write an XGBoost model anew with its statistics set to zero, and compare the predictions.
+    """Write a copy of an XGBoost model with statistics of zero, and compare the predictions.
 
-    `out`: A new ``.json`` file.
-    `rows`: float32 array, shape (n, d), optional. Rows to compare on, beside a point for every
-    leaf.
+    Parameters
+    ----------
+    model : ModelFile
+        The model.
+    out : Path
+        A new ``.json`` file.
+    rows : float32 array, shape (n, d), optional
+        Rows on which predictions are compared, in addition to a point for every leaf.
 
-    Raises `UsageError` if the model is not XGBoost's, or `out` is no new .json file.
-    Raises `DataError` if a part of the model cannot be copied, or a prediction changed. Then no
-    file is written.
-    Raises `StoreError` if the file cannot be written.
+    Returns
+    -------
+    result : Scrubbed
+
+    Raises
+    ------
+    UsageError
+        If the model is not XGBoost's or cannot be scrubbed, or if `out` does not end in ``.json``
+        or is the model's file.
+    DataError
+        If a part of the model cannot be copied, or a prediction changed. No file is written then.
+    StoreError
+        If the file cannot be written.
     """
     if model.library != "xgboost" or not isinstance(model.forest, Forest):
         raise UsageError(
@@ -92,7 +106,7 @@ def scrub(model: ModelFile, out: Path, rows: NDArray[np.float32] | None = None) 
 
 
 def _check_whole(model: ModelFile) -> None:
-    """Refuse the part of one party, which predicts nothing without the other parties.
+    """Reject the part of one party, which predicts nothing without the other parties.
 
     Raises `UsageError`.
     """
@@ -106,7 +120,10 @@ def _check_whole(model: ModelFile) -> None:
 def _compare(
     model: ModelFile, copy: Path, rows: NDArray[np.float32] | None
 ) -> tuple[int, float, str]:
-    """Return the rows compared, the share of leaves they reach, and why none could be."""
+    """Return the number of compared rows, the share of leaves they reach, and why none could be.
+
+    Raises `DataError` if the copy differs from the model.
+    """
     if not _same_trees(model.forest, read_model(copy).forest):
         raise DataError(f"the copy of {model.path} has other trees; none was written")
     points, share = _rows_to_compare(model, rows)
@@ -136,16 +153,16 @@ def _rows_to_compare(model: ModelFile, rows: NDArray[np.float32] | None) -> tupl
     while some := list(islice(points, max(MOST_VALUES // len(used), 1))):
         batch = np.array(some, dtype=np.float32)
         pairs = zip(forest.trees, forest.apply(batch).T, strict=True)
-        seen |= np.concatenate([seen[:0], *(np.isin(t.leaves, found) for t, found in pairs)])
-        given = ~np.isnan(batch)
-        ends = np.concatenate([[0], np.cumsum(given.sum(axis=1))])
-        columns = used[np.nonzero(given)[1]]
-        parts.append(csr_matrix((batch[given], columns, ends), (len(batch), width)))
+        seen |= np.concatenate([seen[:0], *(np.isin(t.leaves, reached) for t, reached in pairs)])
+        present = ~np.isnan(batch)
+        ends = np.concatenate([[0], np.cumsum(present.sum(axis=1))])
+        columns = used[np.nonzero(present)[1]]
+        parts.append(csr_matrix((batch[present], columns, ends), (len(batch), width)))
     return vstack(parts, format="csr"), float(seen.mean())
 
 
 def _same_trees(a: Forest, b: Forest | RandomForest) -> bool:
-    """Tell whether splits and leaf values agree bit for bit: then so does every prediction."""
+    """Return whether splits and leaf values agree bit for bit, so that all predictions agree."""
     if not isinstance(b, Forest) or len(a) != len(b):
         return False
     parts = ("feature", "threshold", "left", "right", "default_left", "value", "categories")
@@ -159,14 +176,14 @@ def _same_trees(a: Forest, b: Forest | RandomForest) -> bool:
 def covering_points(forest: Forest, width: int) -> Iterator[NDArray[np.float32]]:
     """Return a point for each leaf of each tree, float32, shape (width,).
 
-    A point lacks the columns its leaf does not ask for. It misses its leaf where no float32 meets
-    all conditions.
+    The columns that the path to the leaf does not test are missing values (NaN). A point does not
+    reach its leaf if no float32 value satisfies all conditions of the path.
     """
     return chain.from_iterable(_points(tree, width) for tree in forest.trees)
 
 
 def compact(forest: Forest) -> tuple[Forest, NDArray[np.intp]]:
-    """Return the forest over the columns it splits on (and column 0), and those columns."""
+    """Return the forest on the columns of its splits and column 0, and these columns."""
     named = np.concatenate([[0], *(tree.feature for tree in forest.trees)])
     used = np.unique(np.maximum(named, 0)).astype(np.intp)
 
@@ -178,7 +195,7 @@ def compact(forest: Forest) -> tuple[Forest, NDArray[np.intp]]:
 
 
 def _points(tree: Tree, width: int) -> Iterator[NDArray[np.float32]]:
-    """Walk a tree depth first."""
+    """Walk a tree depth first and yield a point for each leaf."""
     todo: list[tuple[int, dict[int, Side]]] = [(0, {})]
     while todo:
         node, sides = todo.pop()
@@ -195,6 +212,10 @@ def _points(tree: Tree, width: int) -> Iterator[NDArray[np.float32]]:
 
 
 def _by_threshold(tree: Tree, node: int, before: Side) -> tuple[Side, Side]:
+    """Return the value of the column on both sides of a split by a threshold.
+
+    The current value is used on the side where it satisfies the condition.
+    """
     value, cut = before[0], tree.threshold[node]
     left = value if value < cut else np.nextafter(cut, LEAST)
     right = value if value >= cut else cut
@@ -202,11 +223,12 @@ def _by_threshold(tree: Tree, node: int, before: Side) -> tuple[Side, Side]:
 
 
 def _by_category(tree: Tree, node: int, before: Side) -> tuple[Side, Side]:
+    """Return a code of the column and the allowed codes on both sides of a split by categories."""
     goes_right, out = tree.categories[node], []
     allowed = np.ones(len(goes_right), dtype=bool) if before[1] is None else before[1]
     for side in (~goes_right, goes_right):
         left = allowed & side
-        # a code that no node names goes left everywhere
+        # XGBoost sends a code that no node contains to the left in every split.
         code = int(np.argmax(left)) if left.any() else len(goes_right)
         out.append((np.float32(code), left))
     return out[0], out[1]

@@ -1,4 +1,4 @@
-"""Rows and labels per leaf of models whose files count them: LightGBM's and random forests."""
+"""Read rows and labels per leaf from files that contain counts: LightGBM's and random forests."""
 
 from collections.abc import Iterator
 
@@ -12,9 +12,9 @@ from fedtrees.audit.first_trees import FirstTree, LeafStatistics, counts_at
 from fedtrees.audit.model import ModelFile, parameter
 from fedtrees.trees.boosted.losses import LOGISTIC
 
-# LightGBM's ways to train on several machines, none of which sees all rows of a leaf.
+# LightGBM's distributed learners in which no machine has all rows of a leaf.
 DISTRIBUTED = ("data", "voting")
-# Of gains, which the file rounds to six digits, relative to the terms that they are made of.
+# Largest error of gains, relative to their terms. The file rounds gains to six digits.
 GAINS_AGREE = 1e-5
 ESTIMATED = "leaf_count, which training on several machines estimates from leaf_weight"
 COUNTED = "the file counts them"
@@ -26,16 +26,18 @@ CONTRADICTED = "leaf_count does not add up to internal_count: one was changed, o
 
 
 def recover_forest(model: ModelFile) -> list[TreeExposure]:
-    """Return the exposure of every tree of a random forest that keeps its counts."""
+    """Return the exposure of every tree of a random forest whose file contains counts."""
     out = []
-    for t, (tree, known) in enumerate(zip(model.forest.trees, model.statistics, strict=True)):
-        place, drawn = (t, 0), None if known.drawn is None else known.drawn[tree.leaves]
-        if known.rows is None and drawn is not None:
+    for t, (tree, statistics) in enumerate(zip(model.forest.trees, model.statistics, strict=True)):
+        place, drawn = (t, 0), None if statistics.drawn is None else statistics.drawn[tree.leaves]
+        if statistics.rows is None and drawn is not None:
             out.append(TreeExposure.of(place, tree.leaves, DRAWN, *_of_draws(drawn)))
             continue
-        counts = tuple(x if x is None else x[tree.leaves] for x in (known.rows, known.positives))
+        counts = tuple(
+            x if x is None else x[tree.leaves] for x in (statistics.rows, statistics.positives)
+        )
         how = COUNTED if drawn is None else ONCE
-        if known.rows is None:
+        if statistics.rows is None:
             how = "leaves hold shares of classes without counts"
             how = how if model.released is None else "counts are noisy"
         out.append(TreeExposure.of(place, tree.leaves, how, counts))
@@ -45,30 +47,39 @@ def recover_forest(model: ModelFile) -> list[TreeExposure]:
 def _of_draws(
     drawn: NDArray[np.int64],
 ) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64] | None], tuple[NDArray[np.int64], ...]]:
-    """Return what follows of leaves from their draws of each class, shape (J, K).
+    """Return the counts and the bounds that follow from the draws of each class, shape (J, K).
 
-    One row at least of each class that was drawn, and no more rows than draws: counts and bounds,
-    as `TreeExposure.of` takes them.
+    A leaf has at least one row of each class that was drawn, and at most as many rows as draws. The
+    result has the form of the last arguments of `TreeExposure.of`.
     """
-    least, most = (drawn > 0).sum(axis=1), drawn.sum(axis=1)
-    n = np.where(least == most, most, UNKNOWN)
-    n_pos = np.where(least == most, drawn[:, 1], UNKNOWN) if drawn.shape[1] == 2 else None
-    return (n, n_pos), (least, most)
+    least, draws = (drawn > 0).sum(axis=1), drawn.sum(axis=1)
+    n = np.where(least == draws, draws, UNKNOWN)
+    n_pos = np.where(least == draws, drawn[:, 1], UNKNOWN) if drawn.shape[1] == 2 else None
+    return (n, n_pos), (least, draws)
 
 
 def samples_rows(model: ModelFile) -> bool:
-    """Tell whether LightGBM grew trees on samples of the rows, as far as the file says."""
-    said = model.parameters
+    """Return whether LightGBM may have grown trees on samples of the rows.
+
+    The result is also True if the file does not contain the parameters that exclude sampling.
+    """
+    parameters = model.parameters
     shares = ("bagging_fraction", "pos_bagging_fraction", "neg_bagging_fraction")
-    bags = parameter(said, "bagging_freq") != 0 and any(parameter(said, s) != 1 for s in shares)
-    return bags or said.get("boosting") != "gbdt" or said.get("data_sample_strategy") != "bagging"
+    bags = parameter(parameters, "bagging_freq") != 0 and any(
+        parameter(parameters, s) != 1 for s in shares
+    )
+    return (
+        bags
+        or parameters.get("boosting") != "gbdt"
+        or parameters.get("data_sample_strategy") != "bagging"
+    )
 
 
 def recover_lightgbm(model: ModelFile) -> list[TreeExposure]:
     """Return the exposure of every tree of a LightGBM model.
 
-    Where ``leaf_count`` is in doubt, only a first tree is counted whose ``leaf_weight`` and
-    ``leaf_value`` give the same rows.
+    If ``leaf_count`` may be an estimate or was changed, only a first tree is counted whose
+    ``leaf_weight`` and ``leaf_value`` give the same rows.
     """
     outputs, doubt = model.forest.objective.n_outputs, None
     if model.parameters.get("tree_learner", "serial") in DISTRIBUTED:
@@ -76,24 +87,24 @@ def recover_lightgbm(model: ModelFile) -> list[TreeExposure]:
     elif not model.consistent:
         doubt = CONTRADICTED
     out = []
-    for t, (tree, known) in enumerate(zip(model.forest.trees, model.statistics, strict=True)):
+    for t, (tree, statistics) in enumerate(zip(model.forest.trees, model.statistics, strict=True)):
         how, n, n_pos, start = doubt or "leaf_count", None, None, None
-        if known.rows is None:
+        if statistics.rows is None:
             how = "the file holds no leaf_count"
-        elif t == 0 and (first := _first_tree(model, known.rows[tree.leaves])) is not None:
+        elif t == 0 and (first := _first_tree(model, statistics.rows[tree.leaves])) is not None:
             how = "leaf_count; labels from leaf_weight and leaf_value"
-            n, n_pos, start = known.rows[tree.leaves], first.n1, first.p
+            n, n_pos, start = statistics.rows[tree.leaves], first.n1, first.p
         elif not doubt:
-            n = known.rows[tree.leaves]
+            n = statistics.rows[tree.leaves]
         place = t, t % outputs
         out.append(TreeExposure.of(place, tree.leaves, how, (n, n_pos), None, start))
     return out
 
 
 def _first_tree(model: ModelFile, n: NDArray[np.int64]) -> FirstTree | None:
-    """Return the counts of the first tree on log loss, if its sums give these rows.
+    """Return the counts of the first tree on log loss, None unless its sums give the rows `n`.
 
-    An L1 penalty moves G, and labels with it; then there are none.
+    An L1 penalty moves G, so that labels cannot be computed and the result is None.
     """
     tree, h, eta = model.forest.trees[0], model.statistics[0].cover, model.learning_rate
     unmoved = parameter({"lambda_l1": "0", **model.parameters}, "lambda_l1") == 0
@@ -101,29 +112,32 @@ def _first_tree(model: ModelFile, n: NDArray[np.int64]) -> FirstTree | None:
     if not usable or h is None or not eta or model.reg_lambda is None or not n.any():
         return None
     leaf_h, value = h[tree.leaves], tree.value[tree.leaves].astype(np.float64)
-    found = []
+    fitting = []
     for start, p in _starts(leaf_h, int(n.sum())):
         g = -(value - start) / eta * (leaf_h + model.reg_lambda)
         if not np.isfinite(g).all():
             continue
         error = np.abs(g) * 4 * FLOAT32 + (leaf_h + model.reg_lambda) / eta * FLOAT32
+        # The recomputed rows must equal `leaf_count`. Otherwise a statistic was changed.
         fit = counts_at(LeafStatistics(g, leaf_h, error, 4 * FLOAT32 * leaf_h), p)
         if fit is not None and np.array_equal(fit.n, n) and _gains_agree(model, g, leaf_h):
-            found.append(fit)
-    same = found and all(np.array_equal(found[0].n1, fit.n1) for fit in found)
-    return found[0] if same else None
+            fitting.append(fit)
+    same = fitting and all(np.array_equal(fitting[0].n1, fit.n1) for fit in fitting)
+    return fitting[0] if same else None
 
 
 def _gains_agree(model: ModelFile, g: NDArray[np.float64], h: NDArray[np.float64]) -> bool:
-    """Tell whether the first tree's gains are those of the sums of its leaves, where it has gains.
+    """Return whether the gains of the first tree follow from the sums of its leaves.
 
-    `refit` on other labels moves leaf values a part of the way and leaves gains as they were.
+    The result is True if the tree has no gains. LightGBM's `refit` on other labels changes leaf
+    values partially and leaves the gains unchanged.
     """
     tree, lam = model.forest.trees[0], model.reg_lambda
     assert lam is not None
     if tree.gain is None or not tree.gain.any():
         return True
     below = leaves_below(tree)
+    # The gain of a split is the sum of G^2 / (H + lambda) of its children minus that of the node.
     part = (below @ g) ** 2 / np.maximum(below @ h + lam, 1e-30)
     (inner,) = np.nonzero(tree.feature >= 0)
     parts = np.stack([part[tree.left[inner]], part[tree.right[inner]], part[inner]])
@@ -135,11 +149,12 @@ def _gains_agree(model: ModelFile, g: NDArray[np.float64], h: NDArray[np.float64
 def _starts(h: NDArray[np.float64], rows: int) -> Iterator[tuple[float, float]]:
     """Yield the log-odds that LightGBM may have added to the first leaves, and p before the tree.
 
-    It starts from the label mean, or from 0 without ``boost_from_average``.
+    LightGBM starts from the label mean, or from 0 without ``boost_from_average``.
     """
+    # All rows have the hessian p (1 - p), whose solutions are 1/2 - spread and 1/2 + spread.
     spread = np.sqrt(max(0.25 - h.sum() / rows, 0.0))
     for near in (0.5 - spread, 0.5 + spread):
-        p = float(np.rint(rows * near) / rows)  # the mean of whole labels
+        p = float(np.rint(rows * near) / rows)  # a label mean is an integer divided by the rows
         if 0 < p < 1:
             yield float(np.log(p / (1 - p))), p
     yield 0.0, 0.5

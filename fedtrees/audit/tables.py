@@ -1,4 +1,4 @@
-"""The tables of an audit as text: for the terminal and for the report."""
+"""The tables of an audit as text, for the terminal and for the report."""
 
 import math
 from collections.abc import Iterator
@@ -16,12 +16,15 @@ from fedtrees.report.style import number
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.forest.random_forest import ClassTree
 
-SHOWN = 12  # lines of the long tables
+SHOWN = 12  # number of lines of the long tables
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A table as text. `numeric` columns are aligned to the right, `prose` ones need room."""
+    """A table as text.
+
+    `numeric` columns are aligned to the right, and `prose` columns need the most width.
+    """
 
     title: str
     columns: tuple[str, ...]
@@ -32,14 +35,14 @@ class Shown:
 
 
 def headline(audit: Audit) -> str:
-    """Return what the file is, in one line."""
+    """Return one line with the name, the format and the size of the model."""
     model = audit.model
     trees, columns = len(audit.trees), len(model.categorical)
     return f"{model.path.name}: {model.format}, {many(trees, 'tree')}, {many(columns, 'column')}"
 
 
 def settings_text(audit: Audit) -> str:
-    """Return eta and lambda and how they are known, in words."""
+    """Return eta, lambda and their source, in words."""
     s = audit.settings
     if s is None:
         return "do not follow from the file"
@@ -55,7 +58,7 @@ def settings_text(audit: Audit) -> str:
 
 
 def fields_table(audit: Audit) -> Shown:
-    """Return which statistics the file carries."""
+    """Return the table of the statistics in the file."""
     lines = []
     for f in audit.fields:
         state = f"masked (all {f.value:g})" if f.value is not None else f.state
@@ -66,7 +69,7 @@ def fields_table(audit: Audit) -> Shown:
 
 
 def trees_table(audit: Audit, most: int = SHOWN) -> Shown:
-    """Return the exposure of the trees of which something is certain, then of the first others."""
+    """Return the table of the trees, those with certain counts first, at most `most` of them."""
     columns = ("tree", "source", "base score", "leaves", "rows known", "labels known", "small",
                "one label", "smallest leaf", "how")  # fmt: skip
     order = sorted(audit.trees, key=lambda t: (not t.counted.any(), t.at))
@@ -97,7 +100,7 @@ def _rows_text(t: TreeExposure, j: int, rows: int | None) -> str:
 
 
 def leaves_table(audit: Audit, most: int = SHOWN) -> Shown:
-    """Return the leaves of fewest rows, with the conditions that lead to them."""
+    """Return the table of the leaves with the fewest rows and the conditions that lead to them."""
     columns = ("tree", "leaf", "rows", "positive", "who")
     lines = tuple(_leaf_line(audit, t, j) for t, j in exposed_leaves(audit, most))
     numeric = frozenset({0, 1, 2, 3})
@@ -112,7 +115,7 @@ def _leaf_line(audit: Audit, t: TreeExposure, j: int) -> tuple[str, ...]:
 
 
 def attack_table(a: AttackResult) -> Shown:
-    """Return the scores of an attack beside the blind baseline."""
+    """Return the table of the scores of an attack next to the blind baseline."""
     lines = []
     for s in a.scores:
         gain = "–" if s.advantage is None else number(s.advantage, 3, signed=True)
@@ -130,15 +133,29 @@ def attack_table(a: AttackResult) -> Shown:
 
 
 def conditions(model: ModelFile, at: int, leaf: int) -> str:
-    """Return the conditions of a leaf in words: ``Glucose ≥ 166, 23 ≤ Age < 29``.
+    """Return the conditions of a leaf in words, for example ``Glucose ≥ 166, 23 ≤ Age < 29``.
 
-    `at`: place of its tree in the forest.
+    Parameters
+    ----------
+    model : ModelFile
+        The model.
+    at : int
+        Position of the tree in the forest.
+    leaf : int
+        Node number of the leaf.
+
+    Returns
+    -------
+    text : str
+        ``every row`` if the tree has no split.
     """
     tree = model.forest.trees[at]
     low: dict[int, float] = {}
     high: dict[int, float] = {}
     sets: list[str] = []
     hidden = model.hidden[at] if model.hidden else np.zeros(len(tree), dtype=bool)
+    # Thresholds of one column are combined to one interval, sets of categories are listed one by
+    # one.
     for node, left in path_of(tree, leaf):
         f, cut = int(tree.feature[node]), float(tree.threshold[node])
         if hidden[node]:
@@ -163,16 +180,17 @@ def conditions(model: ModelFile, at: int, leaf: int) -> str:
 
 
 def category_of(model: ModelFile, feature: int, code: int) -> str:
-    """Return the name of a category, its code if the file does not state one."""
+    """Return the name of a category, or its code if the file does not contain the name."""
     names = model.categories.get(feature, ())
     text = str(names[code]) if code < len(names) else str(code)
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def path_of(tree: Tree | ClassTree, leaf: int) -> Iterator[tuple[int, bool]]:
-    """Yield the nodes from a leaf up to the root and whether the way goes left there."""
+    """Yield the nodes from a leaf up to the root, with whether the path goes left there."""
     inner = np.flatnonzero(tree.feature >= 0)
     sides = ((tree.left, True), (tree.right, False))
+    # A tree stores the children of a node, and the path upwards needs the parents.
     parent = {int(side[k]): (int(k), left) for side, left in sides for k in inner}
     node = leaf
     while node in parent:
@@ -181,15 +199,15 @@ def path_of(tree: Tree | ClassTree, leaf: int) -> Iterator[tuple[int, bool]]:
 
 
 def exposed_leaves(audit: Audit, most: int) -> list[tuple[TreeExposure, int]]:
-    """Return the leaves of fewest rows as (tree, place); certain and pure ones first."""
-    found = [(t, j) for t in audit.trees for j in _smallest(t, most)]
-    found.sort(
+    """Return the leaves with the fewest rows as (tree, position), certain and pure ones first."""
+    leaves = [(t, j) for t in audit.trees for j in _smallest(t, most)]
+    leaves.sort(
         key=lambda x: (x[0].at_most[x[1]], x[0].n[x[1]] == UNKNOWN, not x[0].one_label[x[1]])
     )
-    return found[:most]
+    return leaves[:most]
 
 
 def _smallest(t: TreeExposure, most: int) -> list[int]:
-    """Return the places of the leaves of fewest rows."""
+    """Return the positions of the leaves with the smallest upper bounds, at most `most` of them."""
     bounded = np.flatnonzero(t.at_most != UNKNOWN)
     return list(bounded[np.argsort(t.at_most[bounded], kind="stable")][:most].tolist())

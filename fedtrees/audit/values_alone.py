@@ -1,4 +1,8 @@
-"""First trees of a model that carries leaf values alone, and what their counts rest on."""
+"""Count the rows of first trees in a model without statistics, and list the required conditions.
+
+The algorithm is in `fedtrees.audit.leaf_values`. This module decides which table sizes, eta and
+lambda are tried, and when a solution is unique enough to be reported.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,15 +31,15 @@ from fedtrees.audit.recover import start_of
 from fedtrees.audit.sources import MOST_CLIENTS
 from fedtrees.trees.boosted.forest import Forest
 
-#: What leaf values cannot show, whatever else is known.
+#: Condition of all counts from leaf values, which neither the file nor the auditor can confirm.
 AS_TRAINED = (
     "no L1 penalty (alpha) and no limit on steps (max_delta_step) moved the leaf values, and they "
     "were not rounded"
 )
-IF = "no L1 penalty and no sampling of rows"  # the same in a table's width
+IF = "no L1 penalty and no sampling of rows"  # the same condition, short enough for a table
 FACTOR = "leaf values tell counts only up to a factor, unless lambda is known and above 0"
 
-# Leaf values from a simple p lie on a coarse lattice, which other eta, lambda and sizes fit.
+# Leaf values from a simple p are on a coarse lattice, which also fits other eta, lambda and sizes.
 FIXED = (
     "Somebody may have chosen the base score: leaf values then tell counts only together with "
     "--rows, --learning-rate and --reg-lambda."
@@ -44,11 +48,11 @@ FIXED = (
 
 @dataclass(frozen=True, eq=False)
 class Told:
-    """What leaf values alone tell; the names are those of `Audit`."""
+    """Counts from leaf values. The fields have the same meaning as in `Audit`."""
 
     trees: Sequence[TreeExposure]
     settings: Settings | None
-    rows: Rows | None = None  # where they are counted
+    rows: Rows | None = None  # None if nothing is counted
     assumes: tuple[str, ...] = ()
     hint: str = ""
 
@@ -56,10 +60,27 @@ class Told:
 def told_by_values(
     model: ModelFile, trees: Sequence[TreeExposure], settings: Settings | None, known: Known
 ) -> Told:
-    """Return what follows of the first trees of a model on the log loss of two classes.
+    """Count the rows of the first trees of a model on the log loss of two classes.
 
-    From a base score that is a label mean, counts follow if the table's size is known, or if lambda
-    is and one size alone explains every leaf. From another, size, eta and lambda must be known.
+    If the base score is a label mean, counts require the size of the table, or a lambda above 0 for
+    which exactly one size explains every leaf. With any other base score, they require the size,
+    eta and lambda.
+
+    Parameters
+    ----------
+    model : ModelFile
+        The model.
+    trees : sequence of TreeExposure
+        Exposure of its trees without the counts of this function.
+    settings : Settings or None
+        Eta and lambda, if they are known.
+    known : Known
+        Background knowledge of the auditor.
+
+    Returns
+    -------
+    result : Told
+        Without counts if the conditions are not met. `hint` then describes the missing input.
     """
     nothing = Told(trees, settings)
     if not is_logistic(model) or model.positive_weight != 1:
@@ -70,16 +91,21 @@ def told_by_values(
         return replace(nothing, hint=FIXED)
     if not sizes:
         return replace(nothing, hint=_no_such_mean(known.rows, share))
-    if known.rows is None and not known.reg_lambda:  # 0 leaves the factor open, too
+    # With lambda 0, too, all counts can be multiplied by any factor.
+    if known.rows is None and not known.reg_lambda:
         first = replace(trees[0], how=FACTOR)
         hint = _if_lambda_was(model.forest, sizes, mean, known)
         return replace(nothing, trees=[first, *trees[1:]], hint=hint)
-    found = _explained(model.forest, sizes, mean, known)
-    return nothing if found is None else _counted(model.forest, nothing, found, mean, known)
+    explanation = _explained(model.forest, sizes, mean, known)
+    return (
+        nothing
+        if explanation is None
+        else _counted(model.forest, nothing, explanation, mean, known)
+    )
 
 
 def _tables(share: Fraction | None, rows: int | None) -> tuple[list[int], Fraction | None]:
-    """Return the sizes there may be, and the share of positives if the base score must be it."""
+    """Return the possible table sizes, and the share of positives if the base score must be it."""
     if share is None or not may_be_mean(share):
         return [rows] if rows and rows <= MOST_ROWS else [], None
     sizes = list(range(share.denominator, MOST_ROWS + 1, share.denominator))
@@ -89,29 +115,31 @@ def _tables(share: Fraction | None, rows: int | None) -> tuple[list[int], Fracti
 def _explained(
     forest: Forest, sizes: Sequence[int], mean: Fraction | None, known: Known
 ) -> Explanation | None:
-    """Return the one explanation of the first tree's leaf values; None if there are others."""
-    given = known.learning_rate, known.reg_lambda
-    rates = LEARNING_RATES if given[0] is None else (given[0],)
-    choices = tuple(product(rates, REG_LAMBDAS if given[1] is None else (given[1],)))
-    # of a known size nothing is left to chance but eta and lambda
+    """Return the explanation of the first tree's leaf values, None unless it is unique."""
+    declared = known.learning_rate, known.reg_lambda
+    rates = LEARNING_RATES if declared[0] is None else (declared[0],)
+    choices = tuple(product(rates, REG_LAMBDAS if declared[1] is None else (declared[1],)))
+    # If the size, eta and lambda are all declared, there is a single candidate, and no search that
+    # could succeed by chance.
     chance = np.inf if known.rows and len(choices) == 1 else CHANCE
     tree = forest.trees[0]
     values = tree.value[tree.leaves]
     ph = row_gradient(forest)
-    found = next(explanations(values, ph, sizes, choices, mean, chance), None)
-    if found is None:
+    explanation = next(explanations(values, ph, sizes, choices, mean, chance), None)
+    if explanation is None:
         return None
-    # a choice that chance would make explain large tables may be the true one all the same
-    near = [size for size in sizes if size <= 2 * found.rows]
-    others = explanations(values, ph, near, choices, mean, np.inf)
+    # `chance` excludes some choices for large tables, although they may be the true ones. Up to
+    # twice the size, every choice is therefore checked.
+    near = [size for size in sizes if size <= 2 * explanation.rows]
+    at_near_sizes = explanations(values, ph, near, choices, mean, np.inf)
     larger = explanations(values, ph, sizes, choices, mean, chance)
-    return found if {*islice(others, 2), *islice(larger, 2)} == {found} else None
+    return explanation if {*islice(at_near_sizes, 2), *islice(larger, 2)} == {explanation} else None
 
 
 def _counted(
     forest: Forest, nothing: Told, found: Explanation, mean: Fraction | None, known: Known
 ) -> Told:
-    """Return what the explanation counts, of the first tree and of every other client's."""
+    """Return the counts of the first tree and of the first tree of every other client."""
     eta, reg_lambda, rows = found.learning_rate, found.reg_lambda, found.rows
     tree, ph = forest.trees[0], row_gradient(forest)
     pairs = pairs_of(tree.value[tree.leaves], ph, (eta, reg_lambda), rows)
@@ -136,6 +164,7 @@ def _counted(
 
 
 def _assumes(found: Explanation, mean: Fraction | None, known: Known) -> tuple[str, ...]:
+    """Return the conditions under which the counts are correct, as sentences."""
     every = "no row was left out of the first tree by sampling (subsample), and every row weighed 1"
     if known.rows:
         every = (
@@ -153,8 +182,9 @@ def _assumes(found: Explanation, mean: Fraction | None, known: Known) -> tuple[s
 
 
 def _no_such_mean(rows: int | None, share: Fraction | None) -> str:
+    """Return why the base score does not fit the declared size, or an empty string."""
     if rows is None or share is None or rows % share.denominator == 0:
-        return ""  # a table too large to be searched
+        return ""  # the table is too large to be searched
     return (
         f"The base score is that of a multiple of {share.denominator} rows, and {rows} were "
         "declared: the first tree was grown on others, or on some of them."
@@ -164,17 +194,17 @@ def _no_such_mean(rows: int | None, share: Fraction | None) -> str:
 def _if_lambda_was(
     forest: Forest, sizes: Sequence[int], mean: Fraction | None, known: Known
 ) -> str:
-    """Say what the table would be with some usual lambda, XGBoost's default first."""
+    """Return a sentence on the table size under a usual lambda, XGBoost's default first."""
     if known.reg_lambda == 0:
         return "With lambda 0 all counts times one factor give the same leaf values; give --rows."
     for reg_lambda in REG_LAMBDAS:
-        found = _explained(forest, sizes, mean, replace(known, reg_lambda=reg_lambda))
-        if reg_lambda > 0 and found is not None:
+        fit = _explained(forest, sizes, mean, replace(known, reg_lambda=reg_lambda))
+        if reg_lambda > 0 and fit is not None:
             default = ", XGBoost's default" if reg_lambda == REG_LAMBDAS[0] else ""
             return (
                 "Leaf values alone do not tell lambda: all counts and lambda times one factor give "
                 f"the same values. If lambda was {reg_lambda:g}{default}, eta "
-                f"{found.learning_rate:g} and a table of {found.rows} rows explain every leaf of "
+                f"{fit.learning_rate:g} and a table of {fit.rows} rows explain every leaf of "
                 f"the first tree: --reg-lambda {reg_lambda:g} has its leaves counted."
             )
     return ""
@@ -183,13 +213,15 @@ def _if_lambda_was(
 def _other_clients(
     forest: Forest, trees: Sequence[TreeExposure], settings: Settings
 ) -> Sequence[TreeExposure]:
-    """Return the trees with counts of those after the first that are a client's first."""
+    """Add counts to the trees after the first one that are the first trees of other clients."""
     first = trees[0]
     if first.base_score is None or first.rows is None:
         return trees
     out = [first]
     eta, reg_lambda = settings.learning_rate, settings.reg_lambda
     how = f"the value of the leaf, if eta {eta:g}, lambda {reg_lambda:g}, {IF}"
+    # In bagging, the first trees of all clients come first. The search ends at the first tree that
+    # does not start from a label mean.
     for tree, exposure in zip(forest.trees[1:MOST_CLIENTS], trees[1:], strict=False):
         start = first_tree_of_values(tree, eta, reg_lambda, first.base_score)
         if start is None:
@@ -200,7 +232,7 @@ def _other_clients(
 
 
 def row_gradient(forest: Forest) -> tuple[float, float]:
-    """Return gradient (of label 0) and hessian of every row before the first tree."""
+    """Return the gradient of a row with label 0 and the hessian of a row before the first tree."""
     start = forest.base_margin[:, None]
     g, h = forest.objective.gradients(start, np.zeros(1))[0, 0]
     return float(g), float(h)

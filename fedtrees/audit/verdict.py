@@ -1,4 +1,4 @@
-"""The findings in plain words, and the same as plain JSON types."""
+"""Findings of an audit as sentences (`verdict`, `advice`) and as plain JSON types (`to_json`)."""
 
 from __future__ import annotations
 
@@ -27,19 +27,25 @@ SETTINGS = {
 
 
 class Finding(str):
-    """A finding in words. `short`: How it begins, for one screen."""
+    """A finding as a sentence.
+
+    Attributes
+    ----------
+    short : str
+        The beginning of the text, for a screen with little room.
+    """
 
     short: str
 
     def __new__(cls, short: str, more: str = "") -> Finding:
-        """Make it of what it begins with, and what else there is to say."""
-        made = super().__new__(cls, f"{short} {more}".strip())
-        made.short = short
-        return made
+        """Create a finding from its beginning and its continuation."""
+        finding = super().__new__(cls, f"{short} {more}".strip())
+        finding.short = short
+        return finding
 
 
 def verdict(audit: Audit) -> list[Finding]:
-    """Return what an engineer of the data's owner should know, most important first."""
+    """Return the findings for the owner of the training data, the most important one first."""
     s = audit.summary
     lines: list[str] = [_counts_line(audit)]
     if audit.model.released is not None:
@@ -52,6 +58,7 @@ def verdict(audit: Audit) -> list[Finding]:
     lines += _conditions_lines(audit)
     lines += _small_leaves(audit)
     sure = " under these conditions" if audit.assumes else ""
+    # The sentence about persons of the table requires a tree that saw the complete table.
     if s.rows_in_pure:
         lines.append(
             f"{many(s.pure, 'leaf is', 'leaves are')} pure{sure}, all rows in them of one label: "
@@ -93,7 +100,7 @@ def verdict(audit: Audit) -> list[Finding]:
 
 
 def _conditions_lines(audit: Audit) -> list[Finding]:
-    """Return on which conditions the counts rest, and how other training rows would look."""
+    """Return the conditions of the counts, and other training rows with the same file."""
     if not audit.assumes:
         return []
     if not {ONCE, SAMPLED} & {*audit.assumes}:
@@ -108,6 +115,7 @@ def _conditions_lines(audit: Audit) -> list[Finding]:
             "as halves do in trees of two or three leaves.",
         )
     ]
+    # A common factor of all counts is a warning sign, because a weight multiplies every sum.
     counts = np.concatenate([t.n[t.counted] for t in audit.trees])
     factor = int(np.gcd.reduce(counts)) if len(counts) else 1
     if factor > 1:
@@ -136,10 +144,10 @@ def _conditions_lines(audit: Audit) -> list[Finding]:
 
 
 def _small_leaves(audit: Audit) -> list[Finding]:
-    """Return how many leaves contain one row or few rows, of the table or of what a tree saw."""
+    """Return how many leaves contain one row or few rows, of the table or of the tree's rows."""
     s = audit.summary
     sure = "under these conditions" if audit.assumes else "for certain"
-    # the conditions include that no row was left out
+    # The condition `ONCE` includes that no row was left out, so that a tree saw the complete table.
     of_table = bool(audit.assumes) and SAMPLED not in audit.assumes
     isolated, lines = s.single if of_table else s.isolated, []
     if isolated:
@@ -169,9 +177,10 @@ def _small_leaves(audit: Audit) -> list[Finding]:
 
 
 def _counts_line(audit: Audit) -> str:
+    """Return the sentence on the leaves whose rows are counted, and on the size of the table."""
     s, rows = audit.summary, audit.rows
-    known = [t for t in audit.trees if t.counted.any()]
-    if not known:
+    counted = [t for t in audit.trees if t.counted.any()]
+    if not counted:
         text = "No leaf's number of rows follows for certain from this file."
         if rows.share is not None:
             text += (
@@ -180,8 +189,8 @@ def _counts_line(audit: Audit) -> str:
             )
         return f"{text} {audit.hint}".strip()
     where = (
-        "of the first tree" if len(known) == 1 and known[0].at == 0
-        else f"of {len(known)} of {len(audit.trees)} trees"
+        "of the first tree" if len(counted) == 1 and counted[0].at == 0
+        else f"of {len(counted)} of {len(audit.trees)} trees"
     )  # fmt: skip
     labels = "" if not s.exact else (
         ", with the number of positives in each" if s.exact == s.counted
@@ -199,7 +208,7 @@ def _counts_line(audit: Audit) -> str:
 
 
 def _opening(audit: Audit) -> str:
-    """Return how the first sentence begins: with the condition of its counts, if they have one."""
+    """Return the beginning of the first sentence, which states the condition of its counts."""
     if not audit.assumes:
         return "The file tells"
     first = audit.assumes[0]
@@ -209,21 +218,21 @@ def _opening(audit: Audit) -> str:
 
 
 def _of_samples(audit: Audit) -> bool:
-    """Return whether some counted tree saw other rows than the table, as far as the file shows."""
+    """Return whether some counted tree may have other rows than the training table."""
     if audit.assumes:
         return SAMPLED in audit.assumes
     return any(t.counted.any() and not t.whole for t in audit.trees)
 
 
 def _noise_line(model: ModelFile) -> str:
-    """Return what the counts of a forest of random tests are worth, in one sentence."""
-    mechanism, told = model.parameters.get("mechanism"), model.parameters.get("epsilon")
-    if mechanism is None or told is None:
+    """Return a sentence on the privacy claim for the counts of a random decision forest."""
+    mechanism, stated_epsilon = model.parameters.get("mechanism"), model.parameters.get("epsilon")
+    if mechanism is None or stated_epsilon is None:
         return (
             "Its tests are drawn without data and its counts are released with noise, if any: the "
             "file does not say which, and so no claim is known."
         )
-    epsilon = float(told)
+    epsilon = float(stated_epsilon)
     if not math.isfinite(epsilon):
         return "Its counts are released without noise: it claims nothing."
     claim = f"It claims {epsilon:g}-differential privacy for one row added or removed ({mechanism})"
@@ -231,25 +240,26 @@ def _noise_line(model: ModelFile) -> str:
         return f"{claim}, void: who tries seeds against its tests draws the noise again."
     if mechanism != "published":
         return f"{claim}: counts are noisy, and none of them is certain."
+    # The published mechanism truncates the noise of each tree towards 0, which costs ln 2 per tree.
     spent = epsilon + len(model.statistics) * math.log(2)
     return f"{claim}; noise that is cut off toward 0 as here spends {spent:.3g}."
 
 
 def advice(audit: Audit, scrubbed: bool = False) -> list[Finding]:
-    """Return what to do about it, after a scrubbed copy was written or before."""
+    """Return recommendations, before or after a scrubbed copy was written (`scrubbed`)."""
     out = []
-    carried = [f.name for f in audit.fields if f.state == "present" and not f.needed]
+    present = [f.name for f in audit.fields if f.state == "present" and not f.needed]
     named = audit.model.categories
-    if carried and scrubbed:
+    if present and scrubbed:
         copy = "Share the scrubbed copy, not this file"
         out.append(
             Finding(f"{copy}, if no category in it describes a person." if named else f"{copy}.")
         )
-    elif carried and audit.model.library == "xgboost" and not audit.model.dropout:
-        copy = f"Prediction needs none of {', '.join(carried)}: share a copy written by --scrub."
+    elif present and audit.model.library == "xgboost" and not audit.model.dropout:
+        copy = f"Prediction needs none of {', '.join(present)}: share a copy written by --scrub."
         out.append(Finding(copy, f"It predicts the same; it loses {LOST}."))
-    elif carried:
-        out.append(Finding(f"Prediction needs none of {', '.join(carried)}."))
+    elif present:
+        out.append(Finding(f"Prediction needs none of {', '.join(present)}."))
     if any(t.counted.any() for t in audit.trees) and audit.model.library == "xgboost":
         share = audit.rows.share
         fixed = "a fixed base_score (0.5) instead of the label mean, "
@@ -266,7 +276,19 @@ def advice(audit: Audit, scrubbed: bool = False) -> list[Finding]:
 
 
 def leftovers(before: Audit, after: Audit, done: Scrubbed) -> list[str]:
-    """Return sentences on what scrubbing changed, and what leaf values alone still reveal."""
+    """Return sentences on the effect of scrubbing and on the information that remains.
+
+    Parameters
+    ----------
+    before, after : Audit
+        Audits of the model and of its scrubbed copy.
+    done : Scrubbed
+        Result of `fedtrees.audit.scrub.scrub`.
+
+    Returns
+    -------
+    lines : list of str
+    """
     compared = (
         f"Predictions are unchanged, bit for bit, on {done.points} points that reach "
         f"{100 * done.leaves_reached:.0f}% of all leaves."
@@ -307,7 +329,7 @@ def _conditions(audit: Audit) -> str:
 
 
 def to_json(audit: Audit, attacked: AttackResult | None = None) -> dict[str, Any]:
-    """Return the findings as plain JSON types; a count that is not certain is null."""
+    """Return the findings as plain JSON types. A count that is not certain is null."""
     model, settings, rows = audit.model, audit.settings, audit.rows
     return {
         "model": {
@@ -321,7 +343,7 @@ def to_json(audit: Audit, attacked: AttackResult | None = None) -> dict[str, Any
             "positives": rows.n_pos,
             "rows_how": rows.how,
             "label_share": None if rows.share is None else str(rows.share),
-            **{said: settings and getattr(settings, name) for said, name in SETTINGS.items()},
+            **{key: settings and getattr(settings, name) for key, name in SETTINGS.items()},
             "sources": {name: getattr(audit.sources, name) for name in ("kind", "clients", "how")},
         },
         "fields": [vars(f) for f in audit.fields],
@@ -336,13 +358,16 @@ def to_json(audit: Audit, attacked: AttackResult | None = None) -> dict[str, Any
 
 
 def _tree_json(model: ModelFile, t: TreeExposure) -> dict[str, Any]:
+    """Return the exposure of one tree and its leaves as plain JSON types."""
     counts = {"n": t.n, "n_pos": t.n_pos, "at_least": t.at_least, "at_most": t.at_most}
-    known = {name: [None if n == UNKNOWN else n for n in c.tolist()] for name, c in counts.items()}
+    counts_or_null = {
+        name: [None if n == UNKNOWN else n for n in c.tolist()] for name, c in counts.items()
+    }
     numbers = [model.number_of(t.at, leaf) for leaf in t.leaf.tolist()]
-    columns = {"id": numbers, "exact": t.exact.tolist(), **known}
+    columns = {"id": numbers, "exact": t.exact.tolist(), **counts_or_null}
     leaves = [dict(zip(columns, leaf, strict=True)) for leaf in zip(*columns.values(), strict=True)]
-    said = ("index", "output", "source", "base_score", "how", "whole")
-    return {name: getattr(t, name) for name in said} | {"leaves": leaves}
+    attributes = ("index", "output", "source", "base_score", "how", "whole")
+    return {name: getattr(t, name) for name in attributes} | {"leaves": leaves}
 
 
 def _attack_json(a: AttackResult) -> dict[str, Any]:

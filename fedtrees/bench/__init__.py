@@ -1,7 +1,11 @@
-"""Train once, attack many: cells, suites, the runner and the store of results.
+"""Run benchmarks: train federations, attack what each party received, and store the results.
 
-It may import all but `report`, `estimators`, `audit` and `cli`. ``fedtrees.bench(...)`` runs one
-and returns what it found: see `fedtrees.api.bench`.
+A suite (`suite`) is a grid of settings. It is expanded into cells (`cells`): trainings, attacks,
+blind guesses and references. The runner (`runner`) computes the cells, several processes at a time
+(`engine`), and the store (`store`) saves their rows. One training is shared by all attacks on it.
+
+``fedtrees.bench(...)`` runs a benchmark and returns its results, see `fedtrees.api.bench`. This
+package may import all packages except `report`, `estimators`, `audit` and `cli`.
 """
 
 import inspect
@@ -12,10 +16,11 @@ from typing import Any
 
 
 class _Called(ModuleType):
-    """A package that is called like the command of its name."""
+    """A package that can be called like the command of the same name."""
 
     def __call__(self, **options: Any) -> Any:
-        # By name: what puts bench and report together stands above both.
+        # ^Imported by name at the time of the call, because `fedtrees.api` is in a higher layer
+        # that imports both `bench` and `report`.
         call = import_module("fedtrees.api").bench
         return call(**options)
 
@@ -25,7 +30,7 @@ class _Called(ModuleType):
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]
-        """What `help` prints: how the package is called, before what is in it."""
+        """Text that `help` prints: documentation of the call, then of the package."""
         parameters = ",\n    ".join(map(str, self.__signature__.parameters.values()))
         call = inspect.getdoc(import_module("fedtrees.api").bench)
         return f"fedtrees.bench(\n    {parameters},\n)\n\n{call}\n\n{vars(self)['__doc__']}"

@@ -1,4 +1,7 @@
-"""A finished training kept on disk until every attack on it is done."""
+"""Store a finished training on disk until every attack on it is done.
+
+An interrupted run can then be resumed without repeating the training.
+"""
 
 import contextlib
 from pathlib import Path
@@ -19,31 +22,54 @@ from fedtrees.protocols.training import Training
 
 
 def paths(folder: Path, key: str) -> tuple[Path, Path]:
-    """Return where transcript and model of a train cell are kept."""
+    """Return the files in which the transcript and the model of a training are stored."""
     return folder / f"{key}.transcript.npz", folder / f"{key}.model"
 
 
 def save(training: Training, folder: Path, key: str) -> None:
-    """Keep a training whose model can be told; a disk too full only costs a later rerun time.
+    """Store a training, if its model can be restored from a message.
 
-    A model that nobody holds whole is trained again: its parties are gone with their process. So is
-    one with sealed replies, for no file says what is inside, and one in which somebody cheats.
+    Trainings of three kinds are not stored, and are repeated when a run is resumed: trainings
+    without a released model, because its parts exist only in the parties of the process, trainings
+    with sealed replies, because the file would not contain their contents, and trainings with a
+    cheating party. If the disk is full, nothing is stored.
+
+    Parameters
+    ----------
+    training : Training
+        The finished training.
+    folder : Path
+        Folder of the stored trainings.
+    key : str
+        Key of the training cell.
     """
     if not training.protocol.released or training.transcript.inside or training.behaviours:
         return
     transcript, model = paths(folder, key)
-    told = encode(as_message(training.model))
+    encoded_model = encode(as_message(training.model))
     with contextlib.suppress(DataError, StoreError):
-        write_whole(model, told)
+        write_whole(model, encoded_model)
         training.transcript.save(transcript, compress=False)
 
 
 def load(cell: TrainCell, federation: Federation, folder: Path, key: str) -> Training | None:
-    """Return a kept training, None if it is missing or cut off."""
-    where, model_path = paths(folder, key)
+    """Return a stored training, None if it is missing or incomplete.
+
+    Parameters
+    ----------
+    cell : TrainCell
+        The training.
+    federation : Federation
+        Its data, which are not stored with the training.
+    folder : Path
+        Folder of the stored trainings.
+    key : str
+        Key of the training cell.
+    """
+    transcript_path, model_path = paths(folder, key)
     try:
-        transcript, told = Transcript.load(where), decode(model_path.read_bytes())
-        model = told.model()  # type: ignore[attr-defined]
+        transcript, message = Transcript.load(transcript_path), decode(model_path.read_bytes())
+        model = message.model()  # type: ignore[attr-defined]
     except (OSError, DataError):
         return None
     protocol = register.make("protocol", cell.protocol)
@@ -65,12 +91,12 @@ def load(cell: TrainCell, federation: Federation, folder: Path, key: str) -> Tra
         federation.schema,
         rows_of(federation.local_data),
         context,
-        {name: held.columns for name, held in federation.local_data.items()},
+        {name: part.columns for name, part in federation.local_data.items()},
         noise_from=NOISE,
     )
 
 
 def drop(folder: Path, key: str) -> None:
-    """Remove what was kept of a training."""
+    """Delete a stored training."""
     for path in paths(folder, key):
         path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """What is run where only a part of a suite is named: the rest is chosen so that it is really tried.
 
 What the suite has comes first; where nothing there goes with what was named, what is registered and
-fits (`fedtrees.protocols.fit`). What goes with nothing is refused, before anything runs.
+fits (`fedtrees.protocols.compatibility`). What goes with nothing is refused, before anything runs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,18 +13,18 @@ from fedtrees.bench.cells import Setting
 from fedtrees.bench.evaluate import make_defense, parts_of, seen
 from fedtrees.bench.extras import check_extras, install_text, missing_extras, missing_modules
 from fedtrees.bench.federation import Federation, federation_of, load_dataset
-from fedtrees.bench.limits import TimeLimit, limited_if_possible
 from fedtrees.bench.suite import ALL, AXES, DataRef, Grid, Suite, fits, roles_of, with_budgets
 from fedtrees.core.attack import contenders
 from fedtrees.core.counts import listed
 from fedtrees.core.errors import FedtreesError, UsageError
+from fedtrees.core.limits import TimeLimit, limited_if_possible
 from fedtrees.core.reasons import FITS, Reason, Unfit
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec
 from fedtrees.core.threat import Threat
 from fedtrees.data.partition import BY_CLIENT, OF_COLUMNS, PARTITIONS
 from fedtrees.protocols.base import Protocol
-from fedtrees.protocols.fit import Data, fit
+from fedtrees.protocols.compatibility import Data, fit
 from fedtrees.protocols.training import Training, train
 
 MOST_PROTOCOLS = 2  # chosen for one thing that is named

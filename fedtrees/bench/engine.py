@@ -17,8 +17,8 @@ from functools import cache
 from itertools import chain
 from typing import Any, Protocol
 
-from fedtrees.bench.limits import TimeLimit, check_thread
 from fedtrees.bench.runner import Job, Runner
+from fedtrees.core.limits import TimeLimit, check_thread
 from fedtrees.core.reasons import Reason
 from fedtrees.isolation.shield import close_memory, closed_memory
 

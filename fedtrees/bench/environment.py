@@ -1,4 +1,4 @@
-"""What a run ran on, for `environment.json` and `fedtrees doctor`."""
+"""Describe the software and the machine of a run, for `environment.json` and `fedtrees doctor`."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ OPTIONAL = ("torch", "dp-accounting")
 
 
 def library_versions() -> dict[str, str | None]:
-    """Return the installed version of every library used, None where it is missing."""
+    """Return the installed version of every library that is used, None if it is missing."""
     return {name: installed(name) for name in (*LIBRARIES, *OPTIONAL)}
 
 
@@ -29,7 +29,11 @@ def installed(name: str) -> str | None:
 
 
 def environment() -> dict[str, Any]:
-    """Return versions and the size of the machine; no names, no paths, no variables."""
+    """Return versions and the size of the machine.
+
+    The result contains no names, no paths and no environment variables, so that it can be
+    published.
+    """
     return {
         "fedtrees": __version__,
         "python": platform.python_version(),

@@ -1,4 +1,4 @@
-"""How long a run takes and how much memory it needs, from measured costs of its kinds of cells."""
+"""Estimate the duration and the memory of a run, from measured costs of each kind of cell."""
 
 import math
 from collections.abc import Iterator
@@ -19,14 +19,24 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.threat import Threat
 from fedtrees.guessing.wanted import wanted
-from fedtrees.protocols.fit import Data, fit
+from fedtrees.protocols.compatibility import Data, fit
 
 
 @dataclass(frozen=True)
 class Law:
-    """CPU seconds as a power law around breast cancer's 303 victims' rows of 30 columns, 10 trees.
+    """CPU seconds as a power law of the size of the table and the number of trees.
 
-    `cells`: Exponent of guessed rows times columns. `trees`: Exponent of trees.
+    The reference point is the breast cancer table with 303 victims' rows of 30 columns, and 10
+    trees.
+
+    Attributes
+    ----------
+    seconds : float
+        CPU seconds at the reference point.
+    cells : float
+        Exponent of the number of guessed rows times columns.
+    trees : float
+        Exponent of the number of trees.
     """
 
     seconds: float
@@ -34,12 +44,13 @@ class Law:
     trees: float = 0.0
 
     def of(self, cells: float, trees: float = 10) -> float:
-        """Return CPU seconds."""
+        """Return CPU seconds for a number of guessed values and of trees."""
         return self.seconds * (cells / (303 * 30)) ** self.cells * (trees / 10) ** self.trees
 
 
-# Measured on that table and on 100,000 rows of 54 columns (of which 4,000 are guessed), one thread;
-# what is not here costs as much as what is like it.
+# Measured on that table and on 100,000 rows of 54 columns (of which 4,000 are guessed), with one
+# thread. An attack that is not listed costs as much as `OTHER_ATTACK` if it has parameters. Without
+# parameters it is counted as skipped, because few of the many registered attacks apply.
 ATTACKS = {
     "timberstrike": Law(0.55, 0.85, 0.7),
     "joint": Law(0.35, 0.65, 0.5),
@@ -50,34 +61,56 @@ ATTACKS = {
 OTHER_ATTACK = Law(0.3, 0.7, 0.5)
 SCORING = Law(0.1, 0.75)
 BLIND_WITH_ROWS, BLIND_WITHOUT = Law(2.0, 0.57), Law(0.3, 0.5)
-# Per cell whatever it does: a process, messages, a file. An attack that does not apply is not run.
+# Constant seconds per cell for a process, messages and a file. An attack that does not apply is not
+# run.
 PER_ATTACK, PER_SKIP = 0.15, 0.02
-# Seconds to load, to train and to measure a model, per million values of the table.
+# Seconds to load a table, and to train and evaluate a model, each with a summand per million values
+# of the table.
 START, PER_MILLION, TRAINING, TRAINING_PER_MILLION = 3.0, 1.0, 0.15, 0.04
-# MiB: one process that hands out work; every worker with its attacks; and copies of the table. Of
-# runs of 1,000 to 1,000,000 rows, see tests/bench/test_estimate.py.
+# MiB: the main process, each worker with its attacks, and the number of copies of the table per
+# worker. Measured in runs of 1,000 to 1,000,000 rows, see tests/bench/test_estimate.py.
 OURSELVES, WORKER, COPIES = 100.0, 330.0, 17.0
-#: Measured laws of training hold for these; others encrypt, mask or sample, and take longer.
+#: Protocols for which the cost of training was measured. Further protocols encrypt, mask or sample,
+# and take longer.
 CHEAP = {"fedtree-hist", "nvflare-hist"}
 SLOW_DEFENSES = {"paillier", "masking"}
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run is expected to take."""
+    """Expected cost of a run.
 
-    cpu_seconds: float  # of all processes together
-    wall_seconds: float  # with so many processes, each on a core of its own
-    mebibytes: float  # of all processes together at their peak
-    # protocols and defenses that no cost was measured of: they may take longer
+    Attributes
+    ----------
+    cpu_seconds : float
+        CPU seconds of all processes together.
+    wall_seconds : float
+        Seconds until the end, if each process has a core for itself.
+    mebibytes : float
+        Peak memory of all processes together, in MiB.
+    unmeasured : tuple of str
+        Protocols and defenses whose cost was not measured. They may take longer.
+    """
+
+    cpu_seconds: float
+    wall_seconds: float
+    mebibytes: float
     unmeasured: tuple[str, ...] = ()
 
 
 def estimate(plan: Plan, cells: list[Cell], workers: int, data_dir: str | None) -> Estimate:
-    """Return what the cells of a plan are expected to take, to a factor of about two.
+    """Estimate the cost of the cells of a plan, with an error of about a factor of two.
 
-    `cells`: Those that are still to be computed.
-    `workers`: Processes.
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    cells : list of Cell
+        The cells that are still to be computed.
+    workers : int
+        Number of processes.
+    data_dir : str or None
+        Folder of the downloaded tables.
     """
     sizes = {s: _size(federation_of(s, data_dir)) for s in plan.settings}
     seconds = sum(_seconds(cell, *sizes[cell.setting]) for cell in cells)
@@ -93,26 +126,27 @@ def estimate(plan: Plan, cells: list[Cell], workers: int, data_dir: str | None) 
 
 
 def memory(values: float, processes: int) -> float:
-    """Return the MiB that processes need together for a table of so many values, at their peak."""
+    """Return the peak memory of all processes in MiB for a table with so many values."""
     return OURSELVES + (WORKER + COPIES * 4 * values / 2**20) * processes
 
 
 def _size(federation: Federation) -> tuple[int, float, int]:
-    """Return rows, the mean of what a holder has of them, and columns."""
-    held = [len(h) for h in federation.local_data.values()]
+    """Return the number of rows, the mean number of rows per party, and the number of columns."""
+    party_sizes = [len(h) for h in federation.local_data.values()]
     return (
         rows_of(federation.local_data),
-        sum(held) / len(held),
+        sum(party_sizes) / len(party_sizes),
         len(federation.schema.features) + 1,
     )
 
 
 def _seconds(cell: Cell, rows: int, held: float, columns: int) -> float:
+    """Estimate the CPU seconds of one cell."""
     millions = rows * columns / 1e6
     if isinstance(cell, BlindCell):
-        own = _own(cell.threat, cell)
-        law = BLIND_WITH_ROWS if own else BLIND_WITHOUT
-        return law.of(wanted(round(rows - own * held)) * columns)
+        n_colluding = _own(cell.threat, cell)
+        law = BLIND_WITH_ROWS if n_colluding else BLIND_WITHOUT
+        return law.of(wanted(round(rows - n_colluding * held)) * columns)
     if isinstance(cell, ReferenceCell):
         return TRAINING + TRAINING_PER_MILLION * millions * _trees(cell.protocol)
     if isinstance(cell, TrainCell):
@@ -125,33 +159,36 @@ def _seconds(cell: Cell, rows: int, held: float, columns: int) -> float:
     fits = fit(attack=cell.attack, data=Data(rows=rows)).ok
     if not fits or (law is None and not cell.attack.params):
         return PER_SKIP
-    own, trees = _own(cell.threat, cell), _trees(cell.train.protocol)
-    guessed, law = wanted(round(rows - own * held)) * columns, law or OTHER_ATTACK
-    if not own:  # rows of one's own are what grows with the table
+    n_colluding, trees = _own(cell.threat, cell), _trees(cell.train.protocol)
+    guessed, law = wanted(round(rows - n_colluding * held)) * columns, law or OTHER_ATTACK
+    # The part of the cost that grows with the table is due to local rows of the adversary.
+    if not n_colluding:
         law = replace(law, cells=law.cells / 2)
     return PER_ATTACK + law.of(guessed, trees) + SCORING.of(guessed)
 
 
 def _own(threat: str, cell: Cell) -> int:
-    """Return how many of those who hold rows collude."""
+    """Return the number of colluding parties that have data."""
     roles = dict(cell.setting.roles)
     principals = Threat.parse(threat, roles).principals(roles)
     return len(set(principals) & set(cell.setting.holders))
 
 
 def _trees(protocol: Spec) -> float:
-    made = register.make("protocol", protocol)
-    return float(made.parameters.get("trees", 10))
+    """Return the number of trees of a protocol, 10 if it has no such parameter."""
+    instance = register.make("protocol", protocol)
+    return float(instance.parameters.get("trees", 10))
 
 
 def _unmeasured(cell: Cell) -> Iterator[str]:
+    """Yield the names of protocols and defenses whose cost was not measured."""
     if isinstance(cell, TrainCell):
         yield from {cell.protocol.name} - CHEAP
         yield from {part.name for part in cell.defense.parts} & SLOW_DEFENSES
 
 
 def in_words(found: Estimate, workers: int) -> str:
-    """Return the estimate as one line."""
+    """Write the estimate in one line."""
     many = "1 process" if workers == 1 else f"{workers} processes"
     text = (
         f"about {_duration(found.wall_seconds)} with {many} on idle cores "
@@ -163,15 +200,18 @@ def in_words(found: Estimate, workers: int) -> str:
 
 
 def _duration(seconds: float) -> str:
+    """Write a duration in seconds, minutes or hours."""
     if seconds < 90:
         return f"{_rounded(seconds)} s"
     return f"{_rounded(seconds / 60)} min" if seconds < 5400 else f"{_rounded(seconds / 3600)} h"
 
 
 def _memory(mebibytes: float) -> str:
+    """Write an amount of memory in MiB or GiB."""
     return f"{_rounded(mebibytes)} MiB" if mebibytes < 2048 else f"{_rounded(mebibytes / 1024)} GiB"
 
 
 def _rounded(value: float) -> str:
+    """Round a number to two significant digits."""
     digits = 1 - math.floor(math.log10(max(value, 1)))
     return f"{round(value, max(digits, 0) if value < 10 else digits):g}"

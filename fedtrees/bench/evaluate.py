@@ -39,7 +39,7 @@ from fedtrees.metrics.advantage import advantage
 from fedtrees.metrics.metric import Case, Metric, Score, all_metrics, metrics_of
 from fedtrees.metrics.utility import scores_of
 from fedtrees.protocols.base import Protocol
-from fedtrees.protocols.fit import Data, before, fit, fits
+from fedtrees.protocols.compatibility import Data, before, fit, fits
 from fedtrees.protocols.training import Training, train
 from fedtrees.protocols.views import view_of
 

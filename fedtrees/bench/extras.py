@@ -1,4 +1,4 @@
-"""Check that the extras are installed that a protocol and its defenses need."""
+"""Check that the optional packages which a protocol and its defenses need are installed."""
 
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -10,16 +10,16 @@ from fedtrees.core.specs import Composed, Spec
 
 
 def check_extras(protocol: Spec | None, defense: Composed) -> None:
-    """Raise `UsageError` if an extra is missing that a protocol or its defense needs.
+    """Raise `UsageError` if an optional package is missing that a protocol or its defense needs.
 
-    The message names the protocol or defense, the module and the command that installs the extra.
+    The message names the protocol or defense, the module and the command that installs it.
 
     Parameters
     ----------
     protocol : Spec or None
-        None to check a defense only.
+        The protocol. None to check a defense only.
     defense : Composed
-        ``Composed()`` for no defense.
+        The defense, ``Composed()`` for none.
     """
     needs = {} if protocol is None else {protocol.name: missing_extras(protocol, Composed())}
     needs |= {spec.name: missing_modules(_needs("defense", spec)) for spec in defense.parts}
@@ -29,7 +29,7 @@ def check_extras(protocol: Spec | None, defense: Composed) -> None:
 
 
 def missing_extras(protocol: Spec, defense: Composed) -> list[str]:
-    """Return the modules of extras that a protocol and a defense need and that are missing."""
+    """Return the missing optional modules that a protocol and a defense need."""
     parts = [module for spec in defense.parts for module in _needs("defense", spec)]
     return missing_modules([*_needs("protocol", protocol), *parts])
 
@@ -40,7 +40,7 @@ def missing_modules(modules: Sequence[str]) -> list[str]:
 
 
 def install_text(missing: Mapping[str, Sequence[str]]) -> str:
-    """Return a sentence on missing modules, and the commands that install their extras.
+    """Write a sentence about missing modules, with the commands that install them.
 
     Parameters
     ----------
@@ -54,5 +54,5 @@ def install_text(missing: Mapping[str, Sequence[str]]) -> str:
 
 
 def _needs(kind: str, spec: Spec) -> tuple[str, ...]:
-    """Return the modules of extras that a registered protocol or defense declares."""
+    """Return the modules of optional packages that a registered protocol or defense declares."""
     return tuple(getattr(register.get(kind, spec.name), "needs", ()))

@@ -1,7 +1,7 @@
-"""What a bench can be told: on the command line, from Python and beside a suite file, one object.
+"""Define the options of a benchmark: for the command line, for Python, and next to a suite file.
 
-The fields are the options, their help and their flags; `fedtrees.cli.options` makes the command's
-parameters of them.
+The fields of `BenchOptions` are the options, with help and flags. `fedtrees.cli.options` derives
+the parameters of the command from them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fedtrees.bench.suite import Suite
     from fedtrees.data.csv_file import Reading
 
-#: Options that name keys of a grid, and the keys.
+#: Options that replace a key of a grid, with the name of the key.
 GRID = {
     "protocol": "protocols",
     "defense": "defenses",
@@ -34,26 +34,34 @@ GRID = {
     "threat": "threats",
     "data": "data",
 }
-#: Options that say how a table of one's own is read.
+#: Options that describe how to read the user's table.
 TABLE = (
     "csv", "target", "task", "positive", "id", "client_column", "categorical", "keep", "drop",
     "sep", "decimal", "missing", "sheet",
 )  # fmt: skip
-_COLUMNS = ("categorical", "keep", "drop")  # names of columns, with commas or without
+# Options with names of columns, separated by commas or given several times.
+_COLUMNS = ("categorical", "keep", "drop")
 
 
 def _option(help: str, *flags: str, default: Any = (), names: str = "") -> Any:
-    """Declare an option; `flags` where they are not its name, `names`: what completes it."""
+    """Declare an option.
+
+    `flags` are given if they differ from the name of the field. `names` is the kind of names for
+    shell completion.
+    """
     return field(default=default, metadata={"help": help, "flags": flags, "names": names})
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions:
-    """Options of a bench, checked as far as they can be without reading a file.
+    """Options of a benchmark, checked as far as possible without reading a file.
 
-    Several values may be given as a list, one as a text.
+    Several values can be given as a list, a single value as a text.
 
-    Raises `UsageError`: values that are no texts, or out of range, or that contradict one another.
+    Raises
+    ------
+    UsageError
+        If a value has the wrong type or is out of range, or if options contradict each other.
     """
 
     protocol: tuple[str, ...] = _option(
@@ -144,24 +152,29 @@ class BenchOptions:
             raise UsageError(f"--memory {self.memory}: give GiB, 0 for no limit")
         if self.resume and not self.out:
             raise UsageError("--resume needs --out RUN: which run to finish")
-        assert self.table is None or self.table  # made now, for its errors
+        # Computed at construction, so that contradictions are reported early.
+        assert self.table is None or self.table
 
     @cached_property
     def table(self) -> dict[str, Any] | None:
-        """How to read a table of one's own, as a suite says it; None where there is none."""
+        """Description of the user's table in the format of a suite, None if there is none."""
         return table_of({name: getattr(self, name) for name in TABLE}, self.data)
 
     @cached_property
     def grid(self) -> dict[str, Any]:
-        """Keys of a grid to replace the suite's; a table that tells its clients tells them here."""
-        found = {key: list(getattr(self, name)) for name, key in GRID.items()}
-        found |= {"data": [self.table]} if self.table else {}
-        return by_client(self.table, {k: v for k, v in found.items() if v}, self.data_dir)
+        """Keys of a grid that replace those of the suite.
+
+        A table that states which client has each row also determines the number of clients.
+        """
+        keys = {key: list(getattr(self, name)) for name, key in GRID.items()}
+        keys |= {"data": [self.table]} if self.table else {}
+        return by_client(self.table, {k: v for k, v in keys.items() if v}, self.data_dir)
 
     def _suite_and_folder(self) -> tuple[Suite, Path, str]:
-        """Return the suite to run, where, and what of it was chosen to fit.
+        """Return the suite to run, its folder, and a note on the values that were chosen to fit.
 
-        Raises `UsageError` if something is unknown, or another run is to be finished.
+        Raises `UsageError` if a name is unknown, or if ``--resume`` refers to a run with other
+        options.
         """
         from fedtrees.bench.choice import chosen, told
         from fedtrees.bench.session import fresh_folder, reopen
@@ -175,6 +188,7 @@ class BenchOptions:
                 base = replace(base, time_limit=self.time_limit)
             suite = chosen(base, self.grid, self.seeds, self.data_dir)
             note = told(base, self.grid, suite) if begun is None else ""
+        # Resuming with other options would mix results of different suites in one folder.
         if begun is not None and replace(suite, time_limit=begun.time_limit) != begun:
             raise UsageError(
                 f"--resume finishes {self.out} as it was begun; for other options choose another "
@@ -186,24 +200,25 @@ class BenchOptions:
         return suite, folder, note
 
     def session(self) -> Bench:
-        """Return the bench, everything checked and nothing written."""
+        """Return the benchmark after all checks, before anything is written."""
         from fedtrees.bench.session import Bench, default_workers
 
-        plugins = load_plugins(self.plugin, self.unprotected)
+        plugins = load_plugins(self.plugin, self.unprotected, self.time_limit)
         suite, folder, note = self._suite_and_folder()
         workers = default_workers() if self.jobs is None else self.jobs
-        made = Bench(suite, folder, workers, self.data_dir, plugins, self.memory)
+        bench = Bench(suite, folder, workers, self.data_dir, plugins, self.memory)
         tell([note for note in (note, unrestricted()) if note])
-        return made
+        return bench
 
 
 def _read(name: str, given: Any, default: Any) -> Any:
-    """Return what an option was given, as its field says it: several as a tuple, no path."""
+    """Return the value of an option in the type of its field: several values as a tuple."""
     if given is None:
         return default
     if name == "seeds" and not isinstance(given, str):
         return str(given) if isinstance(given, int) else ",".join(map(str, given)) + ","
     if not isinstance(default, tuple):
+        # Paths are accepted wherever a text is.
         text = os.fspath(given) if isinstance(given, os.PathLike) else given
         if isinstance(default, str) and not isinstance(text, str):
             raise UsageError(f"{name}={given!r}: give text")
@@ -214,35 +229,43 @@ def _read(name: str, given: Any, default: Any) -> Any:
 
 
 def several(given: str | Sequence[str] | None, name: str = "") -> tuple[str, ...]:
-    """Return what an option of one text or several was given.
+    """Return the values of an option that accepts one text or several.
 
-    Raises `UsageError`: it is neither. `name`: Of the option.
+    Raises `UsageError` if the value is neither. `name` is the name of the option in the message.
     """
-    found = [given] if isinstance(given, str) else given
-    if found is None or (isinstance(found, Sequence) and all(isinstance(t, str) for t in found)):
-        return tuple(found or ())
+    values = [given] if isinstance(given, str) else given
+    if values is None or (isinstance(values, Sequence) and all(isinstance(t, str) for t in values)):
+        return tuple(values or ())
     table = ", a DataFrame or (X, y)" if name == "data" else ""
     raise UsageError(f"{name}={given!r}: give a text or a list of texts{table}")
 
 
 def table_of(options: Mapping[str, Any], data: Any) -> dict[str, Any] | None:
-    """Return how to read --csv, as a suite says it; None where there is no such file.
+    """Return the description of the user's table in the format of a suite, None without ``--csv``.
 
-    `options`: By name, as in `BenchOptions`.
+    Parameters
+    ----------
+    options : mapping of str to object
+        The options of `TABLE` by name.
+    data : object
+        The option ``data``, which cannot be combined with ``--csv``.
 
-    Raises `UsageError` if they contradict one another.
+    Raises
+    ------
+    UsageError
+        If the options contradict one another.
     """
-    given = {k: v for k, v in options.items() if v and k != "csv"}
+    used = {k: v for k, v in options.items() if v and k != "csv"}
     if not options["csv"]:
-        if given:
-            named = ["--" + name.replace("_", "-") for name in given]
+        if used:
+            named = ["--" + name.replace("_", "-") for name in used]
             raise UsageError(f"{', '.join(named)}: only with a table of one's own; give --csv FILE")
         return None
     files = ",".join(options["csv"])
-    for name in (n for n in _COLUMNS if n in given):
-        given[name] = split_names(given[name])
-    if "missing" in given:
-        given["missing"] = split_names(given["missing"]) or [""]
+    for name in (n for n in _COLUMNS if n in used):
+        used[name] = split_names(used[name])
+    if "missing" in used:
+        used["missing"] = split_names(used["missing"]) or [""]
     if not all(files.split(",")) and not os.path.exists(files):
         raise UsageError(f"--csv {files!r} lacks the name of a file; give --csv FILE for each")
     if data:
@@ -250,20 +273,34 @@ def table_of(options: Mapping[str, Any], data: Any) -> dict[str, Any] | None:
             "give --data or --csv, not both; bench them one after the other, and give "
             "`fedtrees table` both runs"
         )
-    if "target" not in given:
-        raise UsageError(f"--csv needs --target COLUMN{_columns_in(files, given)}")
-    reading_of(given)
-    if "sep" in given:
-        given["sep"] = separator_of(given["sep"])
-    return {"csv": files, **given}
+    if "target" not in used:
+        raise UsageError(f"--csv needs --target COLUMN{_columns_in(files, used)}")
+    reading_of(used)
+    if "sep" in used:
+        used["sep"] = separator_of(used["sep"])
+    return {"csv": files, **used}
 
 
 def by_client(
     table: Mapping[str, Any] | None, grid: Mapping[str, Any], data_dir: str | None
 ) -> dict[str, Any]:
-    """Return a grid with the parties that a table tells of, where no partition is named.
+    """Return a grid with the partition and the number of parties that the table determines.
 
-    Raises `DataError` or `UsageError` as `fedtrees.data.clients.load_clients`.
+    A grid that names a partition is returned unchanged.
+
+    Parameters
+    ----------
+    table : mapping or None
+        Description of the user's table in the format of a suite.
+    grid : mapping
+        Keys of a grid.
+    data_dir : str or None
+        Folder of the downloaded tables.
+
+    Raises
+    ------
+    DataError or UsageError
+        As `fedtrees.data.clients.load_clients`.
     """
     from fedtrees.bench.federation import load_dataset
     from fedtrees.bench.suite import DataRef
@@ -283,9 +320,9 @@ def by_client(
 
 
 def separator_of(text: str) -> str:
-    """Return the character that --sep names.
+    """Return the character that ``--sep`` names.
 
-    Raises `UsageError` if it is none.
+    Raises `UsageError` if it is not a valid separator.
     """
     character = {"tab": "\t", "\\t": "\t", "space": " "}.get(text, text)
     if len(character) > 1 or character in ('"', "\n", "\r", "\0"):
@@ -294,9 +331,9 @@ def separator_of(text: str) -> str:
 
 
 def reading_of(options: Mapping[str, Any]) -> Reading:
-    """Return what the options sep, decimal, missing and sheet declare about a file.
+    """Return the properties of a file that the options sep, decimal, missing and sheet declare.
 
-    Raises `UsageError` if one of them cannot be used.
+    Raises `UsageError` if one of them is not valid.
     """
     from fedtrees.data.csv_file import Reading
 
@@ -310,7 +347,7 @@ def reading_of(options: Mapping[str, Any]) -> Reading:
 
 
 def _columns_in(csv: str, options: Mapping[str, Any]) -> str:
-    """Return the columns to choose the target from, if the file can be read."""
+    """List the columns from which to choose the target, "" if the file cannot be read."""
     from fedtrees.core.errors import DataError
     from fedtrees.data.spreadsheets import read_table
 
@@ -321,19 +358,27 @@ def _columns_in(csv: str, options: Mapping[str, Any]) -> str:
     return f"; the columns are {', '.join(names[:60])}" + (", ..." if len(names) > 60 else "")
 
 
-def load_plugins(files: Sequence[str] | None, unprotected: bool = False) -> tuple[str, ...]:
+def load_plugins(
+    files: Sequence[str] | None, unprotected: bool = False, time_limit: float | None = None
+) -> tuple[str, ...]:
     """Load plug-in files and return their names.
 
     Parameters
     ----------
+    files : sequence of str or None
+        Python files with ``@register`` decorators.
     unprotected : bool
-        Whether attacks of these files run on a system that cannot restrict them.
+        Whether attacks of these files may run on a system that cannot restrict them.
+    time_limit : float, optional
+        Seconds that the import of each file, and later of each installed plug-in, may take. 0 sets
+        no limit. The default is `fedtrees.core.registry.IMPORT_SECONDS`.
     """
-    from fedtrees.core.registry import load_plugin, register
+    from fedtrees.core.registry import IMPORT_SECONDS, load_plugin, register
 
     register.unprotected = unprotected
+    register.import_seconds = IMPORT_SECONDS if time_limit is None else time_limit
     if files:
-        import fedtrees.isolation.plugins  # it registers attacks without running their code
+        import fedtrees.isolation.plugins  # registers attacks without running their code
 
         assert fedtrees.isolation.plugins
     for file in files or ():
@@ -342,7 +387,7 @@ def load_plugins(files: Sequence[str] | None, unprotected: bool = False) -> tupl
 
 
 def unrestricted() -> str:
-    """Return a warning if this system cannot restrict attacks, else ""."""
+    """Return a warning if this system cannot restrict attacks, "" if it can."""
     from fedtrees.isolation.calls import numbers
     from fedtrees.isolation.disk import version
 
@@ -356,7 +401,7 @@ def unrestricted() -> str:
 
 
 def tell(notes: Sequence[str]) -> None:
-    """Print on stderr what was found out about a table, a line for each kind of thing."""
+    """Print notes on stderr, each in a paragraph that fits the terminal."""
     width = max(40, shutil.get_terminal_size().columns)
     for note in notes:
         text = textwrap.fill(

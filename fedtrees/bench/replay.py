@@ -1,7 +1,7 @@
 """Compute cells of a submitted run again from its suite, and compare them with its rows.
 
 A maintainer of a leaderboard checks a bundle in three steps. `plan_of` expands its suite into the
-cells that a run has, `absent` compares the names of these cells with the rows, and `differences`
+cells that a run has. `absent` compares the names of these cells with the rows. `differences`
 computes a few randomly drawn views again and compares every number and state.
 """
 
@@ -32,21 +32,22 @@ Record = Mapping[str, str]  # a row as text, as rows.csv contains it
 CellRows = Mapping[tuple[str, ...], Sequence[Record]]  # rows by the name of their cell
 View = tuple[AdversaryCell, AttackCell | None]  # an adversary, and an attack that read its view
 
-#: By how much a score of an attack may differ: some guesses depend on the machine.
+#: Largest difference between two scores of one attack. Some guesses depend on the machine.
 TOLERANCE = 0.05
-_SAME = 1e-6  # of everything else: trainings and blind guesses are the same on every machine
+# Largest difference of all other values. Trainings and blind guesses are the same on every machine.
+_SAME = 1e-6
 _NAMED = (
     "stage", "dataset", "partition", "seed", "protocol", "protocol_params", "defense",
     "defense_params", "threat", "attack", "attack_params",
 )  # fmt: skip
-#: How many of these columns name a cell. The columns after them name a row within the cell.
+#: The number of these columns that name a cell. The columns after them name a row within it.
 _DEPTH = {"train": 8, "cheated": 9, "adversary": 9, "attack": 11}
 _NUMBERS = ("value", "blind", "population", "n", "error")
 _TEXTS = ("status", "state_code", "unit", "measure_class", "pair_id")
 
 
 def by_cell(records: Iterable[Record]) -> CellRows:
-    """Return rows by the name of the cell that they belong to."""
+    """Group rows by the name of their cell."""
     cells = defaultdict(list)
     for record in records:
         cells[_cell_of(record)].append(record)
@@ -54,8 +55,9 @@ def by_cell(records: Iterable[Record]) -> CellRows:
 
 
 def _cell_of(record: Record) -> tuple[str, ...]:
+    """Return the name of the cell of a row."""
     names = [record[name] for name in _NAMED]
-    if record["stage"] == "blind":  # shared by protocols
+    if record["stage"] == "blind":  # blind guesses are shared by protocols
         return (*names[:4], names[8])
     if record["stage"] == "reference":  # its column `protocol` names the baseline
         return (*names[:4], names[5])
@@ -63,7 +65,7 @@ def _cell_of(record: Record) -> tuple[str, ...]:
 
 
 def _place(cell: Cell) -> tuple[str, ...]:
-    """Return the same name of a cell of a plan."""
+    """Return the name of a cell of a plan, equal to the name of its rows (`_cell_of`)."""
     s = cell.setting
     at = (cell.stage, s.data.name, s.partition_text, str(s.seed))
     if isinstance(cell, BlindCell):
@@ -71,38 +73,43 @@ def _place(cell: Cell) -> tuple[str, ...]:
     if isinstance(cell, ReferenceCell):
         return (*at, str(cell.protocol))
     train = cell if isinstance(cell, TrainCell) else cell.train  # type: ignore[attr-defined]
-    of = (train.protocol.name, train.protocol.inline, train.defense.name, train.defense.inline)
+    training_name = (
+        train.protocol.name,
+        train.protocol.inline,
+        train.defense.name,
+        train.defense.inline,
+    )
     if isinstance(cell, TrainCell):
         cheats = "+".join(map(":".join, cell.behaviours))
-        return (*at, *of, cheats) if cell.behaviours else (*at, *of)
+        return (*at, *training_name, cheats) if cell.behaviours else (*at, *training_name)
     if isinstance(cell, AdversaryCell):
-        return (*at, *of, cell.threat)
+        return (*at, *training_name, cell.threat)
     assert isinstance(cell, AttackCell)
-    return (*at, *of, cell.threat, cell.attack.name, cell.attack.inline)
+    return (*at, *training_name, cell.threat, cell.attack.name, cell.attack.inline)
 
 
 def plan_of(
     suite: str, source: str, folder: Path, data_dir: str | None, records: int | None = None
 ) -> Bench:
-    """Return the bench of a suite whose tables everybody has.
+    """Return the benchmark of a suite that uses only public tables.
 
     Parameters
     ----------
     suite, source : str
         TOML of the suite, and its name in messages.
     folder : Path
-        Where cells are computed again.
+        Folder in which cells are computed again.
     data_dir : str or None
         Folder of the downloaded tables.
     records : int, optional
         Number of rows of the run. A suite with more trainings than rows is refused before it is
-        expanded, which would take minutes for a suite of millions.
+        expanded, because expanding a suite of millions of trainings takes minutes.
 
     Raises
     ------
     UsageError or DataError
         If the suite names a table of the submitter, a plug-in that is not installed here, a table
-        that is not there, or more trainings than the run has rows.
+        that does not exist, or more trainings than the run has rows.
     """
     parsed = Suite.parse(suite, source)
     if any(ref.csv for grid in parsed.grids for ref in grid.data):
@@ -110,6 +117,7 @@ def plan_of(
             f"{source} names a table of its submitter (csv), which nobody else can check and which "
             "may be confidential; submit a run on tables of `fedtrees list datasets`"
         )
+    # A run has at least one row for each training of its largest grid.
     least = max(map(_trainings, parsed.grids)) * len(parsed.seeds)
     if records is not None and least > records:
         raise UsageError(
@@ -130,9 +138,9 @@ def _trainings(grid: Grid) -> int:
 
 
 def absent(bench: Bench, cell_rows: CellRows) -> str:
-    """Return which cells have no row, which rows have no cell, and which are duplicates.
+    """Describe cells without a row, rows without a cell, and duplicate rows.
 
-    The text is empty if every cell of the plan has its rows once.
+    The text is empty if every cell of the plan has its rows exactly once.
     """
     plan = Counter(map(_place, bench.plan.cells()))
     twice = {
@@ -148,20 +156,30 @@ def absent(bench: Bench, cell_rows: CellRows) -> str:
         (twice, "is there twice"),
     ]
     return "; ".join(
-        f"{' '.join(filter(None, min(which)))} {what} (of {len(which):,})"
-        for which, what in problems
-        if which
+        f"{' '.join(filter(None, min(names)))} {problem} (of {len(names):,})"
+        for names, problem in problems
+        if names
     )
 
 
 def drawn(bench: Bench, cell_rows: CellRows, count: int, draw: str) -> list[View]:
-    """Draw views at random, each with one of the attacks that read it.
+    """Draw views at random, each with one of the attacks that ran on it.
 
-    `draw`: Text that seeds the draw and that the submitter could not know.
+    Views whose attacks were all skipped can also be drawn, because a forger may claim that no
+    attack applies.
 
-    Views whose attacks were all skipped are drawn like any other, because a forger may state that
-    no attack applies.
+    Parameters
+    ----------
+    bench : Bench
+        The benchmark of the suite.
+    cell_rows : CellRows
+        The submitted rows by cell.
+    count : int
+        Number of views.
+    draw : str
+        Seed of the draw. The submitter must not be able to predict it.
     """
+    # The draw can be repeated with the same text, so that other persons can verify the check.
     random = Random(draw)
     views = [
         (c, group)
@@ -183,15 +201,25 @@ def drawn(bench: Bench, cell_rows: CellRows, count: int, draw: str) -> list[View
 
 
 def differences(bench: Bench, cell_rows: CellRows, views: Sequence[View]) -> Iterator[str]:
-    """Compute views again and yield how the results differ from the rows.
+    """Compute views again, and yield the differences between the results and the rows.
 
-    With each view, all references and blind guesses of its federation are computed again.
+    All references and blind guesses of the same federations are also computed again.
+
+    Parameters
+    ----------
+    bench : Bench
+        The benchmark of the suite.
+    cell_rows : CellRows
+        The submitted rows by cell.
+    views : sequence of View
+        The views to compute.
     """
     bench.open(resume=True)
     settings = {cell.setting for cell, _ in views}
     places = {_place(BlindCell(cell.setting, cell.threat)) for cell, _ in views}
     baselines: list[Cell] = [c for c in bench.plan.references if c.setting in settings]
     baselines += [c for c in bench.plan.blind if _place(c) in places]
+    # Views of the same training are computed together.
     groups: dict[TrainCell, dict[AdversaryCell | AttackCell, None]] = {}
     for view in views:
         groups.setdefault(view[0].train, {}).update({c: None for c in view if c is not None})
@@ -211,28 +239,30 @@ def differences(bench: Bench, cell_rows: CellRows, views: Sequence[View]) -> Ite
 def _differing(
     cell: Cell, computed: Sequence[Record], submitted: Sequence[Record]
 ) -> Iterator[str]:
-    """Yield which computed rows no submitted row agrees with, and the reverse."""
+    """Yield the computed rows that agree with no submitted row, and the reverse."""
     tolerance = TOLERANCE if cell.stage == "attack" else _SAME
     name = f"{cell.stage} {cell.label}"
-    theirs = defaultdict(list)
+    submitted_rows = defaultdict(list)
     for record in submitted:
-        theirs[_row_of(record)].append(record)
-    ours = defaultdict(list)
+        submitted_rows[_row_of(record)].append(record)
+    computed_rows = defaultdict(list)
     for record in computed:
-        ours[_row_of(record)].append(record)
+        computed_rows[_row_of(record)].append(record)
     for record in filter(rows.is_result, computed):
-        others = theirs[_row_of(record)]
-        unlike = [list(_unlike(record, other, tolerance)) for other in others]
+        candidates = submitted_rows[_row_of(record)]
+        unlike = [list(_unlike(record, other, tolerance)) for other in candidates]
         if not unlike:
             yield f"{name}: {record['metric']} is missing"
         elif all(unlike):
             yield f"{name}: {record['metric']} {'; '.join(unlike[0])}"
-    more = {r["metric"] or r["status"] for r in submitted if _row_of(r) not in ours}
+    more = {r["metric"] or r["status"] for r in submitted if _row_of(r) not in computed_rows}
     if more:
         yield f"{name}: {', '.join(sorted(more))} does not come of it"
-    if cell.stage == "blind":  # several computed rows may have agreed with one submitted row
+    # Several computed blind rows can have the same name, so that one submitted row may have matched
+    # all.
+    if cell.stage == "blind":
         for record in filter(rows.is_result, submitted):
-            unlike = [list(_unlike(r, record, tolerance)) for r in ours[_row_of(record)]]
+            unlike = [list(_unlike(r, record, tolerance)) for r in computed_rows[_row_of(record)]]
             if unlike and all(unlike):
                 yield f"{name}: {record['metric']} {'; '.join(unlike[0])}"
 
@@ -244,15 +274,16 @@ def _row_of(record: Record) -> tuple[str, ...]:
 
 
 def _unlike(computed: Record, submitted: Record, tolerance: float) -> Iterator[str]:
+    """Yield the differences between a computed and a submitted row."""
     for name in _NUMBERS:
-        ours, theirs = computed[name], submitted[name]
-        if ours == theirs:
+        expected, entry = computed[name], submitted[name]
+        if expected == entry:
             continue
-        close = ours and theirs and math.isclose(
-            float(ours), float(theirs), rel_tol=tolerance, abs_tol=tolerance
+        close = expected and entry and math.isclose(
+            float(expected), float(entry), rel_tol=tolerance, abs_tol=tolerance
         )  # fmt: skip
         if not close:
-            yield f"{name} is submitted as {theirs or 'none'} and comes out as {ours or 'none'}"
+            yield f"{name} is submitted as {entry or 'none'} and comes out as {expected or 'none'}"
     trained = ("claimed", "spent") if computed["stage"] in ("train", "cheated") else ()
     for name in (*_TEXTS, *trained):
         if computed[name] != submitted[name]:

@@ -25,9 +25,9 @@ from fedtrees.bench.cells import (
 )
 from fedtrees.bench.evaluate import Outcome, run_training
 from fedtrees.bench.federation import Federation, federation_of
-from fedtrees.bench.limits import TimeLimit, limited
 from fedtrees.bench.store import Store
 from fedtrees.core.errors import FedtreesError, StoreError
+from fedtrees.core.limits import TimeLimit, limited
 from fedtrees.core.reasons import FITS, Reason, Unfit
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.isolation.process import AttackError

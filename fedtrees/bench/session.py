@@ -15,7 +15,6 @@ from fedtrees.bench.engine import Engine, run_jobs
 from fedtrees.bench.environment import environment
 from fedtrees.bench.evaluate import NOISE, parts_of, run_training
 from fedtrees.bench.federation import Federation, federation_of, load_dataset
-from fedtrees.bench.limits import TimeLimit, limited_if_possible
 from fedtrees.bench.runner import Job, Runner
 from fedtrees.bench.store import COPY, Store
 from fedtrees.bench.suite import Suite, fits
@@ -23,6 +22,7 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.counts import many
 from fedtrees.core.errors import DataError, StoreError, UsageError
 from fedtrees.core.files import parse_json, read_listed, write_listed
+from fedtrees.core.limits import TimeLimit, limited_if_possible
 from fedtrees.core.local_data import rows_of
 from fedtrees.core.reasons import Unfit
 from fedtrees.core.registry import load_plugin, register
@@ -31,7 +31,7 @@ from fedtrees.core.threat import Threat
 from fedtrees.data.sources import sha256
 from fedtrees.guessing.matching import MOST_COLUMNS
 from fedtrees.protocols.base import Protocol
-from fedtrees.protocols.fit import Data, fit
+from fedtrees.protocols.compatibility import Data, fit
 from fedtrees.protocols.training import Training
 
 #: Held-out rows, the non-members of membership scores, of which 1% is one row.

@@ -1,4 +1,4 @@
-"""Suites: grids of what to run, written in TOML or on the command line."""
+"""Define suites: grids of settings to run, written in TOML or on the command line."""
 
 from __future__ import annotations
 
@@ -32,33 +32,46 @@ from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC
 
 DEFAULT_SUITE = "quick"
-CHANGED = "custom"  # a suite of which options replaced a part
+CHANGED = "custom"  # name of a suite after options replaced a part of it
 MOST_SEEDS = 1000
 MOST_CLIENTS = 1_000_000
-_SOUND = re.compile("[^\0\ud800-\udfff]*")  # what a path and a file in UTF-8 can hold
-MOST_SECONDS = 1e8  # three years; timers of the system end soon after
+_SOUND = re.compile("[^\0\ud800-\udfff]*")  # characters that a path and a file in UTF-8 can contain
+MOST_SECONDS = 1e8  # three years, close to the limit of the timers of the system
 MOST_TRAININGS = 1_000_000
-_LISTS = ("categorical", "keep", "drop", "missing")  # keys of a table that are lists of texts
-ALL = "all"  # among attacks: every attack that is not named beside it
+_LISTS = ("categorical", "keep", "drop", "missing")  # keys of a table with a list of texts
+ALL = "all"  # in a list of attacks: every attack that the list does not name
 
 
 @dataclass(frozen=True)
 class DataRef:
-    """Where a dataset comes from: a catalogue name, or a CSV file.
+    """Source of a dataset: a name in the catalogue, or the user's file.
 
-    `target` and what follows: of a CSV file, as in `fedtrees.data.own_table.load_csv`.
+    Attributes
+    ----------
+    name : str
+        Name in the catalogue, or label of the file in results.
+    csv : str
+        Path of a table, or the paths of one table per party, separated by commas. "" for a dataset
+        of the catalogue.
+    id : str
+        Column that joins the files of several parties.
+    client_column : str
+        Column that contains the client of each row.
+    target, task, positive, sep, decimal, missing, sheet, categorical, keep, drop
+        How to read the file, as in `fedtrees.data.own_table.load_csv`. If `missing` contains one
+        empty text, only empty cells are missing values. If it is empty, the default marks apply.
     """
 
-    name: str  # catalogue name, or the label of the CSV file in results
-    csv: str = ""  # path of a table, or of one per party with commas; else a catalogue name
-    id: str = ""  # column that joins the files of several parties
-    client_column: str = ""  # column that says which client has a row
+    name: str
+    csv: str = ""
+    id: str = ""
+    client_column: str = ""
     target: str = ""
     task: str = ""
     positive: str = ""
     sep: str = ""
     decimal: str = ""
-    missing: tuple[str, ...] = ()  # one empty text: empty cells only; (): the default marks
+    missing: tuple[str, ...] = ()
     sheet: str = ""
     categorical: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
@@ -66,29 +79,29 @@ class DataRef:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Paths of its files; none of a dataset of the catalogue."""
+        """Paths of the files, empty for a dataset of the catalogue."""
         several = self.id or (self.clients_are_told and not self.client_column)
         return tuple(self.csv.split(",")) if several else (self.csv,) * bool(self.csv)
 
     @property
     def clients_are_told(self) -> bool:
-        """Whether the table says whose rows are whose: by a column, or by a file per client."""
+        """Whether the table states the client of each row: by a column, or by a file per client."""
         several = "," in self.csv and not self.id and not os.path.exists(self.csv)
         return bool(self.client_column) or several
 
     @classmethod
     def parse(cls, value: str | Mapping[str, Any]) -> DataRef:
-        """Read a name or a table ``{csv=..., target=...}``."""
+        """Parse a name or a table ``{csv=..., target=...}``."""
         if isinstance(value, str):
             return cls(value)
         if not isinstance(value, Mapping):
             raise UsageError(
                 f"data={value!r}: give a name, or a table such as {{csv = 'file.csv'}}"
             )
-        known = {f.name for f in fields(cls)}
+        keys = {f.name for f in fields(cls)}
         for key, text in value.items():
-            if key not in known:
-                raise UsageError(f"data has no key {short(key)!r}{did_you_mean(key, known)}")
+            if key not in keys:
+                raise UsageError(f"data has no key {short(key)!r}{did_you_mean(key, keys)}")
             texts = text if key in _LISTS and isinstance(text, (list, tuple)) else [text]
             for each in texts:
                 if not isinstance(each, str) or not _SOUND.fullmatch(each):
@@ -104,8 +117,8 @@ class DataRef:
                 "whose rows are whose; give one of them"
             )
         lists = {key: value.get(key, ()) for key in _LISTS}
-        whole = {k: (v,) if isinstance(v, str) else tuple(v) for k, v in lists.items()}
-        return cls(**{**value, **whole, "name": value.get("name") or _stem(value)})
+        tuples = {k: (v,) if isinstance(v, str) else tuple(v) for k, v in lists.items()}
+        return cls(**{**value, **tuples, "name": value.get("name") or _stem(value)})
 
     def __post_init__(self) -> None:
         if self.name.startswith(FORMULA) or not self.name.isprintable():
@@ -115,22 +128,22 @@ class DataRef:
             )
 
 
-#: Axes of a grid: every combination of their values is run.
+#: Axes of a grid. Every combination of their values is run.
 AXES = ("data", "partitions", "clients", "protocols", "defenses", "threats", "attacks")
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Axes of which every combination is run, each with the blind adversary.
+    """Axes of which every combination is run, each also with a blind adversary.
 
     Attributes
     ----------
     data, partitions, clients, protocols, defenses, threats, attacks : tuple
-        The axes (`AXES`). Among attacks, `all` means every attack of `contenders` that is not named
+        The axes (`AXES`). In `attacks`, `all` means every attack of `contenders` that is not named
         explicitly.
     undefended : bool
         Whether to add the run without a defense. A grid omits it if another grid contains the run
-        that its results are compared with, for example one of another protocol.
+        with which its results are compared, for example one of another protocol.
     """
 
     data: tuple[DataRef, ...] = (DataRef("breast-cancer"),)
@@ -144,7 +157,7 @@ class Grid:
 
     @classmethod
     def parse(cls, table: Mapping[str, Any]) -> Grid:
-        """Read one ``[[grid]]`` table, or the options of a command line."""
+        """Parse a ``[[grid]]`` table, or the options of a command line."""
         if not isinstance(table, Mapping):
             raise UsageError(f"a grid is {table!r}; write its keys below [[grid]]")
         keys = {f.name for f in fields(cls)}
@@ -168,31 +181,31 @@ class Grid:
         return grid if "threats" in table else grid.with_known_threats()
 
     def with_known_threats(self) -> Grid:
-        """Return the grid with threats that its protocols know, where nobody named any.
+        """Return the grid with threats that fit its protocols. Used if no threat was named.
 
-        A protocol with none of the roles in them is attacked by those who are
-        `Protocol.adversaries`.
+        If a protocol has none of the roles in the threats of the grid, the threats in its attribute
+        `curious` or `Protocol.adversaries` are added.
         """
-        found = {t: None for t in self.threats for p in self.protocols if fits(t, p)}
+        threats = {t: None for t in self.threats for p in self.protocols if fits(t, p)}
         for spec in self.protocols:
             if not any(fits(t, spec) for t in self.threats):
-                made = register.make("protocol", spec)
-                adversaries: tuple[str, ...] = getattr(made, "curious", made.adversaries)
-                found |= dict.fromkeys(adversaries)
-        return replace(self, threats=tuple(found))
+                protocol = register.make("protocol", spec)
+                adversaries: tuple[str, ...] = getattr(protocol, "curious", protocol.adversaries)
+                threats |= dict.fromkeys(adversaries)
+        return replace(self, threats=tuple(threats))
 
     @property
     def every_attack(self) -> tuple[Spec, ...]:
-        """The attacks, with `all` spelled out."""
+        """The attacks, with `all` replaced by names."""
         named = [a for a in self.attacks if a != Spec(ALL)]
         if len(named) == len(self.attacks):
             return self.attacks
-        others = set(contenders()) - {a.name for a in named}
-        return (*named, *map(Spec, sorted(others)))
+        unnamed = set(contenders()) - {a.name for a in named}
+        return (*named, *map(Spec, sorted(unnamed)))
 
     @property
     def size(self) -> int:
-        """Number of combinations, each of them a training with an attack, per seed."""
+        """Number of combinations of a training with an attack, per seed."""
         return math.prod(len(getattr(self, axis)) for axis in AXES)
 
     def with_undefended(self) -> Grid:
@@ -203,25 +216,26 @@ class Grid:
 
 
 def _stem(value: Mapping[str, Any]) -> str:
-    """Return what a table is called in results: its file, or its files, without folders."""
-    whole = os.path.exists(value["csv"]) or value.get("client_column")
-    paths = [value["csv"]] if whole and not value.get("id") else value["csv"].split(",")
+    """Return the label of a table in results: the names of its files without folders."""
+    single_file = os.path.exists(value["csv"]) or value.get("client_column")
+    paths = [value["csv"]] if single_file and not value.get("id") else value["csv"].split(",")
     return "+".join(unique_labels(paths))
 
 
 def roles_of(protocol: Any, parties: int) -> dict[str, str]:
-    """Return name and role of every party of a protocol, and of whoever gets its model."""
+    """Return the role of every party of a protocol, including the recipient of the model."""
     roles = dict(protocol.roles(parties))
     return {**roles, PUBLIC: PUBLIC} if protocol.released else roles
 
 
 def fits(threat: str, protocol: Spec) -> bool:
-    """Tell whether a protocol has all the roles that a threat names."""
-    known = set(roles_of(register.make("protocol", protocol), 2).values())
-    return known.issuperset(Threat.parse(threat).roles)
+    """Return whether a protocol has all the roles that a threat names."""
+    roles = set(roles_of(register.make("protocol", protocol), 2).values())
+    return roles.issuperset(Threat.parse(threat).roles)
 
 
 def _clients(items: Sequence[Any]) -> tuple[int, ...]:
+    """Check numbers of clients."""
     for n in items:
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST_CLIENTS:
             raise UsageError(f"clients={n!r}: give whole numbers, 1 to {MOST_CLIENTS}")
@@ -229,34 +243,40 @@ def _clients(items: Sequence[Any]) -> tuple[int, ...]:
 
 
 def _threats(items: Iterable[str]) -> tuple[str, ...]:
+    """Parse threats."""
     texts = [piece for item in items for piece in split_outside(item, ",")]
     return tuple(str(Threat.parse(t)) for t in texts)
 
 
 def _data(items: Iterable[str | Mapping[str, Any]]) -> tuple[DataRef, ...]:
+    """Parse references to datasets."""
     refs = []
     for item in items:
         pieces = split_outside(item, ",") if isinstance(item, str) else [item]
-        for p in pieces:  # name[rows=...] is a grid like any other
+        for p in pieces:  # parameters of a name can be a grid
             grid = isinstance(p, str) and "[" in p
             refs += map(DataRef, map(str, parse_list([p]))) if grid else [DataRef.parse(p)]
     return tuple(refs)
 
 
 def _specs(items: Iterable[str]) -> tuple[Spec, ...]:
+    """Parse specifications with parameters, which can be grids."""
     return tuple(parse_list(items))
 
 
 def _defenses(items: list[Any]) -> tuple[Composed, ...]:
-    """Read compositions; a part without the budget that it needs is run with those it `tries`."""
+    """Parse compositions of defenses.
+
+    If the budget of a part is missing, the part is run with each of the budgets that it `tries`.
+    """
     grids = (itertools.product(*map(with_budgets, c.parts)) for c in parse_composed(items))
     return tuple(Composed(parts) for grid in grids for parts in grid)
 
 
 def with_budgets(part: Spec) -> list[Spec]:
-    """Return a part with each of the budgets that it `tries`, where it is named without."""
+    """Return a part with each of the budgets that it `tries`, if it is given without a budget."""
     if part.name not in register.names("defense"):
-        return [part]  # of a plugin that is not loaded yet
+        return [part]  # the plug-in is not loaded yet
     tries: Mapping[str, Sequence[float]] = getattr(register.get("defense", part.name), "tries", {})
     missing = {key: values for key, values in tries.items() if key not in part.params}
     combinations = itertools.product(*missing.values())
@@ -279,19 +299,32 @@ _READERS = {
 
 @dataclass(frozen=True)
 class Suite:
-    """A named set of grids with its seeds."""
+    """A named set of grids with its seeds.
+
+    Attributes
+    ----------
+    name, description : str
+        Name and description in results.
+    seeds : tuple of int
+        Seeds of the repetitions.
+    grids : tuple of Grid
+        The grids.
+    time_limit : float
+        Seconds that one training or one attack may take, 0 for no limit.
+    """
 
     name: str
     description: str = ""
     seeds: tuple[int, ...] = (0, 1, 2)
     grids: tuple[Grid, ...] = field(default=(Grid(),))
-    time_limit: float = 0.0  # seconds one training or one attack may take; 0 is no limit
+    time_limit: float = 0.0
 
     @classmethod
     def parse(cls, text: str, source: str) -> Suite:
-        """Read a suite from TOML.
+        """Parse a suite in TOML.
 
-        Raises `UsageError` if it is not TOML, or has unknown keys or values; `source` names it.
+        Raises `UsageError` if the text is not TOML or contains unknown keys or invalid values.
+        `source` names the suite in messages.
         """
         try:
             table = tomllib.loads(text)
@@ -306,10 +339,11 @@ class Suite:
 
     @classmethod
     def _of(cls, table: Mapping[str, Any], name: str) -> Suite:
-        known = {"name", "description", "seeds", "grid", "time_limit"}
+        """Build a suite from a parsed table."""
+        keys = {"name", "description", "seeds", "grid", "time_limit"}
         for key in table:
-            if key not in known:
-                raise UsageError(f"unknown key {short(key)!r}{did_you_mean(key, known)}")
+            if key not in keys:
+                raise UsageError(f"unknown key {short(key)!r}{did_you_mean(key, keys)}")
         seeds = parse_seeds(table.get("seeds", 3))
         grids = table.get("grid")
         if not isinstance(grids, list) or not grids:
@@ -331,6 +365,7 @@ class Suite:
                 f"{MOST_SECONDS:g}"
             )
         size = len(self.seeds) * sum(grid.size for grid in self.grids)
+        # A typing error in a grid can produce millions of combinations.
         if size > MOST_TRAININGS:
             raise UsageError(
                 f"{size} combinations of trainings and attacks; at most {MOST_TRAININGS}: split it"
@@ -340,7 +375,7 @@ class Suite:
     def load(cls, name: str) -> Suite:
         """Load a bundled suite by name, or a TOML file by path.
 
-        Raises `UsageError`.
+        Raises `UsageError` if there is no such suite or it cannot be parsed.
         """
         path = Path(name)
         if path.suffix == ".toml" or path.is_file():
@@ -359,38 +394,44 @@ class Suite:
     def override(self, options: Mapping[str, Any], seeds: str | None = None) -> Suite:
         """Return the suite with the given grid keys replaced in every grid.
 
-        What is replaced is no longer the suite of that name and description: both then tell what
-        is run. What goes with what is named is for `fedtrees.bench.choice` to say.
+        The result has another name and description (`CHANGED`), which describe what is run.
+        `fedtrees.bench.choice` selects values that fit the replaced ones.
         """
         grids = self.grids
         if options:
             changed = Grid.parse(options)
-            given = {key: getattr(changed, key) for key in options}
-            if {"protocols", "defenses"} & {*options}:  # there may be no other run to compare with
-                given["undefended"] = True
-            grids = tuple(replace(g, **given).with_undefended() for g in self.grids)
+            values = {key: getattr(changed, key) for key in options}
+            # There may be no other grid with a run to compare with.
+            if {"protocols", "defenses"} & {*options}:
+                values["undefended"] = True
+            grids = tuple(replace(g, **values).with_undefended() for g in self.grids)
         return self.of(grids, self.seeds if seeds is None else parse_seeds(seeds))
 
     def of(self, grids: Sequence[Grid], seeds: Sequence[int] = ()) -> Suite:
-        """Return a suite of such grids, each once, called what it is where it is another."""
+        """Return a suite of the given grids, each once.
+
+        If it differs from this suite, it gets the name `CHANGED` and a description of its contents.
+        """
+        # Grids are compared by their contents, because replaced keys can make two grids equal.
         unique = {json.dumps(_grid_table(g), sort_keys=True): g for g in grids}
         suite = replace(self, grids=tuple(unique.values()), seeds=tuple(seeds or self.seeds))
         return suite if suite == self else suite._named_by_what_it_runs()
 
     def _named_by_what_it_runs(self) -> Suite:
+        """Return the suite with a name and a description that are derived from its grids."""
         table: dict[str, dict[str, None]] = {}
         for grid in self.grids:
             for axis in AXES:
                 for value in getattr(grid, axis):
                     text = value if isinstance(value, (str, int)) else value.name
                     table.setdefault(axis, {})[str(text)] = None
-        what = "; ".join(f"{key} {', '.join(values)}" for key, values in table.items())
+        axes_text = "; ".join(f"{key} {', '.join(values)}" for key, values in table.items())
         seeds = ", ".join(map(str, self.seeds[:5])) + (", ..." if len(self.seeds) > 5 else "")
-        description = f"Options of the command line: {what}; seeds {seeds}."
+        description = f"Options of the command line: {axes_text}; seeds {seeds}."
         return replace(self, name=CHANGED, description=description)
 
     def to_toml(self) -> str:
-        """Write the suite so that `parse` reads it back."""
+        """Write the suite as TOML that `parse` can read."""
         lines = [
             f"name = {_toml(self.name)}",
             f"description = {_toml(self.description)}",
@@ -404,22 +445,22 @@ class Suite:
 
 
 def _with_unique_names(grids: Sequence[Grid]) -> tuple[Grid, ...]:
-    """Return grids in which tables with one name have different names in results.
+    """Return grids in which different tables have different names in results.
 
-    Files of one name get the names of their folders. Tables that are read from one file in several
-    ways get a number.
+    Files with the same name get the names of their folders. If one file is read in several ways,
+    the tables get numbers.
     """
     refs = dict.fromkeys(ref for grid in grids for ref in grid.data if ref.csv)
     by_name: dict[str, list[DataRef]] = {}
     for ref in refs:
         by_name.setdefault(ref.name, []).append(ref)
     renamed = {}
-    for name, same in by_name.items():
-        labels = unique_labels([ref.csv for ref in same])
+    for name, of_name in by_name.items():
+        labels = unique_labels([ref.csv for ref in of_name])
         if len({*labels}) < len(labels):
-            labels = [f"{name}-{k + 1}" for k in range(len(same))]
-        if len(same) > 1:
-            pairs = zip(same, labels, strict=True)
+            labels = [f"{name}-{k + 1}" for k in range(len(of_name))]
+        if len(of_name) > 1:
+            pairs = zip(of_name, labels, strict=True)
             renamed |= {ref: replace(ref, name=label) for ref, label in pairs}
     if not renamed:
         return tuple(grids)
@@ -438,11 +479,14 @@ def bundled_suites() -> dict[str, Any]:
 
 
 def parse_seeds(value: Any) -> tuple[int, ...]:
-    """Read seeds: a number means 0 .. n - 1; a list or ``4,7,9`` means just these."""
-    given = value if isinstance(value, (list, tuple)) else [value]
-    if any(isinstance(each, bool) or not isinstance(each, (int, str)) for each in given):
+    """Parse seeds: a number n means 0 to n - 1, a list such as ``4,7,9`` means exactly these.
+
+    Raises `UsageError` if a seed is not valid or occurs twice, or if there are too many.
+    """
+    items = value if isinstance(value, (list, tuple)) else [value]
+    if any(isinstance(each, bool) or not isinstance(each, (int, str)) for each in items):
         raise UsageError(f"seeds={value!r}: give a count such as 3, or a list such as [0, 1, 2]")
-    text = ",".join(map(str, given))
+    text = ",".join(map(str, items))
     listed = isinstance(value, (list, tuple)) or "," in text
     try:
         numbers = [_whole(part) for part in text.split(",") if part.strip()]
@@ -460,7 +504,7 @@ def parse_seeds(value: Any) -> tuple[int, ...]:
 
 
 def _whole(text: str) -> int:
-    """Return a whole number, as `parse_value` reads it."""
+    """Return an integer, as `parse_value` parses it. Raise ValueError for any other text."""
     value = parse_value(text)
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError
@@ -468,13 +512,14 @@ def _whole(text: str) -> int:
 
 
 def _text(key: str, value: Any) -> str:
+    """Return a text. Raise `UsageError` for any other type."""
     if not isinstance(value, str):
         raise UsageError(f"{key}={value!r}: give text")
     return value
 
 
 def _name(value: Any) -> str:
-    """Check a suite's name, which also names its folder."""
+    """Check the name of a suite, which is also the name of its folder."""
     name = _text("name", value)
     if not (name.strip() and name.isprintable()) or not re.fullmatch(r"[^./\\][^/\\]{0,99}", name):
         rule = "give 1 to 100 characters that can name a folder, no slash"
@@ -483,11 +528,13 @@ def _name(value: Any) -> str:
 
 
 def _grid_table(grid: Grid) -> dict[str, Any]:
+    """Return a grid as a TOML table."""
     axes = {axis: list(map(_plain, getattr(grid, axis))) for axis in AXES}
     return axes if grid.undefended else {**axes, "undefended": False}
 
 
 def _plain(value: Any) -> Any:
+    """Return a value of an axis as a TOML value."""
     if not isinstance(value, DataRef):
         return value if isinstance(value, int) else str(value)
     if not value.csv:
@@ -496,9 +543,10 @@ def _plain(value: Any) -> Any:
 
 
 def _toml(value: Any) -> str:
+    """Write a value as TOML."""
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
-    # The one character that JSON writes as it is and TOML does not allow.
+    # JSON writes this character unchanged, but TOML does not allow it.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

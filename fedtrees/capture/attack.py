@@ -1,4 +1,4 @@
-"""A capture attacked: promises first, then what is seen, what follows from it, and attacks."""
+"""Attack a capture, and report broken promises, visible messages, readings and attack scores."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,7 +48,7 @@ from fedtrees.protocols.horizontal.lightgbm_data import LightGBMData
 from fedtrees.protocols.horizontal.xgboost_ring import XGBoostRing
 from fedtrees.protocols.views import view_of
 
-#: Protocols whose parties work out by themselves what they are told, by how a capture was made.
+#: For each wire, the protocol whose parties are all workers, and no server computes for them.
 _PEERS: dict[str, type[Protocol]] = {"rabit": XGBoostRing, "lightgbm": LightGBMData}
 Scores = dict[str, tuple[float, float | None]]
 
@@ -61,17 +61,39 @@ def report(
     named: Sequence[str] = (),
     protocol: str = "",
 ) -> dict[str, Any]:
-    """Return everything that `fedtrees attack` says, as plain values.
+    """Return everything that `fedtrees attack` reports, as plain values.
 
-    Raises `DataError` if the capture cannot be read, `UsageError` if it has no such party.
+    Parameters
+    ----------
+    file : str
+        The capture.
+    who : str
+        The adversary: a party, or `THIRD`.
+    truth : mapping of str to Table
+        True rows by party, to score the readings and attacks. It may be empty.
+    run : int, optional
+        Number of the run in the file.
+    named : sequence of str, optional
+        Attacks to run. The default is every attack of the default suite.
+    protocol : str
+        Protocol and parameters of the run. If it is empty, they are inferred from the capture.
 
-    `protocol`: What the run is of, with its parameters; empty: what the capture tells of that.
+    Returns
+    -------
+    report : dict of str to object
+
+    Raises
+    ------
+    DataError
+        If the capture cannot be read.
+    UsageError
+        If the capture has no such party.
     """
     capture = Capture(file, run)
     decoded = Decoded(capture)
     other = untested(capture.told.framework, capture.told.version)
     peers = _peers(capture.told.wire, protocol)
-    kept, sees, parties = list[Record](), Counter[tuple[str, ...]](), set[str]()
+    relevant, sees, parties = list[Record](), Counter[tuple[str, ...]](), set[str]()
     size = Counter[tuple[str, ...]]()
     for record in decoded:
         parties |= {record.sender, *record.receivers}
@@ -81,8 +103,9 @@ def report(
             key = kind_of(record, who)
             sees[key] += 1
             size[key] += encoded_size(record.message)
+        # Readings need only the histograms of the first tree. Storing all would fill the memory.
         if peers or not isinstance(m := record.message, HistogramSegment) or m.tree == 0:
-            kept.append(record)
+            relevant.append(record)
     if not parties:
         why = decoded.ended.why or "nothing crossed"
         raise DataError("; ".join(filter(None, [f"{file}: no message was decoded: {why}", other])))
@@ -90,10 +113,10 @@ def report(
         raise UsageError(f"no party {who!r} in {file}{did_you_mean(who, {THIRD, *parties})}")
     for name in sorted(set(truth) - parties):
         raise UsageError(f"--truth of {name!r}{did_you_mean(name, parties)}")
-    found = [*readings(kept, (who,)), *machine_readings(kept, (who,))]
+    facts = [*readings(relevant, (who,)), *machine_readings(relevant, (who,))]
     trees = audited(capture, who)
     if trees is not None:
-        found += model_readings(*trees, who)
+        facts += model_readings(*trees, who)
     again = None if peers else Replay.of(decoded, protocol)
     notes = list(_notes(decoded, truth, who))
     if other:
@@ -106,7 +129,7 @@ def report(
         seen = (
             replayed_view(again, who, truth)
             if again
-            else captured_view(kept, who, parties, truth, peers)
+            else captured_view(relevant, who, parties, truth, peers)
         )
     except DataError as err:
         seen, notes = (None, None), [*notes, f"no attacks of the bench: {err}"]
@@ -117,33 +140,33 @@ def report(
         "framework": f"{framework}, {capture.told.framework} {capture.told.version}".rstrip(),
         "as": who,
         "parties": sorted(parties),
-        "promises": list(promises(capture.told, capture, kept, who, trees and trees[1])),
+        "promises": list(promises(capture.told, capture, relevant, who, trees and trees[1])),
         "sees": [
             dict(zip(columns, key, strict=True)) | {"count": n, "bytes": size[key]}
             for key, n in sees.items()
         ],
         "scored": bool(truth),
-        "readings": [_row(reading, truth) for reading in _together(found)],
+        "readings": [_row(reading, truth) for reading in _together(facts)],
         "attacks": list(_attacks(*seen, named)),
         "notes": notes,
     }
 
 
 def _peers(wire: str, named: str) -> Any:
-    """Return the protocol of equals that a capture is named as, None if it is none of those."""
+    """Return the named protocol if it has only workers and matches the wire, else None."""
     protocol = named_protocol(named)
     return protocol if isinstance(protocol, _PEERS.get(wire, ())) else None
 
 
 def kind_of(record: Record, who: str) -> tuple[str, ...]:
-    """Return message, sender, receivers and what is revealed, as a reader of it sees them."""
+    """Return the type, sender, receivers and revealed information of a message, for its reader."""
     to = who if who in record.receivers else ", ".join(record.receivers)
     reveals = ", ".join(sorted(map(str, record.message.reveals)))
     return type(record.message).__name__, record.sender, to, reveals
 
 
 def _together(found: list[Reading]) -> list[Reading]:
-    """Return readings with those of all columns of one party as one."""
+    """Combine the readings of one kind about all columns of one party."""
     joined: dict[tuple[str, str, bool], Reading] = {}
     for r in found:
         key = r.what, r.owner, r.certain
@@ -153,6 +176,7 @@ def _together(found: list[Reading]) -> list[Reading]:
 
 
 def _row(reading: Reading, truth: Mapping[str, Table]) -> dict[str, Any]:
+    """Return one reading as a row of the report, with its number of wrong facts if known."""
     row: dict[str, Any] = {"reading": reading.what, "of": reading.owner, "read": len(reading.facts)}
     if len(reading.facts) == 1 and reading.facts[0][0] is None:
         row["read"] = next(n for n in reading.facts[0][1:] if n is not None)
@@ -167,17 +191,43 @@ def _row(reading: Reading, truth: Mapping[str, Table]) -> dict[str, Any]:
 def captured_view(
     kept: list[Record], who: str, parties: set[str], truth: Mapping[str, Table], named: Any = None
 ) -> tuple[View | None, Case | None]:
-    """Return what the bench's attacks read of captured messages, and what scores them.
+    """Return the view of captured messages for the attacks, and the case that scores them.
 
-    None where no columns are known, or the rows of some. Raises `DataError` if a ring's trees are
-    others than those `named`.
+    Parameters
+    ----------
+    kept : list of Record
+        The decoded messages that the adversary saw.
+    who : str
+        The adversary.
+    parties : set of str
+        All parties of the run.
+    truth : mapping of str to Table
+        True rows by party.
+    named : Protocol, optional
+        The protocol of the run, if it is known.
+
+    Returns
+    -------
+    view : View or None
+        None if the number of columns is not known.
+    case : Case or None
+        None if the rows of some party are not known.
+
+    Raises
+    ------
+    DataError
+        If the trees of a ring do not agree with `named`.
     """
     sketches = [r.message for r in kept if isinstance(r.message, RankedSketch)]
     rows = {r.sender: r.message.rows for r in kept if isinstance(r.message, LabelShare | RootSums)}
     columns = [len(sketches[0].low)] if sketches else []
     columns += [m.first + len(m.low) for r in kept if isinstance(m := r.message, BinMappers)]
     split = {m.party: m.columns for r in kept if isinstance(m := r.message, TreeColumns)}
-    columns += [int(told[-1]) + 1 for told in split.values() if len(told)]
+    columns += [
+        int(columns_of_party[-1]) + 1
+        for columns_of_party in split.values()
+        if len(columns_of_party)
+    ]
     if not columns:
         return None, None
     schema = schema_of(max(columns))
@@ -186,11 +236,11 @@ def captured_view(
     roles = {p: SERVER if p == SERVER else BinningClient.role for p in sorted({*parties, who})}
     if who == THIRD:
         roles[who] = THIRD
-    held = columns_held(split, truth) if split else held_of(truth)
+    local_data = columns_held(split, truth) if split else held_of(truth)
     view = View(
         principals=(who,),
         roles=roles,
-        own=(held[who],) if who in held else (),
+        own=(local_data[who],) if who in local_data else (),
         schema=schema,
         protocol="",
         parameters={} if named is None else named.parameters,
@@ -201,13 +251,16 @@ def captured_view(
     if not set(roles) - {SERVER, who} <= set(truth):
         return view, None
     streams = Streams(0)
-    return view, Case(held, roles, (who,), schema, streams, BinningClient.role)
+    return view, Case(local_data, roles, (who,), schema, streams, BinningClient.role)
 
 
 def columns_held(
     columns: Mapping[str, NDArray[np.int32]], truth: Mapping[str, Table]
 ) -> dict[str, LocalData]:
-    """Return what parties hold that have such columns of the same rows, the first one labels."""
+    """Return the local data of parties with different columns of the same rows.
+
+    Only the first worker has labels.
+    """
     return {
         name: LocalData(np.arange(len(t)), columns[name], t.X, t.y if name == worker(0) else None)
         for name, t in truth.items()
@@ -218,21 +271,36 @@ def columns_held(
 def replayed_view(
     again: Replay, who: str, truth: Mapping[str, Table], *, simulated: bool = False
 ) -> tuple[View, Case | None]:
-    """Return what somebody saw of the run as the bench's protocol of it, and what scores it.
+    """Return the view of a replayed run for the attacks, and the case that scores them.
 
-    `simulated`: Of the protocol on these rows instead, where nothing is taken from the capture.
+    Parameters
+    ----------
+    again : Replay
+        The run, repeated as a run of the simulated protocol.
+    who : str
+        The adversary.
+    truth : mapping of str to Table
+        True rows by party.
+    simulated : bool
+        True to run the protocol on the true rows and to take nothing from the capture.
+
+    Returns
+    -------
+    view : View
+    case : Case or None
+        None if the rows of some party are not known.
     """
     training = again.run(truth if simulated else None)
-    who = SERVER if who == THIRD else who  # it sees all that crosses
+    who = SERVER if who == THIRD else who  # the server sees all messages
     order = {name: truth[name] for name in again.rows if name in truth}
-    held = held_of(order)
-    view = view_of(training, (who,), held)
-    if "arrival" in view.parameters:  # in an order that sites do not know
+    local_data = held_of(order)
+    view = view_of(training, (who,), local_data)
+    if "arrival" in view.parameters:  # the sites do not know the order of the replies
         view = replace(view, parameters={**view.parameters, "arrival": "shuffled"})
-    if not {*again.rows} - {who} <= {*held}:
+    if not {*again.rows} - {who} <= {*local_data}:
         return view, None
     case = Case(
-        held, dict(training.transcript.roles), (who,), training.schema, Streams(0),
+        local_data, dict(training.transcript.roles), (who,), training.schema, Streams(0),
         BinningClient.role, model=training.model, transcript=training.transcript,
     )  # fmt: skip
     return view, case
@@ -241,6 +309,7 @@ def replayed_view(
 def _attacks(
     view: View | None, case: Case | None, named: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
+    """Run the attacks on a view, if there is one."""
     if view is None:
         return
     yield from tried(
@@ -251,9 +320,21 @@ def _attacks(
 def tried(
     view: View, score: Callable[[str, Guess], Scores], named: Sequence[str] = ()
 ) -> Iterator[Row]:
-    """Run attacks that apply, in the default bench's effort or as they are `named`.
+    """Run the attacks that apply to a view, and score their guesses.
 
-    Yields what each claims, how many claims are certain, and its scores.
+    Parameters
+    ----------
+    view : View
+        The view of the adversary.
+    score : callable
+        Returns the scores for the name of an attack and its guess.
+    named : sequence of str
+        Attacks to run. The default is every attack of the default suite.
+
+    Yields
+    ------
+    row : dict
+        Description and scores of a guess, and the number of certain claims in it.
     """
     grid = Suite.load(DEFAULT_SUITE).grids[0]
     specs = parse_list(named) if named else grid.every_attack
@@ -275,7 +356,7 @@ def tried(
 
 
 def said_of(guess: Guess) -> str:
-    """Return what a guess claims, in words."""
+    """Return the claims of a guess in words."""
     kinds = Counter(type(claim).__name__ for claim in guess.claims)
     sure = sum(claim.certain for claim in guess.claims)
     claims = ", ".join(f"{n:,} {kind}" for kind, n in kinds.items()) or "nothing"
@@ -285,7 +366,7 @@ def said_of(guess: Guess) -> str:
 def scored(name: str, guess: Guess, case: Case) -> Scores:
     """Return the main scores of an attack's guess, each with its blind baseline.
 
-    None where a capture lacks what its claims are compared with.
+    The result is empty if the capture lacks the information with which the claims are compared.
     """
     try:
         rows = [*score_guess(name, guess, case, _blind(guess, case))]
@@ -300,26 +381,28 @@ def scored(name: str, guess: Guess, case: Case) -> Scores:
 
 
 def _kinds(guess: Guess) -> set[type[Claim]]:
+    """Return the types of the claims in a guess."""
     return {type(claim) for claim in guess.claims}
 
 
 def _blind(guess: Guess, case: Case) -> BlindLine:
-    """Return what the same party scores that saw nothing, by the metrics of what is guessed."""
-    found: dict[str, float] = {}
+    """Return the score of the same party without any message, for the metrics of the guess."""
+    values: dict[str, float] = {}
     named: dict[str, str] = {}
     for metric in {m.name: m for kind in _kinds(guess) for m in metrics_of(kind)}.values():
         truth = metric.truth(case) if metric.before_training else None
         if truth is not None:
             guesses = metric.blind(case, truth).items()
-            scored = {n: metric.score(claims, truth) for n, claims in guesses}
-            best = metric.best_of(scored)
-            found |= {n: b.value for n, b in best.items() if b.value is not None}
+            scores = {n: metric.score(claims, truth) for n, claims in guesses}
+            best = metric.best_of(scores)
+            values |= {n: b.value for n, b in best.items() if b.value is not None}
             if (first := next(iter(metric.main), "")) in best:
                 named[metric.name] = best[first].guess
-    return BlindLine(found, {}, named)
+    return BlindLine(values, {}, named)
 
 
 def _notes(decoded: Decoded, truth: Mapping[str, Table], who: str) -> Iterator[str]:
+    """Yield notes on incomplete captures and missing true rows."""
     if decoded.capture.cut:
         yield f"the file ends within a piece ({decoded.capture.cut:,} bytes): it was cut off"
     if decoded.ended.left:

@@ -1,8 +1,9 @@
-"""Calls of XGBoost's federated server, cut out of what crossed between it and its clients.
+"""Reassemble the calls of XGBoost's federated server from the bytes of its connections.
 
-HTTP/2 frames (RFC 9113, 4.1) carry gRPC messages of protocol buffers, whose fields XGBoost 3.2
-numbers (``plugin/federated/federated.proto``): of a request 1 sequence, 2 rank, 3 buffer, 4 data
-type or root, 5 operation; of a response 1 buffer. What is 0 or empty is not written.
+HTTP/2 frames (RFC 9113, Section 4.1) contain gRPC messages, which are protocol buffers with the
+field numbers of XGBoost 3.2 (``plugin/federated/federated.proto``). The fields of a request are 1
+sequence, 2 rank, 3 buffer, 4 data type or root, and 5 operation. A response has field 1, buffer.
+Fields that are 0 or empty are not written.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,21 +17,24 @@ from fedtrees.messages.captured import CollectiveCall, WireBytes
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _END, _PADDED = 0, 1, 8
-_HEAD, _LENGTH = 9, 5  # bytes before a frame, and before a message
-#: Bytes of a message at most.
+_HEAD, _LENGTH = 9, 5  # size in bytes of the header of a frame, and of a message
+#: Largest size of a message in bytes.
 MOST_BYTES = 256 << 20
 _MOST_RANKS = 4096
 
 
 class Messages:
-    """Cuts the messages out of one direction of a connection, each with its stream's number."""
+    """Extracts the messages from one direction of a connection, each with its stream number."""
 
     def __init__(self, opener: bool) -> None:
         self._left, self._streams = bytearray(), dict[int, bytearray]()
         self._preface = _PREFACE if opener else b""
 
     def feed(self, chunk: bytes) -> Iterator[tuple[int, bytes]]:
-        """Yield the messages that are whole now; raises `DataError` if this is no HTTP/2."""
+        """Yield the messages that are complete now.
+
+        Raises `DataError` if the bytes are not HTTP/2 in plain text.
+        """
         self._left += chunk
         if self._preface:
             if not self._preface.startswith(self._left[: len(self._preface)]):
@@ -43,6 +47,7 @@ class Messages:
             self._preface = b""
         at = 0
         while at + _HEAD <= len(self._left):
+            # Header of an HTTP/2 frame: length (3 bytes), type, flags, number of the stream (4).
             size = int.from_bytes(self._left[at : at + 3], "big")
             if at + _HEAD + size > len(self._left):
                 break
@@ -57,40 +62,48 @@ class Messages:
         del self._left[:at]
 
     def _whole(self, stream: int, body: bytes, end: bool) -> Iterator[tuple[int, bytes]]:
-        said = self._streams.setdefault(stream, bytearray())
-        said += body
-        while len(said) >= _LENGTH:
-            size = int.from_bytes(said[1:_LENGTH], "big")
-            if said[0] or size > MOST_BYTES:
+        """Yield the complete messages of one stream, after appending a part of it."""
+        buffer = self._streams.setdefault(stream, bytearray())
+        buffer += body
+        # Header of a gRPC message: whether it is compressed (1 byte), length (4 bytes).
+        while len(buffer) >= _LENGTH:
+            size = int.from_bytes(buffer[1:_LENGTH], "big")
+            if buffer[0] or size > MOST_BYTES:
                 raise DataError(f"a compressed message, or one of {size:,} bytes; none is known")
-            if len(said) < _LENGTH + size:
+            if len(buffer) < _LENGTH + size:
                 break
-            yield stream, bytes(said[_LENGTH : _LENGTH + size])
-            del said[: _LENGTH + size]
+            yield stream, bytes(buffer[_LENGTH : _LENGTH + size])
+            del buffer[: _LENGTH + size]
         if end:
             del self._streams[stream]
 
 
 def fields_of(message: bytes) -> dict[int, int | bytes]:
-    """Return numbers and bytes of a protocol buffer by field; raises `DataError` if it is none."""
-    found: dict[int, int | bytes] = {}
+    """Return the integers and byte strings of a protocol buffer by field number.
+
+    Raises `DataError` if the bytes are not a protocol buffer.
+    """
+    fields: dict[int, int | bytes] = {}
     at = 0
     while at < len(message):
+        # A key contains the field number and the wire type: 0 is an integer, and 2 is a length that
+        # is followed by bytes.
         key, at = _varint(message, at)
         value, at = _varint(message, at)
         if key & 7 == 2:
             if at + value > len(message):
                 raise DataError("a protocol buffer that is cut off")
-            found[key >> 3] = message[at : at + value]
+            fields[key >> 3] = message[at : at + value]
             at += value
         elif key & 7 == 0:
-            found[key >> 3] = value
+            fields[key >> 3] = value
         else:
             raise DataError(f"a field of type {key & 7}; none is known")
-    return found
+    return fields
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
+    """Return an integer in the variable-length encoding, and the position after it."""
     value = shift = 0
     while at < len(message) and shift < 64:
         byte = message[at]
@@ -102,35 +115,39 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 
 @dataclass(eq=False)
 class Call:
-    """One collective operation: what every rank sent, and what all were answered."""
+    """One collective operation: the bytes that every rank sent, and the answer to all of them."""
 
-    buffers: dict[int, bytes] = field(default_factory=dict)  # by rank
-    code: int = 0  # data type of a sum, root of a broadcast
+    buffers: dict[int, bytes] = field(default_factory=dict)  # sent bytes by rank
+    code: int = 0  # data type of a sum, or root of a broadcast
     summed: bool = False
     answer: bytes | None = None
 
     @property
     def kind(self) -> str:
-        """``reduce``, ``broadcast`` or ``gather``, by what was sent and answered."""
+        """``reduce``, ``broadcast`` or ``gather``, inferred from the sent bytes and the answer."""
+        # In a broadcast only the root sends bytes, and they equal the answer.
         full = [rank for rank, b in self.buffers.items() if b]
         if self.summed or (self.code and len(full) == len(self.buffers)):
             return "reduce"
-        alone = len(full) == 1 and len(self.buffers) > 1
-        return "broadcast" if alone and self.buffers[full[0]] == self.answer else "gather"
+        single_sender = len(full) == 1 and len(self.buffers) > 1
+        return "broadcast" if single_sender and self.buffers[full[0]] == self.answer else "gather"
 
 
 class Calls:
-    """Puts the calls of all clients together, in their order."""
+    """Combines the requests of all clients to calls, in their order."""
 
     def __init__(self) -> None:
         self._messages: dict[tuple[int, bool], Messages] = {}
         self._asked: dict[tuple[int, int], int] = {}  # sequence number, by connection and stream
         self._open: dict[int, Call] = {}
         self._next = 0
-        self.world = 0  # known with the first answer
+        self.world = 0  # number of ranks, known with the first answer
 
     def feed(self, what: WireBytes | CollectiveCall) -> None:
-        """Take what crossed a connection, or was handed over; raises `DataError` if no call."""
+        """Add recorded bytes of a connection, or a call that a plug-in recorded.
+
+        Raises `DataError` if the bytes are not calls of XGBoost.
+        """
         if isinstance(what, CollectiveCall):
             self.world = self.world or what.world
             if self._request(what.number, what.rank, what.code, what.summed, what.sent):
@@ -138,19 +155,19 @@ class Calls:
             return
         messages = self._messages.setdefault((what.link, what.opener), Messages(what.opener))
         for stream, message in messages.feed(what.data.tobytes()):
-            told, asked_by = fields_of(message), (what.link, stream)
+            fields, asked_by = fields_of(message), (what.link, stream)
             if what.opener:
-                number, rank, code, operation = (_number(told, k) for k in (1, 2, 4, 5))
-                sent = np.frombuffer(_buffer(told, 3), np.uint8)
+                number, rank, code, operation = (_number(fields, k) for k in (1, 2, 4, 5))
+                sent = np.frombuffer(_buffer(fields, 3), np.uint8)
                 if self._request(number, rank, code, operation > 0, sent):
                     self._asked[asked_by] = number
             elif asked_by in self._asked:
-                self._answer(self._asked.pop(asked_by), _buffer(told, 1))
+                self._answer(self._asked.pop(asked_by), _buffer(fields, 1))
 
     def _request(
         self, number: int, rank: int, code: int, summed: bool, sent: NDArray[np.uint8]
     ) -> bool:
-        """Note what a rank sends; return False if that is of a later run, or asked again."""
+        """Add the request of a rank. Return False if its call was taken already."""
         if not 0 <= rank < _MOST_RANKS:
             raise DataError(f"a call of rank {rank}; {_MOST_RANKS} are read at most")
         if number < self._next:
@@ -161,13 +178,17 @@ class Calls:
         return True
 
     def _answer(self, number: int, answer: bytes) -> None:
+        """Add the answer to a call."""
         call = self._open.get(number)
         if call is not None:
             call.answer = answer
             self.world = self.world or len(call.buffers)
 
     def take(self) -> Call | None:
-        """Return the next call that all have made and were answered, None if there is none yet."""
+        """Return the next call that all ranks have made and that was answered.
+
+        The result is None if there is no such call yet.
+        """
         call = self._open.get(self._next)
         if call is None or call.answer is None or len(call.buffers) < max(self.world, 1):
             return None
@@ -177,11 +198,12 @@ class Calls:
 
     @property
     def left(self) -> int:
-        """Bytes of calls that were not taken."""
+        """Number of bytes in calls that were not taken."""
         return sum(len(b) for call in self._open.values() for b in call.buffers.values())
 
 
 def _number(told: Mapping[int, int | bytes], key: int) -> int:
+    """Return an integer field, 0 if it is absent."""
     value = told.get(key, 0)
     if isinstance(value, bytes):
         raise DataError(f"field {key} is no number")
@@ -189,6 +211,7 @@ def _number(told: Mapping[int, int | bytes], key: int) -> int:
 
 
 def _buffer(told: Mapping[int, int | bytes], key: int) -> bytes:
+    """Return a field of bytes, empty if it is absent."""
     value = told.get(key, b"")
     if isinstance(value, int):
         raise DataError(f"field {key} holds no bytes")

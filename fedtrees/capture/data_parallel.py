@@ -1,9 +1,9 @@
-"""What LightGBM's machines tell one another as they train data-parallel, as messages.
+"""Decode the data-parallel training of LightGBM's machines as messages.
 
-Read off runs of LightGBM 4.7 and its sources: the number of columns, the bins of each machine's
-block of them (``dataset_loader.cpp``, ``bin.cpp``), what the objective sums of labels, and of every
-tree the sums over its root, and of each step histograms and the best splits
-(``data_parallel_tree_learner.cpp``).
+The operations were observed in runs of LightGBM 4.7 and read in its sources: the number of columns,
+the bins of each machine's block of columns (``dataset_loader.cpp``, ``bin.cpp``), and the sums of
+labels that the objective needs. For every tree, the sums over its root follow, and for each step
+the histograms and the best splits (``data_parallel_tree_learner.cpp``).
 """
 
 from collections.abc import Iterator, Sequence
@@ -53,10 +53,11 @@ _SPLIT = np.dtype(
         ("categories", "<i4"),
     ]
 )  # fmt: skip
-_NAN = 2  # missing values have the last bin
-#: Categories of one split at most (``max_cat_threshold``): 32 unless it is set.
+_NAN = 2  # kind of missing values that occupy the last bin
+#: Possible values of ``max_cat_threshold``, the largest number of categories of one split. The
+#: default, 32, is tried first.
 _CATEGORIES = (32, *range(1, 450))
-#: How many whole numbers, and then how many others, objectives sum before the first tree.
+#: How many integers, and then how many floats, the objectives sum before the first tree.
 _BEFORE = [
     (2, 3), (2, 0), (0, 1), (0, 0), *((0, 2 * k + 1) for k in range(1, 33)),
     *((0, k + 1) for k in range(3, 33)), *((2 * k, 3 * k) for k in range(2, 33)),
@@ -70,25 +71,27 @@ class DataParallel:
     def __init__(self, machines: Machines) -> None:
         self._machines, self._world = machines, machines.world
         self._everybody = tuple(range(machines.world))
-        self._columns: dict[int, int] = {}  # bins in histograms, by column that is used
-        self._bins: dict[int, int] = {}  # all bins, the same
-        self._dealt: list[int] = []  # bins that each machine gets the sums of
+        self._columns: dict[int, int] = {}  # number of bins in histograms, by used column
+        self._bins: dict[int, int] = {}  # number of all bins, by used column
+        self._dealt: list[int] = []  # number of bins whose sums each machine receives
         self._categories = 0
         self._tree = self._step = -1
-        self._rows = 0  # of a tree
+        self._rows = 0  # number of rows of the current tree
 
     def messages(self) -> Iterator[Told]:
-        """Yield what crosses until nothing is left, or something that is not known."""
+        """Yield the messages until no bytes remain, or an operation is not recognised."""
         with self._machines.trying():
-            told = self._mappers()
-        yield from told
+            sent = self._mappers()
+        yield from sent
         yield from self._first()
         while True:
             self._machines.forget()
+            # Nothing in the bytes shows which operation follows. The first one that is consistent
+            # with the bytes is accepted.
             for read in (self._splits, self._next_tree, self._renewed, self._bare, self._started):
                 try:
                     with self._machines.trying():
-                        told = read()
+                        sent = read()
                 except CutOff:
                     if self._machines.ended():
                         return
@@ -98,16 +101,17 @@ class DataParallel:
                     break
             else:
                 raise OtherOperation("an operation that is not known, or was cut off")
-            yield from told
+            yield from sent
 
     def _told(self, parts: Sequence[Message], why: str) -> list[Told]:
-        """Return what every machine tells all others."""
+        """Return the messages that every machine sends to all remaining machines."""
         return [
             (rank, tuple(r for r in self._everybody if r != rank), part, why)
             for rank, part in enumerate(parts)
         ]
 
     def _mappers(self) -> list[Told]:
+        """Read the bins of every column."""
         machines = self._machines
         columns = machines.numbers("<i4").ravel()
         if not 0 < columns.max() <= _MOST_COLUMNS:
@@ -116,8 +120,8 @@ class DataParallel:
         if min(sizes) < 0 or sum(sizes) > 64 * int(columns.max()) * _MOST_BINS:
             raise OtherOperation("no sizes of bins")
         parts = [
-            mappers_of(rank, said, block)
-            for rank, (said, block) in enumerate(
+            mappers_of(rank, data, block)
+            for rank, (data, block) in enumerate(
                 zip(machines.gather(sizes), blocks(int(columns.max()), self._world), strict=True)
             )
         ]
@@ -126,19 +130,22 @@ class DataParallel:
                 self._columns[part.first + k] = part.sent(k)
                 self._bins[part.first + k] = len(part.bins(k))
         owners = dealt(self._columns, self._world)
-        self._dealt = [sum(self._columns[c] for c in own) for own in owners]
+        self._dealt = [
+            sum(self._columns[c] for c in columns_of_machine) for columns_of_machine in owners
+        ]
         return self._told(parts, "each machine finds the bins of some columns")
 
     def _first(self, patterns: Sequence[tuple[int, int]] = _BEFORE) -> list[Told]:
-        """Read what the objective sums, and the first tree's root."""
+        """Read the sums of the objective, and the root of the first tree."""
         last = OtherOperation("no first tree")
         for read in (self._next_tree, self._bare, self._nothing):
-            for whole, others in patterns:
+            for n_counts, n_sums in patterns:
                 try:
                     with self._machines.trying():
-                        counts, sums = self._before(whole, others)
+                        counts, sums = self._before(n_counts, n_sums)
                         root = read()
-                        if whole == 2 and counts.sum() < self._rows:
+                        # The objective's two counts are all rows, and the root may be a sample.
+                        if n_counts == 2 and counts.sum() < self._rows:
                             raise OtherOperation("fewer rows than there are")
                 except OtherOperation as err:
                     last = err
@@ -147,33 +154,31 @@ class DataParallel:
         raise last
 
     def _started(self) -> list[Told]:
-        """Read where the next tree starts if the one before, its class's first, has no splits."""
+        """Read the start of the next tree, if the first tree of its class has no splits."""
         return self._first([(0, 1), (0, 3)])
 
     def _before(self, whole: int, others: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """Read so many numbers of rows, and of other sums, shape (count, world) each."""
+        """Read `whole` numbers of rows and `others` float sums, each of shape (count, world)."""
         machines, shape = self._machines, (-1, self._world)
         counts = [machines.numbers("<i4").ravel() for _ in range(whole)]
         sums = [machines.numbers("<f8").ravel() for _ in range(others)]
-        found = np.array(counts, np.int32).reshape(shape), np.array(sums, np.float64).reshape(shape)
-        # the halves of a float64 that is not 0 are no such numbers of rows
-        if (
-            (found[0] < 0).any()
-            or (found[0] >= _MOST_ROWS).any()
-            or not np.isfinite(found[1]).all()
-        ):
+        read = np.array(counts, np.int32).reshape(shape), np.array(sums, np.float64).reshape(shape)
+        # If float64 sums are read as integers by mistake, their halves are not plausible numbers of
+        # rows.
+        if (read[0] < 0).any() or (read[0] >= _MOST_ROWS).any() or not np.isfinite(read[1]).all():
             raise OtherOperation("no sums of labels")
-        if whole and not found[0].any():
+        if whole and not read[0].any():
             raise OtherOperation("no rows")
-        return found
+        return read
 
     def _nothing(self) -> list[Told]:
-        """Read no tree at all: there are no columns to split."""
+        """Read a training without any tree, because there are no columns to split."""
         if not self._machines.ended():
             raise OtherOperation("no first tree")
         return []
 
     def _labels(self, counts: NDArray[np.int32], sums: NDArray[np.float64]) -> Iterator[Told]:
+        """Yield the sums of labels as messages."""
         if len(counts) == 2:
             parts = [ClassRows(r, int(p), int(n)) for r, (p, n) in enumerate(counts.T)]
             yield from self._told(parts, "the objective's classes")
@@ -185,6 +190,7 @@ class DataParallel:
             yield from self._told(starts, "where boosting starts")
 
     def _next_tree(self) -> list[Told]:
+        """Read the root and the first splits of the next tree."""
         roots = self._root()
         self._tree, self._step, before = self._tree + 1, -1, (self._tree, self._step)
         try:
@@ -194,6 +200,7 @@ class DataParallel:
             raise
 
     def _root(self) -> list[Told]:
+        """Read the sums over the root of a tree."""
         roots = np.frombuffer(
             b"".join(self._machines.gather([_ROOT.itemsize] * self._world)), _ROOT
         )
@@ -210,7 +217,7 @@ class DataParallel:
         return self._told(parts, "sums over the root of a tree")
 
     def _bare(self) -> list[Told]:
-        """Read a root that has too few rows to be split: the last one."""
+        """Read a root with too few rows to be split, which must be the last one."""
         roots = self._root()
         if not self._machines.ended():
             raise OtherOperation("no root")
@@ -218,43 +225,46 @@ class DataParallel:
         return roots
 
     def _splits(self) -> list[Told]:
-        """Read histograms of a leaf and the best splits of two."""
+        """Read the histograms of a leaf and the best splits of two leaves."""
         hops = self._machines.scatter(self._dealt)
         for hop in hops:
             if not np.isfinite(hop.numbers).all():
                 raise OtherOperation("no histogram")
-        found = self._found()
+        best = self._found()
         self._step += 1
-        told: list[Told] = []
+        sent: list[Told] = []
         for hop in hops:
             whose = ",".join(map(worker, hop.members))
             part = HistogramSegment(self._tree, self._step, 1, hop.first, hop.numbers, whose)
             why = "a histogram on its way to who finds the best split of its columns"
-            told.append((hop.sender, hop.receivers, part, why))
-        return told + self._told(found, "all take the best split of all")
+            sent.append((hop.sender, hop.receivers, part, why))
+        return sent + self._told(best, "all take the best split of all")
 
     def _found(self) -> list[Message]:
+        """Read the best splits of every machine."""
+        # The size of a split depends on `max_cat_threshold`, which is tried until it fits once.
         for categories in [self._categories] if self._categories else _CATEGORIES:
             kind = np.dtype([("split", _SPLIT), ("categories", "<u4", categories)])
             try:
                 with self._machines.trying():
-                    said = self._machines.gather([2 * kind.itemsize] * self._world)
-                    found = [
+                    parts = self._machines.gather([2 * kind.itemsize] * self._world)
+                    best = [
                         self._best(rank, np.frombuffer(part, kind)["split"])
-                        for rank, part in enumerate(said)
+                        for rank, part in enumerate(parts)
                     ]
             except OtherOperation as err:
                 last = err
                 continue
             self._categories = categories
-            return found
+            return best
         raise last
 
     def _best(self, rank: int, pair: np.ndarray) -> Message:
+        """Return the best splits of a machine as a message."""
         for split in pair:
             bins = self._bins.get(int(split["feature"]), 0)
             if split["gain"] == -np.inf and (bins or split["feature"] == -1):
-                continue  # there is none
+                continue  # no split was possible
             rows = int(split["left_rows"]), int(split["right_rows"])
             if min(rows) < 0 or not 0 < sum(rows) <= self._rows or split["default_left"] > 1:
                 raise OtherOperation("no splits of rows")
@@ -273,7 +283,7 @@ class DataParallel:
         )  # fmt: skip
 
     def _renewed(self) -> list[Told]:
-        """Pass over leaf values that are made anew: sums, then which machines have the leaf."""
+        """Skip recomputed leaf values: sums, then which machines have rows in the leaf."""
         for leaves in range(1, 2 * self._step + 3):
             try:
                 with self._machines.trying():
@@ -290,7 +300,26 @@ class DataParallel:
 
 
 def mappers_of(rank: int, said: bytes, block: range) -> BinMappers:
-    """Return the bins of a block of columns; raises `OtherOperation` if these are none."""
+    """Parse the bins of a block of columns.
+
+    Parameters
+    ----------
+    rank : int
+        Rank of the machine.
+    said : bytes
+        The bytes that it sent.
+    block : range
+        The columns.
+
+    Returns
+    -------
+    mappers : BinMappers
+
+    Raises
+    ------
+    OtherOperation
+        If the bytes are not bins.
+    """
     heads, values, at = [], [], 0
     for _ in block:
         if at + _MAPPER.itemsize > len(said):
@@ -303,10 +332,14 @@ def mappers_of(rank: int, said: bytes, block: range) -> BinMappers:
         size = int(head["bins"]) * dtype.itemsize
         if at + size > len(said):
             raise OtherOperation("bins that are cut off")
-        own = np.frombuffer(said, dtype, int(head["bins"]), at).astype(np.float64)
+        bounds = np.frombuffer(said, dtype, int(head["bins"]), at).astype(np.float64)
         if not head["kind"] and head["missing"] == _NAN:
-            own[-1] = np.nan  # what stands there is the number of the kind of missing values
-        if not head["kind"] and not (np.diff(own[: -1 if np.isnan(own[-1]) else None]) > 0).all():
+            # LightGBM writes the code for missing values in place of the last bound.
+            bounds[-1] = np.nan
+        if (
+            not head["kind"]
+            and not (np.diff(bounds[: -1 if np.isnan(bounds[-1]) else None]) > 0).all()
+        ):
             raise OtherOperation("bins out of order")
         if not head["trivial"] and (
             head["frequent"] >= head["bins"] or not head["low"] <= head["high"]
@@ -314,7 +347,7 @@ def mappers_of(rank: int, said: bytes, block: range) -> BinMappers:
             raise OtherOperation("no bins")
         at += size
         heads.append(head)
-        values.append(own)
+        values.append(bounds)
     if at != len(said):
         raise OtherOperation("bins of more columns")
     table = np.array(heads, _MAPPER)

@@ -1,4 +1,4 @@
-"""What crossed in one capture and not in another: kinds of messages, and the first numbers."""
+"""Compare two captures, or a capture and a simulated run: kinds of messages and their numbers."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,13 +26,14 @@ Kind = tuple[str, str, str]  # message, from, to
 
 
 def differences(files: tuple[str, str], runs: tuple[int | None, int | None]) -> dict[str, Any]:
-    """Return everything that `fedtrees diff` says, as plain values.
+    """Return everything that `fedtrees diff` reports about two captures, as plain values.
 
-    Messages of a kind are compared in their order. Raises `DataError` if a capture cannot be read.
+    Messages of the same kind are compared in their order. Raises `DataError` if a capture cannot be
+    read.
     """
     first, second = (Decoded(Capture(file, run)) for file, run in zip(files, runs, strict=True))
-    here, there = _kinds(first), _kinds(second)
-    rows = [_row(kind, here, there) for kind in {**here, **there}]
+    first_kinds, second_kinds = _kinds(first), _kinds(second)
+    rows = [_row(kind, first_kinds, second_kinds) for kind in {**first_kinds, **second_kinds}]
     return {
         "files": [*map(str, files)],
         "kinds": rows,
@@ -45,7 +46,8 @@ def differences(files: tuple[str, str], runs: tuple[int | None, int | None]) -> 
     }
 
 
-#: What XGBoost's parties say besides, and why the bench's protocol has nothing like it.
+#: Messages that only real parties of XGBoost send, with the reason why the simulated protocol has
+#: no counterpart.
 BESIDES = {
     "LabelShare": "the mean label crosses by party, in the bench as a secure sum",
     "Intercept": "rank 0 tells where boosting starts, in the bench the server",
@@ -53,18 +55,39 @@ BESIDES = {
     "EvaluationSums": "metrics; the bench evaluates apart",
     "GradientTotals": "sums over a root: in the bench a part of its histogram",
 }
-#: The same of two workers on a ring.
+#: Further such messages in a ring of two workers.
 TWO = {"GradientTotals": "each tells one sum over a root, then both totals; in the bench its own"}
-#: How far sums of floats may be from sums of whole units, and other floats from one another.
+#: Tolerance between sums of floats and sums in integer units, and between further floats.
 ROUNDING = 2e-5
 
 
 def from_protocol(
     file: str, run: int | None, named: str, truth: Mapping[str, Table]
 ) -> dict[str, Any]:
-    """Return the same of a capture and of the bench's protocol, run on the rows of all parties.
+    """Compare a capture with a run of the simulated protocol on the rows of all parties.
 
-    Raises `DataError` if the capture is no run of it, `UsageError` if rows of somebody lack.
+    Parameters
+    ----------
+    file : str
+        The capture.
+    run : int or None
+        Number of the run in the file.
+    named : str
+        Protocol and parameters. If it is empty, they are inferred from the capture.
+    truth : mapping of str to Table
+        True rows of all parties.
+
+    Returns
+    -------
+    report : dict of str to object
+        In the form of `differences`.
+
+    Raises
+    ------
+    DataError
+        If the capture is not a run of this protocol.
+    UsageError
+        If rows of a party are missing.
     """
     decoded = Decoded(Capture(file, run))
     protocol = named_protocol(named)
@@ -76,10 +99,11 @@ def from_protocol(
     lacking = sorted({*replay.rows} - {*truth})
     if lacking:
         raise UsageError(f"--truth of {lacking[0]!r} lacks: its rows are what is simulated")
+    # The replay of the captured messages is compared with a simulation on the true rows.
     sides = [_kinds(t.transcript) for t in (replay.run(), replay.run(truth))]
     kinds = {kind: None for side in sides for kind in side}
     rows = [_row(kind, sides[0], sides[1], ROUNDING) for kind in kinds]
-    spare = {kind: said for kind, said in _kinds(decoded).items() if kind[0] in BESIDES}
+    spare = {kind: sent for kind, sent in _kinds(decoded).items() if kind[0] in BESIDES}
     rows += [_row(kind, spare, {}) | {"apart": BESIDES[kind[0]]} for kind in spare]
     return {
         "files": [str(file), str(named or replay.protocol.name)],
@@ -90,9 +114,9 @@ def from_protocol(
 
 
 def _as_said(decoded: Decoded, protocol: Protocol, truth: Mapping[str, Table]) -> dict[str, Any]:
-    """Return the same of a protocol that says what the framework does, message by message.
+    """Compare a capture with a protocol that sends the same messages as the framework.
 
-    What a server passes on counts as told to all others.
+    A message that a server forwards counts as sent to all remaining parties.
     """
     records = [r for r in decoded if r.sender != SERVER]
     parties = sorted({r.sender for r in records}, key=lambda name: int(name.rpartition("-")[2]))
@@ -102,19 +126,19 @@ def _as_said(decoded: Decoded, protocol: Protocol, truth: Mapping[str, Table]) -
     tables = [truth[name] for name in parties]
     names = dict(zip(protocol.holder_names(len(parties)), parties, strict=True))
     vertical = isinstance(protocol, XGBoostVertical)
-    held = columns_of(tables) if vertical else over_clients(tables)
+    local_data = columns_of(tables) if vertical else over_clients(tables)
     columns = sum(t.X.shape[1] for t in tables) if vertical else tables[0].X.shape[1]
-    transcript = train(protocol, held, schema_of(columns)).transcript
-    ours = [
+    transcript = train(protocol, local_data, schema_of(columns)).transcript
+    simulated = [
         replace(d, sender=names[d.sender], receivers=tuple(names[r] for r in d.receivers),
                 message=_renamed(d.message, names))
         for d in transcript
-        if d.receivers != (d.sender,) and {*d.receivers} <= {*names}  # not the released model
+        if d.receivers != (d.sender,) and {*d.receivers} <= {*names}  # skip the released model
     ]  # fmt: skip
     two = TWO if len(parties) == 2 and isinstance(protocol, XGBoostRing) else {}
     besides = {**BESIDES, **two}
-    spare = {*besides} - {type(d.message).__name__ for d in ours} | {*two}
-    sides = [_told_to_each(side, parties) for side in (records, ours)]
+    spare = {*besides} - {type(d.message).__name__ for d in simulated} | {*two}
+    sides = [_told_to_each(side, parties) for side in (records, simulated)]
     rows = []
     for kind in {**sides[0], **sides[1]}:
         row = _row(kind, *sides, ROUNDING)
@@ -128,7 +152,7 @@ def _as_said(decoded: Decoded, protocol: Protocol, truth: Mapping[str, Table]) -
 
 
 def _renamed(message: Message, names: Mapping[str, str]) -> Message:
-    """Return a message in which parties are called as in a capture."""
+    """Return a message with the names of the parties in the capture."""
     called = {
         name: ",".join(names.get(part, part) for part in value.split(","))
         for name, value in vars(message).items()
@@ -140,20 +164,22 @@ def _renamed(message: Message, names: Mapping[str, str]) -> Message:
 def _told_to_each(
     records: Iterable[Record | Delivery], parties: Sequence[str]
 ) -> dict[Kind, list[Message]]:
-    found: dict[Kind, list[Message]] = defaultdict(list)
+    """Return the messages to each receiver by kind. Messages to the server count as sent to all."""
+    by_kind: dict[Kind, list[Message]] = defaultdict(list)
     for r in records:
         to = parties if SERVER in r.receivers else r.receivers
         for receiver in to:
             if receiver != r.sender:
-                found[type(r.message).__name__, r.sender, receiver].append(r.message)
-    return found
+                by_kind[type(r.message).__name__, r.sender, receiver].append(r.message)
+    return by_kind
 
 
 def _kinds(records: Iterable[Record | Delivery]) -> dict[Kind, list[Message]]:
-    found: dict[Kind, list[Message]] = defaultdict(list)
+    """Return the messages by type, sender and receivers."""
+    by_kind: dict[Kind, list[Message]] = defaultdict(list)
     for r in records:
-        found[type(r.message).__name__, r.sender, ", ".join(r.receivers)].append(r.message)
-    return found
+        by_kind[type(r.message).__name__, r.sender, ", ".join(r.receivers)].append(r.message)
+    return by_kind
 
 
 def _row(
@@ -162,6 +188,7 @@ def _row(
     there: Mapping[Kind, list[Message]],
     rounding: float = 0.0,
 ) -> dict[str, Any]:
+    """Return the comparison of one kind of message as a row of the report."""
     sides = here.get(kind, []), there.get(kind, [])
     row: dict[str, Any] = dict(zip(("message", "from", "to"), kind, strict=True))
     row["count"] = [len(side) for side in sides]
@@ -171,7 +198,7 @@ def _row(
 
 
 def _apart(here: list[Message], there: list[Message], rounding: float) -> Iterator[str]:
-    """Yield where messages of one kind are not the same, the first one first."""
+    """Yield the differences between messages of one kind, the first one first."""
     for k, (one, other) in enumerate(zip(here, there, strict=False)):
         for name, value in vars(one).items():
             more = getattr(other, name)
@@ -184,6 +211,7 @@ def _apart(here: list[Message], there: list[Message], rounding: float) -> Iterat
 
 
 def _alike(message: Message, name: str, value: Any, more: Any, rounding: float) -> bool:
+    """Return whether the values of one field agree up to rounding."""
     kind = np.asarray(value).dtype.kind
     unit_of = getattr(message, "unit_of", None)
     if not rounding or (kind != "f" and (unit_of is None or name not in ("sums", "totals"))):
@@ -191,5 +219,6 @@ def _alike(message: Message, name: str, value: Any, more: Any, rounding: float) 
     if kind == "f":
         return np.allclose(value, more, rounding, rounding, equal_nan=True)
     assert unit_of is not None
+    # `unit_of` is the number of units per 1, so that the tolerance is in units of the integers.
     off = np.abs(np.asarray(value, np.float64) - more)
     return bool((off <= rounding * unit_of(name)[0]).all())

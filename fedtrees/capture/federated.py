@@ -1,4 +1,4 @@
-"""What crossed between XGBoost's federated server and its clients, as messages."""
+"""Decode the traffic between XGBoost's federated server and its clients."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -17,11 +17,10 @@ _CODES = {1: "<f4", 2: "<f8", 6: "<i4", 7: "<i8", 8: "|u1", 10: "<u4", 11: "<u8"
 
 
 class Federated:
-    """Decodes a capture of ``xgboost`` or ``nvflare``; iterate over it once.
+    """Decodes a capture of ``xgboost`` or ``nvflare``. It can be iterated over once.
 
-    Raises `DataError` if what crossed are no calls of XGBoost's.
-
-    `ended`: Once everything was read.
+    `ended` describes the end after a complete iteration. Raises `DataError` if the bytes are not
+    calls of XGBoost.
     """
 
     def __init__(self, records: Iterable[Record]) -> None:
@@ -42,7 +41,7 @@ class Federated:
 
 
 class Server(Reader):
-    """The calls of a server, each a collective operation."""
+    """The calls of a server, each of which is a collective operation."""
 
     central = True
 
@@ -50,12 +49,13 @@ class Server(Reader):
         self._chunks, self._calls = chunks, Calls()
         self._taken: list[Call] = []
         self._at = 0
-        self.world = 0  # until a call is whole
+        self.world = 0  # number of ranks, 0 until a call is complete
         with suppress(CutOff):
             self._peek()
             self.world = self._calls.world
 
     def _peek(self) -> Call:
+        """Return the next call without advancing. Raises `CutOff` at the end of the capture."""
         while self._at >= len(self._taken):
             call = self._calls.take()
             if call is not None:
@@ -69,7 +69,10 @@ class Server(Reader):
 
     @property
     def vertical(self) -> bool:
-        """Whether parties have columns of the same rows: these tell how many, one by one."""
+        """Whether the parties have different columns of the same rows.
+
+        In this case, the first operation gathers their numbers of columns.
+        """
         return self._peek().kind == "gather"
 
     def calls(self) -> Iterator[Call]:
@@ -82,6 +85,7 @@ class Server(Reader):
                 yield call
 
     def _next(self, kind: str) -> Call:
+        """Return the next call and advance. Raises `OtherOperation` if it has another kind."""
         call = self._peek()
         if call.kind != kind:
             raise OtherOperation(f"a {call.kind}, not a {kind}")
@@ -89,23 +93,23 @@ class Server(Reader):
         return call
 
     def forget(self) -> None:
-        """Drop the calls that were read."""
+        """Delete the calls that were read."""
         del self._taken[: self._at]
         self._at = 0
 
     def left(self) -> int:
-        """Return how many bytes of calls were not read, of all there are."""
-        found = 0
+        """Return the number of bytes in calls that were not read, after reading all of them."""
+        n_bytes = 0
         try:
             while True:
-                found += sum(map(len, self._peek().buffers.values()))
+                n_bytes += sum(map(len, self._peek().buffers.values()))
                 self._at += 1
                 self.forget()
         except CutOff:
-            return found + self._calls.left
+            return n_bytes + self._calls.left
 
     def next_size(self) -> int | None:
-        """Return the bytes of the next all-reduce; 0 if none is next."""
+        """Return the size of the next all-reduce in bytes, 0 if the next call has another kind."""
         call = self._peek()
         return len(call.answer or b"") if call.kind == "reduce" else 0
 
@@ -118,18 +122,19 @@ class Server(Reader):
         ranks, total = tuple(range(self.world)), np.frombuffer(answer, dtype)
         if {*buffers} != {*ranks}:
             raise OtherOperation(f"a sum of ranks {sorted(buffers)}")
+        # Each worker sends its numbers to the server, and the server sends the sum to all workers.
         hops = [Hop(r, (self.world,), 0, np.frombuffer(buffers[r], dtype), (r,)) for r in ranks]
         return Reduced((*hops, Hop(self.world, ranks, 0, total, ranks)), total)
 
     def broadcast(self, size: int) -> bytes:
-        """Read what somebody tells everybody, of such a size."""
+        """Read a broadcast of the given size in bytes."""
         answer = self._next("broadcast").answer or b""
         if len(answer) != size:
             raise OtherOperation(f"a broadcast of {len(answer)} bytes, not {size}")
         return answer
 
     def object(self, follows: Callable[[], None]) -> bytes:
-        """Read a JSON-like object that somebody tells everybody."""
+        """Read a broadcast of a JSON-like object."""
         answer = self._next("broadcast").answer or b""
         if answer[:1] != b"{":
             raise OtherOperation("no object")

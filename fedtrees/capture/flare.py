@@ -1,7 +1,8 @@
-"""What NVFlare's server loads to write a run down from within (`fedtrees.capture.jobs`).
+"""Plug-ins for NVFlare's server that record a run (`fedtrees.capture.jobs`).
 
-Histograms travel as auxiliary messages, which no filter of tasks sees: the controller that answers
-them writes them down. Models of bagging and cyclic training are the data and results of tasks.
+Histograms are sent as auxiliary messages, which the task filters do not see. The controller that
+replies to them therefore records them. The models of bagging and cyclic training are the data and
+results of tasks.
 """
 
 from collections.abc import Iterator
@@ -23,30 +24,39 @@ from fedtrees.messages.captured import CollectiveCall, ModelBytes
 
 
 def _site(fl_ctx: FLContext) -> str:
+    """Return the name of the site that sent the current request."""
     peer = fl_ctx.get_peer_context()
     return str(peer.get_identity_name()) if peer else ""
 
 
 def _bytes(what: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return bytes as they are; what is none, as ciphertexts of its own kind, as nothing."""
-    held = what if isinstance(what, bytes | bytearray) else b""
-    return np.frombuffer(bytes(held), np.uint8)
+    """Return bytes as an array.
+
+    Other objects, for example ciphertexts of NVFlare, become an empty array.
+    """
+    data = what if isinstance(what, bytes | bytearray) else b""
+    return np.frombuffer(bytes(data), np.uint8)
 
 
 class RecordingController(XGBFedController):
-    """NVFlare's controller of histogram-based XGBoost; it writes down what it is asked.
+    """NVFlare's controller of histogram-based XGBoost, which also records all requests.
 
-    `capture`: The file. Other arguments are its own.
+    Parameters
+    ----------
+    capture : str
+        The file of the capture.
+    **arguments
+        Arguments of NVFlare's controller.
     """
 
     def __init__(self, capture: str, **arguments: Any) -> None:
         super().__init__(**arguments)
-        told = {
+        job = {
             "secure": self.secure_training,
             "vertical": bool(self.data_split_mode),
             "params": self.xgb_params,
         }
-        self._writer = Writer(capture, Run.of("nvflare", "nvflare", told))
+        self._writer = Writer(capture, Run.of("nvflare", "nvflare", job))
 
     def _process_xgb_request(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
         site, op = _site(fl_ctx), request.get_header(Constant.MSG_KEY_XGB_OP)
@@ -68,9 +78,9 @@ class RecordingController(XGBFedController):
 
 
 class Recorder(FLComponent):
-    """Writes down the models that tasks bring to sites, and those that come back.
+    """Records the models that tasks send to sites, and the models that the sites return.
 
-    `capture`: The file.
+    `capture` is the file of the capture.
     """
 
     def __init__(self, capture: str) -> None:
@@ -78,7 +88,7 @@ class Recorder(FLComponent):
         self._writer = Writer(capture, Run.of("nvflare", "nvflare-trees"))
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Take what is sent after all filters of the server, and what comes before them."""
+        """Record task data after all filters of the server, and results before them."""
         sent = event_type == EventType.AFTER_TASK_DATA_FILTER
         if not sent and event_type != EventType.BEFORE_TASK_RESULT_FILTER:
             return
@@ -90,12 +100,12 @@ class Recorder(FLComponent):
 
 
 def _models(what: Shareable) -> Iterator[ModelBytes]:
-    """Yield the models of a task's data or result, an empty one where there is none yet."""
+    """Yield the models in a task's data or result, an empty one if there is none yet."""
     try:
         data = from_shareable(what).data or {}
-    except (ValueError, TypeError):  # of another kind
+    except (ValueError, TypeError):  # the task contains no model
         return
-    found = data.get("model_data", b"")
-    parts = found if isinstance(found, list) else [found]
+    model_data = data.get("model_data", b"")
+    parts = model_data if isinstance(model_data, list) else [model_data]
     for k, part in enumerate(parts):
         yield ModelBytes(_bytes(part), k, len(parts))

@@ -1,4 +1,4 @@
-"""What Flower's server wraps its strategy in, to write down the models that cross."""
+"""Wrap the strategy of Flower's server, so that it records the models that are sent."""
 
 from collections.abc import Callable, Iterable
 from os import PathLike
@@ -12,9 +12,9 @@ from fedtrees.messages.captured import ModelBytes
 
 
 def recorded(strategy: Any, capture: str | PathLike[str]) -> Any:
-    """Let a strategy of `flwr.serverapp` write a capture; return it.
+    """Change a strategy of `flwr.serverapp` so that it writes a capture, and return it.
 
-    Sites are called by the numbers that Flower gives them, ``node-1``.
+    Sites are named after their numbers in Flower, for example ``node-1``.
     """
     writer = Writer(str(capture), Run.of("flwr", "flower"))
     aggregate = strategy.aggregate_train
@@ -44,6 +44,6 @@ def recorded(strategy: Any, capture: str | PathLike[str]) -> Any:
 
 
 def _model(message: Any, asks: bool = True) -> ModelBytes:
-    """Return the model of a message: the only array in it."""
+    """Return the model in a message, which is its only array."""
     record = next(iter(message.content.array_records.values()))
     return ModelBytes(np.frombuffer(record["0"].numpy().tobytes(), np.uint8), asks=asks)

@@ -1,4 +1,4 @@
-"""Jobs of NVFlare that write down what they do."""
+"""Change exported jobs of NVFlare so that they write a capture."""
 
 import json
 import shutil
@@ -10,15 +10,16 @@ from fedtrees.core.errors import DataError, UsageError
 _SERVER = "config/config_fed_server.json"
 _CONTROLLER = "nvflare.app_opt.xgboost.histogram_based_v2.fed_controller.XGBFedController"
 _SHARES_TREES = "nvflare.app_opt.xgboost.tree_based."
-#: NVFlare builds classes that are not its own where the job brings code.
+#: NVFlare loads classes of other packages only from code that the job contains.
 _MODULE = "fedtrees_capture"
 _CODE = "from fedtrees.capture.flare import Recorder, RecordingController  # noqa: F401\n"
 
 
 def recorded_job(job: str | Path, capture: str | Path) -> Path:
-    """Copy a job that was exported, so that its server writes a capture; return the copy.
+    """Copy an exported job and change it so that its server writes a capture. Return the copy.
 
-    Raises `DataError` if it cannot be read or written, `UsageError` if it trains no XGBoost.
+    Raises `DataError` if the job cannot be read or written, and `UsageError` if it does not train
+    XGBoost.
     """
     copy = Path(f"{capture}.job")
     if copy.exists():
@@ -38,22 +39,22 @@ def recorded_job(job: str | Path, capture: str | Path) -> Path:
 
 
 def _change(path: Path, capture: str | Path) -> bool:
-    """Let a server write down what it does; return False if it trains no XGBoost."""
+    """Change the configuration of a server. Return False if it does not train XGBoost."""
     config = json.loads(path.read_text())
     args = {"capture": str(Path(capture).resolve())}
-    found = False
+    changed = False
     for workflow in config["workflows"]:
         if workflow.get("path") == _CONTROLLER:
             workflow["path"] = f"{_MODULE}.RecordingController"
             workflow["args"] = {**workflow.get("args", {}), **args}
-            found = True
+            changed = True
     components: list[dict[str, Any]] = config["components"]
     if any(str(c.get("path", "")).startswith(_SHARES_TREES) for c in components):
         components.append({"id": "fedtrees", "path": f"{_MODULE}.Recorder", "args": args})
-        found = True
-    if found:
+        changed = True
+    if changed:
         path.write_text(json.dumps(config, indent=2))
         custom = path.parents[1] / "custom"
         custom.mkdir(exist_ok=True)
         (custom / f"{_MODULE}.py").write_text(_CODE)
-    return found
+    return changed

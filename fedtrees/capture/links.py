@@ -1,18 +1,22 @@
-"""What members of a run sent one another directly, each read up to some place."""
+"""The bytes that the members of a run sent one another directly, each read up to a position."""
 
 from collections.abc import Callable
 
 from fedtrees.capture.operations import CutOff, OtherOperation, Reader
 
-#: Bytes at most that one member sends another within one operation.
+#: Largest number of bytes that one member sends another within one operation.
 MOST_BYTES = 128 << 20
 
 
 class Links(Reader):
-    """The bytes between members, each read up to some place.
+    """The bytes between members, each read up to a position.
 
-    `world`: Number of members.
-    `more`: Fetches more bytes into `streams`; returns False where there are none.
+    Parameters
+    ----------
+    world : int
+        Number of members.
+    more : callable
+        Appends more bytes to `streams`. It returns False if there are none.
     """
 
     central = False
@@ -23,23 +27,26 @@ class Links(Reader):
         self._at = dict.fromkeys(self.streams, 0)
 
     def forget(self) -> None:
-        """Drop the bytes that were read: nothing goes back beyond this place."""
+        """Delete the bytes that were read, so that the reader cannot return to them."""
         for link, at in self._at.items():
             del self.streams[link][:at]
             self._at[link] = 0
 
     def left(self) -> int:
-        """Return how many bytes were not read, of all there are."""
+        """Return the number of bytes that were not read, after fetching all bytes."""
         while self._more():
             pass
         return sum(len(s) - self._at[link] for link, s in self.streams.items())
 
     def ended(self) -> bool:
-        """Return whether everything was read."""
+        """Return whether all bytes were read."""
         return not self.left()
 
     def take(self, sender: int, receiver: int, size: int) -> bytes:
-        """Read what a member sends another; raises `OtherOperation` where it does not."""
+        """Read the bytes that a member sends another.
+
+        Raises `OtherOperation` if the size is impossible, and `CutOff` if the capture ends before.
+        """
         if not 0 <= size <= MOST_BYTES:
             raise OtherOperation(f"{size} bytes at once")
         link = sender, receiver
@@ -47,5 +54,6 @@ class Links(Reader):
         while len(self.streams[link]) < begin + size:
             if not self._more():
                 raise CutOff("the capture ends")
+        # The bytes remain in the stream until `forget`, because an operation may be tried again.
         self._at[link] = begin + size
         return bytes(self.streams[link][begin : begin + size])

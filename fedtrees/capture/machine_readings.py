@@ -1,4 +1,4 @@
-"""What somebody reads from what LightGBM's machines told one another."""
+"""Facts that follow from the messages of LightGBM's machines."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -8,45 +8,50 @@ from fedtrees.capture.records import Record
 
 
 def machine_readings(seen: Iterable[Record], who: Sequence[str]) -> Iterator[Reading]:
-    """Yield what follows from messages about everybody but those who read them."""
-    told = Told.of((r.sender, r.message) for r in seen)
-    for name, root in told.roots.items():
-        if name not in who and name not in told.classes:  # a sample of the rows, perhaps
+    """Yield the facts that follow from messages about all parties except their readers."""
+    evidence = Told.of((r.sender, r.message) for r in seen)
+    for name, root in evidence.roots.items():
+        if (
+            name not in who and name not in evidence.classes
+        ):  # not certain, the rows may be a sample
             yield Reading("number of rows", name, ((None, None, root.rows, None),), False)
-    for name, c in told.classes.items():
+    for name, c in evidence.classes.items():
         if name not in who:
             rows = c.positives + c.negatives
             yield Reading("number of rows", name, ((None, None, rows, None),), True)
             yield Reading("number of positives", name, ((None, None, None, c.positives),), True)
-    for name, mean in told.mean_labels.items():
+    for name, mean in evidence.mean_labels.items():
         if name not in who:
             yield Reading("mean label", name, ((None, mean, None, None),), True)
-    for name, mappers in told.mappers.items():
+    for name, mappers in evidence.mappers.items():
         ends = tuple((f, value, None, None) for f, value in extremes(mappers))
         if ends and name not in who:
             yield Reading("least and greatest values", name, ends, True)
-    for name, column, found in values_told(told.mappers):
+    for name, column, column_values in values_told(evidence.mappers):
         if name not in who:
-            facts = tuple((column, float(v), None, None) for v in found.values)
+            facts = tuple((column, float(v), None, None) for v in column_values.values)
             yield Reading("values off the bins of a column", name, facts, False)
-    yield from _with_labels(told, who)
+    yield from _with_labels(evidence, who)
 
 
 def _with_labels(told: Told, who: Sequence[str]) -> Iterator[Reading]:
+    """Yield the values of columns together with the labels of their rows."""
     for name, bins in bins_of(told):
         owner, k = told.columns[bins.column]
         if name in who or name != owner:
             continue
-        found = values_of(told.mappers[owner], k, bins.rows[:, 0])
-        if not len(found.values):
+        column_values = values_of(told.mappers[owner], k, bins.rows[:, 0])
+        if not len(column_values.values):
             continue
-        held = bins.rows[found.bins]
-        sure = found.certain & bins.sure
+        labelled_rows = bins.rows[column_values.bins]
+        sure = column_values.certain & bins.sure
         for certain in (True, False):
             facts = tuple(
                 (bins.column, float(v), *map(int, rows))
                 for v, rows in zip(
-                    found.values[sure == certain], held[sure == certain], strict=True
+                    column_values.values[sure == certain],
+                    labelled_rows[sure == certain],
+                    strict=True,
                 )
             )
             if facts:

@@ -1,7 +1,7 @@
-"""What crossed where sites boost on their own rows and share the trees: NVFlare's and Flower's.
+"""Decode captures of sites that boost on their local rows and share the trees (NVFlare and Flower).
 
-A model comes whole or in parts; what is new in it are the trees beyond those that its receiver, or
-who sends it back, was told before.
+A model is sent complete or in parts. The new information in it are the trees that its receiver, or
+its sender, has not received before.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +19,7 @@ from fedtrees.capture.training import SERVER
 from fedtrees.core.errors import DataError
 from fedtrees.core.messages import Message
 from fedtrees.messages.captured import Intercept, ModelBytes
-from fedtrees.messages.shared_trees import ClientTrees, GlobalTrees, GrowRequest
+from fedtrees.messages.horizontal import ClientTrees, GlobalTrees, GrowRequest
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.files.xgboost import base_score_of, learner_of
 
@@ -28,14 +28,20 @@ _MOST_PARTS = 4096
 
 @dataclass(frozen=True, eq=False)
 class Sent:
-    """One model, or several parts of one, as somebody sent it.
+    """One model, or several parts of one, as a party sent it.
 
-    `record`: The last piece.
-    `round`: How many models the server had made before that the site knows of.
-    `first`: Trees of the model before the new ones.
-    `model`: The new trees; None: nothing was there to be sent yet.
-    `scores`: list of float32 array, shape (K,). Base score of each part.
-    `size`: int. Bytes.
+    Attributes
+    ----------
+    record : Record
+        The last part.
+    round : int
+        Number of models of the server that the site had received.
+    first : int
+        Number of trees in the model before the new ones.
+    model : ModelFile or None
+        The new trees. None if there was no model to send yet.
+    scores : list of float32 array, shape (K,)
+        Base score of each part.
     """
 
     record: Record
@@ -46,9 +52,9 @@ class Sent:
 
 
 class Models:
-    """Decodes a capture of models that were shared; iterate over it once.
+    """Decodes a capture of shared models. It can be iterated over once.
 
-    `ended`: Once everything was read.
+    `ended` describes the end after a complete iteration.
     """
 
     def __init__(self, records: Iterable[Record]) -> None:
@@ -65,17 +71,17 @@ class Models:
 
 
 def _messages(sent: Sent) -> Iterator[tuple[Message, str]]:
-    """Yield what one model says, in the bench's messages."""
+    """Yield the messages of the simulated protocol that correspond to one sent model."""
     down = sent.record.sender == SERVER
     if sent.model is not None:
         arrays = arrays_of(sent.model)
         if not down:
             yield ClientTrees(sent.round, **arrays, base_score=sent.scores[0]), "trees of its own"
         elif len(arrays["sizes"]):
-            told = GlobalTrees(
+            update = GlobalTrees(
                 sent.round - 1, **arrays, base_score=sent.scores[0], first=sent.first
             )
-            yield told, "what is new in the model"
+            yield update, "what is new in the model"
             if len(sent.scores) > 1:
                 for score in sent.scores:
                     yield Intercept(float(score[0])), "where boosting started at one of the sites"
@@ -84,13 +90,13 @@ def _messages(sent: Sent) -> Iterator[tuple[Message, str]]:
 
 
 class Exchange:
-    """Cuts models out of a capture; iterate over it once."""
+    """Extracts the models from a capture. It can be iterated over once."""
 
     def __init__(self, records: Iterable[Record]) -> None:
         self._records, self.ended = records, Ended()
-        self._known: dict[str, list[bytes]] = {}  # trees that each site was sent
-        self._round: dict[str, int] = {}  # of what each site was sent last
-        self._made, self._last = 0, b""  # models of the server, and the last one
+        self._known: dict[str, list[bytes]] = {}  # trees that each site has received
+        self._round: dict[str, int] = {}  # round of the model that each site received last
+        self._made, self._last = 0, b""  # number of the server's models, and the last one
 
     def __iter__(self) -> Iterator[Sent]:
         parts: dict[tuple[str, tuple[str, ...]], list[bytes]] = {}
@@ -102,33 +108,40 @@ class Exchange:
             if why:
                 continue
             piece, ends = r.message, (r.sender, r.receivers)
-            held = parts.setdefault(ends, [])
+            received_parts = parts.setdefault(ends, [])
             try:
-                if not len(held) == piece.part < piece.parts <= _MOST_PARTS:
+                if not len(received_parts) == piece.part < piece.parts <= _MOST_PARTS:
                     raise DataError(f"part {piece.part} of {piece.parts} is out of its turn")
-                held.append(piece.data.tobytes())
-                if len(held) < piece.parts:
+                received_parts.append(piece.data.tobytes())
+                if len(received_parts) < piece.parts:
                     continue
-                yield self._down(r, held) if r.sender == SERVER else self._up(r, held)
+                yield (
+                    self._down(r, received_parts)
+                    if r.sender == SERVER
+                    else self._up(r, received_parts)
+                )
             except DataError as err:
                 why = f"what {r.sender!r} sent: {err}"
                 continue
             del parts[ends]
-            left -= sum(map(len, held))
+            left -= sum(map(len, received_parts))
         if left:
             self.ended = Ended(left, why or "parts of a model are missing at the end")
 
     def _down(self, r: Record, parts: Sequence[bytes]) -> Sent:
-        """Read what the server tells a site."""
+        """Return a model that the server sends to a site."""
         (site,) = r.receivers or ("",)
-        whole = b"".join(parts)
-        if not whole:
+        data = b"".join(parts)
+        if not data:
             self._known[site], self._round[site] = [], 0
             return Sent(r, 0, 0, None)
-        if whole != self._last:
-            self._made, self._last = self._made + 1, whole
+        # The server sends the same model to several sites, which is counted once.
+        if data != self._last:
+            self._made, self._last = self._made + 1, data
         model, scores = _read(parts)
         before, keys = self._known.get(site, []), _keys(model)
+        # A complete model begins with the trees that the site has received before. Parts contain
+        # only new trees.
         again = len(parts) == 1 and keys[: len(before)] == before
         self._known[site] = keys if again else before + keys
         self._round[site] = self._made
@@ -136,7 +149,7 @@ class Exchange:
         return Sent(r, self._made, len(before), new, scores)
 
     def _up(self, r: Record, parts: Sequence[bytes]) -> Sent:
-        """Read what a site answers: its new trees, or the model with them at the end."""
+        """Return the reply of a site: its new trees, or the model with the new trees at the end."""
         model, scores = _read(parts)
         before, keys = self._known.get(r.sender, []), _keys(model)
         again = 0 < len(before) < len(keys) and keys[: len(before)] == before
@@ -145,16 +158,17 @@ class Exchange:
 
 
 def _read(parts: Sequence[bytes]) -> tuple[ModelFile, list[NDArray[np.float32]]]:
+    """Return the trees of all parts as one model, and the base score of each part."""
     models, scores = [], []
     for data in parts:
         models.append(read_xgboost(Path("model"), data))
-        told = learner_of(data)["learner_model_param"]["base_score"]
-        scores.append(np.atleast_1d(base_score_of(told)).astype(np.float32))
+        base_score = learner_of(data)["learner_model_param"]["base_score"]
+        scores.append(np.atleast_1d(base_score_of(base_score)).astype(np.float32))
     return joined(models), scores
 
 
 def _keys(model: ModelFile) -> list[bytes]:
-    """Return what tells a tree from others."""
+    """Return a key for each tree that distinguishes it from all different trees."""
     return [
         b"".join(a.tobytes() for a in (t.feature, t.threshold, t.value)) for t in trees_of(model)
     ]
@@ -178,7 +192,10 @@ def part_of(model: ModelFile, first: int) -> ModelFile:
 
 
 def joined(models: Sequence[ModelFile]) -> ModelFile:
-    """Return the trees of several models as those of one, which starts where the first one does."""
+    """Return one model with the trees of several models and the base score of the first one.
+
+    Raises `DataError` if the models have different objectives.
+    """
     first = models[0]
     if len({m.forest.objective for m in models}) > 1:
         raise DataError("models of different objectives")
@@ -193,7 +210,10 @@ def joined(models: Sequence[ModelFile]) -> ModelFile:
 
 
 def arrays_of(model: ModelFile) -> dict[str, NDArray[np.generic]]:
-    """Return the trees of a model as the array fields of `SharedTrees`."""
+    """Return the trees of a model as the array fields of `SharedTrees`.
+
+    Raises `DataError` if trees were pruned.
+    """
     trees = trees_of(model)
     if any((t.right[t.feature >= 0] != t.left[t.feature >= 0] + 1).any() for t in trees):
         raise DataError("trees that were pruned; none are read")

@@ -1,4 +1,4 @@
-"""Collective operations, as decoders of several wires hand them on."""
+"""Collective operations, in the form in which the decoders of several wires return them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,21 +10,21 @@ from numpy.typing import NDArray
 
 
 class OtherOperation(Exception):
-    """These bytes are not of that operation."""
+    """The bytes do not belong to the operation that was tried."""
 
 
 class CutOff(OtherOperation):
-    """The bytes end before the operation does."""
+    """The capture ends before the operation does."""
 
 
 class Reader:
-    """Reads operations up to some place, `_at`."""
+    """Reads operations up to a position, `_at`."""
 
     _at: Any
 
     @contextmanager
     def trying(self) -> Iterator[None]:
-        """Go back to where it was if what is tried is not there."""
+        """Return to the current position if the operation that is tried raises `OtherOperation`."""
         before = copy(self._at)
         try:
             yield
@@ -41,12 +41,12 @@ class Hop:
     receivers: tuple[int, ...]
     first: int  # position of the first number
     numbers: NDArray[Any]
-    members: tuple[int, ...]  # whose numbers are in it
+    members: tuple[int, ...]  # members whose numbers are in the sum
 
 
 @dataclass(frozen=True, eq=False)
 class Reduced:
-    """What crossed in an all-reduce: all hops, and the numbers that everybody has at the end."""
+    """An all-reduce: all hops, and the numbers that every member has at the end."""
 
     hops: tuple[Hop, ...]
     total: NDArray[Any]
@@ -54,12 +54,12 @@ class Reduced:
 
 @dataclass(frozen=True)
 class Ended:
-    """Where decoding ended: `left` bytes that were not understood; `why`, where there are any."""
+    """The end of decoding: the number of bytes that were not understood, and the reason."""
 
     left: int = 0
     why: str = ""
 
 
 def worker(rank: int) -> str:
-    """Return the name of a worker."""
+    """Return the name of the worker with a rank."""
     return f"worker-{rank}"

@@ -1,4 +1,4 @@
-"""What was promised, by a framework or its name, and is not so in a capture."""
+"""Compare the promises of a framework with a capture, and report those that are not kept."""
 
 from collections.abc import Iterable, Iterator
 
@@ -11,10 +11,24 @@ from fedtrees.messages.lightgbm import BinMappers
 def promises(
     told: Run, raw: Iterable[Record], kept: list[Record], who: str, models: Audit | None
 ) -> Iterator[str]:
-    """Yield each as a sentence.
+    """Yield each promise that the capture contradicts, as a sentence.
 
-    `raw`: Records as they were captured. `kept`: Decoded, what `who` saw. `models`: Of all trees
-    that were shared with `who`.
+    Parameters
+    ----------
+    told : Run
+        Information about the run.
+    raw : iterable of Record
+        The records as they were captured.
+    kept : list of Record
+        The decoded messages that the observer saw.
+    who : str
+        The observer.
+    models : Audit or None
+        Audit of all trees that were shared with the observer.
+
+    Yields
+    ------
+    sentence : str
     """
     if not told.wire:
         yield "nothing is known of promises: messages were handed over by the framework itself"
@@ -41,22 +55,23 @@ def promises(
 
 
 def _not_summed(kept: list[Record], who: str) -> Iterator[str]:
-    others = [r.message for r in kept if r.sender != who]
-    alone = [m for m in others if isinstance(m, HistogramSegment) and "," not in m.parties]
-    if alone:
-        numbers = sum(len(m.sums) for m in alone)
+    """Yield the promises about sums and local rows that the messages contradict."""
+    received = [r.message for r in kept if r.sender != who]
+    single_party = [m for m in received if isinstance(m, HistogramSegment) and "," not in m.parties]
+    if single_party:
+        numbers = sum(len(m.sums) for m in single_party)
         yield (
             f"only sums over all parties are shared: {numbers:,} numbers of the first tree's "
             "histograms are of one party alone"
         )
-    if rows := next((len(m.g) for m in others if isinstance(m, RowGradients)), 0):
+    if rows := next((len(m.g) for m in received if isinstance(m, RowGradients)), 0):
         yield f"labels stay with who has them: gradients of all {rows:,} rows cross, one by one"
-    mappers = [m for m in others if isinstance(m, BinMappers)]
+    mappers = [m for m in received if isinstance(m, BinMappers)]
     if mappers:
         columns = sum(int(m.used.sum()) for m in mappers)
         yield f"rows stay where they are: {columns:,} columns have bins made of one machine's rows"
-    sketches = [m for m in others if isinstance(m, RankedSketch)]
+    sketches = [m for m in received if isinstance(m, RankedSketch)]
     if sketches:
-        whole = sum(int(s.whole.sum()) for s in sketches)
+        complete = sum(int(s.whole.sum()) for s in sketches)
         columns = sum(len(s.whole) for s in sketches)
-        yield f"rows stay where they are: {whole:,} of {columns:,} columns cross value by value"
+        yield f"rows stay where they are: {complete:,} of {columns:,} columns cross value by value"

@@ -1,4 +1,4 @@
-"""What crossed between XGBoost's workers over its own collective, as messages."""
+"""Decode the traffic between XGBoost's workers over its collective library (Rabit)."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -15,11 +15,10 @@ _MOST_WORKERS = 512
 
 
 class Rabit:
-    """Decodes a capture of ``rabit``; iterate over it once.
+    """Decodes a capture of ``rabit``. It can be iterated over once.
 
-    Raises `DataError` if workers do not introduce themselves as XGBoost's do.
-
-    `ended`: Once everything was read.
+    `ended` describes the end after a complete iteration. Raises `DataError` if the workers do not
+    introduce themselves as those of XGBoost.
     """
 
     def __init__(self, records: Iterable[Record]) -> None:
@@ -34,29 +33,30 @@ class Rabit:
 
 
 class _Wiring:
-    """Finds out which connection is between which workers."""
+    """Finds the workers at both ends of each connection."""
 
     def __init__(self) -> None:
         self._said: dict[tuple[int, bool], bytearray] = {}
         self._frames: dict[tuple[int, bool], Frames] = {}
-        self._ports: dict[int, int] = {}  # of the worker that speaks on a connection to the tracker
-        self._ranks: dict[str, int] = {}  # by door
-        self._doors: dict[int, str] = {}  # by connection
-        self._links: dict[int, tuple[int, int]] = {}  # opener and opened, by connection
+        self._ports: dict[int, int] = {}  # port of the worker, by connection to the tracker
+        self._ranks: dict[str, int] = {}  # rank of the worker behind each relay port
+        self._doors: dict[int, str] = {}  # relay port of each connection
+        self._links: dict[int, tuple[int, int]] = {}  # ranks of opener and acceptor, by connection
         self._world = 0
         self._ring: Ring | None = None
 
     def connected(self, chunks: Iterator[WireBytes]) -> Ring:
-        """Return the bytes between workers, once all of them are connected."""
+        """Return the bytes between the workers, once all of them are connected."""
         for chunk in chunks:
             self._take(chunk)
+            # Every pair of workers has one connection.
             if self._world and len(self._links) == self._world * (self._world - 1) // 2:
                 ring = Ring(self._world, lambda: self._more(chunks))
                 self._ring = ring
-                for (link, opener), said in self._said.items():
+                for (link, opener), data in self._said.items():
                     if link in self._links:
                         a, b = self._links[link] if opener else self._links[link][::-1]
-                        ring.streams[a, b] += said[4:] if opener else said
+                        ring.streams[a, b] += data[4:] if opener else data
                 self._said.clear()
                 return ring
         raise DataError(
@@ -65,6 +65,7 @@ class _Wiring:
         )
 
     def _more(self, chunks: Iterator[WireBytes]) -> bool:
+        """Append the next recorded bytes to their stream. Return False if there are none."""
         assert self._ring is not None
         for chunk in chunks:
             if chunk.link in self._links and chunk.data.size:
@@ -74,38 +75,42 @@ class _Wiring:
         return False
 
     def _take(self, chunk: WireBytes) -> None:
-        key, said = (chunk.link, chunk.opener), chunk.data.tobytes()
+        """Add recorded bytes of a connection to the tracker or between workers."""
+        key, data = (chunk.link, chunk.opener), chunk.data.tobytes()
         if chunk.door == "tracker":
-            for text in self._frames.setdefault(key, Frames()).feed(said):
+            for text in self._frames.setdefault(key, Frames()).feed(data):
                 self._introduced(chunk, text)
             return
         self._doors[chunk.link] = chunk.door
-        self._said.setdefault(key, bytearray()).extend(said)
+        self._said.setdefault(key, bytearray()).extend(data)
         self._connect()
 
     def _introduced(self, chunk: WireBytes, text: bytes) -> None:
+        """Store the port, the rank or the number of workers in a message to or from the tracker."""
         try:
-            told = json.loads(text)
-            if chunk.opener and told.get("cmd") == 1:
-                self._ports[chunk.link] = int(told["port"])
-            elif not chunk.opener and "world_size" in told:
-                self._world = int(told["world_size"])
-            elif not chunk.opener and "rank" in told:
+            fields = json.loads(text)
+            if chunk.opener and fields.get("cmd") == 1:
+                self._ports[chunk.link] = int(fields["port"])
+            elif not chunk.opener and "world_size" in fields:
+                self._world = int(fields["world_size"])
+            elif not chunk.opener and "rank" in fields:
                 door = f"peer:{self._ports[chunk.link]}"
-                self._ranks[door] = (int(told["rank"]) - 1) % max(self._world, 1)
+                # The tracker sends a worker the address and the rank of its successor in the ring.
+                self._ranks[door] = (int(fields["rank"]) - 1) % max(self._world, 1)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as err:
             raise DataError(f"no words of an XGBoost tracker: {text[:60]!r}") from err
         if self._world > _MOST_WORKERS:
             raise DataError(f"a tracker of {self._world} workers; {_MOST_WORKERS} are read at most")
 
     def _connect(self) -> None:
-        """Name the ends of the connections whose opener said its rank."""
+        """Assign ranks to the ends of the connections whose opener has sent its rank."""
         for link, door in self._doors.items():
-            said = self._said.get((link, True), b"")
-            first = min(k for k, d in self._doors.items() if d == door)  # the ring's, given up
-            if link in self._links or link == first or len(said) < 4 or door not in self._ranks:
+            data = self._said.get((link, True), b"")
+            # The first connection to a worker belongs to the bootstrap ring, which is given up.
+            first = min(k for k, d in self._doors.items() if d == door)
+            if link in self._links or link == first or len(data) < 4 or door not in self._ranks:
                 continue
-            rank = int.from_bytes(said[:4], "little")
+            rank = int.from_bytes(data[:4], "little")
             if not rank < self._ranks[door] < self._world:
                 raise DataError(f"worker {self._ranks[door]} is called by one of rank {rank}")
             self._links[link] = rank, self._ranks[door]

@@ -1,4 +1,8 @@
-"""What somebody reads from the messages that were seen, without guessing."""
+"""Facts that follow from captured messages without an attack.
+
+For example, the sketch of a column with few distinct values contains each value together with its
+number of rows. Each fact can be compared with the true rows.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,11 +28,19 @@ from fedtrees.messages.captured import (
 
 @dataclass(frozen=True)
 class Reading:
-    """Some facts of one kind about one party.
+    """Facts of one kind about one party.
 
-    `facts`: ``(column, value, rows, positives)`` each; None: that it does not tell. Without a
-    column, the value is the mean label.
-    `certain`: Whether all of them follow from the bytes.
+    Attributes
+    ----------
+    what : str
+        Description of the facts.
+    owner : str
+        The party that the facts are about.
+    facts : tuple of (column, value, rows, positives)
+        An entry is None if the fact does not contain it. Without a column, the value is the mean
+        label.
+    certain : bool
+        Whether all facts follow from the bytes with certainty.
     """
 
     what: str
@@ -37,40 +49,41 @@ class Reading:
     certain: bool
 
     def wrong(self, truth: Table) -> int:
-        """Return how many of the facts are not so."""
+        """Return the number of facts that are not true."""
         return sum(not _holds(fact, truth) for fact in self.facts)
 
 
 @dataclass(frozen=True)
 class RowLabels(Reading):
-    """Labels of all rows, in their order: the facts are as many, and tell nothing else."""
+    """Labels of all rows, in their order. There is one empty fact per row."""
 
     labels: tuple[int, ...] = ()
 
     def wrong(self, truth: Table) -> int:
-        """Return how many labels are not so."""
+        """Return the number of wrong labels."""
         if len(truth) != len(self.labels):
             return len(self.labels)
         return int((truth.y != np.array(self.labels)).sum())
 
 
 def _holds(fact: tuple[int | None, float | None, int | None, int | None], truth: Table) -> bool:
+    """Return whether a fact is true."""
     column, value, rows, positives = fact
     if column is None and value is not None:
         return bool(np.isclose(truth.y.mean(), value, rtol=1e-6))
-    there = np.ones(len(truth), dtype=bool)
+    selected = np.ones(len(truth), dtype=bool)
     if column is not None:
-        there = truth.X[:, column] == np.float32(value)
-        if rows is None:  # a value that somebody has, no more
-            return bool(there.any())
-    labels = truth.y[there]
+        selected = truth.X[:, column] == np.float32(value)
+        if rows is None:  # the fact only states that some row has this value
+            return bool(selected.any())
+    labels = truth.y[selected]
     return (rows is None or len(labels) == rows) and (
         positives is None or int((labels == 1).sum()) == positives
     )
 
 
 def readings(seen: Iterable[Record], who: Sequence[str]) -> list[Reading]:
-    """Return what follows from messages about everybody but those who read them."""
+    """Return the facts that follow from messages about all parties except their readers."""
     sketches: dict[str, RankedSketch] = {}
     means: dict[str, LabelShare] = {}
     intercept, roots = None, dict[frozenset[str], NDArray[np.float64]]()
@@ -95,19 +108,19 @@ def readings(seen: Iterable[Record], who: Sequence[str]) -> list[Reading]:
             cuts.setdefault(m.owner, set()).update(_thresholds(m))
     start = _start(intercept, means, sketches, roots)
     rows = sum(m.rows for m in means.values()) if set(sketches) <= set(means) else 0
-    found: list[Reading] = []
+    result: list[Reading] = []
     if labels and worker(0) not in who:
         facts = ((None, None, None, None),) * len(labels)
-        found.append(RowLabels("labels of rows, in their order", worker(0), facts, True, labels))
+        result.append(RowLabels("labels of rows, in their order", worker(0), facts, True, labels))
     for owner, pairs in cuts.items():
         facts = tuple((f, value, None, None) for f, value in sorted(pairs))
-        found.append(Reading("thresholds that are values of the party", owner, facts, False))
+        result.append(Reading("thresholds that are values of the party", owner, facts, False))
     for name in (name for name in sketches if name not in who):
-        found += _counts(name, means.get(name), rows, roots.get(frozenset([name])), start)
-        found += _columns(name, sketches[name])
+        result += _counts(name, means.get(name), rows, roots.get(frozenset([name])), start)
+        result += _columns(name, sketches[name])
     if start is not None:
-        found += _with_labels(sketches, shares(segments), start, who)
-    return found
+        result += _with_labels(sketches, shares(segments), start, who)
+    return result
 
 
 def _start(
@@ -116,9 +129,9 @@ def _start(
     sketches: Mapping[str, RankedSketch],
     roots: Mapping[frozenset[str], NDArray[np.float64]],
 ) -> float | None:
-    """Return the first probability, if hessians over the root are those of the logistic loss.
+    """Return the initial probability, None unless the root hessians agree with the logistic loss.
 
-    Where it is not told it may be 1/2, which the hessians then say.
+    If no intercept was sent, the probability may be 1/2, which the hessians confirm or refute.
     """
     start = 0.5 if intercept is None else intercept
     if not 0 < start < 1 or not roots:
@@ -127,9 +140,9 @@ def _start(
         if not whose <= set(sketches):
             return None
         rows = 0
-        for name in whose:  # columns without missing values tell it as well
-            told = max(map(int, _sizes(sketches[name])), default=0)
-            rows += means[name].rows if name in means else told
+        for name in whose:  # a column without missing values also reveals the number of rows
+            fullest = max(map(int, _sizes(sketches[name])), default=0)
+            rows += means[name].rows if name in means else fullest
         expected = rows * start * (1 - start)
         if not abs(hessian - expected) < 1e-5 * expected:
             return None
@@ -137,6 +150,7 @@ def _start(
 
 
 def _sizes(sketch: RankedSketch) -> Iterator[int]:
+    """Yield the number of rows in each column of a sketch."""
     for begin, end in pairwise(sketch.offsets):
         yield sketch.weights[begin:end].sum()
 
@@ -148,25 +162,29 @@ def _counts(
     root: NDArray[np.float64] | None,
     start: float | None,
 ) -> Iterator[Reading]:
-    """Read numbers of rows and of positives, off label shares or the sums over a first root.
+    """Yield the numbers of rows and of positives of a party.
 
-    `rows`: Of all parties, 0 if not known.
+    They follow from label shares, or from the sums of a first root. `rows` is the number of rows of
+    all parties, 0 if it is not known.
     """
-    own = told.rows if told is not None else None
+    n_rows = told.rows if told is not None else None
     positives = told.share * rows if told is not None and rows else np.nan
     if start is not None and root is not None:
-        own = own or round(root[1] / (start * (1 - start)))
-        positives = own * start - root[0]
-    if own is not None:
-        yield Reading("number of rows", name, ((None, None, own, None),), True)
-    # sums of float32 tell it up to so many rows
+        # In the first tree, all rows have the same prediction p. The sum of hessians is then
+        # N p (1 - p), and the sum of gradients is N p - N1.
+        n_rows = n_rows or round(root[1] / (start * (1 - start)))
+        positives = n_rows * start - root[0]
+    if n_rows is not None:
+        yield Reading("number of rows", name, ((None, None, n_rows, None),), True)
+    # Up to 2^17 rows, float32 sums are precise enough to determine the number of positives.
     sure = start is not None and abs(positives - np.rint(positives)) < WHOLE and rows < 1 << 17
-    if sure and own is not None and 0 <= round(positives) <= own:
+    if sure and n_rows is not None and 0 <= round(positives) <= n_rows:
         yield Reading("number of positives", name, ((None, None, None, round(positives)),), True)
 
 
 def _row_labels(m: RowGradients) -> tuple[int, ...]:
-    """Return the labels of all rows, if there are two gradients, 1 apart; () if not."""
+    """Return the labels of all rows, empty unless there are two gradients with difference 1."""
+    # A gradient of the logistic loss is p - y. In the first round p is the same for all rows.
     values = np.unique(m.g)
     if len(values) != 2 or abs(values[1] - values[0] - 1) > 1e-6:
         return ()
@@ -174,21 +192,22 @@ def _row_labels(m: RowGradients) -> tuple[int, ...]:
 
 
 def _thresholds(m: BestSplits) -> Iterator[tuple[int, float]]:
-    """Yield the party's column and threshold of splits that gain anything."""
+    """Yield column and threshold of a party's splits with a positive gain."""
     for feature, value, gain in zip(m.feature, m.threshold, m.gain, strict=True):
         if gain > 0 and m.first <= feature < m.first + m.columns:
             yield int(feature) - m.first, float(value)
 
 
 def _columns(name: str, sketch: RankedSketch) -> list[Reading]:
-    found = []
+    """Return the values of each column whose sketch contains all of them."""
+    result = []
     for f in range(len(sketch.low)):
         part = slice(sketch.offsets[f], sketch.offsets[f + 1])
         pairs = zip(sketch.points[part].tolist(), sketch.weights[part].tolist(), strict=True)
         if sketch.whole[f]:
             facts = tuple((f, value, rows, None) for value, rows in pairs)
-            found.append(Reading("values of a column, each with its rows", name, facts, True))
-    return found
+            result.append(Reading("values of a column, each with its rows", name, facts, True))
+    return result
 
 
 def _with_labels(
@@ -197,34 +216,46 @@ def _with_labels(
     start: float,
     who: Sequence[str],
 ) -> list[Reading]:
-    """Read labels off bins that one value alone is in."""
-    others = {name: n for name, n in own.items() if name not in who and name in sketches}
-    total = max((len(n) // 2 for n in others.values()), default=0)
-    told = {name: counts(n, start) for name, n in others.items() if len(n) == 2 * total}
+    """Return the labels of the rows in bins that contain exactly one value."""
+    victims = {name: n for name, n in own.items() if name not in who and name in sketches}
+    total = max((len(n) // 2 for n in victims.values()), default=0)
+    label_counts = {name: counts(n, start) for name, n in victims.items() if len(n) == 2 * total}
     for bins in _bins(sketches, total):
-        alone = np.array([value is not None for _, value in bins])
-        held = {name: np.array([_rows_of(sketches[name], f, v) for f, v in bins]) for name in told}
-        seen = {name: alone & ~np.isnan(others[name].reshape(-1, 2)).any(axis=1) for name in told}
-        if any((told[k][seen[k], 0] != held[k][seen[k]]).any() for k in told):
-            continue  # other bins; or of another loss, or of a sample of the rows
-        found = []
-        for name in told:
+        single_valued = np.array([value is not None for _, value in bins])
+        rows_in_bins = {
+            name: np.array([_rows_of(sketches[name], f, v) for f, v in bins])
+            for name in label_counts
+        }
+        seen = {
+            name: single_valued & ~np.isnan(victims[name].reshape(-1, 2)).any(axis=1)
+            for name in label_counts
+        }
+        # The sketches also give the rows of each value. If they disagree with the histogram, the
+        # assumed meaning of the bins is wrong.
+        if any(
+            (label_counts[k][seen[k], 0] != rows_in_bins[k][seen[k]]).any() for k in label_counts
+        ):
+            continue  # the bins, the loss or the rows are not those that were assumed
+        result = []
+        for name in label_counts:
             facts = tuple(
-                (*bins[b], *told[name][b].tolist())
-                for b in np.flatnonzero(seen[name] & (held[name] > 0))
+                (*bins[b], *label_counts[name][b].tolist())
+                for b in np.flatnonzero(seen[name] & (rows_in_bins[name] > 0))
             )
             if facts:
-                found.append(Reading("values with the labels of their rows", name, facts, True))
-        return found
+                result.append(Reading("values with the labels of their rows", name, facts, True))
+        return result
     return []
 
 
 def _bins(
     sketches: Mapping[str, RankedSketch], total: int
 ) -> Iterator[list[tuple[int, float | None]]]:
-    """Yield what so many bins may be: column, and value where it has the bin for itself.
+    """Yield the possible meanings of `total` bins.
 
-    Columns with more values than bins are allowed have as many bins, all of them: these with most.
+    The meaning of a bin is its column, and its value if it has only one. Columns with more values
+    than the allowed number of bins have exactly this number of bins. They are the columns with the
+    most values.
     """
     if not sketches or not total or not all(s.whole.all() for s in sketches.values()):
         return
@@ -233,6 +264,7 @@ def _bins(
         every = [s.points[s.offsets[f] : s.offsets[f + 1]] for s in sketches.values()]
         values.append(np.unique(np.concatenate(every)))
     sizes = np.array([len(v) for v in values])
+    # `shared` is the tried number of columns that have more values than bins.
     for shared in range(len(sizes)):
         largest = set(np.argsort(-sizes, kind="stable")[:shared].tolist())
         left = total - sum(n for f, n in enumerate(sizes.tolist()) if f not in largest)
@@ -243,15 +275,16 @@ def _bins(
             continue
         yield [
             (f, value)
-            for f, own in enumerate(values)
-            for value in ([None] * each if f in largest else own.tolist())
+            for f, column_values in enumerate(values)
+            for value in ([None] * each if f in largest else column_values.tolist())
         ]
 
 
 def _rows_of(sketch: RankedSketch, f: int, value: float | None) -> int:
+    """Return the number of rows with a value in a column of a sketch."""
     if value is None:
         return 0
     part = slice(sketch.offsets[f], sketch.offsets[f + 1])
     at = np.searchsorted(sketch.points[part], np.float32(value))
-    there = at < sketch.offsets[f + 1] - sketch.offsets[f] and sketch.points[part][at] == value
-    return int(sketch.weights[part][at]) if there else 0
+    present = at < sketch.offsets[f + 1] - sketch.offsets[f] and sketch.points[part][at] == value
+    return int(sketch.weights[part][at]) if present else 0

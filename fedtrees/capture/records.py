@@ -1,9 +1,9 @@
-"""The file of a capture: what crossed, in order, each with where it is from.
+"""The file format of a capture: all recorded messages in their order, with sender and receivers.
 
-After eight bytes that tell the version come frames: length and CRC-32 of the rest (uint32, little
-endian), length of a JSON header, the header, and a message in the transcript's own encoding
-(`fedtrees.core.codec`). A frame without a message begins a run. Frames are appended and never
-changed: whoever is killed loses at most the last one.
+The file begins with eight bytes that contain the version. Frames follow: length and CRC-32 of the
+remaining frame (uint32, little endian), length of a JSON header, the header, and a message in the
+encoding of the transcript (`fedtrees.core.codec`). A frame without a message begins a run. Frames
+are appended and never changed, so that a writer that is killed loses at most its last frame.
 """
 
 from __future__ import annotations
@@ -24,32 +24,45 @@ from typing import Any
 from fedtrees.core.codec import decode, encode
 from fedtrees.core.errors import DataError, UsageError, short
 from fedtrees.core.messages import Message
-from fedtrees.messages import captured as captured  # whose types are read here
+from fedtrees.messages import captured as captured  # defines the message types to decode
 
 VERSION = 1
 _MAGIC, _KNOWN = b"FTCAP", b"FTCAP%02d\n" % VERSION
 _FRAME, _LENGTH = struct.Struct("<II"), struct.Struct("<I")
-#: Bytes of a frame at most, so that a garbled length takes no memory.
+#: Largest size of a frame in bytes, so that a damaged length cannot exhaust the memory.
 MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run that was captured.
+    """One captured run.
 
-    `framework, version`: What trained, as far as it is known. `wire`: Whose bytes these are, as the
-    decoders are named; empty: messages that are decoded already.
+    Attributes
+    ----------
+    framework, version : str
+        The package that trained, and its version if it is known.
+    wire : str
+        Key of the decoder in `fedtrees.capture.wires.WIRES`. Empty if the messages are decoded
+        already.
+    started : str
+        Start time (ISO 8601, UTC).
+    told : mapping of str to object
+        Further information that was known before the run, for example the parameters of the job.
     """
 
     framework: str
     version: str = ""
     wire: str = ""
-    started: str = ""  # ISO 8601, UTC
-    told: Mapping[str, Any] = field(default_factory=dict)  # what else was known beforehand
+    started: str = ""
+    told: Mapping[str, Any] = field(default_factory=dict)
 
     @staticmethod
     def of(package: str, wire: str, told: Mapping[str, Any] | None = None) -> Run:
-        """Return a run that starts now, of what is installed here."""
+        """Return a run that starts now, with the version of the package that is installed here.
+
+        `package` is the framework's package, `wire` the key of the decoder, and the last argument
+        contains further information that is known before the run.
+        """
         try:
             installed = version(package)
         except PackageNotFoundError:
@@ -60,25 +73,26 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """One crossing, in the order in which it was captured."""
+    """One message with its sender and receivers, in the order of the capture."""
 
-    run: int  # from 0, in the order in the file
-    order: int  # from 0, in its run
-    sender: str  # empty: not known before the bytes are decoded
+    run: int  # number of the run, from 0 in the order of the file
+    order: int  # position in the run, from 0
+    sender: str  # empty if it is not known before the bytes are decoded
     receivers: tuple[str, ...]
     message: Message
     why: str = ""
 
 
 class Writer:
-    """Appends a run to a capture, message by message; several threads may write.
+    """Appends a run to a capture, message by message. Several threads may write.
 
-    Raises `DataError` if the file cannot be written, or is no capture.
+    Raises `DataError` if the file cannot be written, or is not a capture.
     """
 
     def __init__(self, path: str | Path, run: Run) -> None:
         self._path, self._lock, self.written = Path(path), threading.Lock(), 0
         try:
+            # The capture contains data of all parties. Only the user may read it.
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
             self._file = os.open(path, flags, 0o600)
             begun = os.pread(self._file, len(_KNOWN), 0)
@@ -94,26 +108,42 @@ class Writer:
     def write(
         self, message: Message, sender: str = "", receivers: tuple[str, ...] = (), why: str = ""
     ) -> None:
-        """Append one crossing."""
+        """Append one message.
+
+        Parameters
+        ----------
+        message : Message
+            The message.
+        sender : str
+            The party that sent it, empty if it is not known yet.
+        receivers : tuple of str
+            The parties that received it.
+        why : str
+            Purpose of the message, for reports.
+        """
+        # Threads of several connections write, and their frames must not overlap.
         with self._lock:
             self._frame({"from": sender, "to": receivers, "why": why}, encode(message))
             self.written += 1
 
     def _frame(self, header: Mapping[str, Any], body: bytes) -> None:
+        """Append a frame with a header and the bytes of a message."""
         text = json.dumps(header, separators=(",", ":")).encode()
         rest = _LENGTH.pack(len(text)) + text + body
         self._append(_FRAME.pack(len(rest), zlib.crc32(rest)) + rest)
 
     def _append(self, blob: bytes) -> None:
+        """Write all bytes. Raises `DataError` if the disk refuses them."""
         left = memoryview(blob)
         try:
+            # `os.write` may write only a part of the bytes.
             while left:
                 left = left[os.write(self._file, left) :]
         except OSError as err:
             raise DataError(f"cannot write {self._path}: {err.strerror or err}") from err
 
     def close(self) -> None:
-        """Flush to disk; nothing can be written afterwards."""
+        """Flush the capture to the disk and close it."""
         os.fsync(self._file)
         os.close(self._file)
 
@@ -132,11 +162,24 @@ class Writer:
 class Capture:
     """A capture that is read frame by frame.
 
-    Raises `DataError` if it cannot be read, is no capture, or of another version; `UsageError` if
-    it has several runs and none is named.
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    run : int, optional
+        Number of the run to read. It is required if the capture contains several runs.
 
-    `run`: The one that is read.
-    `cut`: int. Bytes at the end that are no whole frame: whoever wrote it was killed.
+    Attributes
+    ----------
+    cut : int
+        Number of bytes at the end that are not a complete frame, because the writer was killed.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, is not a capture, or has another version.
+    UsageError
+        If it contains several runs and none is selected, or the selected run does not exist.
     """
 
     def __init__(self, path: str | Path, run: int | None = None) -> None:
@@ -157,13 +200,13 @@ class Capture:
 
     @property
     def told(self) -> Run:
-        """What is known of the run that is read."""
+        """Information about the run that is read."""
         return self.runs[self.run]
 
     def __iter__(self) -> Iterator[Record]:
-        """Yield the crossings of the run.
+        """Yield the records of the run.
 
-        Raises `DataError` at what is garbled.
+        Raises `DataError` at the first damaged frame.
         """
         run, order = -1, 0
         for at, item in self._frames():
@@ -182,6 +225,7 @@ class Capture:
             order += 1
 
     def _frames(self) -> Iterator[tuple[int, Run | tuple[Mapping[str, Any], bytes]]]:
+        """Yield the frames of all runs with their positions in the file."""
         try:
             with self.path.open("rb") as file:
                 _check_magic(file.read(len(_KNOWN)), self.path)
@@ -192,6 +236,8 @@ class Capture:
                     if length > MOST_BYTES:
                         raise self._garbled(at, f"a frame of {length:,} bytes")
                     rest = file.read(length)
+                    # An incomplete frame at the end is not an error, because the writer may have
+                    # been killed. A wrong checksum is one.
                     if len(head) < _FRAME.size or len(rest) < length:
                         self.cut = len(head) + len(rest)
                         return
@@ -206,15 +252,16 @@ class Capture:
             raise DataError(f"cannot read {self.path}: {err.strerror or err}") from err
 
     def _item(self, at: int, rest: bytes) -> Run | tuple[Mapping[str, Any], bytes]:
+        """Return the contents of a frame: a run, or the header and bytes of a message."""
         try:
             (size,) = _LENGTH.unpack_from(rest)
             header = json.loads(rest[_LENGTH.size : _LENGTH.size + size])
             if "run" not in header:
                 return header, rest[_LENGTH.size + size :]
-            told = {
+            values = {
                 name: header["run"][name] for name in ("framework", "version", "wire", "started")
             }
-            return Run(**{k: str(v) for k, v in told.items()}, told=dict(header["run"]["told"]))
+            return Run(**{k: str(v) for k, v in values.items()}, told=dict(header["run"]["told"]))
         except (ValueError, KeyError, TypeError, RecursionError, struct.error) as err:
             raise self._garbled(at, f"no header ({type(err).__name__})") from err
 
@@ -226,6 +273,7 @@ class Capture:
 
 
 def _check_magic(begun: bytes, path: str | Path) -> None:
+    """Raise `DataError` if the first bytes are not those of a capture of this version."""
     if begun == _KNOWN:
         return
     if begun[: len(_MAGIC)] == _MAGIC and len(begun) == len(_KNOWN):

@@ -1,4 +1,4 @@
-"""Stand between two ends of TCP connections and write down what crosses."""
+"""Relay TCP connections between two endpoints, and record the bytes."""
 
 import itertools
 import socket
@@ -14,26 +14,34 @@ from fedtrees.core.errors import DataError
 from fedtrees.messages.captured import WireBytes
 
 _CHUNK = 1 << 16
-#: What the bytes of one direction of a connection are passed through before they go on.
+#: Changes the bytes of one direction of a connection before they are forwarded.
 Change = Callable[[bytes], bytes]
-#: Given which connection to a door it is, from 0: changes of what the opener and the opened say.
+#: For the number of a connection to a relay port, from 0: the changes of the bytes from the opener,
+#: and of those from the acceptor.
 Changes = Callable[[int], tuple[Change, Change]]
 
 
 def unchanged(number: int) -> tuple[Change, Change]:
-    """Let everything through as it is."""
+    """Return changes that forward all bytes without a change."""
     return bytes, bytes
 
 
 class Relay:
-    """Doors in front of real listeners: whoever connects to one is connected to what is behind.
+    """Relay ports in front of real listeners.
 
-    `host`: Where doors are. Only this machine can reach the default.
+    A connection to a relay port is connected to the listener behind it, and all bytes are recorded.
+
+    Parameters
+    ----------
+    writer : Writer
+        The capture.
+    host : str
+        Address of the relay ports. The default can be reached only from this machine.
     """
 
     def __init__(self, writer: Writer, host: str = "127.0.0.1") -> None:
         self.writer, self.host = writer, host
-        self.open = 0  # connections
+        self.open = 0  # number of open directions of connections
         self._count, self._listeners = itertools.count(), list[socket.socket]()
         self._lock, self._failed = threading.Condition(), list[Exception]()
 
@@ -45,11 +53,29 @@ class Relay:
         port: int = 0,
         patience: float = 0.0,
     ) -> int:
-        """Open a door in front of what listens at `to`; return its port.
+        """Open a relay port in front of a listener, and return it.
 
-        Raises `DataError` if the port is taken.
+        Parameters
+        ----------
+        name : str
+            Name of the port in the capture.
+        to : (str, int)
+            Address of the listener.
+        changes : callable
+            Changes of the bytes of each connection.
+        port : int
+            The relay port, 0 for any free one.
+        patience : float
+            Seconds to wait until the listener exists.
 
-        `patience`: Seconds to wait for who is to listen there.
+        Returns
+        -------
+        port : int
+
+        Raises
+        ------
+        DataError
+            If the port is in use.
         """
         try:
             listener = socket.create_server((self.host, port))
@@ -64,7 +90,7 @@ class Relay:
         return int(listener.getsockname()[1])
 
     def close(self) -> None:
-        """Open nothing more; raise what went wrong in a thread."""
+        """Close the relay ports, and raise the first error of a thread, if there is one."""
         for listener in self._listeners:
             with suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)
@@ -80,12 +106,13 @@ class Relay:
         changes: Changes,
         patience: float,
     ) -> None:
-        with suppress(OSError):  # closed
+        """Accept connections to a relay port, and start a thread for each direction."""
+        with suppress(OSError):  # raised by `accept` after the listener was closed
             for number in itertools.count():
                 opener, _ = listener.accept()
                 try:
                     opened = _connected(to, patience)
-                except OSError:  # nobody is there: whoever connects is told by the end of it
+                except OSError:  # there is no listener, and the opener sees a closed connection
                     opener.close()
                     continue
                 for end in (opener, opened):
@@ -93,11 +120,11 @@ class Relay:
                 with self._lock:
                     link, self.open = next(self._count), self.open + 2
                 first, second = changes(number)
-                for source, sink, said, change in (
+                for source, sink, from_opener, change in (
                     (opener, opened, True, first),
                     (opened, opener, False, second),
                 ):
-                    what = (source, sink, link, name, said, change)
+                    what = (source, sink, link, name, from_opener, change)
                     threading.Thread(target=self._forward, args=what, daemon=True).start()
 
     def _forward(
@@ -109,12 +136,13 @@ class Relay:
         said: bool,
         change: Change,
     ) -> None:
+        """Record and forward the bytes of one direction of a connection."""
         try:
             with suppress(ConnectionError):
                 while chunk := source.recv(_CHUNK):
                     self.writer.write(WireBytes(link, door, said, np.frombuffer(chunk, np.uint8)))
                     sink.sendall(change(chunk))
-        except Exception as err:  # a full disk: the run goes on, the capture ends
+        except Exception as err:  # for example a full disk. `close` raises the error
             self._failed.append(err)
         finally:
             with suppress(OSError):
@@ -125,7 +153,7 @@ class Relay:
 
 
 def _connected(to: tuple[str, int], patience: float) -> socket.socket:
-    """Connect, if need be again and again; raises `OSError` if nobody is there in the end."""
+    """Connect to an address, and retry for `patience` seconds. Raises `OSError` after that."""
     until = time.monotonic() + patience
     while True:
         try:

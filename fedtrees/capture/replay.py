@@ -1,7 +1,8 @@
-"""A captured run as a run of the bench's protocol of it: its coordinator is told what was captured.
+"""Repeat a captured run as a run of the simulated protocol.
 
-The parties that hold data answer with what they said in the capture; all else the protocol does by
-itself. What comes out has the protocol's messages, so that everything that reads these reads it.
+The parties with data reply with the messages that they sent in the capture. The coordinator runs
+the protocol. The resulting transcript contains the messages of the protocol, so that all attacks
+and metrics can read it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_list
-from fedtrees.messages.boosting import BaseScore, GlobalHistogram, Histogram, HistogramRequest
 from fedtrees.messages.captured import (
     GradientTotals,
     HistogramSegment,
@@ -35,13 +35,22 @@ from fedtrees.messages.captured import (
     LabelShare,
     RankedSketch,
 )
-from fedtrees.messages.cuts import CutPoints, CutsRequest, FeatureSketch
-from fedtrees.messages.shared_trees import ClientTrees, GlobalTrees, GrowRequest
+from fedtrees.messages.horizontal import (
+    BaseScore,
+    ClientTrees,
+    CutPoints,
+    CutsRequest,
+    FeatureSketch,
+    GlobalHistogram,
+    GlobalTrees,
+    GrowRequest,
+    Histogram,
+    HistogramRequest,
+)
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.cut_points import BinningClient
-from fedtrees.protocols.horizontal.flower_bagging import FlowerBagging
-from fedtrees.protocols.horizontal.flower_cyclic import FlowerCyclic
-from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
+from fedtrees.protocols.horizontal.histogram_protocols import NVFlareHist
+from fedtrees.protocols.horizontal.tree_sharing import FlowerBagging, FlowerCyclic
 from fedtrees.protocols.training import Training, train
 from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE
 from fedtrees.trees.boosted.fixed_point import to_fixed
@@ -49,14 +58,14 @@ from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.params import TreeParams
 
 M = TypeVar("M", bound=Message)
-#: Protocols of which a capture has all that parties answer.
+#: Protocols for which a capture contains all replies of the parties.
 KNOWN = (NVFlareHist, FlowerBagging, FlowerCyclic)
-#: XGBoost's names of parameters that have another here.
+#: XGBoost's names of parameters that have another name here.
 _XGBOOST = {"eta": "learning_rate", "lambda": "reg_lambda", "alpha": "reg_alpha"}
 
 
 class RecordedClient(Party):
-    """Answers with what a party said in a capture, in its order."""
+    """A party that replies with the messages that it sent in a capture, in their order."""
 
     role = BinningClient.role
 
@@ -68,6 +77,7 @@ class RecordedClient(Party):
         self.bits = BaseScore(np.zeros(1, np.float32)).g_bits, 30
 
     def _next(self, kind: type[M]) -> M:
+        """Return the next message of a type. Raises `DataError` if the capture contains no more."""
         if not self.said[kind]:
             raise DataError(
                 f"the capture ends before {self.name!r} says a {kind.__name__} that the protocol "
@@ -79,34 +89,34 @@ class RecordedClient(Party):
 
     @handles(CutsRequest)
     def summarise(self, message: CutsRequest) -> FeatureSketch:
-        """Answer with its sketch."""
-        said = self._next(RankedSketch)
-        return FeatureSketch(said.points, said.weights, said.offsets, said.low)
+        """Reply with the sketch of the columns."""
+        sketch = self._next(RankedSketch)
+        return FeatureSketch(sketch.points, sketch.weights, sketch.offsets, sketch.low)
 
     @handles(HistogramRequest)
     def histogram(self, message: HistogramRequest) -> Histogram:
-        """Answer with its sums of a level, and of a root those over all its rows."""
-        said, k = self._next(HistogramSegment), len(message.nodes)
+        """Reply with the sums of a level. At a root, the sums over all rows are included."""
+        part, k = self._next(HistogramSegment), len(message.nodes)
         root = k == 1 and message.nodes[0] == 0
-        if (said.tree, said.nodes, said.level == 0) != (message.tree, k, root) or said.first:
+        if (part.tree, part.nodes, part.level == 0) != (message.tree, k, root) or part.first:
             raise DataError(
-                f"{self.name!r} tells {said.nodes} nodes of level {said.level} of tree {said.tree} "
+                f"{self.name!r} tells {part.nodes} nodes of level {part.level} of tree {part.tree} "
                 f"where the protocol asks for {k} of tree {message.tree}: give the run's "
                 "parameters by --protocol"
             )
-        sums = to_fixed(said.sums.reshape(k, -1, 2), self.bits)
+        sums = to_fixed(part.sums.reshape(k, -1, 2), self.bits)
         totals = self._next(GradientTotals).sums if root else np.zeros((0, 2))
-        whole = to_fixed(np.reshape(totals, (-1, 2)), self.bits)
-        return Histogram(message.tree, message.nodes, sums, whole, *self.bits)
+        root_totals = to_fixed(np.reshape(totals, (-1, 2)), self.bits)
+        return Histogram(message.tree, message.nodes, sums, root_totals, *self.bits)
 
     @handles(GrowRequest)
     def grow(self, message: GrowRequest) -> ClientTrees:
-        """Answer with its trees."""
+        """Reply with the client's trees."""
         return self._next(ClientTrees)
 
     @handles(BaseScore)
     def start(self, message: BaseScore) -> None:
-        """Take note of the units of sums."""
+        """Store the units of the sums."""
         self.bits = message.g_bits, message.h_bits
 
     @handles(CutPoints)
@@ -124,9 +134,18 @@ class RecordedClient(Party):
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """A captured run, and the protocol of the bench that it is a run of.
+    """A captured run, and the simulated protocol that corresponds to it.
 
-    `rows`: How many each party has, by name. `columns`: Of the table.
+    Attributes
+    ----------
+    protocol : Protocol
+        The protocol with the parameters of the run.
+    said : mapping of str to list of Message
+        Messages that each party sent.
+    rows : mapping of str to int
+        Number of rows of each party.
+    columns : int
+        Number of columns of the table.
     """
 
     protocol: Protocol
@@ -136,38 +155,39 @@ class Replay:
 
     @staticmethod
     def of(decoded: Decoded, named: str = "") -> Replay | None:
-        """Find out what a capture is a run of; None if it does not tell.
+        """Return the replay of a capture, None if its protocol cannot be inferred.
 
-        Raises `UsageError` if a protocol is named of which no capture is replayed.
+        `named` is the protocol with its parameters, if they are known. Raises `UsageError` if
+        captures of the named protocol cannot be replayed.
         """
-        told = decoded.capture.told
-        if told.wire in ("nvflare-trees", "flower"):
+        run = decoded.capture.told
+        if run.wire in ("nvflare-trees", "flower"):
             return _of_trees(decoded, _known(named))
-        said = _said(decoded)
-        protocol = _known(named) or _of_job(told.told, said)
+        sent = _said(decoded)
+        protocol = _known(named) or _of_job(run.told, sent)
         if protocol is None:
             return None
         if protocol.base_score is None:
-            start = [m.value for ms in said.values() for m in ms if isinstance(m, Intercept)]
+            start = [m.value for ms in sent.values() for m in ms if isinstance(m, Intercept)]
             protocol = replace(protocol, base_score=start[0] if start else 0.5)
         if getattr(protocol, "cuts", "") == "sketch":
             protocol = replace(protocol, cuts="xgboost")
-        sketches = [m for ms in said.values() for m in ms if isinstance(m, RankedSketch)]
-        rows = {n: m.rows for n, ms in said.items() for m in ms if isinstance(m, LabelShare)}
+        sketches = [m for ms in sent.values() for m in ms if isinstance(m, RankedSketch)]
+        rows = {n: m.rows for n, ms in sent.items() for m in ms if isinstance(m, LabelShare)}
         columns = len(sketches[0].low) if sketches else 0
-        return Replay(protocol, said, rows or _rows_of_columns(said), columns)
+        return Replay(protocol, sent, rows or _rows_of_columns(sent), columns)
 
     def run(self, truth: Mapping[str, Table] | None = None) -> Training:
-        """Run the protocol, in which every party says what it said in the capture.
+        """Run the protocol, in which every party sends the messages of the capture.
 
-        Raises `DataError` if it did not say what the protocol asks for.
-
-        `truth`: Rows of all parties, by name: these then say what the protocol makes of them.
+        If `truth` contains the rows of all parties, they compute their messages from these rows.
+        Raises `DataError` if the capture lacks a message that the protocol requests.
         """
-        names, said, protocol = [*self.rows], self.said, self.protocol
+        names, sent, protocol = [*self.rows], self.said, self.protocol
         if not names or not self.columns:
             raise DataError("the capture does not tell how many rows and columns there are")
 
+        # The same protocol with recorded clients. Only the server is a real party.
         class Replayed(type(protocol)):
             def roles(self, parties: int) -> Mapping[str, str]:
                 return {SERVER: SERVER, **dict.fromkeys(names, BinningClient.role)}
@@ -175,9 +195,10 @@ class Replay:
             def party(self, name: str, role: str, held: LocalData | None, *given: object) -> Party:
                 if name == SERVER or truth is not None:
                     return super().party(name, role, held, *given)
-                return RecordedClient(name, said[name])
+                return RecordedClient(name, sent[name])
 
         again = Replayed(**{f.name: getattr(protocol, f.name) for f in fields(protocol)})
+        # Recorded clients need no rows, and only the sizes of these tables are used.
         nothing = {
             name: Table(np.zeros((n, self.columns)), np.zeros(n, np.int64))
             for name, n in self.rows.items()
@@ -187,7 +208,7 @@ class Replay:
 
 
 def named_protocol(named: str) -> Any:
-    """Construct a protocol that somebody named, None if nobody did."""
+    """Construct a protocol from its name and parameters, None if the name is empty."""
     if not named:
         return None
     specs = parse_list([named])
@@ -197,38 +218,40 @@ def named_protocol(named: str) -> Any:
 
 
 def _known(named: str) -> Any:
-    """Return the same if captures are replayed as it; raises `UsageError` if not."""
+    """Return the named protocol. Raises `UsageError` if captures of it cannot be replayed."""
     protocol = named_protocol(named)
     if protocol is not None and not isinstance(protocol, KNOWN):
-        known = ", ".join(kind.name for kind in KNOWN)
-        raise UsageError(f"no capture is replayed as {protocol.name}; as {known} they are")
+        supported = ", ".join(kind.name for kind in KNOWN)
+        raise UsageError(f"no capture is replayed as {protocol.name}; as {supported} they are")
     return protocol
 
 
 def _said(records: Iterable[Record]) -> dict[str, list[Message]]:
-    said: dict[str, list[Message]] = defaultdict(list)
+    """Return the messages of each party, except those of the server."""
+    sent: dict[str, list[Message]] = defaultdict(list)
     for r in records:
         if r.sender != SERVER:
-            said[r.sender].append(r.message)
-    return said
+            sent[r.sender].append(r.message)
+    return sent
 
 
 def _of_job(told: Mapping[str, Any], said: Mapping[str, list[Message]]) -> NVFlareHist | None:
-    """Return the protocol of a job of histograms; None if its parameters are none of ours."""
-    params, known = told.get("params"), TreeParams.__dataclass_fields__
+    """Return the protocol of a histogram job, None if its parameters are not supported."""
+    params, supported = told.get("params"), TreeParams.__dataclass_fields__
     trees = {m.tree for ms in said.values() for m in ms if isinstance(m, GradientTotals)}
     if not isinstance(params, Mapping) or not trees:
         return None
-    ours = {_XGBOOST.get(k, k): v for k, v in params.items()}
-    kept = {k: v for k, v in ours.items() if k in known}
+    renamed = {_XGBOOST.get(k, k): v for k, v in params.items()}
+    usable = {k: v for k, v in renamed.items() if k in supported}
     try:
-        return NVFlareHist(**{**kept, "trees": len(trees)})  # it may have stopped early
+        # The training may have stopped early. The number of captured trees is therefore used.
+        return NVFlareHist(**{**usable, "trees": len(trees)})
     except (UsageError, TypeError):
         return None
 
 
 def _rows_of_columns(said: Mapping[str, list[Message]]) -> dict[str, int]:
-    """Return the rows of every party by its fullest column."""
+    """Return the number of rows of every party, from its column with the fewest missing values."""
     sketches = {n: m for n, ms in said.items() for m in ms if isinstance(m, RankedSketch)}
     return {
         n: max(int(s.weights[b:e].sum()) for b, e in pairwise(s.offsets.tolist()))
@@ -237,6 +260,7 @@ def _rows_of_columns(said: Mapping[str, list[Message]]) -> dict[str, int]:
 
 
 def _depth(tree: Tree) -> int:
+    """Return the number of splits on the longest path of a tree."""
     depth = np.zeros(len(tree), np.int64)
     for node in np.flatnonzero(tree.feature >= 0):  # children come after their parent
         depth[[tree.left[node], tree.right[node]]] = depth[node] + 1
@@ -244,38 +268,39 @@ def _depth(tree: Tree) -> int:
 
 
 def _of_trees(decoded: Decoded, named: Any) -> Replay | None:
-    """Return what trees that sites grew by themselves are a run of, None if they do not tell."""
+    """Return the replay of a capture of local trees, None if its parameters cannot be inferred."""
     shared = Shared.of(decoded.capture, SERVER)
     if shared is None:
         return None
-    found, said = audit(shared.model), _said(decoded)
+    audited, sent = audit(shared.model), _said(decoded)
     firsts: dict[str, int] = {}
-    for told, owner in zip(found.trees, shared.owners, strict=True):
-        firsts.setdefault(owner, int(told.n.sum()) if told.counted.all() else 0)
-    rows = {name: firsts.get(name, 0) for name in said}  # in the order of their first answers
+    for exposure, owner in zip(audited.trees, shared.owners, strict=True):
+        firsts.setdefault(owner, int(exposure.n.sum()) if exposure.counted.all() else 0)
+    rows = {name: firsts.get(name, 0) for name in sent}  # in the order of their first replies
     if named is None:
-        if found.settings is None or not all(rows.values()):
+        if audited.settings is None or not all(rows.values()):
             return None
-        replies = [m for ms in said.values() for m in ms if isinstance(m, ClientTrees)]
+        replies = [m for ms in sent.values() for m in ms if isinstance(m, ClientTrees)]
         rounds = [m.round for m in replies]
+        # In cyclic training, a single site replies in each round.
         kind = FlowerCyclic if len({*rounds}) == len(rounds) > 1 else FlowerBagging
         named = kind(
             trees=max(rounds) + 1,
             local_trees=len(replies[0].sizes),
-            learning_rate=found.settings.learning_rate,
-            reg_lambda=found.settings.reg_lambda,
+            learning_rate=audited.settings.learning_rate,
+            reg_lambda=audited.settings.reg_lambda,
             max_depth=min(30, max(1, *map(_depth, trees_of(shared.model)))),
         )
-    return Replay(named, said, rows, len(shared.model.categorical))
+    return Replay(named, sent, rows, len(shared.model.categorical))
 
 
 def schema_of(columns: int) -> Schema:
-    """Return what is known of columns without names."""
+    """Return a schema for columns without names."""
     return Schema(tuple(Feature(f"f{k}") for k in range(columns)), "label")
 
 
 def columns_of(tables: Sequence[Table]) -> dict[str, LocalData]:
-    """Return what parties hold that have columns of the same rows, the first one labels."""
+    """Return the local data of parties with columns of the same rows. The first one has labels."""
     ends = np.cumsum([0, *(t.X.shape[1] for t in tables)]).tolist()
     names = [ACTIVE, *(f"{PASSIVE}-{k}" for k in range(1, len(tables)))]
     return {
@@ -285,7 +310,7 @@ def columns_of(tables: Sequence[Table]) -> dict[str, LocalData]:
 
 
 def held_of(tables: Mapping[str, Table]) -> dict[str, LocalData]:
-    """Return what each party holds, nobody the same row as another."""
+    """Return the local data of parties with different rows."""
     begins = np.cumsum([0, *map(len, tables.values())]).tolist()
     return {
         name: LocalData.of(table, np.arange(begin, begin + len(table)))

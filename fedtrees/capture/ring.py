@@ -1,8 +1,9 @@
-"""Collective operations over a ring, cut out of what crossed between its members.
+"""Reassemble collective operations over a ring from the bytes between its members.
 
-The bytes carry no lengths. But what a member passes on must be what it received: that tells whether
-an operation of a size can have been there, and it is what every operation is checked by. Ring
-all-gather and all-reduce as in ``src/collective/allgather.cc`` and ``allreduce.cc`` of XGBoost 3.2.
+The bytes contain no lengths. However, a member must forward exactly the bytes that it received.
+Every operation is verified by this rule, which shows whether an operation of some size is possible.
+Ring all-gather and all-reduce are those of ``src/collective/allgather.cc`` and ``allreduce.cc`` of
+XGBoost 3.2.
 """
 
 from collections.abc import Callable
@@ -16,19 +17,20 @@ _MOST_TEXT, _FEW = 4096, 64
 
 
 class Ring(Links):
-    """The bytes that go round between members."""
+    """The bytes that are sent between the members of a ring."""
 
     def broadcast(self, size: int) -> bytes:
-        """Read what member 0 sends everybody along a binomial tree."""
+        """Read a broadcast of member 0 along a binomial tree."""
+        # The parent of a member in a binomial tree has the same number without its lowest set bit.
         sent = [self.take(r & (r - 1), r, size) for r in range(1, self.world)]
         if any(s != sent[0] for s in sent):
             raise OtherOperation("a broadcast that changes on its way")
         return sent[0]
 
     def gather(self, sizes: list[int], first: int = 0) -> list[bytes]:
-        """Read parts of such sizes that go round, from each member the one with its number.
+        """Read an all-gather of parts with the given sizes.
 
-        `first`: What is added to the number.
+        In the first step, each member sends the part with its number plus `first`.
         """
         w, parts = self.world, list[bytes]()
         for step in range(w):
@@ -43,16 +45,18 @@ class Ring(Links):
         return parts
 
     def reduce(self, n: int, dtype: str) -> Reduced:
-        """Read an all-reduce by sums of n numbers."""
+        """Read an all-reduce of n numbers by sum."""
         w, width = self.world, np.dtype(dtype).itemsize
-        if not n:  # nothing crosses
+        if not n:  # no bytes are sent
             return Reduced((), np.zeros(0, dtype))
         if not 0 < n <= MOST_BYTES // width:
             raise OtherOperation(f"{n} numbers at once")
+        # Fewer numbers than members cannot be divided into parts. XGBoost then gathers the numbers
+        # of all members, and each member adds them.
         if n < w:
             parts = [np.frombuffer(b, dtype) for b in self.gather([n * width] * w)]
-            others = [tuple(r for r in range(w) if r != member) for member in range(w)]
-            hops = tuple(Hop(r, others[r], 0, part, (r,)) for r, part in enumerate(parts))
+            receivers = [tuple(r for r in range(w) if r != member) for member in range(w)]
+            hops = tuple(Hop(r, receivers[r], 0, part, (r,)) for r, part in enumerate(parts))
             total = parts[0].copy()
             for part in parts[1:]:
                 total = total + part
@@ -61,12 +65,15 @@ class Ring(Links):
         sizes = [(e - b) * width for b, e in zip(begins, [*begins[1:], n], strict=True)]
         self._plausible(sizes)
         hops_there, everybody = list[Hop](), tuple(range(w))
+        # Reduce-scatter: in each step, a member adds its numbers to the part that it received and
+        # forwards the sum. After w - 1 steps, each part is complete at one member.
         for step in range(w - 1):
             for member in range(w):
                 part, after = (member - step) % w, (member + 1) % w
                 numbers = np.frombuffer(self.take(member, after, sizes[part]), dtype)
                 whose = tuple((member - k) % w for k in range(step, -1, -1))
                 hops_there.append(Hop(member, (after,), begins[part], numbers, whose))
+        # All-gather of the complete parts.
         last = [np.frombuffer(b, dtype) for b in self.gather(sizes, first=1)]
         for part, numbers in enumerate(last):
             member = (part - 1) % w
@@ -75,21 +82,21 @@ class Ring(Links):
         return Reduced(tuple(hops_there), np.concatenate(last))
 
     def _plausible(self, sizes: list[int]) -> None:
-        """Raise `OtherOperation` unless the first sums are passed on with the bytes they have.
+        """Raise `OtherOperation` unless the bytes of the first sums are forwarded unchanged.
 
-        That takes a few bytes each, so that many sizes can be tried.
+        The check reads only a few bytes per member, so that many sizes can be tried.
         """
         w = self.world
         for member in range(w):
             before, after = (member - 1) % w, (member + 1) % w
-            there, here = (sum(sizes) - sizes[(r + 1) % w] for r in (before, member))
+            ahead_before, ahead_member = (sum(sizes) - sizes[(r + 1) % w] for r in (before, member))
             few = min(_FEW, sizes[member])
-            said = self._look(before, member, there, few)
-            if said != self._look(member, after, here + sizes[after], few):
+            received = self._look(before, member, ahead_before, few)
+            if received != self._look(member, after, ahead_member + sizes[after], few):
                 raise OtherOperation("parts that change on their way")
 
     def _look(self, sender: int, receiver: int, ahead: int, size: int) -> bytes:
-        """Return bytes some way ahead, and stay where it is."""
+        """Return bytes ahead of the current position without advancing."""
         link = sender, receiver
         begin = self._at[link] + ahead
         while len(self.streams[link]) < begin + size:
@@ -98,22 +105,26 @@ class Ring(Links):
         return bytes(self.streams[link][begin : begin + size])
 
     def object(self, follows: Callable[[], None]) -> bytes:
-        """Read what member 0 tells everybody: braces, as long as what follows it says."""
+        """Read a JSON-like object that member 0 broadcasts.
+
+        Its length is not known. The shortest text in braces is accepted after which `follows`
+        succeeds.
+        """
         for size in range(8, _MOST_TEXT):
-            found = b""
+            text = b""
             try:
                 with self.trying():
-                    found = self.broadcast(size)
-                    if found[-1:] != b"}" or found[:1] != b"{":
+                    text = self.broadcast(size)
+                    if text[-1:] != b"}" or text[:1] != b"{":
                         raise OtherOperation("no object, or it goes on")
                     before = dict(self._at)
                     follows()
                     self._at = before
-                    return found
+                    return text
             except OtherOperation:
-                if found[:1] != b"{":
+                if text[:1] != b"{":
                     break
         raise OtherOperation("no object")
 
     def next_size(self) -> None:
-        """Bytes that carry no lengths tell nothing of them."""
+        """Return None, because the bytes contain no lengths."""

@@ -1,9 +1,9 @@
-"""What XGBoost's workers tell one another while they train, as messages.
+"""Decode the collective operations of XGBoost's workers as messages.
 
-The order is that of ``tree_method=hist`` in XGBoost 3.2 (read off its runs, and
-``src/common/quantile.cc``): number of columns, label mean, categories, column sizes, sketches; then
-of every tree the root's histogram and sums, and the histograms of levels. It is the same over a
-ring and over a server.
+The order of operations is that of ``tree_method=hist`` in XGBoost 3.2 (observed in its runs, and
+``src/common/quantile.cc``): number of columns, label mean, categories, column sizes, sketches. Then
+the histogram and the sums of the root follow for every tree, and the histograms of its levels. The
+order is the same over a ring and over a server.
 """
 
 import re
@@ -30,50 +30,52 @@ from fedtrees.messages.captured import (
 )
 
 SERVER = "server"
-_LEAST = 1e-12  # of a weight: whole numbers that are read as others are less
+# Smallest weight of a metric. Integers that are read as floats by mistake are smaller.
+_LEAST = 1e-12
 INTERCEPT = re.compile(rb"base_score[^\[]{1,20}\[([-+0-9.Ee]{1,30})\]")
-_ENTRY = 4  # float32 of a sketch's entry: least rank, greatest rank, weight, value
+_ENTRY = 4  # numbers per entry of a sketch: smallest rank, largest rank, weight, value
 _MOST_COLUMNS, _MOST_ROWS, _MOST_TABLES = 1 << 20, 1 << 40, 64
-#: Histograms of a level: of every pair of children one node's, the other's follows.
+#: Largest number of histograms per level. Of every pair of children, only one node has a histogram.
+#: That of its sibling is the difference from the parent.
 _MOST_NODES = 1 << 10
 Told = tuple[int, tuple[int, ...], Message, str]
 
 
 class Operations(Protocol):
-    """Collective operations in their order, each with what its members sent."""
+    """Collective operations in their order, each with the numbers that its members sent."""
 
     world: int
-    central: bool  # whether a server adds, as number `world`
+    central: bool  # whether a server with the number `world` computes the sums
 
     def trying(self) -> AbstractContextManager[None]:
-        """Go back to where it was if `OtherOperation` is raised."""
+        """Return to the current position if `OtherOperation` is raised."""
 
     def forget(self) -> None:
-        """Never go back beyond this place."""
+        """Declare that the reader never returns to a position before this one."""
 
     def reduce(self, n: int, dtype: str) -> Reduced:
-        """Read an all-reduce by sums, or the greatest, of n numbers."""
+        """Read an all-reduce of n numbers, by sum or by maximum."""
 
     def broadcast(self, size: int) -> bytes:
-        """Read what worker 0 tells everybody."""
+        """Read the bytes that worker 0 broadcasts."""
 
     def object(self, follows: Callable[[], None]) -> bytes:
-        """Read a JSON-like object that worker 0 tells everybody; `follows` reads what is next."""
+        """Read a JSON-like object that worker 0 broadcasts. `follows` reads the next operation."""
 
     def next_size(self) -> int | None:
-        """Return the bytes of the next operation, None where they are not told."""
+        """Return the size of the next operation in bytes, None if the bytes do not contain it."""
 
 
 def decoded(operations: Operations) -> Generator[Record, None, str]:
-    """Yield what crossed in a training until nothing is left, or something that is not known.
+    """Yield the messages of a training until no bytes remain, or an operation is not recognised.
 
-    Returns why it ended.
+    Returns the reason for the end.
     """
     return (yield from recorded(Training(operations).messages(), operations.world))
 
 
 def recorded(told: Iterator[Told], world: int) -> Generator[Record, None, str]:
-    """Yield messages with the names of parties; return why they ended."""
+    """Yield messages with the names of the parties. Returns the reason for the end."""
     names = [*map(worker, range(world)), SERVER]
     try:
         for order, (sender, receivers, message, why) in enumerate(told):
@@ -90,48 +92,52 @@ class Training:
         self._ring, self._world, self._central = operations, operations.world, operations.central
         self._everybody = tuple(range(operations.world))
         self._columns = 0
-        self._bins = 0  # of all columns
-        self._starts: NDArray[np.int64] | None = None  # first bin of each column, where certain
+        self._bins = 0  # number of bins of all columns
+        self._starts: NDArray[np.int64] | None = None  # first bin of each column, None if unsure
         self._rows: NDArray[np.int64] = np.zeros(self._world, np.int64)
-        self._sizes: NDArray[np.int64] = np.zeros(0, np.int64)  # values that are there, of all
+        self._sizes: NDArray[np.int64] = np.zeros(0, np.int64)  # present values of each column
         self._distinct: NDArray[np.int64] = np.zeros(0, np.int64)
-        self._hessians: NDArray[np.float64] = np.zeros(0)  # of the latest root, by bin
+        self._hessians: NDArray[np.float64] = np.zeros(0)  # hessians of the latest root, by bin
 
     def messages(self) -> Iterator[Told]:
-        """Yield what crosses until nothing is left, or something that is not known."""
+        """Yield the messages until no bytes remain, or an operation is not recognised."""
         yield from self._before()
         tree, level = -1, 0
+        # Nothing in the bytes shows which operation follows. A new tree is tried first, then the
+        # next level of the current tree, then a metric.
         while True:
             self._ring.forget()
             try:
-                told = self._root(tree + 1)
+                sent = self._root(tree + 1)
                 tree, level = tree + 1, 0
             except OtherOperation:
                 try:
                     level += 1
-                    told = self._level(tree, level)
+                    sent = self._level(tree, level)
                 except OtherOperation:
                     level -= 1
-                    told = self._metric(tree)
-            yield from told
+                    sent = self._metric(tree)
+            yield from sent
 
     def _others(self, rank: int) -> tuple[int, ...]:
+        """Return all ranks except one."""
         return tuple(r for r in self._everybody if r != rank)
 
     def _number(self, dtype: str) -> tuple[NDArray[Any], tuple[tuple[int, ...], ...]]:
-        """Read one number of every worker; return them, and to whom each one tells its own."""
-        alone = {h.sender: h for h in self._ring.reduce(1, dtype).hops if len(h.members) == 1}
-        found = np.concatenate([alone[r].numbers for r in self._everybody])
-        return found, tuple(alone[r].receivers for r in self._everybody)
+        """Read one number of every worker. Return the numbers and the receivers of each."""
+        local_hops = {h.sender: h for h in self._ring.reduce(1, dtype).hops if len(h.members) == 1}
+        numbers = np.concatenate([local_hops[r].numbers for r in self._everybody])
+        return numbers, tuple(local_hops[r].receivers for r in self._everybody)
 
     def _same(self, dtype: str) -> int:
-        """Read a number that must be the same for all."""
-        found, _ = self._number(dtype)
-        if (found != found[0]).any():
+        """Read a number that must be the same for all workers."""
+        numbers, _ = self._number(dtype)
+        if (numbers != numbers[0]).any():
             raise OtherOperation("a number that workers agree on differs")
-        return int(found[0])
+        return int(numbers[0])
 
     def _before(self) -> Iterator[Told]:
+        """Read the operations before the first tree."""
         ring, w = self._ring, self._world
         self._columns = d = self._same("<u8")
         if not 0 < d <= _MOST_COLUMNS:
@@ -144,7 +150,11 @@ class Training:
         yield from self._sketches(ring.reduce(d, "<u8"))
 
     def _tables(self) -> None:
-        """Pass over what every table begins with, up to the number of columns of the model."""
+        """Skip the operations with which every table begins.
+
+        The next operation is the number of columns of the model.
+        """
+        # The number of tables is not known. The number of columns as uint32 marks the model.
         for _ in range(_MOST_TABLES):
             with suppress(OtherOperation), self._ring.trying():
                 if self._same("<u4") == self._columns:
@@ -165,7 +175,7 @@ class Training:
             raise OtherOperation("another number of columns")
 
     def _start(self) -> Iterator[Told]:
-        """Read label means, where boosting starts with their mean."""
+        """Read the label means, if boosting starts from their mean."""
         ring = self._ring
         try:
             with ring.trying():
@@ -185,22 +195,25 @@ class Training:
             yield rank, to[rank], part, why
         value = INTERCEPT.search(text)
         if value is not None:
-            told, why = Intercept(float(value[1]), worker(0)), "where boosting starts"
-            yield from self._passed_on(0, told, told, why)
+            intercept, why = Intercept(float(value[1]), worker(0)), "where boosting starts"
+            yield from self._passed_on(0, intercept, intercept, why)
 
     def _passed_on(self, rank: int, own: Message, passed: Message, why: str) -> Iterator[Told]:
-        """Yield what a worker tells all others, by the server if there is one."""
+        """Yield the broadcast of a worker, which a server forwards if there is one."""
         if self._central:
             yield rank, (self._world,), own, why
         yield self._world if self._central else rank, self._others(rank), passed, why
 
     def _sketches(self, sizes: Reduced) -> Iterator[Told]:
+        """Read the sketches of all workers."""
         ring, w, d = self._ring, self._world, self._columns
         self._sizes = sizes.total.astype(np.int64)
         for hop in sizes.hops:
             if len(hop.members) == 1 and len(hop.numbers) == d:
                 present = ColumnSizes(hop.numbers.astype(np.int64))
                 yield hop.sender, hop.receivers, present, "values that are not missing, by column"
+        # Each worker adds the borders of its columns to an array of zeros. The sum is therefore a
+        # table with the borders of all workers.
         scan = ring.reduce(w * (d + 1), "<u8").total.astype(np.int64).reshape(w, d + 1)
         if (scan[:, 0] != 0).any() or (np.diff(scan) < 0).any() or scan.max() > 1 << 26:
             raise OtherOperation("no sizes of sketches")
@@ -210,8 +223,8 @@ class Training:
         ends = np.cumsum(scan[:, -1])
         values: list[list[NDArray[np.float32]]] = [[] for _ in range(d)]
         for rank in self._everybody:
-            mine = floats[ends[rank] - scan[rank, -1] : ends[rank]]
-            sketch = sketch_of(mine, scan[rank])
+            entries_of_rank = floats[ends[rank] - scan[rank, -1] : ends[rank]]
+            sketch = sketch_of(entries_of_rank, scan[rank])
             for f in range(d):
                 values[f].append(sketch.points[sketch.offsets[f] : sketch.offsets[f + 1]])
             passed = replace(sketch, owner=worker(rank))
@@ -233,40 +246,45 @@ class Training:
             except OtherOperation as err:
                 last = err
                 continue
+            # If no column was cut off by `max_bin`, each column has one bin per distinct value.
             if not self._bins and bins == self._distinct.sum():
                 self._starts = np.cumsum([0, *self._distinct[:-1]])
             self._bins, self._hessians = bins, histogram.total[1::2]
-            told = list(self._segments(histogram, tree, 0, 1))
+            sent = list(self._segments(histogram, tree, 0, 1))
             why = "sums over the root of a tree"
             for hop in sums.hops:
                 if len(hop.numbers) == 2:
                     totals = GradientTotals(tree, hop.numbers, self._whose(hop))
-                    told.append((hop.sender, hop.receivers, totals, why))
-            if len(sums.hops[0].numbers) < 2:  # two workers: each adds to one of both sums
-                whole = GradientTotals(tree, sums.total, ",".join(map(worker, self._everybody)))
-                told += [(r, self._others(r), whole, f"{why}, of both") for r in self._everybody]
-            return told
+                    sent.append((hop.sender, hop.receivers, totals, why))
+            if len(sums.hops[0].numbers) < 2:  # with two workers, each computes one of both sums
+                both = GradientTotals(tree, sums.total, ",".join(map(worker, self._everybody)))
+                sent += [(r, self._others(r), both, f"{why}, of both") for r in self._everybody]
+            return sent
         raise last
 
     def _likely_bins(self) -> Iterator[int]:
-        most = int(self._distinct.sum())
-        yield most
+        """Yield possible numbers of bins, the most likely ones first."""
+        upper = int(self._distinct.sum())
+        yield upper
+        # With `max_bin`, a column has at most this many bins. The common values are tried first.
         for bins in (256, 512, 128, 64, 32, 16, 1024):
             yield int(np.minimum(self._distinct, bins).sum())
-        yield from range(len(self._distinct), min(most, len(self._distinct) << 11))
+        yield from range(len(self._distinct), min(upper, len(self._distinct) << 11))
 
     def _check_root(self, histogram: Reduced, sums: Reduced, bins: int) -> None:
-        """Raise `OtherOperation` unless these are the sums of that histogram."""
+        """Raise `OtherOperation` unless the sums agree with the histogram."""
         g, h = histogram.total.reshape(bins, 2).sum(axis=0)
         (G, H), d = sums.total, self._columns
         rows = self._rows.sum()
-        whole = rows > 0 and (self._sizes == rows).all()
+        complete = rows > 0 and (self._sizes == rows).all()
+        # Without missing values, each of the d columns contains every row once, so that the bins of
+        # the histogram add up to d times the sums of the root.
         scale = 1e-6 * d * max(abs(H), abs(G), 1e-12)
         if not np.isfinite([g, h, G, H]).all() or H <= 0:
             raise OtherOperation("no sums of hessians")
-        if whole and (abs(h - d * H) > scale or abs(g - d * G) > scale):
+        if complete and (abs(h - d * H) > scale or abs(g - d * G) > scale):
             raise OtherOperation("a histogram of other rows than the root's")
-        if not whole and h > d * H + scale:
+        if not complete and h > d * H + scale:
             raise OtherOperation("a histogram of more rows than the root's")
 
     def _level(self, tree: int, level: int) -> list[Told]:
@@ -274,8 +292,8 @@ class Training:
         if not self._bins or level > 64:
             raise OtherOperation("no histogram")
         size = self._ring.next_size()
-        most = min(_MOST_NODES, 1 << (level - 1))
-        for nodes in range(1, most + 1) if size is None else [size // (16 * self._bins)]:
+        limit = min(_MOST_NODES, 1 << (level - 1))
+        for nodes in range(1, limit + 1) if size is None else [size // (16 * self._bins)]:
             try:
                 with self._ring.trying():
                     histogram = self._ring.reduce(2 * self._bins * nodes, "<f8")
@@ -288,10 +306,14 @@ class Training:
         raise OtherOperation("no histogram of a level")
 
     def _check_level(self, histogram: Reduced, nodes: int) -> None:
-        """Raise `OtherOperation` unless rows of the root, told alike by columns, can sum to it."""
+        """Raise `OtherOperation` unless rows of the root can have these sums.
+
+        All columns must also give the same sums.
+        """
         sums = histogram.total.reshape(nodes, self._bins, 2)
         if not np.isfinite(sums).all() or (sums[..., 1] < 0).any() or not sums[..., 1].any():
             raise OtherOperation("no sums of hessians")
+        # The nodes of a level are disjoint parts of the root.
         if (sums[..., 1].sum(axis=0) > self._hessians + 1e-6 * self._hessians.max()).any():
             raise OtherOperation("a bin with more than the root has there")
         rows = self._rows.sum()
@@ -302,6 +324,7 @@ class Training:
                 raise OtherOperation("columns that tell different sums of one node")
 
     def _segments(self, found: Reduced, tree: int, level: int, nodes: int) -> Iterator[Told]:
+        """Yield the parts of a histogram as messages."""
         for hop in found.hops:
             whose = self._whose(hop)
             message = HistogramSegment(tree, level, nodes, hop.first, hop.numbers, whose)
@@ -309,9 +332,10 @@ class Training:
             yield hop.sender, hop.receivers, message, why
 
     def _metric(self, round: int) -> list[Told]:
-        """Read the sums that a metric is made of; pass over what else an evaluation says.
+        """Read the sums of a metric, and skip the remaining operations of an evaluation.
 
-        That is, of an AUC, how many rows there are, and values of metrics, on which all agree.
+        The skipped operations are the number of rows (for an AUC), and values of metrics, on which
+        all workers agree.
         """
         ring = self._ring
         with suppress(OtherOperation), ring.trying():
@@ -335,23 +359,25 @@ class Training:
         raise OtherOperation("an operation that is not known, or was cut off")
 
     def _whose(self, hop: Hop) -> str:
+        """Return the names of the workers whose numbers are in a sum."""
         return ",".join(map(worker, hop.members))
 
 
 def sketch_of(entries: NDArray[np.float32], scan: NDArray[np.int64]) -> RankedSketch:
     """Return a worker's sketch.
 
-    Raises `OtherOperation` if these are no ranks.
-
-    `entries`: float32 array, shape (s, 4). Least and greatest rank, weight and value of each point.
-    `scan`: int64 array, shape (d + 1,). Where the points of each column begin.
+    `entries` (float32, shape (s, 4)) contains the smallest and the largest rank, the weight and the
+    value of each point. `scan` (int64, shape (d + 1,)) contains the first point of each column.
+    Raises `OtherOperation` if the entries are not ranks.
     """
     least, greatest, weight, value = entries.astype(np.float64).T
     if not np.isfinite(entries).all() or (entries[:, :3] > _MOST_ROWS).any():
         raise OtherOperation("no ranks of sketches")
-    points, weights, offsets, whole, low = [], [], [0], [], []
+    points, weights, offsets, complete_columns, low = [], [], [0], [], []
     for f in range(len(scan) - 1):
         span = slice(scan[f], scan[f + 1])
+        # `upto` is the number of rows up to each point. The sketch contains every value of the
+        # column if the rank of each point is exactly the number of rows before it.
         x, upto = value[span], np.rint(least[span] + weight[span])
         exact = (greatest[span] == least[span] + weight[span]).all() and (
             least[span] == np.concatenate([[0.0], upto[:-1]])[: len(x)]
@@ -361,16 +387,16 @@ def sketch_of(entries: NDArray[np.float32], scan: NDArray[np.int64]) -> RankedSk
         if len(x) and not exact:
             upto[-1] = max(upto[-1], np.rint(greatest[span][-1]))
         rows = np.diff(upto, prepend=0.0)
-        kept = rows > 0
-        points.append(x[kept])
-        weights.append(rows[kept])
-        offsets.append(offsets[-1] + int(kept.sum()))
-        whole.append(bool(exact and (weight[span] == np.rint(weight[span])).all()))
+        present = rows > 0
+        points.append(x[present])
+        weights.append(rows[present])
+        offsets.append(offsets[-1] + int(present.sum()))
+        complete_columns.append(bool(exact and (weight[span] == np.rint(weight[span])).all()))
         low.append(x[0] if len(x) else np.nan)
     return RankedSketch(
         np.concatenate(points).astype(np.float32),
         np.concatenate(weights).astype(np.int64),
         np.array(offsets, np.int32),
         np.array(low, np.float32),
-        whole=np.array(whole, np.bool_),
+        whole=np.array(complete_columns, np.bool_),
     )

@@ -1,4 +1,4 @@
-"""Which decoder reads whose bytes, and what listens where to record them."""
+"""The wires: which decoder reads the bytes of which framework, and which relay records them."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,19 +16,19 @@ from fedtrees.capture.relay import Relay
 from fedtrees.core.errors import DataError, check_known
 from fedtrees.core.supported import SYSTEMS, TESTED, name_versions, untested
 
-_IDLE = 1.0  # seconds after the last connection closed, before a run is over
-_PATIENCE = 120.0  # seconds for which a machine may not listen yet
+_IDLE = 1.0  # seconds without an open connection after which a run is considered finished
+_PATIENCE = 120.0  # seconds to wait until a machine of LightGBM listens
 
 
 class Decoder(Protocol):
-    """Reads messages out of recorded bytes; iterated over once."""
+    """Reads messages from recorded bytes. It can be iterated over once."""
 
     ended: Ended | None
 
     def __iter__(self) -> Iterator[Record]: ...
 
 
-#: By name: the framework, its package, and what decodes its bytes.
+#: By name: the framework, its package, and the decoder of its bytes.
 WIRES: dict[str, tuple[str, str, Callable[[Iterable[Record]], Any]]] = {
     "rabit": ("XGBoost's own collective (Dask, Spark)", "xgboost", Rabit),
     "xgboost": ("XGBoost's federated server", "xgboost", Federated),
@@ -37,16 +37,16 @@ WIRES: dict[str, tuple[str, str, Callable[[Iterable[Record]], Any]]] = {
     "nvflare-trees": ("NVFlare's bagging or cyclic XGBoost", "nvflare", Models),
     "flower": ("Flower's bagging or cyclic XGBoost", "flwr", Models),
 }
-#: Whose bytes something listens for; of the others, what is loaded within the framework writes.
+#: Wires that a relay records. For the remaining ones, a plug-in within the framework records.
 LISTENED = ("rabit", "xgboost", "lightgbm")
 
 
-#: Packages whose versions matter for a wire, where it is not one of `SYSTEMS`.
+#: Packages whose versions matter for a wire that is not in `SYSTEMS`.
 _PACKAGES = {"rabit": ("xgboost",), "lightgbm": ("lightgbm",), "nvflare-trees": SYSTEMS["nvflare"]}
 
 
 def versions_of(wire: str) -> str:
-    """Return the versions with which the decoder of a wire was tested, and what others lack."""
+    """Return the versions with which the decoder of a wire was tested, with remarks."""
     packages = _PACKAGES.get(wire) or SYSTEMS.get(wire, ())
     remarks = [f" {r}." for p in packages if (r := TESTED[p].remark) and wire == "xgboost"]
     return f"{wire}: {name_versions(packages)}{''.join(remarks)}"
@@ -61,13 +61,32 @@ def record(
     host: str = "127.0.0.1",
     ready: Callable[[list[int]], None] = lambda ports: None,
 ) -> int:
-    """Write down a run: what crosses between `listen` and `to`, until all have gone.
+    """Record all bytes between the relay and the real endpoints, until all connections closed.
 
-    Returns how many pieces crossed. Raises `DataError` as `Writer` and `Relay` do, or if nobody
-    spoke.
+    Parameters
+    ----------
+    wire : str
+        One of `LISTENED`.
+    to : sequence of (str, int)
+        Host and port of the tracker or server. For LightGBM, of all machines.
+    path : str or Path
+        The capture.
+    listen : int
+        First port of the relay, 0 for any free port.
+    host : str
+        Address at which the relay listens.
+    ready : callable
+        Called with the list of the ports that the relay listens at.
 
-    `to`: The tracker or server; of LightGBM, all machines. `ready`: Called with the ports that are
-    listened at, one for each of them.
+    Returns
+    -------
+    written : int
+        Number of recorded pieces.
+
+    Raises
+    ------
+    DataError
+        As `Writer` and `Relay`.
     """
     check_known("wire", wire, LISTENED)
     with Writer(path, Run.of(WIRES[wire][1], wire, {"host": host})) as writer:
@@ -96,9 +115,24 @@ def record(
 
 
 def told(wire: str, to: Sequence[tuple[str, int]], host: str, ports: list[int]) -> dict[str, Any]:
-    """Return what parties are given in place of where others are.
+    """Return the addresses that the parties need in place of the real ones.
 
-    Of LightGBM, a list for each machine: itself where it is, all others behind doors.
+    Parameters
+    ----------
+    wire : str
+        One of `LISTENED`.
+    to : sequence of (str, int)
+        The real addresses.
+    host : str
+        Address at which the relay listens.
+    ports : list of int
+        Ports of the relay.
+
+    Returns
+    -------
+    addresses : dict of str to object
+        For LightGBM, ``machines`` contains a list for each machine. It consists of the real address
+        of this machine and the relay's addresses of all remaining machines.
     """
     if wire != "lightgbm":
         return {"listening": ports[0]}
@@ -108,16 +142,16 @@ def told(wire: str, to: Sequence[tuple[str, int]], host: str, ports: list[int]) 
 
 
 class Decoded:
-    """The messages of a capture, decoded as they are read.
+    """The messages of a capture, decoded while they are read.
 
-    Iterating anew reads the file anew; `ended` is of the last time that it was read to its end.
+    Each iteration reads the file again. `ended` describes the end of the latest complete iteration.
     """
 
     def __init__(self, capture: Capture) -> None:
         wire = capture.told.wire
         if wire and wire not in WIRES:
-            known = ", ".join(WIRES)
-            raise DataError(f"{capture.path}: bytes of {wire!r}; this release decodes {known}")
+            supported = ", ".join(WIRES)
+            raise DataError(f"{capture.path}: bytes of {wire!r}; this release decodes {supported}")
         self.capture, self.ended, self._wire = capture, Ended(), wire
 
     def __iter__(self) -> Iterator[Record]:

@@ -1,1 +1,1 @@
-"""The command line. It may import everything, and does so when a command runs."""
+"""The command line. It may import all packages, and imports most of them when a command runs."""

@@ -1,4 +1,4 @@
-"""The `advise` command: which recipe meets a wish, on a table of one's own."""
+"""The `advise` command: find a recipe that meets the user's limits on the user's table."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from fedtrees.core.errors import UsageError
 from fedtrees.core.supported import SYSTEMS, name_versions
 
 _PAGE, _HTML = "advice.md", "advice.html"
-_ALARMS = "1%FPR"  # at which members are counted
+_ALARMS = "1%FPR"  # the rate of false alarms for `--max-membership`
 
 
 @takes(
@@ -42,20 +42,20 @@ def advise(
     format: Output = Format.TABLE,
     **given: Any,
 ) -> None:
-    """Say which protocol and defense meet a wish on your table, or that none does.
+    """Find a protocol and a defense that meet your limits on your table, or show that none does.
 
-    Every attack is run on every candidate, on one seed; those that are broken fall, the others get
-    more seeds while there is time. Writes advice.html and advice.md into
-    the run folder.
+    Every attack runs on every candidate, on one seed. Candidates that exceed a limit are dropped,
+    and the remaining ones run on more seeds while there is time. The result is written to
+    advice.html and advice.md in the run folder.
     """
     from fedtrees.api.advice import Search
     from fedtrees.core.files import write_listed
     from fedtrees.report.advice import Wish
 
-    of_members, _, alarms = max_membership.partition("@")
+    member_share, _, alarms = max_membership.partition("@")
     if alarms not in ("", _ALARMS):
         raise UsageError(f"--max-membership {max_membership!r}: the rate is {_ALARMS}, or left out")
-    rows, members = share("max-exact-rows", max_exact_rows), share("max-membership", of_members)
+    rows, members = share("max-exact-rows", max_exact_rows), share("max-membership", member_share)
     if not 0 < min_auc < 1:
         raise UsageError(f"--min-auc {min_auc:g}: give a number between 0 and 1")
     if not 0 <= minutes < float("inf"):
@@ -64,25 +64,25 @@ def advise(
         print(f"{deployed}: {name_versions(SYSTEMS[deployed])}", file=sys.stderr)
     options = BenchOptions(**given)
     wish = Wish(rows, members, min_auc)
-    folder, found = Search(options, wish, 60 * minutes, Log, layout, deployed).run()
-    write_listed(folder, _PAGE, found.page().encode())
-    write_listed(folder, _HTML, found.html().encode())
+    folder, advice = Search(options, wish, 60 * minutes, Log, layout, deployed).run()
+    write_listed(folder, _PAGE, advice.page().encode())
+    write_listed(folder, _HTML, advice.html().encode())
     if format.is_json:
         names = {k: t.name if t else None for k, t in
-                 (("take", found.choice), ("nearest", found.nearest))}  # fmt: skip
-        fell = {t.name: t.unmet for t in found.tried if t.unmet}
-        told = {**names, "not": fell, "pages": [str(folder / name) for name in (_PAGE, _HTML)]}
-        typer.echo(json.dumps(told, indent=1))
+                 (("take", advice.choice), ("nearest", advice.nearest))}  # fmt: skip
+        reasons = {t.name: t.unmet for t in advice.tried if t.unmet}
+        result = {**names, "not": reasons, "pages": [str(folder / name) for name in (_PAGE, _HTML)]}
+        typer.echo(json.dumps(result, indent=1))
         return
-    for line in found.verdict:
+    for line in advice.verdict:
         typer.echo(line)
     typer.echo(f"page  {folder / _HTML}, and {_PAGE} beside it")
 
 
 def share(option: str, text: str) -> float:
-    """Return a share that is written as ``1%`` or ``0.01``.
+    """Parse a share that is written as ``1%`` or ``0.01``.
 
-    Raises `UsageError`: it is no number, or not above 0 and at most 1.
+    Raises `UsageError` if the text is not a number above 0 and at most 1.
     """
     try:
         value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)

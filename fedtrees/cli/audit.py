@@ -1,4 +1,4 @@
-"""The `audit` command: what a model that already exists gives away, and what to do about it."""
+"""The `audit` command: find leaks in an existing model file, and remove avoidable ones."""
 
 import json
 from dataclasses import dataclass, replace
@@ -34,12 +34,12 @@ from fedtrees.cli.inspect import console, text_table
 from fedtrees.core.errors import UsageError
 from fedtrees.data.dataset import Dataset
 
-_FEW = 3  # leaves in one screen
+_FEW = 3  # leaves that are printed without `--details`
 
 
 @dataclass(frozen=True)
 class Show:
-    """How the findings are printed: for programs, or in one screen, or with all tables."""
+    """Format of the output: JSON, one screen, or all tables."""
 
     as_json: bool
     details: bool = False
@@ -47,7 +47,17 @@ class Show:
 
 @dataclass(frozen=True)
 class Held:
-    """Files of rows that were trained on and of others, and what was trained with."""
+    """Files for the membership test of `audit`.
+
+    Attributes
+    ----------
+    data : str or None
+        CSV file of all training rows.
+    reserve : str or None
+        CSV file of rows of the same population that were not used in training.
+    min_child_weight : float or None
+        The parameter of the training, if known.
+    """
 
     data: str | None = None
     reserve: str | None = None
@@ -66,45 +76,69 @@ def run(
     show: Show,
     held: Held = Held(),
 ) -> None:
-    """Audit the model, attack and scrub it where asked, and print what was found."""
+    """Audit a model file, attack and scrub it if requested, and print the findings.
+
+    Parameters
+    ----------
+    model : str
+        Model file.
+    own, truth : str or None
+        CSV files of training rows: those that the adversary has, and those to look for.
+    columns : Columns
+        How to read these files.
+    copy : str or None
+        File for a copy without unnecessary statistics.
+    report : str or None
+        File for a page with the findings.
+    known : Known
+        Facts about the training that the user states.
+    seed : int
+        Seed of the attack.
+    show : Show
+        Format of the output.
+    held : Held
+        CSV files of the membership test.
+    """
     _check_held(held, columns)
     _check_different(("--own", own), ("--truth", truth))
     _check_different(("--data", held.data), ("--reserve", held.reserve))
     _check(own or held.data, truth, columns, {copy: ".json", report: ".html"})
-    found = audit(read_model(model), known)
-    own_rows, truth_rows, notes = _rows(own, truth, columns, found)
-    check_labels(found, [rows for rows in (own_rows, truth_rows) if rows is not None])
-    notes += _contradiction(known, found)
-    attacked = attack(found, own_rows, truth_rows, seed) if own_rows or truth_rows else None
-    facts = to_json(found, attacked) | {"notes": notes}
-    says = []
+    audit_result = audit(read_model(model), known)
+    own_rows, truth_rows, notes = _rows(own, truth, columns, audit_result)
+    check_labels(audit_result, [rows for rows in (own_rows, truth_rows) if rows is not None])
+    notes += _contradiction(known, audit_result)
+    attacked = attack(audit_result, own_rows, truth_rows, seed) if own_rows or truth_rows else None
+    facts = to_json(audit_result, attacked) | {"notes": notes}
+    remarks = []
     if copy is not None:
-        done, after = _scrub(copy, known, found, own_rows or truth_rows)
-        says = leftovers(found, after, done)
+        scrubbed, after = _scrub(copy, known, audit_result, own_rows or truth_rows)
+        remarks = leftovers(audit_result, after, scrubbed)
         facts["scrub"] = {
-            "file": str(done.path),
+            "file": str(scrubbed.path),
             "removed": list(XGBOOST_STATISTICS),
-            "predictions_unchanged": done.same,
-            "not_compared": done.not_compared,
-            "points": done.points,
-            "leaves_reached": done.leaves_reached,
+            "predictions_unchanged": scrubbed.same,
+            "not_compared": scrubbed.not_compared,
+            "points": scrubbed.points,
+            "leaves_reached": scrubbed.leaves_reached,
             "summary": vars(after.summary),
             "assumes": list(after.assumes),
-            "says": says,
+            "says": remarks,
         }
-    about = None
+    membership = None
     if held.data and held.reserve:
         from fedtrees.audit.membership import told
 
-        about, more = told(found, held.data, held.reserve, columns, seed, held.min_child_weight)
-        facts["membership"], facts["notes"] = about.to_json(), [*notes, *more]
+        membership, membership_notes = told(
+            audit_result, held.data, held.reserve, columns, seed, held.min_child_weight
+        )
+        facts["membership"], facts["notes"] = membership.to_json(), [*notes, *membership_notes]
     if report:
-        facts["report"] = str(write_page(Path(report), found, attacked, says))
+        facts["report"] = str(write_page(Path(report), audit_result, attacked, remarks))
     if show.as_json:
         typer.echo(json.dumps(facts, indent=1))
     else:
-        _print(found, attacked, facts, show.details)
-        for line in about.lines() if about else ():
+        _print(audit_result, attacked, facts, show.details)
+        for line in membership.lines() if membership else ():
             _paragraph(console(), line)
 
 
@@ -116,6 +150,7 @@ def _check_different(first: tuple[str, str | None], second: tuple[str, str | Non
 
 
 def _check_held(held: Held, columns: Columns) -> None:
+    """Raise `UsageError` if the options of the membership test are incomplete."""
     if bool(held.data) != bool(held.reserve):
         raise UsageError("--data and --reserve go together: rows trained on, and others")
     if held.data and not columns.target:
@@ -127,7 +162,7 @@ def _check_held(held: Held, columns: Columns) -> None:
 def _check(
     own: str | None, truth: str | None, columns: Columns, endings: dict[str | None, str]
 ) -> None:
-    """Refuse, before anything is read, what cannot work."""
+    """Raise `UsageError` for options that cannot work, before any file is read."""
     if (own or truth) and not columns.target:
         raise UsageError("--own and --truth need --target COLUMN: the label column of the file")
     if (columns.target or columns.positive or columns.categorical) and not (own or truth):
@@ -142,6 +177,7 @@ def _check(
 def _rows(
     own: str | None, truth: str | None, columns: Columns, found: Audit
 ) -> tuple[Dataset | None, Dataset | None, list[str]]:
+    """Read the adversary's rows and the rows to look for."""
     paths = [path for path in (own, truth) if path]
     if not paths:
         return None, None, []
@@ -151,6 +187,7 @@ def _rows(
 
 
 def _contradiction(known: Known, found: Audit) -> list[str]:
+    """Return a note if the stated number of rows differs from the sum over the leaves."""
     if known.rows is None or found.rows.n in (None, known.rows):
         return []
     return [
@@ -160,16 +197,17 @@ def _contradiction(known: Known, found: Audit) -> list[str]:
 
 
 def _scrub(copy: str, known: Known, found: Audit, rows: Dataset | None) -> tuple[Scrubbed, Audit]:
-    """Write the scrubbed copy and audit it as somebody who knows eta, lambda and N would."""
-    done = scrub(found.model, Path(copy), None if rows is None else rows.table.X)
+    """Write the scrubbed copy, and audit it as an adversary that knows eta, lambda and N."""
+    scrubbed = scrub(found.model, Path(copy), None if rows is None else rows.table.X)
     settings = found.settings or known
-    told = replace(known, learning_rate=settings.learning_rate, reg_lambda=settings.reg_lambda)
-    return done, audit(without_statistics(found.model), told)
+    assumed = replace(known, learning_rate=settings.learning_rate, reg_lambda=settings.reg_lambda)
+    return scrubbed, audit(without_statistics(found.model), assumed)
 
 
 def _print(
     found: Audit, attacked: AttackResult | None, facts: dict[str, Any], details: bool
 ) -> None:
+    """Print the findings as text."""
     out = console()
     out.print(headline(found), markup=False)
     out.print()
@@ -200,15 +238,16 @@ def _print(
 
 
 def _paragraph(out: Console, text: str, begin: str = "") -> None:
-    """Print a text, wrapped to the console, its lines under one another."""
+    """Print a text that is wrapped to the console, with aligned lines."""
     for at, line in enumerate(Text(text).wrap(out, max(out.width - len(begin), 20))):
         out.print(Text(begin if at == 0 else " " * len(begin)) + line)
 
 
 def _text_table(shown: Shown, plain: bool = False) -> TextTable:
-    look: dict[str, Any] = {"caption": shown.note or None, "caption_justify": "left"}
-    look |= {"box": None, "pad_edge": False} if plain else {}
-    table = text_table(shown.title, shown.columns, shown.lines, **look)
+    """Return a table of the audit as a table for the terminal."""
+    style: dict[str, Any] = {"caption": shown.note or None, "caption_justify": "left"}
+    style |= {"box": None, "pad_edge": False} if plain else {}
+    table = text_table(shown.title, shown.columns, shown.lines, **style)
     for k in shown.numeric:
         table.columns[k].justify = "right"
     return table

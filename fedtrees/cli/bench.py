@@ -1,4 +1,4 @@
-"""The `bench` command: from options to a run folder, a table and a report."""
+"""The `bench` command: run a benchmark, and print its tables and its verdict."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ def bench(
     format: Output = Format.TABLE,
     **given: Any,
 ) -> None:
-    """Train federations with and without defenses, attack them, and report what leaked.
+    """Train federations with and without defenses, attack them, and report the leaks.
 
-    Options replace the suite's: `fedtrees bench --defense split-only` runs the default suite with
-    that defense. The undefended run and the blind adversary are always added. A claim of epsilon is
-    audited in one more training; `fedtrees measure` looks harder.
+    Options replace those of the suite. For example, `fedtrees bench --defense split-only` runs the
+    default suite with this defense. The undefended run and the blind adversary are always added. A
+    claim of epsilon is audited in one additional training. `fedtrees measure` audits it more
+    thoroughly.
     """
     options = BenchOptions(**given)
     session = options.session()
@@ -57,7 +58,7 @@ def bench(
 
 
 def _engine(on: str, bench: Bench, options: BenchOptions) -> Engine:
-    """Connect to where jobs run; without --jobs, as many run as there are cores."""
+    """Connect to the machines that run the jobs. Without --jobs, as many run as there are cores."""
     from fedtrees.cluster.ray_engine import RayEngine
 
     engine = RayEngine(on, bench.runner, bench.plan.settings, bench.workers)
@@ -67,29 +68,30 @@ def _engine(on: str, bench: Bench, options: BenchOptions) -> Engine:
 
 
 def _dry_run(bench: Bench, as_json: bool) -> None:
+    """Print the plan of a run and its estimated cost."""
     from fedtrees.bench.estimate import estimate, in_words
     from fedtrees.core.counts import many
 
     cells = list(bench.plan.cells())
-    left = bench.runner.missing(cells)
-    found = estimate(bench.plan, left, bench.workers, bench.data_dir)
+    missing = bench.runner.missing(cells)
+    cost = estimate(bench.plan, missing, bench.workers, bench.data_dir)
     if as_json:
         described = [c.describe() for c in cells]
-        told = {"out": str(bench.folder), "estimate": asdict(found), "cells": described}
-        typer.echo(json.dumps(told, indent=1))
+        result = {"out": str(bench.folder), "estimate": asdict(cost), "cells": described}
+        typer.echo(json.dumps(result, indent=1))
         return
-    for name, given in _planned(bench):
-        typer.echo(f"{name:9} {given}")
+    for name, values in _planned(bench):
+        typer.echo(f"{name:9} {values}")
     typer.echo(f"{many(len(cells), 'cell')}, {_to_compute(bench)[1]}, into {bench.folder}")
-    typer.echo(f"{in_words(found, bench.workers)}; --format json lists the cells")
+    typer.echo(f"{in_words(cost, bench.workers)}; --format json lists the cells")
 
 
 def _planned(bench: Bench) -> Iterator[tuple[str, str]]:
-    """Yield what is run, an axis of the grid in a line, and what of it does not go together."""
+    """Yield the values of each axis of the grid, and the combinations that do not fit."""
     from fedtrees.bench.cells import AttackCell
     from fedtrees.bench.evaluate import parts_of
     from fedtrees.core.registry import register
-    from fedtrees.protocols.fit import fit
+    from fedtrees.protocols.compatibility import fit
 
     axes: dict[str, dict[str, None]] = {}
     unfit: dict[str, None] = {}
@@ -115,7 +117,11 @@ def _planned(bench: Bench) -> Iterator[tuple[str, str]]:
 
 
 def _to_compute(bench: Bench) -> tuple[int, str]:
-    """Return how many cells a run computes, and what they are: of all attacks few apply."""
+    """Return the number of cells to compute, and a description.
+
+    The plan contains all attacks. The description therefore states that an attack only runs if it
+    applies.
+    """
     from fedtrees.core.counts import many
 
     stages = Counter(c.stage for phase in bench.remaining() for job in phase for c in job.cells)
@@ -128,25 +134,31 @@ def _to_compute(bench: Bench) -> tuple[int, str]:
 
 
 def _run_with_progress(bench: Bench, margin: float | None, engine: Engine | None) -> Counter[str]:
-    """Run with a bar on stderr that names the last cell; with log lines where it is no terminal.
+    """Run with a progress bar on stderr, or with log lines if stderr is not a terminal.
 
-    A first verdict follows the first seed. A run that is interrupted ends at once, without one.
+    A first verdict is printed after the first seed. An interrupted run ends at once, without a
+    verdict.
     """
     from rich.console import Console
 
     from fedtrees.bench.runner import leading
     from fedtrees.core.counts import many
 
-    total, what = _to_compute(bench)
+    total, description = _to_compute(bench)
     console = Console(stderr=True, soft_wrap=True)
     processes = many(bench.workers, "process", "processes")
-    print(f"cells: {what}, {processes}, into {bench.folder}", file=sys.stderr)
-    leads = {str(t.defense) for t in leading(bench.plan) if t.defense.parts}
-    tried = {str(g.train.defense) for g in bench.plan.groups if g.train.defense.parts}
-    of = many(len(bench.suite.seeds), "seed"), many(len(tried), "defense")
+    print(f"cells: {description}, {processes}, into {bench.folder}", file=sys.stderr)
+    leading_defenses = {str(t.defense) for t in leading(bench.plan) if t.defense.parts}
+    defenses = {str(g.train.defense) for g in bench.plan.groups if g.train.defense.parts}
+    totals = many(len(bench.suite.seeds), "seed"), many(len(defenses), "defense")
 
     def first() -> None:
-        _so_far(bench, console, margin, f"after 1 of {of[0]} with {len(leads)} of {of[1]}")
+        _so_far(
+            bench,
+            console,
+            margin,
+            f"after 1 of {totals[0]} with {len(leading_defenses)} of {totals[1]}",
+        )
 
     try:
         if console.is_terminal:
@@ -165,7 +177,7 @@ def _run_with_progress(bench: Bench, margin: float | None, engine: Engine | None
 
 
 def _so_far(bench: Bench, console: Console, margin: float | None, when: str) -> None:
-    """Say on stderr what the finished cells say, and write the report of these."""
+    """Print the verdict on the finished cells to stderr, and write their report."""
     from fedtrees.cli.results import print_verdict
     from fedtrees.core.errors import FedtreesError
     from fedtrees.report.html import write_page
@@ -176,7 +188,7 @@ def _so_far(bench: Bench, console: Console, margin: float | None, when: str) -> 
         if not study.findings.settings:
             return
         report = write_page(study)
-    except FedtreesError:  # nothing is finished yet
+    except FedtreesError:  # no cell is finished yet
         return
     console.print(f"\n{when}: {report}", markup=False, highlight=False)
     print_verdict(study, console)
@@ -189,7 +201,7 @@ def _with_bar(
     first: Callable[[], None],
     engine: Engine | None,
 ) -> Counter[str]:
-    """Run with a bar: cells done, time left, the cell that was finished last."""
+    """Run with a progress bar: finished cells, remaining time, and the last finished cell."""
     from rich import progress as bars
     from rich.table import Column
 
@@ -210,7 +222,7 @@ def _with_bar(
 
 
 class Log:
-    """Prints a line on stderr now and then, and at once for what failed."""
+    """Print a line on stderr at intervals, and immediately for cells that failed."""
 
     def __init__(self, total: int, every: float = 15.0) -> None:
         self.total, self.every = total, every
@@ -218,7 +230,7 @@ class Log:
         self.begun = self.told = monotonic()
 
     def __call__(self, status: str, label: str) -> None:
-        """Count a cell."""
+        """Count a finished cell, and print a line if it is time."""
         from fedtrees.core.counts import many
 
         self.done += 1
@@ -233,6 +245,7 @@ class Log:
 
 
 def _finish(bench: Bench, counts: Counter[str], margin: float | None, as_json: bool) -> None:
+    """Print tables and verdict, and exit with code 3 if cells failed or no attack ran."""
     from fedtrees.cli.results import print_tables, print_verdict
     from fedtrees.core.counts import many
     from fedtrees.report.html import write_page
@@ -251,8 +264,8 @@ def _finish(bench: Bench, counts: Counter[str], margin: float | None, as_json: b
         typer.echo(f"figure  fedtrees plot {bench.folder} -o frontier.pdf")
         print_verdict(study)
     if bad:
-        what = f"{many(bad, 'cell')} failed"
-        print(f"{what}; `fedtrees show {bench.folder}` says which", file=sys.stderr)
+        failed_cells = f"{many(bad, 'cell')} failed"
+        print(f"{failed_cells}; `fedtrees show {bench.folder}` says which", file=sys.stderr)
         raise typer.Exit(3)
     if no_attack_ran(study.rows):
         print(

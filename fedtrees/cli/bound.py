@@ -1,4 +1,4 @@
-"""The command bound: what no attack can exceed, on tables that can be enumerated."""
+"""The `bound` command: compute the best possible attack on tables that can be enumerated."""
 
 import json
 import os
@@ -37,53 +37,55 @@ def bound(
     unprotected: Unprotected = False,
     format: Output = Format.TABLE,
 ) -> None:
-    """Train on every table of a few binary rows, and say what no attack on its view can exceed.
+    """Train on every table of a few binary rows, and print a ceiling that no attack can exceed.
 
-    Exact for this prior, these tables and this view: columns are even, the label is the first
-    column in 65 of 100 rows. What an adversary guesses blindly stands beside it. Who knows rows by
-    id guesses of each the label, or where it has labels the others' columns. Of attacks that
-    recognise members the figures are AUCs, against rows of the prior.
+    The ceiling is exact for the prior, the tables and the view that are used: columns are uniform,
+    and the label equals the first column in 65 of 100 rows. The score of a blind guess is printed
+    for comparison. An adversary that knows rows by id guesses the label of each row, or, if it has
+    the labels, the columns of other parties. The figures of attacks that recognise members are AUCs
+    against rows of the prior.
     """
     from fedtrees.bench.extras import check_extras
     from fedtrees.bench.options import load_plugins
-    from fedtrees.bounds.cells import USUAL, lines
+    from fedtrees.bounds.ceilings import USUAL, lines
     from fedtrees.bounds.tables import TinyTables
     from fedtrees.core.specs import parse_composed, parse_grid, parse_list
 
     load_plugins(plugin, unprotected)
-    tables, tried = TinyTables(columns, _rows(rows)), parse_list(attack or ())
-    asked = [(p, tuple(defense or ("none",))) for p in protocols] if protocols else USUAL
-    cells = [(one, against) for name, defenses in asked
+    tables, attacks = TinyTables(columns, _rows(rows)), parse_list(attack or ())
+    settings = [(p, tuple(defense or ("none",))) for p in protocols] if protocols else USUAL
+    cells = [(one, against) for name, defenses in settings
              for one in parse_grid(name) for against in parse_composed(defenses)]  # fmt: skip
     for cell in cells:
         check_extras(*cell)
-    most = min(len(cells), jobs or os.cpu_count() or 1)
+    n_processes = min(len(cells), jobs or os.cpu_count() or 1)
     with ProcessPoolExecutor(
-        most, get_context("spawn"), load_plugins, (plugin, unprotected)
+        n_processes, get_context("spawn"), load_plugins, (plugin, unprotected)
     ) as processes:
-        shared = (threat or (), tried, draws, seed)
-        waiting = [processes.submit(lines, tables, *one, *shared) for one in cells]
-        found = [line for made in waiting for line in made.result()]
+        shared = (threat or (), attacks, draws, seed)
+        futures = [processes.submit(lines, tables, *one, *shared) for one in cells]
+        results = [line for future in futures for line in future.result()]
     if format.is_json:
-        typer.echo(json.dumps(found, indent=1))
+        typer.echo(json.dumps(results, indent=1))
         return
     title = "rows right over all tables, in expectation"
     heads = ("protocol", "defense", "threat", "of", "blind", "attack", "ceiling", "share", "views",
              "tables", "sums told apart")  # fmt: skip
-    table = text_table(title, heads, map(_shown, found), box=None, pad_edge=False)
+    table = text_table(title, heads, map(_shown, results), box=None, pad_edge=False)
     console().print(table)
-    for line in found:
+    for line in results:
         if "why" in line:
-            said = f"{line['protocol']} {line['defense']}: no ceiling: {line['why']}"
-            console().print(said, markup=False)
+            message = f"{line['protocol']} {line['defense']}: no ceiling: {line['why']}"
+            console().print(message, markup=False)
         if not line.get("pure", True):
-            said = f"{line['attack']}: it knows more than its view says"
-            console().print(said, markup=False)
-    if all("why" in line for line in found):
+            message = f"{line['attack']}: it knows more than its view says"
+            console().print(message, markup=False)
+    if all("why" in line for line in results):
         raise typer.Exit(2)
 
 
 def _rows(text: str) -> tuple[int, ...]:
+    """Parse numbers of rows per client."""
     from fedtrees.core.errors import UsageError
 
     try:
@@ -93,6 +95,7 @@ def _rows(text: str) -> tuple[int, ...]:
 
 
 def _shown(line: dict[str, Any]) -> list[str]:
+    """Return the cells of one line of the table."""
     if "why" in line:
         return [line["protocol"], line["defense"], *["-"] * 9]
     scored, share = "score" in line, line.get("share")

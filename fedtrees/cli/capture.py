@@ -1,4 +1,4 @@
-"""The commands capture and attack: what a real framework's parties sent, and what it tells."""
+"""The `capture`, `attack` and `diff` commands: record and analyse traffic of other frameworks."""
 
 import json
 import sys
@@ -36,49 +36,51 @@ def capture(
     ] = "127.0.0.1",
     format: Output = Format.TABLE,
 ) -> None:
-    """Stand between the parties of a run and write down what crosses, until all have gone.
+    """Record all messages between the parties of a run, until all parties have disconnected.
 
-    Parties connect to the printed port in place of the tracker's or server's; each machine of
-    LightGBM is given the list that is printed for it. Of NVFlare's job, a copy is made whose server
-    writes down what crosses: that is submitted in its place.
+    The command acts as a proxy. Parties connect to the printed port instead of the port of the
+    tracker or the server, and each machine of LightGBM receives the list that is printed for it.
+    For NVFlare, a copy of the job is written whose server records the messages. Submit this copy
+    instead of the original job.
     """
     from fedtrees.capture.jobs import recorded_job
     from fedtrees.capture.wires import record, told, versions_of
 
     option = _BY.get(wire, "--to")
-    given = {"--machines": machines, "--job": job, "--to": to}
+    values = {"--machines": machines, "--job": job, "--to": to}
     if wire == "flower":
         raise UsageError(
             "capture flower: its server writes it down: wrap its strategy, "
             "recorded(strategy, 'run.capture') of fedtrees.capture.flower"
         )
-    if [name for name, value in given.items() if value] != [option]:
+    if [name for name, value in values.items() if value] != [option]:
         raise UsageError(f"capture {wire}: give {option}, and it alone")
     print(versions_of(wire), file=sys.stderr)
     if wire == "nvflare":
-        made = str(recorded_job(job, output))
-        found = {"job": made, "file": output}
-        typer.echo(json.dumps(found) if format.is_json else f"submit {made} in its place")
+        job_copy = str(recorded_job(job, output))
+        result = {"job": job_copy, "file": output}
+        typer.echo(json.dumps(result) if format.is_json else f"submit {job_copy} in its place")
         return
-    there = _machines(machines) if machines else [_address(to)]
+    addresses = _machines(machines) if machines else [_address(to)]
 
     def ready(ports: list[int]) -> None:
-        said = told(wire, there, host, ports)
-        text = [f"machines={m}" for m in said.get("machines", [])] or [
+        endpoints = told(wire, addresses, host, ports)
+        text = [f"machines={m}" for m in endpoints.get("machines", [])] or [
             f"listening at {host}:{ports[0]}"
         ]
-        typer.echo(json.dumps(said) if format.is_json else "\n".join(text))
+        typer.echo(json.dumps(endpoints) if format.is_json else "\n".join(text))
 
-    written = record(wire, there, output, listen=listen, host=host, ready=ready)
-    found = {"file": output, "pieces": written}
-    typer.echo(json.dumps(found) if format.is_json else f"{written:,} pieces in {output}")
+    n_pieces = record(wire, addresses, output, listen=listen, host=host, ready=ready)
+    result = {"file": output, "pieces": n_pieces}
+    typer.echo(json.dumps(result) if format.is_json else f"{n_pieces:,} pieces in {output}")
 
 
-#: What says where a run is, where that is no address.
+#: The option that states the location of a run, if it is not an address.
 _BY = {"lightgbm": "--machines", "nvflare": "--job"}
 
 
 def _address(text: str, option: str = "--to") -> tuple[str, int]:
+    """Parse an address."""
     host, _, port = text.rpartition(":")
     if not port.isdigit() or not 0 < int(port) < 1 << 16:
         raise UsageError(f"{option} {text}: give HOST:PORT, or a port of this machine")
@@ -86,14 +88,14 @@ def _address(text: str, option: str = "--to") -> tuple[str, int]:
 
 
 def _machines(text: str) -> list[tuple[str, int]]:
-    """Return the machines of a list, in their order."""
+    """Return the machines of a list in their order."""
     path = Path(text)
     lines = path.read_text().splitlines() if path.is_file() else text.split(",")
-    told = [":".join(line.split()) for line in lines if line.strip()]
-    found = [_address(line, "--machines") for line in told]
-    if len(found) < 2 or len(set(found)) < len(found):
+    addresses = [":".join(line.split()) for line in lines if line.strip()]
+    machines = [_address(line, "--machines") for line in addresses]
+    if len(machines) < 2 or len(set(machines)) < len(machines):
         raise UsageError(f"--machines {text}: give two machines or more, each once")
-    return found
+    return machines
 
 
 def attack(
@@ -130,9 +132,10 @@ def attack(
     ] = "",
     format: Output = Format.TABLE,
 ) -> None:
-    """Say what a capture tells one party: what was promised and is not so, what is read, attacks.
+    """Show what a recorded run reveals to one party: broken promises, readings and attacks.
 
-    What is said to be certain follows from the bytes; with --truth it is compared with the rows.
+    A result that is called certain follows from the recorded bytes. With --truth it is compared
+    with the rows.
     """
     from fedtrees.capture.attack import report
     from fedtrees.capture.model_readings import THIRD
@@ -142,14 +145,14 @@ def attack(
     from fedtrees.federation.log import FRAMEWORK
 
     if Capture(file, run).told.framework == FRAMEWORK:
-        told: dict[str, Any] = of_log.report(file, who, truth or (), id, run, named or ())
+        facts: dict[str, Any] = of_log.report(file, who, truth or (), id, run, named or ())
     else:
         rows = read_truth(truth or (), target)
-        told = report(file, who or THIRD, rows, run, named or (), protocol)
+        facts = report(file, who or THIRD, rows, run, named or (), protocol)
     if format.is_json:
-        typer.echo(json.dumps(told, indent=1))
+        typer.echo(json.dumps(facts, indent=1))
     else:
-        _print(told)
+        _print(facts)
 
 
 def diff(
@@ -169,9 +172,9 @@ def diff(
     ] = "",
     format: Output = Format.TABLE,
 ) -> None:
-    """Say what crossed in one capture and not in another, kind by kind; exits 4 if they differ.
+    """Compare the messages of two captures, type by type. Exit code 4: they differ.
 
-    Or not in the bench's protocol, run on the same rows.
+    With --protocol, a capture is compared with a run of the benchmark's protocol on the same rows.
     """
     from fedtrees.capture.differences import differences, from_protocol
     from fedtrees.capture.truth import read_truth
@@ -180,32 +183,34 @@ def diff(
     if bool(second) == bool(protocol) or len(runs) != 1 + bool(second):
         raise UsageError("give a second capture or --protocol; --run once for each capture")
     if protocol:
-        told = from_protocol(first, runs[0], protocol, read_truth(truth or (), target))
+        comparison = from_protocol(first, runs[0], protocol, read_truth(truth or (), target))
     else:
-        told = differences((first, second), (runs[0], runs[1]))
+        comparison = differences((first, second), (runs[0], runs[1]))
     if format.is_json:
-        typer.echo(json.dumps(told, indent=1))
+        typer.echo(json.dumps(comparison, indent=1))
     else:
         from fedtrees.cli.inspect import console, text_table
 
         columns = ("message", "from", "to", "count", "bytes", "apart")
         rows = [
             [*(row[c] for c in columns[:3]), *(_both(row[c]) for c in columns[3:5]), row["apart"]]
-            for row in told["kinds"]
+            for row in comparison["kinds"]
         ]
-        title = "the same" if told["same"] else "not the same"
+        title = "the same" if comparison["same"] else "not the same"
         console().print(text_table(title, columns, rows, box=None, pad_edge=False))
-        for note in told["notes"]:
+        for note in comparison["notes"]:
             console().print(note, markup=False)
-    if not told["same"]:
+    if not comparison["same"]:
         raise typer.Exit(4)
 
 
 def _both(pair: list[int]) -> str:
+    """Write two numbers, or one if they are equal."""
     return f"{pair[0]:,}" if pair[0] == pair[1] else f"{pair[0]:,} / {pair[1]:,}"
 
 
 def _print(told: dict[str, Any]) -> None:
+    """Print the report of an attack on a capture."""
     from fedtrees.cli.inspect import console, text_table
 
     out = console()
@@ -230,6 +235,7 @@ def _print(told: dict[str, Any]) -> None:
 
 
 def _scored(row: dict[str, Any]) -> str:
+    """Write the scores of an attack with their blind baselines."""
     scores = row.get("scores", {}).items()
     return ", ".join(
         f"{name} {value:.3g}" + ("" if blind is None else f" ({blind:.3g})")

@@ -1,4 +1,4 @@
-"""The `compare` command: what changed from one run to another."""
+"""The `compare` command: show the differences between runs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
     from fedtrees.report.compare import Change, Comparison
 
-_MOST_LEAKS, _MOST_PRICES, _MOST_INPUTS = 6, 4, 6  # lines: at most a screen in all
-_LONGEST = 40  # characters of a value of the environment or the suite
+# Numbers of lines, so that the output fits on a screen.
+_MOST_LEAKS, _MOST_PRICES, _MOST_INPUTS = 6, 4, 6
+_LONGEST = 40  # characters of an input that are printed
 
 
 def compare(
@@ -25,17 +26,19 @@ def compare(
     after: Annotated[list[str], typer.Argument(help="Others, each compared with the one before.")],
     format: Output = Format.TABLE,
 ) -> None:
-    """Say what changed from one run to another, paired by cell and seed; of more, step by step.
+    """Show the differences between runs, paired by cell and seed.
 
-    A leak is the advantage of the strongest attack on each seed, of the attacks that both runs
-    finished.
+    Several runs are compared in order.
+
+    A leak is the advantage of the strongest attack on each seed. Only attacks that both runs
+    finished are considered.
     """
     from fedtrees.report.compare import compare as compared
 
     steps = [compared(*pair) for pair in pairwise([before, *after])]
     if format.is_json:
-        told = [found.as_json() for found in steps]
-        typer.echo(json.dumps(told if len(steps) > 1 else told[0], indent=1))
+        comparisons = [step.as_json() for step in steps]
+        typer.echo(json.dumps(comparisons if len(steps) > 1 else comparisons[0], indent=1))
         return
     from fedtrees.cli.inspect import console
 
@@ -46,33 +49,34 @@ def compare(
     from rich.table import Table
     from rich.text import Text
 
-    (found,) = steps
-    made = Table.grid(padding=(0, 2))
-    made.add_column(no_wrap=True, style="bold")
-    made.add_column(overflow="fold")
-    for key, text in _lines(found):
-        made.add_row(key, Text(text))
-    out.print(made)
-    out.print(found.verdict, markup=False)
+    (step,) = steps
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True, style="bold")
+    grid.add_column(overflow="fold")
+    for key, text in _lines(step):
+        grid.add_row(key, Text(text))
+    out.print(grid)
+    out.print(step.verdict, markup=False)
 
 
 def _history(steps: Sequence[Comparison]) -> Table:
-    """Return a line for each run after the first: what it was run with, and what changed."""
+    """Return a table with a line for each run after the first: its inputs and the changes."""
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(box=None, pad_edge=False)
+    history = Table(box=None, pad_edge=False)
     for head in ("run", "inputs", "leaks", "utility", "most"):
-        made.add_column(head, overflow="fold")
-    for found in steps:
-        changes = (found.leaks, [c for c in found.differing if c.threat]), (
-            found.utility, [c for c in found.differing if not c.threat])  # fmt: skip
+        history.add_column(head, overflow="fold")
+    for step in steps:
+        changes = (step.leaks, [c for c in step.differing if c.threat]), (
+            step.utility, [c for c in step.differing if not c.threat])  # fmt: skip
         counted = [_counted(len(every), differing) for every, differing in changes]
-        made.add_row(*map(Text, (found.runs[1], _inputs(found), *counted, found.verdict)))
-    return made
+        history.add_row(*map(Text, (step.runs[1], _inputs(step), *counted, step.verdict)))
+    return history
 
 
 def _lines(found: Comparison) -> Iterator[tuple[str, str]]:
+    """Yield the lines about one comparison."""
     from fedtrees.core.counts import many
 
     cells = [f"{many(found.common, 'cell')} of both"]
@@ -89,6 +93,7 @@ def _lines(found: Comparison) -> Iterator[tuple[str, str]]:
 
 
 def _inputs(found: Comparison) -> str:
+    """Write the differences between the inputs."""
     inputs = [f"{k} {_short(a)} → {_short(b)}" for k, (a, b) in found.inputs.items()]
     more = [f"{len(inputs) - _MOST_INPUTS} more (--format json)"] * (len(inputs) > _MOST_INPUTS)
     return "; ".join([*inputs[:_MOST_INPUTS], *more]) or "the same"
@@ -97,6 +102,7 @@ def _inputs(found: Comparison) -> str:
 def _changes(
     name: str, compared: int, found: Sequence[Change], most: int
 ) -> Iterator[tuple[str, str]]:
+    """Yield the lines about leaks or utility."""
     yield name, _counted(compared, found)
     for change in found[:most]:
         yield "", str(change)
@@ -105,6 +111,7 @@ def _changes(
 
 
 def _counted(compared: int, found: Sequence[Change]) -> str:
+    """Count the changes by their direction."""
     clear = [c.worse for c in found if c.clear]
     worse = sum(w > 0 for w in clear)
     counts = {
@@ -113,13 +120,17 @@ def _counted(compared: int, found: Sequence[Change]) -> str:
         "clearly better": len(clear) - worse,
         "not settled": len(found) - len(clear),
     }
-    told = [f"{compared:,} compared", *(f"{n:,} {what}" for what, n in counts.items() if n)]
-    # Where results differ by their randomness alone, so do these.
+    texts = [
+        f"{compared:,} compared",
+        *(f"{n:,} {direction}" for direction, n in counts.items() if n),
+    ]
+    # If results differ by chance only, one in twenty intervals excludes zero.
     if clear and len(found) >= 20:
-        told.append("one in twenty would be clear by chance")
-    return ", ".join(told)
+        texts.append("one in twenty would be clear by chance")
+    return ", ".join(texts)
 
 
 def _short(value: Any) -> str:
+    """Shorten a value."""
     text = "none" if value is None else str(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -1,4 +1,4 @@
-"""The command explain: who sees what, and who can attack it."""
+"""The `explain` command: show which party receives which messages, and which attacks apply."""
 
 from __future__ import annotations
 
@@ -65,10 +65,12 @@ def explain(
     details: Details = False,
     format: Output = Format.TABLE,
 ) -> None:
-    """Run two trees and show who sees what, why, what guards it, and which attacks apply.
+    """Train two trees, and show which party receives which messages and which attacks apply.
 
-    Without threats, one party of every role is honest-but-curious, and several together where
-    others hold data besides. Without a protocol: which attacks apply to every protocol.
+    Each message is listed with its reason, the information that it reveals, and the defenses that
+    protect it. Without --threat, one party of every role is honest-but-curious, and several parties
+    of one role together if another party with data remains. Without a protocol, the command shows
+    which attacks apply to every protocol.
     """
     check_clients(clients)
     load_plugins(plugin, unprotected)
@@ -77,13 +79,13 @@ def explain(
     if protocol is not None and not log and "/" in protocol.partition("[")[0]:
         raise UsageError(f"{protocol}: no such file; a log is RUN/log.capture")
     if protocol is None or log:
-        given = {
+        used = {
             "--threat": threat,
             "--defense": defense,
             "--data": data,
             "--clients": clients != 3,
         }
-        for option in (o for o, value in given.items() if value):
+        for option in (o for o, value in used.items() if value):
             raise UsageError(f"{option} needs a protocol: fedtrees explain PROTOCOL {option} ...")
     if protocol is None:
         facts, show = exposed(), _print_exposed
@@ -102,7 +104,7 @@ def explain(
 
 
 def _check_protocol(text: str) -> None:
-    """Refuse what is no protocol, but an attack or a defense."""
+    """Raise `UsageError` if the name belongs to an attack or a defense instead of a protocol."""
     from fedtrees.core.registry import register
 
     name = text.partition("[")[0]
@@ -116,10 +118,11 @@ def _check_protocol(text: str) -> None:
 
 
 def _print(facts: dict[str, Any], details: bool) -> None:
+    """Print the explanation of a protocol."""
     from rich.text import Text
 
     out = console()
-    look: dict[str, Any] = {} if details else {"box": None, "pad_edge": False}
+    style: dict[str, Any] = {} if details else {"box": None, "pad_edge": False}
     out.print(Text.assemble((facts["protocol"], "bold"), "  ", facts["about"]))
     if facts["defense"] != "none":
         out.print(
@@ -134,7 +137,7 @@ def _print(facts: dict[str, Any], details: bool) -> None:
             for e in facts["epsilons"]
         ]
         out.print(text_table("epsilon as spent, by adversary and neighbouring relation", columns,
-                             rows, **look))  # fmt: skip
+                             rows, **style))  # fmt: skip
     out.print(f"known to all beforehand: {facts['declared']}", markup=False)
     for cheat in facts["cheats"]:
         out.print(f"{cheat['party']} cheats: it {cheat['beyond']}", markup=False)
@@ -147,7 +150,7 @@ def _print(facts: dict[str, Any], details: bool) -> None:
             continue
         shown.append(seen)
         columns, rows = _seen(seen, facts["roles"][role], details)
-        out.print(text_table(f"what {role} sees", columns, rows, **look))
+        out.print(text_table(f"what {role} sees", columns, rows, **style))
     sealed = [
         f"{row['type']} ({row['readable_by']})" for row in facts["crossings"] if row["sealed"]
     ]
@@ -156,25 +159,26 @@ def _print(facts: dict[str, Any], details: bool) -> None:
     title = "attacks on this protocol; what a defense leaves of them is for the bench to tell"
     columns = ("attack", *facts["sees"])
     yes = [row for row in facts["attacks"] if any(row[c]["applies"] for c in columns[1:])]
-    found = [[row["attack"], *(_said(row[c], details) for c in columns[1:])] for row in yes]
-    if found:
-        out.print(text_table(title, columns, found, **look))
+    lines = [[row["attack"], *(_said(row[c], details) for c in columns[1:])] for row in yes]
+    if lines:
+        out.print(text_table(title, columns, lines, **style))
     else:
         out.print("no attack applies:")
-    if not details and found:
+    if not details and lines:
         out.print(
             "what every message carries and why, and why other attacks do not apply: --details"
         )
         return
-    others: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
     for row in (row for row in facts["attacks"] if row not in yes):
         why = dict.fromkeys(_said(row[c], details=True) for c in columns[1:])
-        others.setdefault("; ".join(why), []).append(row["attack"])
-    for why, names in others.items():
+        by_reason.setdefault("; ".join(why), []).append(row["attack"])
+    for why, names in by_reason.items():
         out.print(f"{why}: {', '.join(names)}", markup=False)
 
 
 def _print_log(facts: dict[str, Any]) -> None:
+    """Print the explanation of a party's log."""
     out = console()
     out.print(f"{facts['framework']}, the log of {facts['as']}", style="bold")
     for title, rows, other in (("sent", facts["sent"], "to"), ("was told", facts["sees"], "from")):
@@ -183,13 +187,13 @@ def _print_log(facts: dict[str, Any]) -> None:
         out.print(
             text_table(f"what {facts['as']} {title}", columns, cells, box=None, pad_edge=False)
         )
-    for who, names in facts["apply"].items():
-        by = f"attacks on what {who} reads of it: {', '.join(names) or 'none applies'}"
+    for reader, names in facts["apply"].items():
+        by = f"attacks on what {reader} reads of it: {', '.join(names) or 'none applies'}"
         out.print(by, markup=False)
 
 
 def _said(told: Mapping[str, Any], details: bool) -> str:
-    """Write whether an attack applies; in detail why not, too."""
+    """Write whether an attack applies, with details also why not."""
     no, yes = (f"no: {told['why']}", "applies") if details else ("", "yes")
     return yes if told["applies"] else no
 
@@ -197,7 +201,10 @@ def _said(told: Mapping[str, Any], details: bool) -> str:
 def _seen(
     seen: Sequence[Mapping[str, Any]], mine: Sequence[str], details: bool
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return columns and rows of what somebody sees; without details what others' data it tells."""
+    """Return columns and rows of the messages that an adversary receives.
+
+    Without details, only messages of other parties that reveal something about rows are shown.
+    """
     from fedtrees.report.said import guarded
 
     every = [
@@ -226,6 +233,7 @@ def _explanation(
     threats: Sequence[str],
     data_dir: str | None,
 ) -> dict[str, Any]:
+    """Train a protocol and collect the facts of its explanation."""
     from fedtrees.bench.cells import Setting
     from fedtrees.bench.disclosure import briefly, disclosures
     from fedtrees.bench.evaluate import make_defense
@@ -241,19 +249,20 @@ def _explanation(
     if len(grid) != 1 or len(composed) != 1:
         raise UsageError("explain shows one protocol and one defense; compose defenses with +")
     check_extras(grid[0], composed[0])
-    check_parties(register.make("protocol", grid[0]), clients)  # with all that is given, too
+    # The full protocol is checked here, with all its parameters.
+    check_parties(register.make("protocol", grid[0]), clients)
     protocol: Protocol = register.make("protocol", briefly(grid[0]))
     defense = make_defense(composed[0])
     setting = Setting.of(DataRef(data or protocol.example), Spec("iid"), clients, 0, protocol)
     federation = federation_of(setting, data_dir)
-    held, schema = federation.local_data, federation.schema
-    who = _cheats(protocol, clients, threats)
-    options: dict[str, Any] = {"defense": defense, "noise_from": "seed", "behaviours": who}
-    training = train(protocol, held, schema, **options)
+    local_data, schema = federation.local_data, federation.schema
+    cheaters = _cheats(protocol, clients, threats)
+    options: dict[str, Any] = {"defense": defense, "noise_from": "seed", "behaviours": cheaters}
+    training = train(protocol, local_data, schema, **options)
     rows = disclosures(training.transcript, defense)
-    found = _threats(training, threats)
-    applies = _who_attacks(training, held, found, federation)
-    roles = {text: sorted(t.roles) for text, t in found.items()}
+    threats_by_text = _threats(training, threats)
+    applies = _who_attacks(training, local_data, threats_by_text, federation)
+    roles = {text: sorted(t.roles) for text, t in threats_by_text.items()}
     return {
         "protocol": str(grid[0]),
         "about": about("protocol", grid[0].name),
@@ -262,53 +271,62 @@ def _explanation(
         "spent": join(training.spent),
         "epsilons": [vars(one) for one in training.epsilons],
         "declared": DECLARED,
-        "cheats": [_cheating(training, party, name) for party, name in who.items()],
+        "cheats": [_cheating(training, party, name) for party, name in cheaters.items()],
         "crossings": rows,
         "roles": roles,
         "sees": {
             text: [
                 r
                 for r in rows
-                if r["from"] in mine or (r["readable_by"] in mine and not r["sealed"])
+                if r["from"] in own_roles or (r["readable_by"] in own_roles and not r["sealed"])
             ]
-            for text, mine in roles.items()
+            for text, own_roles in roles.items()
         },
         "attacks": [
-            {"attack": name, **{role: _told(mine[name]) for role, mine in applies.items()}}
+            {
+                "attack": name,
+                **{role: _told(reasons[name]) for role, reasons in applies.items()},
+            }
             for name in _attacks()
         ],
     }
 
 
 def _cheats(protocol: Protocol, clients: int, threats: Sequence[str]) -> dict[str, str]:
-    """Return who cheats under the threats, and how: one run shows one behaviour of a party."""
+    """Return the behaviour of each malicious party under the threats.
+
+    A run shows one behaviour per party, so that two behaviours of one party raise `UsageError`.
+    """
     from fedtrees.bench.suite import roles_of
     from fedtrees.core.specs import split_outside
     from fedtrees.core.threat import Threat
 
-    roles, found = roles_of(protocol, clients), dict[str, str]()
+    roles, behaviours = roles_of(protocol, clients), dict[str, str]()
     for text in (piece for several in threats for piece in split_outside(several, ",")):
         for party, behaviour in Threat.parse(text, roles).behaviours(roles).items():
-            if found.setdefault(party, behaviour) != behaviour:
+            if behaviours.setdefault(party, behaviour) != behaviour:
                 raise UsageError(f"{party} acts by one behaviour at a time; explain each by itself")
-    return found
+    return behaviours
 
 
 def _cheating(training: Training, party: str, name: str) -> dict[str, str]:
+    """Describe the behaviour of a malicious party in a training."""
     from fedtrees.core.registry import register
 
-    made: Any = register.get("behaviour", name)
-    told = {"party": party, "behaviour": name, "beyond": made.beyond, "noticed": made.noticed}
-    return {**told, "refused": training.refused}
+    plugin: Any = register.get("behaviour", name)
+    facts = {"party": party, "behaviour": name, "beyond": plugin.beyond, "noticed": plugin.noticed}
+    return {**facts, "refused": training.refused}
 
 
 def _whence(row: Mapping[str, Any], roles: Sequence[str]) -> str:
+    """Describe the sender of a message from the perspective of the receiver."""
     if row["from"] == row["to"] in roles:
         return "itself, from what it got"
     return "itself" if row["from"] in roles else str(row["from"])
 
 
 def _attacks() -> list[str]:
+    """Return the names of all attacks that are not blind guesses."""
     from fedtrees.core.registry import register
 
     names = register.names("attack")
@@ -316,10 +334,10 @@ def _attacks() -> list[str]:
 
 
 def _threats(training: Training, given: Sequence[str] = ()) -> dict[str, Threat]:
-    """Return the threats by name: those given, or one party of every role.
+    """Return the threats by name: the given ones, or one party of every role.
 
-    And all parties of a honest-but-curious role together, where they leave a holder of data to
-    attack.
+    In the second case, all parties of a passive role together are added if another party with data
+    remains as a victim.
     """
     from fedtrees.core.specs import split_outside
     from fedtrees.core.threat import Threat
@@ -336,6 +354,7 @@ def _threats(training: Training, given: Sequence[str] = ()) -> dict[str, Threat]
 
 
 def _told(reason: Reason) -> dict[str, Any]:
+    """Return a reason as JSON types."""
     return {"applies": reason.ok, "code": reason.code, "why": reason.columns()["reason"]}
 
 
@@ -350,18 +369,20 @@ def _who_attacks(
     from fedtrees.core.streams import Streams
     from fedtrees.metrics.metric import Case
 
-    roles, found = training.transcript.roles, {}
+    roles, reasons = training.transcript.roles, {}
     for text, threat in threats.items():
-        who = threat.principals(roles)
-        if federation is None or {*local_data} <= {*who}:  # nobody is left to score
-            case = Case(local_data, roles, who, training.schema, Streams(0), text)
+        principals = threat.principals(roles)
+        # No victim remains whose data could be scored.
+        if federation is None or {*local_data} <= {*principals}:
+            case = Case(local_data, roles, principals, training.schema, Streams(0), text)
         else:
-            case = federation.case(roles, who, 0, text, training)
-        found[text] = applying(_attacks(), training, case)
-    return found
+            case = federation.case(roles, principals, 0, text, training)
+        reasons[text] = applying(_attacks(), training, case)
+    return reasons
 
 
 def _print_exposed(facts: list[dict[str, Any]]) -> None:
+    """Print which attacks apply to every protocol."""
     from fedtrees.core.registry import register
 
     rows = [
@@ -377,17 +398,17 @@ def _print_exposed(facts: list[dict[str, Any]]) -> None:
 
 
 def exposed() -> list[dict[str, Any]]:
-    """Return, for every protocol and threat, the attacks that apply to a target of two classes."""
+    """Return the attacks that apply to every protocol and threat, for a target of two classes."""
     from fedtrees.bench.conformance.samples import sample_training
     from fedtrees.bench.disclosure import briefly
     from fedtrees.core.registry import register
 
-    found = []
+    facts = []
     for name in register.names("protocol"):
         if register.get("protocol", name).missing():
             continue
         training, local_data = sample_training(register.make("protocol", briefly(Spec(name))))
         for text, reasons in _who_attacks(training, local_data, _threats(training)).items():
             attacks = [attack for attack, reason in reasons.items() if reason.ok]
-            found.append({"protocol": name, "threat": text, "attacks": attacks})
-    return found
+            facts.append({"protocol": name, "threat": text, "attacks": attacks})
+    return facts

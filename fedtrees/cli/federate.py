@@ -1,4 +1,4 @@
-"""The commands federate and site: a federation between parties, over NVFlare."""
+"""The `federate` and `site` commands: train between real parties with NVFlare."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def federate(
     ] = False,
     format: Output = Format.TABLE,
 ) -> None:
-    """Train between parties that share no data: every site must have allowed the file's hash.
+    """Train between parties that share no data. Every site must have allowed the hash of the file.
 
-    If a party refuses, fails or does not answer in time the run stops, and names it; nothing is
-    published then.
+    If a party refuses, fails or does not answer in time, the run stops and names this party. In
+    this case, nothing is published.
     """
     from fedtrees.federation.agreed import load
 
@@ -67,31 +67,32 @@ def federate(
         workspace.mkdir()
         assert sites is not None
         with started(federation, Path(sites), workspace) as admin:
-            told = _run(federation, admin, folder, 120)
+            result = _run(federation, admin, folder, 120)
     else:
         from fedtrees.federation.deployment import user_of
 
         assert kit is not None
         user_of(Path(kit))
         folder.mkdir(mode=0o700, parents=True)
-        told = _run(federation, Path(kit), folder, 30)
+        result = _run(federation, Path(kit), folder, 30)
     if format.is_json:
-        typer.echo(json.dumps(told, indent=1))
+        typer.echo(json.dumps(result, indent=1))
     else:
-        for name, value in told.items():
+        for name, value in result.items():
             if value:
                 typer.echo(f"{name:10} {value}")
-    if told["stopped"]:
-        raise ProtocolError(f"the run stopped: {told['stopped']}; nothing was published")
+    if result["stopped"]:
+        raise ProtocolError(f"the run stopped: {result['stopped']}; nothing was published")
 
 
 def _absent(federation: Agreed, sites: Path) -> str:
-    """Return what a site should have said, and did not."""
+    """Return the name of the first missing file with the settings of a site, "" if all exist."""
     named = (f"{site}.toml" for site in federation.parties.values())
     return next((name for name in named if not (sites / name).is_file()), "")
 
 
 def _check_installed() -> None:
+    """Raise `UsageError` if NVFlare is not installed."""
     from importlib.util import find_spec
 
     if find_spec("nvflare") is None:
@@ -99,6 +100,7 @@ def _check_installed() -> None:
 
 
 def _tell(federation: Agreed, as_json: bool) -> None:
+    """Print the contents and the hash of a federation."""
     facts = {
         "hash": federation.hash,
         "protocol": federation.protocol,
@@ -125,8 +127,8 @@ def _run(federation: Agreed, kit: Path, out: Path, seconds: float) -> dict[str, 
     deployment: Deployment = Deployment(kit)
     try:
         deployment.wait_for([*federation.parties.values()], seconds)
-        with tempfile.TemporaryDirectory() as made:
-            job = job_of(federation, Path(made))
+        with tempfile.TemporaryDirectory() as folder:
+            job = job_of(federation, Path(folder))
             status = deployment.run(job, out, _Progress(), federation.patience)
     finally:
         deployment.close()
@@ -134,13 +136,14 @@ def _run(federation: Agreed, kit: Path, out: Path, seconds: float) -> dict[str, 
 
 
 class _Progress:
-    """Prints what the coordinator says, once it does; before, what NVFlare says of the job."""
+    """Prints new lines of the coordinator, and before them the status that NVFlare reports."""
 
     def __init__(self) -> None:
         self._told, self._status = 0, ""
 
     def __call__(self, status: str, said: list[str]) -> None:
-        if not said and status != self._status and ":" not in status:  # how it ended is told below
+        # A status with a colon is a final one, which `ended` reports.
+        if not said and status != self._status and ":" not in status:
             print(status.lower(), file=sys.stderr)
         for line in said[self._told :]:
             print(line, file=sys.stderr)
@@ -148,15 +151,15 @@ class _Progress:
 
 
 def ended(federation: Agreed, out: Path, status: str) -> dict[str, Any]:
-    """Return how a run ended, by what its server kept."""
+    """Return how a run ended, from the files of its server."""
     from fedtrees.federation.log import end_of
 
-    told: dict[str, Any] = {"hash": federation.hash, "stopped": end_of(out, status)}
+    result: dict[str, Any] = {"hash": federation.hash, "stopped": end_of(out, status)}
     for name, pattern in (("log", "log.capture"), ("model", "model.*"), ("status", "status.json")):
-        found = sorted(out.glob(f"{federation.name}/{pattern}"))
-        if found:
-            told[name] = str(found[0])
-    return told
+        files = sorted(out.glob(f"{federation.name}/{pattern}"))
+        if files:
+            result[name] = str(files[0])
+    return result
 
 
 def site(
@@ -186,8 +189,8 @@ def site(
 ) -> None:
     """Configure a site: its table, the federations in which it takes part, and how often.
 
-    The settings stay at the site. If the command is given again, --allow and --runs replace the
-    earlier ones. Runs that took place stay counted.
+    The settings remain at the site. If the command is repeated, --allow and --runs replace the
+    earlier ones. Runs that took place remain counted.
     """
     from fedtrees.bench.options import reading_of
     from fedtrees.federation import agreements
@@ -201,8 +204,8 @@ def site(
         allow_classes(Path(kit))
     path = Path(kit) / "local" / SETTINGS if kit is not None else Path(str(to))
     if server:
-        told: dict[str, Any] = {"settings": "", "allowed": []}
-        typer.echo(json.dumps(told) if format.is_json else f"{kit}")
+        result: dict[str, Any] = {"settings": "", "allowed": []}
+        typer.echo(json.dumps(result) if format.is_json else f"{kit}")
         return
     if not csv or not out:
         raise UsageError("give --csv FILE, the table, and --out FOLDER, for its logs")
@@ -220,12 +223,12 @@ def site(
     path.parent.mkdir(parents=True, exist_ok=True)
     settings.save(path)
     records = agreements.records_of(folder)
-    counted = {h: len(agreements.runs_of(records, h)) for h in settings.allow}
+    runs_so_far = {h: len(agreements.runs_of(records, h)) for h in settings.allow}
     if format.is_json:
         total = agreements.total_epsilon(records)
         counts = {
             "runs": runs,
-            "counted": counted,
+            "counted": runs_so_far,
             "epsilon": total if math.isfinite(total) else None,
         }
         typer.echo(json.dumps({"settings": str(path), "allowed": list(settings.allow), **counts}))

@@ -1,4 +1,4 @@
-"""The commands that look rather than run: list, check, fetch, doctor."""
+"""The commands that show or check something: `list`, `check`, `fetch` and `doctor`."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ _KINDS = (
     "protocols", "defenses", "attacks", "behaviours", "metrics", "threats", "partitions",
     "datasets", "suites",
 )  # fmt: skip
-_WHICH = ("index", "count")  # of several parties of one role
-_NAME, _SHORT = 24, 12  # letters up to which a name, or any cell, is never broken
+_WHICH = ("index", "count")  # parameters that only make sense for several parties of one role
+# A name, or any cell, is never broken up to this number of characters.
+_NAME, _SHORT = 24, 12
 _CHECKED = {
     "protocols": "protocol", "defenses": "defense", "attacks": "attack", "behaviours": "behaviour",
+    "metrics": "metric",
 }  # fmt: skip
 
 
 def console() -> Console:
-    """Return a console for stdout; wide enough for tables where the output is no terminal."""
+    """Return a console for stdout, with 160 columns if the output is not a terminal."""
     from rich.console import Console
 
     out = Console(highlight=False)
@@ -42,7 +44,19 @@ def console() -> Console:
 def text_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], **options: Any
 ) -> TextTable:
-    """Return a table with a bold title; long cells are wrapped, short ones and names never."""
+    """Return a table with a bold title, in which only long cells are wrapped.
+
+    Parameters
+    ----------
+    title : str
+        Title above the table.
+    columns : sequence of str
+        Header.
+    rows : iterable of sequence of str
+        Cells. They are not interpreted as markup.
+    **options
+        Options of `rich.table.Table`.
+    """
     from rich.markup import escape
     from rich.table import Table as TextTable
 
@@ -50,8 +64,8 @@ def text_table(
     lines = [list(row) for row in rows]
     for k, column in enumerate(columns):
         longest = max(len(cell) for cell in (column, *(line[k] for line in lines)))
-        whole = longest <= (_NAME if k == 0 else _SHORT)
-        table.add_column(escape(column), overflow="fold", no_wrap=whole)
+        unbroken = longest <= (_NAME if k == 0 else _SHORT)
+        table.add_column(escape(column), overflow="fold", no_wrap=unbroken)
     for row in lines:
         table.add_row(*map(escape, row))
     return table
@@ -63,7 +77,7 @@ def list_(
     unprotected: Unprotected = False,
     format: Output = Format.TABLE,
 ) -> None:
-    """List what can be named on the command line, with one line about each."""
+    """List the names that can be used on the command line, with one line about each."""
     load_plugins(plugin, unprotected)
     if kind != "all" and kind not in _KINDS:
         raise UsageError(f"unknown kind {kind!r}{did_you_mean(kind, [*_KINDS, 'all'])}")
@@ -78,6 +92,7 @@ def list_(
 
 
 def _entries(kind: str) -> list[dict[str, str]]:
+    """Return name, parameters and description of all entries of a kind."""
     from fedtrees.core.registry import register
 
     if kind == "suites":
@@ -89,9 +104,9 @@ def _entries(kind: str) -> list[dict[str, str]]:
         from fedtrees.data import catalogue
 
         elsewhere = "from the data directory (fedtrees fetch)"
-        found = {n: "bundled" if n in catalogue.BUNDLED else elsewhere for n in catalogue.names()}
-        found |= dict.fromkeys(register.names("dataset"), "plugin")
-        return [{"name": n, "parameters": "", "about": text} for n, text in found.items()]
+        entries = {n: "bundled" if n in catalogue.BUNDLED else elsewhere for n in catalogue.names()}
+        entries |= dict.fromkeys(register.names("dataset"), "plugin")
+        return [{"name": n, "parameters": "", "about": text} for n, text in entries.items()]
     if kind == "threats":
         return _threats()
     if kind == "partitions":
@@ -99,18 +114,18 @@ def _entries(kind: str) -> list[dict[str, str]]:
         from fedtrees.data.partition import PARTITIONS
 
         kinds = {"rows": PARTITIONS, "columns": COLUMN_PARTITIONS}
-        found = [_partition(of, *item) for of, makers in kinds.items() for item in makers.items()]
+        entries = [_partition(of, *item) for of, makers in kinds.items() for item in makers.items()]
         joined = "Columns: one CSV file per party, joined by a column: --csv a.csv,b.csv --id NAME."
-        return [*found, {"name": BY_FILE, "parameters": "", "about": joined}]
+        return [*entries, {"name": BY_FILE, "parameters": "", "about": joined}]
     kind = kind.removesuffix("s")
-    made = {name: _parameters(register.get(kind, name)) for name in register.names(kind)}
+    parameters = {name: _parameters(register.get(kind, name)) for name in register.names(kind)}
     if kind == "behaviour":
-        made = dict.fromkeys(made, "")  # a party that a protocol makes
-    return [{"name": n, "parameters": p, "about": about(kind, n)} for n, p in made.items()]
+        parameters = dict.fromkeys(parameters, "")  # a protocol creates instances of a behaviour
+    return [{"name": n, "parameters": p, "about": about(kind, n)} for n, p in parameters.items()]
 
 
 def _threats() -> list[dict[str, str]]:
-    """Return the roles of adversaries, what a threat may add, and in which protocols."""
+    """Return the roles of adversaries, the parameters of their threats, and their protocols."""
     from fedtrees.bench.suite import roles_of
     from fedtrees.core.registry import register
     from fedtrees.core.specs import Spec
@@ -134,18 +149,18 @@ def _threats() -> list[dict[str, str]]:
 
 
 def _partition(of: str, name: str, maker: Any) -> dict[str, str]:
-    """Return how rows or columns are spread; names of parties stand in the brackets of some."""
+    """Return the description of a partition, with its parameters."""
     from inspect import getdoc, signature
 
     keys = [p for p in signature(maker).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    said = (getdoc(maker) or "").partition("\n\n")[0]
+    summary = (getdoc(maker) or "").partition("\n\n")[0]
     parameters = ", ".join(f"{p.name}={p.default}" for p in keys)
-    text = f"{of.capitalize()}: {said[:1].lower()}{' '.join(said[1:].split())}"
+    text = f"{of.capitalize()}: {summary[:1].lower()}{' '.join(summary[1:].split())}"
     return {"name": name, "parameters": parameters, "about": text}
 
 
 def about(kind: str, name: str) -> str:
-    """Return the first line of what a protocol, defense or attack says of itself."""
+    """Return the first line of the docstring of a plug-in."""
     from inspect import getdoc
 
     from fedtrees.core.registry import register
@@ -154,6 +169,7 @@ def about(kind: str, name: str) -> str:
 
 
 def _parameters(maker: Any) -> str:
+    """Return the parameters of a plug-in with their defaults."""
     from inspect import signature
 
     texts = []
@@ -169,7 +185,7 @@ def check(
     unprotected: Unprotected = False,
     format: Output = Format.TABLE,
 ) -> None:
-    """Check that protocols, defenses, attacks and behaviours keep the rules (conformance)."""
+    """Check that protocols, defenses, attacks, behaviours and metrics conform to their rules."""
     from fedtrees.bench.conformance.checks import check as run_checks
     from fedtrees.bench.extras import check_extras
 
@@ -196,7 +212,7 @@ def check(
 
 
 def _targets(file: str, unprotected: bool) -> list[tuple[str, str]]:
-    """Return (kind, spec) of everything a file registers, or of a built-in of that name."""
+    """Return (kind, specification) of everything that a file registers, or of a built-in name."""
     from fedtrees.core.registry import register
 
     kinds = _CHECKED.values()
@@ -205,14 +221,16 @@ def _targets(file: str, unprotected: bool) -> list[tuple[str, str]]:
         load_plugins([file], unprotected)
         added = [(k, n) for k in kinds for n in register.names(k) if (k, n) not in before]
         if not added:
-            raise UsageError(f"{file} registers no new protocol, defense, attack or behaviour")
+            raise UsageError(
+                f"{file} registers no new protocol, defense, attack, behaviour or metric"
+            )
         return added
     name = parse_grid(file)[0].name
-    found = [(k, file) for k in kinds if name in register.names(k)]
-    if not found:
-        known = [n for k in kinds for n in register.names(k)]
-        raise UsageError(f"nothing is called {name!r}{did_you_mean(name, known)}")
-    return found
+    matches = [(k, file) for k in kinds if name in register.names(k)]
+    if not matches:
+        names = [n for k in kinds for n in register.names(k)]
+        raise UsageError(f"nothing is called {name!r}{did_you_mean(name, names)}")
+    return matches
 
 
 def fetch(
@@ -221,7 +239,7 @@ def fetch(
     url: Annotated[str | None, typer.Option(help="Take the file from here instead.")] = None,
     format: Output = Format.TABLE,
 ) -> None:
-    """Download a dataset and verify its checksum: the only command that downloads."""
+    """Download a dataset and verify its checksum. No other command downloads anything."""
     from fedtrees.data.fetch import fetch as download
     from fedtrees.data.sources import data_directory
 
@@ -231,7 +249,7 @@ def fetch(
 
 
 def doctor(format: Output = Format.TABLE) -> None:
-    """Check the installation: versions, kernels, data folder, browser, what attacks can reach."""
+    """Check the installation: versions, kernels, data folder, browser, restrictions of attacks."""
     import platform
 
     from fedtrees.bench.environment import (
@@ -247,20 +265,20 @@ def doctor(format: Output = Format.TABLE) -> None:
     from fedtrees.isolation.process import attacks
 
     refused = attacks().refused()
-    found = library_versions()
-    missing = [n for n, v in found.items() if v is None and n not in OPTIONAL]
+    versions = library_versions()
+    missing = [n for n, v in versions.items() if v is None and n not in OPTIONAL]
     facts = {
         **environment(),
         "missing": missing,
         "untested": [text for name in TESTED if (text := untested(name, installed(name) or ""))],
-        "optional": {n: found[n] for n in OPTIONAL},
+        "optional": {n: versions[n] for n in OPTIONAL},
         "data_directory": str(data_directory(None)),
         "browser": browser(),
         "kernels": _kernels_work(),
         "release": platform.release(),
         "landlock": str(version() or "none"),
-        "attacks_cannot": [name for name, held in refused.items() if held],
-        "attacks_can": [name for name, held in refused.items() if not held],
+        "attacks_cannot": [name for name, is_refused in refused.items() if is_refused],
+        "attacks_can": [name for name, is_refused in refused.items() if not is_refused],
     }
     if format.is_json:
         typer.echo(json.dumps(facts, indent=1))
@@ -275,7 +293,7 @@ def doctor(format: Output = Format.TABLE) -> None:
 
 
 def _kernels_work() -> str:
-    """Bin four values with the compiled kernel: it compiles, caches and answers rightly."""
+    """Bin four values with the compiled kernel, to check that it compiles and is correct."""
     import numpy as np
 
     from fedtrees.trees.binning import bin_rows

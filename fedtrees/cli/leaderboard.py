@@ -1,4 +1,4 @@
-"""The commands `submit` and `leaderboard`: bundle a run for others, and check bundles of others."""
+"""The `submit` and `leaderboard` commands: write a submission, and check submissions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def submit(
 ) -> None:
     """Write the files of a finished run that a leaderboard needs: rows, suite, versions, digests.
 
-    Runs on tables of your own (--csv) are refused, because nobody else could check them.
+    Runs on your tables (--csv) are refused, because other persons could not check them.
     """
     from fedtrees.report import submissions
     from fedtrees.report.rows import read_text
@@ -76,9 +76,10 @@ def leaderboard(
 ) -> None:
     """Check submissions, compute a few views of each again, and write the page.
 
-    A submission is refused if it was changed, lacks a cell, has rows that no run writes, comes out
-    otherwise, contradicts an earlier one or adds nothing to it. A view is a training, its
-    references, a blind guess, which attacks apply, and one attack.
+    A submission is refused if it was changed, lacks a cell, contains rows that no run writes, gives
+    other results when it is computed again, contradicts an earlier submission or adds nothing to
+    it. A view consists of a training, its references, a blind guess, the list of applicable
+    attacks, and one attack.
     """
     from fedtrees.core.files import write_text
     from fedtrees.report import submissions
@@ -117,8 +118,11 @@ def leaderboard(
 
 @contextlib.contextmanager
 def _within(seconds: float, what: str) -> Iterator[None]:
-    """Raise `StoreError` if the block takes longer than so many seconds; 0 sets no limit."""
-    from fedtrees.bench.limits import TimeLimit, limited
+    """Raise `StoreError` if the block takes longer than the given number of seconds.
+
+    0 sets no limit. The message begins with the second argument.
+    """
+    from fedtrees.core.limits import TimeLimit, limited
 
     message = (
         f"{what} is refused: its check takes more than {seconds:g} seconds (--time-limit gives "
@@ -130,12 +134,13 @@ def _within(seconds: float, what: str) -> Iterator[None]:
             yield
     except TimeLimit:
         raise StoreError(message) from None
-    if 0 < seconds < time.monotonic() - begin:  # a cell took the signal for its own limit
+    # A cell inside the block may have interpreted the signal as its local time limit.
+    if 0 < seconds < time.monotonic() - begin:
         raise StoreError(message)
 
 
 def _check(bundle: Submission, data_dir: str | None, count: int, draw: str) -> list[str]:
-    """Return how views that are computed again differ from the rows of a submission.
+    """Return the differences between rows of a submission and views that are computed again.
 
     Raises `StoreError` if a cell of its suite has no row, or a row has no cell.
     """

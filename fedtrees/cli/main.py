@@ -1,8 +1,8 @@
-"""`fedtrees`: the command line. Results go to stdout, progress to stderr.
+"""`fedtrees`: the command line. Results are written to stdout, progress to stderr.
 
-Exit codes: 0 done; 1 an error nobody foresaw; 2 usage; 3 finished, but some cells failed or ran
-out of time, or no attack applied; 4 a check failed, or a claim or submission is refuted; 5 data;
-6 a protocol or defense broke its own rules; 7 a run folder cannot be read or written; 130
+Exit codes: 0 success; 1 an unexpected error; 2 wrong usage; 3 finished, but some cells failed or
+ran out of time, or no attack applied; 4 a check failed, or a claim or submission is refuted; 5
+data; 6 a protocol or defense violated its rules; 7 a run folder cannot be read or written; 130
 interrupted.
 """
 
@@ -15,15 +15,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-# One thread per process: a second one on a busy core makes everything slower.
+# One thread per process. The benchmark starts one process per core, so that additional threads
+# would only compete for the cores.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 INTERRUPTED = 130  # exit code
-_ends_with: list[int] = []  # the exit code of an interrupted command
+_ends_with: list[int] = []  # contains the exit code of an interrupted command
 
 
-@atexit.register  # before any other module registers a function, so that it runs last
+@atexit.register  # functions run in reverse order of registration, so that this one runs last
 def _leave_at_once() -> None:
     """End an interrupted process without clearing its memory, which takes up to a second."""
     if _ends_with:
@@ -77,7 +78,7 @@ app = typer.Typer(
 _SHELLS = ("bash", "zsh", "fish")
 _COMPLETE = "_FEDTREES_COMPLETE"
 
-# What a command needs is imported when it runs: the help takes no time.
+# The modules that a command needs are imported when it runs, so that the help appears at once.
 app.command()(bench.bench)
 app.command()(advise.advise)
 app.command()(train.train)
@@ -95,7 +96,7 @@ def show(
     margin: Margin = None,
     format: Output = Format.TABLE,
 ) -> None:
-    """Print the tables of a run, what did not run and why, and the verdict last."""
+    """Print the tables of a run, the cells that did not run with reasons, and the verdict."""
     from fedtrees.cli.results import print_tables, print_verdict
     from fedtrees.report.study import study_of
     from fedtrees.report.summary import summary
@@ -117,7 +118,7 @@ app.command()(paper.table)
 
 @app.command()
 def report(run: RunFolder, margin: Margin = None, format: Output = Format.TABLE) -> None:
-    """Write the self-contained HTML report of a run again."""
+    """Write the HTML report of a run again. It is a self-contained file."""
     from fedtrees.report.html import write_report
     from fedtrees.report.states import MARGIN
 
@@ -197,17 +198,17 @@ def audit(
     details: Details = False,
     format: Output = Format.TABLE,
 ) -> None:
-    """Say what a model file gives away about its training rows; scrub it; attack it.
+    """Show what a model file reveals about its training rows. Scrub it, and attack it.
 
-    Counts are printed only where they are certain. --own and --truth score an attack; --data and
-    --reserve tell whether training rows are recognised.
+    Counts are printed only if they are certain. --own and --truth score an attack. --data and
+    --reserve measure whether training rows can be recognised.
     """
     from fedtrees.audit.exposure import Known
     from fedtrees.audit.rows import Columns
     from fedtrees.bench.options import reading_of
     from fedtrees.cli import audit as command
 
-    known = Known(rows=rows, learning_rate=learning_rate, reg_lambda=reg_lambda)
+    stated_facts = Known(rows=rows, learning_rate=learning_rate, reg_lambda=reg_lambda)
     columns = Columns(
         target=target,
         categorical=tuple(columns_of(categorical)),
@@ -215,8 +216,10 @@ def audit(
         reading=reading_of({"sep": sep, "decimal": decimal, "missing": missing, "sheet": sheet}),
     )
     shown = command.Show(format.is_json, details)
-    held = command.Held(data, reserve, min_child_weight)
-    command.run(model, own, truth, columns, scrub, report, known, seed, shown, held)
+    membership_files = command.Held(data, reserve, min_child_weight)
+    command.run(
+        model, own, truth, columns, scrub, report, stated_facts, seed, shown, membership_files
+    )
 
 
 app.command()(capture.capture)
@@ -229,12 +232,14 @@ app.command()(inspect.doctor)
 
 
 def _version(value: bool) -> None:
+    """Print the version and exit."""
     if value:
         typer.echo(f"fedtrees {__version__}")
         raise typer.Exit
 
 
 def _completion(shell: str | None) -> None:
+    """Print the completion script of a shell and exit."""
     if shell is not None:
         from typer.completion import get_completion_script
 
@@ -263,18 +268,18 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> Any:
-    """Run the command line and exit with its code; errors are one line on stderr."""
+    """Run the command line and exit with its code. An error is one line on stderr."""
     code: Any = 0
-    if _COMPLETE in os.environ:  # a shell asks for what may follow
+    if _COMPLETE in os.environ:  # a shell requests completions
         from typer.completion import completion_init
 
         completion_init()
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         # Typer returns the code of an Exit here instead of raising it.
-        code = app(args=given or ["--help"], prog_name=app.info.name, standalone_mode=False)
+        code = app(args=words or ["--help"], prog_name=app.info.name, standalone_mode=False)
     except Problems as err:
-        _fail_with_all(err, given)
+        _fail_with_all(err, words)
     except FedtreesError as err:
         _fail(str(err), err.exit_code)
     except KeyboardInterrupt:
@@ -284,13 +289,14 @@ def main(arguments: Sequence[str] | None = None) -> Any:
         sys.exit(0)
     except Exception as err:
         shown = getattr(err, "format_message", None)
-        if shown is not None:  # typer's own usage errors
-            _fail(shown() + _argument_of(err, given), getattr(err, "exit_code", 2))
+        if shown is not None:  # usage errors that typer reports
+            _fail(shown() + _argument_of(err, words), getattr(err, "exit_code", 2))
         if os.environ.get("FEDTREES_DEBUG"):
             raise
         _fail(f"{type(err).__name__}: {err} (a bug; FEDTREES_DEBUG=1 shows where it happened)", 1)
-    if code == INTERRUPTED:  # typer, too, returns it
-        if arguments is None:  # this process is the command, and no test of it
+    if code == INTERRUPTED:  # typer returns this code, too
+        # In a test, the process must not end.
+        if arguments is None:
             _ends_with.append(code)
         _fail("interrupted", code)
     sys.exit(code if isinstance(code, int) else 0)
@@ -299,10 +305,10 @@ def main(arguments: Sequence[str] | None = None) -> Any:
 def _argument_of(err: Exception, given: Sequence[str]) -> str:
     """Return the help of an option that was given without its argument, or with one too many.
 
-    Empty for any other usage error of the command line.
+    The text is empty for any other usage error of the command line.
     """
     option: str = getattr(err, "option_name", "")
-    if not option or type(err).__name__ != "BadOptionUsage":  # which typer does not export
+    if not option or type(err).__name__ != "BadOptionUsage":  # typer does not export this class
         return ""
     commands = getattr(typer.main.get_command(app), "commands", {})
     named = [commands[word] for word in given[:1] if word in commands]
@@ -311,7 +317,7 @@ def _argument_of(err: Exception, given: Sequence[str]) -> str:
 
 
 def _fail_with_all(err: Problems, given: Sequence[str]) -> None:
-    """End with every problem on a line of its own, and the command that has none of them."""
+    """Exit after printing every problem on a separate line, and a corrected command."""
     lines = [f"{err.where}: {problem.text}" for problem in err.found]
     for line in lines:
         print(f"fedtrees: {' '.join(line.split())}", file=sys.stderr)
@@ -322,23 +328,24 @@ def _fail_with_all(err: Problems, given: Sequence[str]) -> None:
 
 
 def corrected(given: Sequence[str], found: Sequence[Problem]) -> str:
-    """Return the arguments with every problem's option mended; empty where one has no remedy."""
+    """Return the arguments with every problem corrected, "" if a problem has no remedy."""
     fixes = {p.option: p.value for p in found if p.option}
     if not fixes or not all(p.option for p in found):
         return ""
-    kept: list[str] = []
+    arguments: list[str] = []
     words = iter(given)
     for word in words:
         option, equals, _ = word.removeprefix("--").partition("=")
         if not (word.startswith("--") and option in fixes):
-            kept.append(word)
+            arguments.append(word)
         elif not equals:
             next(words, None)
-    kept += [part for o, value in fixes.items() if value for part in (f"--{o}", value)]
-    return shlex.join(kept) if sorted(kept) != sorted(given) else ""
+    arguments += [part for o, value in fixes.items() if value for part in (f"--{o}", value)]
+    return shlex.join(arguments) if sorted(arguments) != sorted(given) else ""
 
 
 def _fail(message: str, code: int) -> None:
+    """Print an error in one line and exit."""
     print(f"fedtrees: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(code)
 

@@ -1,4 +1,4 @@
-"""The command measure: is a claim of epsilon refuted by whoever chooses rows and parameters?"""
+"""The `measure` command: audit a claim of epsilon with rows and parameters of the auditor."""
 
 import json
 from collections.abc import Iterator
@@ -29,24 +29,26 @@ def measure(
 ) -> None:
     """Measure the epsilon of a protocol and its defenses: a lower bound, with 95% confidence.
 
-    The auditor chooses the table and the public parameters by which most of a row is seen, and the
-    real mechanism runs on them. Exit code 4: more was shown than was spent. `fedtrees bench` prints
-    what one training with the run's own parameters shows, which is less.
+    The auditor chooses the table and the public parameters for which the mechanism reveals the most
+    about a row, and runs the real mechanism on them. Exit code 4: more was measured than was spent.
+    `fedtrees bench` prints the result of one training with the parameters of the run, which is
+    smaller.
     """
     load_plugins(plugin, unprotected)
-    found = list(_measured(protocol, defense or ("none",), runs, seed))
+    results = list(_measured(protocol, defense or ("none",), runs, seed))
     if format.is_json:
-        typer.echo(json.dumps(found, indent=1))
+        typer.echo(json.dumps(results, indent=1))
     else:
-        for one in found:
-            typer.echo("\n".join(f"{name:10}{text}" for name, text in one.items()))
-    if any(one["refuted"] for one in found):
+        for result in results:
+            typer.echo("\n".join(f"{name:10}{text}" for name, text in result.items()))
+    if any(result["refuted"] for result in results):
         raise typer.Exit(4)
 
 
 def _measured(
     protocol: str, defenses: Any, runs: int | None, seed: int
 ) -> Iterator[dict[str, Any]]:
+    """Yield the result of an audit for each combination of a protocol and a defense."""
     from fedtrees.bench.evaluate import make_defense
     from fedtrees.bench.extras import check_extras
     from fedtrees.bench.measured import audit
@@ -57,16 +59,16 @@ def _measured(
 
     for spec in parse_grid(protocol):
         for composed in parse_composed(defenses):
-            made = register.make("protocol", spec)
+            instance = register.make("protocol", spec)
             check_extras(spec, composed)
-            audited = audit(made, make_defense(composed), runs=runs, seed=seed)
+            audited = audit(instance, make_defense(composed), runs=runs, seed=seed)
             changed = {
-                k: v for k, v in audited.protocol.parameters.items() if v != made.parameters[k]
+                k: v for k, v in audited.protocol.parameters.items() if v != instance.parameters[k]
             }
-            stated = (audited.claimed, audited.spent, (audited.found,))
+            guarantees = (audited.claimed, audited.spent, (audited.found,))
             noise = audited.noise
             few = noise is not None and noise.too_little
-            chance = _BY_CHANCE if refuted(*stated) else ""
+            chance = _BY_CHANCE if refuted(*guarantees) else ""
             yield {
                 "protocol": str(spec),
                 "defense": str(composed),
@@ -84,6 +86,6 @@ def _measured(
                 else f"{noise.share:.2f} of what is claimed, in {noise.sums} sums"
                 + (f": too little, below {noise.least:.2f}" if few else ""),
                 "chosen": ", ".join(f"{k}={v}" for k, v in changed.items()),
-                "reading": compare(*stated) + chance,
-                "refuted": few or refuted(*stated),
+                "reading": compare(*guarantees) + chance,
+                "refuted": few or refuted(*guarantees),
             }

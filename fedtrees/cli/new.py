@@ -1,4 +1,4 @@
-"""The `new` command: one file to begin with, which runs and keeps the rules as it is."""
+"""The `new` command: write a file to start from, which runs and conforms to the rules."""
 
 import json
 import keyword
@@ -12,12 +12,13 @@ import typer
 from fedtrees.cli.options import Format, Output
 from fedtrees.core.errors import UsageError, check_known
 
-#: What the thing is called in the file of its kind.
+#: Name of the plug-in in the template of its kind.
 KINDS = {
     "protocol": "rotating-features",
     "defense": "rounded-statistics",
     "attack": "told-counts",
     "behaviour": "repeating",
+    "metric": "column-means",
 }
 
 _FEDERATION = "federation"
@@ -25,7 +26,7 @@ _FEDERATION = "federation"
 
 def new(
     kind: Annotated[
-        str, typer.Argument(help="protocol, defense, attack, behaviour, or federation.")
+        str, typer.Argument(help="protocol, defense, attack, behaviour, metric, or federation.")
     ],
     name: Annotated[str, typer.Argument(help="What it is called, such as my-defense.")],
     out: Annotated[
@@ -33,9 +34,10 @@ def new(
     ] = None,
     format: Output = Format.TABLE,
 ) -> None:
-    """Write a file with a protocol, defense, attack or behaviour that runs: change it from there.
+    """Write a file with a working protocol, defense, attack, behaviour or metric for you to change.
 
-    Of a federation, a folder: what three sites agree on, their tables, and what each of them says.
+    For a federation, a folder is written with the agreement of three sites, their tables, and the
+    settings of each site.
     """
     from fedtrees.core.files import write_whole
     from fedtrees.core.registry import register
@@ -65,13 +67,14 @@ def new(
 
 
 def _new_federation(folder: Path, format: Format) -> None:
+    """Write the folder of an example federation."""
     from fedtrees.federation.trial import make_trial
 
     if folder.exists():
         raise UsageError(f"{folder} exists; choose another --out")
-    made = make_trial(folder)
+    trial = make_trial(folder)
     if format.is_json:
-        typer.echo(json.dumps({"folder": str(folder), "hash": made.hash}))
+        typer.echo(json.dumps({"folder": str(folder), "hash": trial.hash}))
     else:
         file = f"{folder}/federation.toml"
         typer.echo(
@@ -80,12 +83,15 @@ def _new_federation(folder: Path, format: Format) -> None:
 
 
 def written(kind: str, name: str, path: Path) -> str:
-    """Return the text of a new file."""
+    """Return the text of a new file: the template with the new name."""
     text = (resources.files("fedtrees.cli") / "templates" / f"{kind}.py").read_text("utf-8")
     old = KINDS[kind]
     text = text.replace(f"{old.replace('-', '_')}.py", path.name)
+    # A metric's key has underscores, and two metrics cannot share one.
+    text = text.replace(old.replace("-", "_"), name.replace("-", "_"))
     return text.replace(_class(old), _class(name)).replace(old, name)
 
 
 def _class(name: str) -> str:
+    """Return the name of a class for the name of a plug-in."""
     return "".join(part.capitalize() for part in name.split("-"))

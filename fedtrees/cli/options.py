@@ -1,4 +1,4 @@
-"""Options that several commands share, each written once."""
+"""Define the options that several commands share."""
 
 from __future__ import annotations
 
@@ -19,36 +19,39 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """How a command writes its result."""
+    """Format of the result of a command."""
 
     TABLE = "table"
     JSON = "json"
 
     @property
     def is_json(self) -> bool:
-        """Whether the result is for programs."""
+        """Whether the result is JSON, for other programs."""
         return self is Format.JSON
 
 
 def names_of(kind: str) -> Callable[[str], list[str]]:
-    """Return what completes names of a kind on the command line; after commas the last one."""
+    """Return a function that completes names of a kind on the command line.
+
+    In a list with commas, it completes the last name.
+    """
 
     def completed(begun: str) -> list[str]:
         from fedtrees.core.registry import register
 
         head, comma, last = begun.rpartition(",")
-        known = register.names(kind)
+        names = register.names(kind)
         if kind == "dataset":
             from fedtrees.data import catalogue
 
-            known += catalogue.names()
-        return [head + comma + name for name in known if name.startswith(last)]
+            names += catalogue.names()
+        return [head + comma + name for name in names if name.startswith(last)]
 
     return completed
 
 
 _BENCH = {item.name: item for item in fields(BenchOptions)}
-#: How a field of `BenchOptions` is read from a command line.
+#: Type for typer by the type of a field of `BenchOptions`.
 _KINDS: dict[str, Any] = {
     "tuple[str, ...]": list[str] | None,
     "tuple[int, ...]": list[int] | None,
@@ -62,34 +65,42 @@ _KINDS: dict[str, Any] = {
 
 
 def option(name: str) -> Any:
-    """Return how typer reads an option of a bench, for every command that has it."""
+    """Return an option of a benchmark as an annotation for typer."""
     item = _BENCH[name]
-    told = item.metadata
-    completed = names_of(told["names"]) if told["names"] else None
+    metadata = item.metadata
+    completed = names_of(metadata["names"]) if metadata["names"] else None
     return Annotated[
         _KINDS[str(item.type)],
-        typer.Option(*told["flags"], help=told["help"], autocompletion=completed),
+        typer.Option(*metadata["flags"], help=metadata["help"], autocompletion=completed),
     ]
 
 
 def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command that takes ``**given`` options of a bench, before its keyword-only ones."""
+    """Return a decorator that adds options of a benchmark to a command with ``**given``.
+
+    They are inserted before the keyword-only parameters of the command.
+    """
 
     def taking(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command, eval_str=True)
+        signature = inspect.signature(command, eval_str=True)
         kinds = inspect.Parameter
         before, after = (
-            [p.replace(kind=kinds.KEYWORD_ONLY) for p in own.parameters.values() if p.kind is kind]
+            [
+                p.replace(kind=kinds.KEYWORD_ONLY)
+                for p in signature.parameters.values()
+                if p.kind is kind
+            ]
             for kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)
         )
-        taken = [
+        added = [
             kinds(
                 name, kinds.KEYWORD_ONLY, annotation=option(name),
                 default=None if _BENCH[name].default == () else _BENCH[name].default,
             )
             for name in names
         ]  # fmt: skip
-        command.__signature__ = own.replace(parameters=[*before, *taken, *after])  # type: ignore[attr-defined]
+        # typer reads the parameters of a command from its signature.
+        command.__signature__ = signature.replace(parameters=[*before, *added, *after])  # type: ignore[attr-defined]
         return command
 
     return taking
@@ -113,18 +124,18 @@ RunFolder = Annotated[str, typer.Argument(help="A run folder.")]
 
 
 def columns_of(texts: Sequence[str] | None) -> list[str]:
-    """Return the column names of a repeated option with commas."""
+    """Return the column names of an option that can be repeated and can contain commas."""
     return split_names(texts or ())
 
 
 def check_clients(clients: int) -> None:
-    """Raise `UsageError` unless there is a client."""
+    """Raise `UsageError` if there is no client."""
     if clients < 1:
         raise UsageError(f"--clients {clients}: a federation needs at least one client")
 
 
 def check_parties(protocol: Protocol, clients: int) -> None:
-    """Raise `UsageError` where a protocol is left with one party, who has nobody to talk to."""
+    """Raise `UsageError` if a protocol would have one party only, without a party to talk to."""
     if len(protocol.roles(clients)) < 2:
         raise UsageError(
             f"--clients {clients}: {protocol.name!r} would be one party that trains alone; give 2 "

@@ -1,4 +1,4 @@
-"""The commands whose results go into a paper: plot and table."""
+"""The `plot` and `table` commands, whose results are made for papers."""
 
 import json
 from collections.abc import Sequence
@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from fedtrees.cli.options import Format, Output, RunFolder
+from fedtrees.cli.options import Format, Output
 from fedtrees.core.errors import UsageError
 from fedtrees.core.specs import split_outside
 
+Runs = Annotated[list[str], typer.Argument(help="Run folders.", metavar="RUN...")]
 Metric = Annotated[str | None, typer.Option(help="Leakage metric (default: the report's).")]
 Utility = Annotated[str | None, typer.Option(help="Utility metric (default: the first measured).")]
 Data = Annotated[list[str] | None, typer.Option("--data", help="Datasets to show (default: all).")]
@@ -26,9 +27,12 @@ Labels = Annotated[
 
 
 def plot(
-    run: RunFolder,
+    runs: Runs,
     out: Annotated[
-        str | None, typer.Option("-o", "--out", help="FILE.html, .svg, .png or .pdf.")
+        str | None,
+        typer.Option(
+            "-o", "--out", help="FILE.html, .svg, .png or .pdf (default: RUN/frontier.html)."
+        ),
     ] = None,
     metric: Metric = None,
     utility: Utility = None,
@@ -46,16 +50,18 @@ def plot(
     from fedtrees.report.plot import plot as draw
     from fedtrees.report.selection import Selection
 
+    if out is None and len(runs) > 1:
+        raise UsageError("a figure of several runs belongs to no run folder; give -o FILE")
     chosen = Selection(*map(listed, (data, threat, protocol)))
-    made = draw(
-        run, out or Path(run) / "frontier.html", metric, utility,
+    path = draw(
+        runs, out or Path(runs[0]) / "frontier.html", metric, utility,
         chosen=chosen, width=width, labels=named(label),
     )  # fmt: skip
-    typer.echo(json.dumps({"file": str(made)}) if format.is_json else made)
+    typer.echo(json.dumps({"file": str(path)}) if format.is_json else path)
 
 
 def table(
-    runs: Annotated[list[str], typer.Argument(help="Run folders.", metavar="RUN...")],
+    runs: Runs,
     out: Annotated[
         str | None, typer.Option("-o", "--out", help="FILE.tex, .csv or .md (default: print).")
     ] = None,
@@ -67,35 +73,35 @@ def table(
     label: Labels = None,
     format: Output = Format.TABLE,
 ) -> None:
-    """Write what every defense keeps and leaks, by dataset and threat, with mean ranks."""
+    """Write utility and leaks of every defense, by dataset and threat, with mean ranks."""
     from fedtrees.report.paper_table import table_of, write_table
     from fedtrees.report.selection import Selection
 
     chosen = Selection(*map(listed, (data, threat, protocol)))
-    made = table_of(runs, metric, utility, chosen=chosen, labels=named(label))
+    paper_table = table_of(runs, metric, utility, chosen=chosen, labels=named(label))
     if out is not None:
-        path = str(write_table(made, out))
+        path = str(write_table(paper_table, out))
         typer.echo(json.dumps({"file": path}) if format.is_json else path)
     elif format.is_json:
-        typer.echo(made.frame().to_json(orient="records", indent=1))
+        typer.echo(paper_table.frame().to_json(orient="records", indent=1))
     else:
-        typer.echo(made.md(), nl=False)
+        typer.echo(paper_table.md(), nl=False)
 
 
 def listed(texts: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the names of a repeated option with commas."""
+    """Return the names of an option that can be repeated and can contain commas."""
     return tuple(name for text in texts or () for name in split_outside(text, ","))
 
 
 def named(texts: Sequence[str] | None) -> dict[str, str]:
-    """Return what names are called.
+    """Return labels by name.
 
-    Raises `UsageError` if one is not of the form NAME=TEXT.
+    Raises `UsageError` if a text is not of the form NAME=TEXT.
     """
-    found = {}
+    labels = {}
     for text in texts or ():
-        name, *rest = split_outside(text, "=")  # a name may have brackets with = in them
+        name, *rest = split_outside(text, "=")  # a name may contain brackets with =
         if not rest:
             raise UsageError(f"--label {text!r}: give NAME=TEXT, such as wine=Wine")
-        found[name] = text.partition(f"{name}=")[2]
-    return found
+        labels[name] = text.partition(f"{name}=")[2]
+    return labels

@@ -1,4 +1,4 @@
-"""`python -m fedtrees.cli.reference`: write what is generated into pages of the documentation."""
+"""`python -m fedtrees.cli.reference`: write the generated parts of the documentation."""
 
 import sys
 from collections import Counter
@@ -19,7 +19,7 @@ BEGIN, END = "<!-- made by: python -m fedtrees.cli.reference -->\n", "<!-- end -
 
 
 def columns() -> str:
-    """Return what stands in ``rows.csv``, as Markdown: its columns, and the keys of metrics."""
+    """Return the description of ``rows.csv`` as Markdown: its columns, and the keys of metrics."""
     parts = ["\\\n".join(f"`{c.name}`: {c.meaning}" for c in COLUMNS), "", "## Keys", ""]
     for name in register.names("metric"):
         metric: Any = register.get("metric", name)
@@ -28,6 +28,7 @@ def columns() -> str:
 
 
 def _keys(measures: tuple[Measure, ...]) -> str:
+    """Return the keys of some measures, grouped by class and unit."""
     keys_by_text: dict[str, list[str]] = {}
     for m in measures:
         best = "" if m.best in (None, 1) else f"best {m.best:g}"
@@ -41,7 +42,10 @@ def _keys(measures: tuple[Measure, ...]) -> str:
 
 
 def options() -> str:
-    """Return the arguments and options of every command, as Markdown; what several share, once."""
+    """Return the arguments and options of every command as Markdown.
+
+    Shared ones are listed once.
+    """
     from fedtrees.cli.main import app
 
     group: Any = typer.main.get_command(app)
@@ -52,11 +56,13 @@ def options() -> str:
     )
     shared: dict[str, str] = {}
     for (named, text), count in times.items():
-        if count > 1:  # of two meanings the first: the others stand with their commands
+        # Of two meanings the first is shared, and the second is listed with its command.
+        if count > 1:
             shared.setdefault(named, text)
     parts = ["### Of several commands", "", *_list(shared), ""]
     for name, options_here in by_command.items():
-        if set(options_here) <= {"`--format`"}:  # which every command has
+        # Every command has this option.
+        if set(options_here) <= {"`--format`"}:
             continue
         parts += [f"### `{name}`", ""]
         specific = {
@@ -69,6 +75,7 @@ def options() -> str:
 
 
 def _told(command: Any) -> Iterator[tuple[str, str]]:
+    """Yield name and help of each parameter of a command."""
     for item in command.params:
         text = " ".join((getattr(item, "help", None) or "").split())
         if item.name != "help" and text:
@@ -76,10 +83,12 @@ def _told(command: Any) -> Iterator[tuple[str, str]]:
 
 
 def _list(told: dict[str, str]) -> list[str]:
+    """Return parameters as a Markdown list."""
     return [f"- {named}: {text}" for named, text in told.items()]
 
 
 def _named(item: Any) -> str:
+    """Return the name of a parameter as it appears in the documentation."""
     if item.param_type_name == "argument":
         return f"`{item.metavar or item.name.upper()}`"
     return ", ".join(f"`{flag}`" for flag in item.opts)
@@ -101,7 +110,7 @@ def senders() -> str:
 
 
 def stated_rules() -> Iterator[tuple[str, str, str, str]]:
-    """Yield who checks, message, field and rule, of all parties of protocols and secure sums.
+    """Yield checking party, message, field and rule for all protocols and secure sums.
 
     A rule is listed with the most general type of party that states it.
     """
@@ -127,7 +136,7 @@ def receiving_parties() -> list[type[Party]]:
 
 
 def _below(kind: type[Any]) -> list[type[Any]]:
-    """Return all types derived from one, by name."""
+    """Return all direct and indirect subclasses, sorted by name."""
     subclasses: dict[str, type[Any]] = {}
     queue = list(kind.__subclasses__())
     while queue:
@@ -138,11 +147,11 @@ def _below(kind: type[Any]) -> list[type[Any]]:
 
 
 def _checking(kind: type[Any]) -> str:
-    """Return a type of party as the table names it."""
+    """Return the name of a type of party as it appears in the table."""
     return f"`{kind.__name__}`"
 
 
-#: Pages, and what is written into each between its two marks.
+#: Functions that generate the part of each page between its two marks.
 PAGES = {
     "reference/commands.md": options,
     "reference/columns.md": columns,
@@ -151,14 +160,14 @@ PAGES = {
 
 
 def renewed(name: str, page: str) -> str:
-    """Return a page with what is generated today between the two marks."""
+    """Return a page with its generated part replaced."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{PAGES[name]()}\n{END}{after}"
 
 
 def main(folder: str = "docs") -> None:
-    """Renew all pages."""
+    """Write the generated parts of all pages."""
     for name in PAGES:
         file = Path(folder, name)
         file.write_text(renewed(name, file.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What a run found, for a terminal."""
+"""Print the results of a run in a terminal."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ if TYPE_CHECKING:
 
 
 def print_tables(study: Study, *, skipped: bool = False) -> None:
-    """Print one table per setting, then what failed; and what did not apply, if asked for."""
+    """Print one table per setting, then failures, and skipped cells if requested.
+
+    Skipped cells are also printed if no attack ran at all.
+    """
     from fedtrees.report.verdict_table import table
 
     out = console()
-    for found in study.findings.settings:
-        made, below = table(found, out.width, study.metric)
-        out.print(str(found.setting), style="bold", markup=False)
-        out.print(made)
-        out.print(below, markup=False, style="dim")
+    for setting_findings in study.findings.settings:
+        rich_table, legend = table(setting_findings, out.width, study.metric)
+        out.print(str(setting_findings.setting), style="bold", markup=False)
+        out.print(rich_table)
+        out.print(legend, markup=False, style="dim")
         out.print()
     rows = study.rows[study.rows["stage"] != "adversary"]
     attacked = bool(((rows["stage"] == "attack") & (rows["status"] == "ok")).any())
@@ -30,7 +33,7 @@ def print_tables(study: Study, *, skipped: bool = False) -> None:
 
 
 def print_verdict(study: Study, out: Console | None = None) -> None:
-    """Print the verdict of a run: labels in a column, sentences next to them."""
+    """Print the verdict of a run with its labels in a separate column."""
     from rich.text import Text
 
     from fedtrees.report.verdict_text import SCREEN_COLUMNS, verdict

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedtrees.data.kinds import Column
 
 _EXAMPLES = 3
-_NARROW = 80  # columns of a terminal below which there is no room for examples
+_NARROW = 80  # in a narrower terminal, no examples are printed
 
 
 def inspect(
@@ -57,7 +57,8 @@ def inspect(
     ]  # fmt: skip
     title = f"{file}: {many(len(table), 'row')}, {many(len(columns), 'column')}"
     heads = ("column", "taken for", "missing", "different", "such as", "left out")
-    if console().width < _NARROW:  # the rest needs the room
+    # The remaining columns need the space.
+    if console().width < _NARROW:
         heads = tuple(head for head in heads if head != "such as")
         shown = [[*line[:4], line[5]] for line in shown]
     console().print(text_table(title, heads, shown, box=None, pad_edge=False))
@@ -69,7 +70,7 @@ def inspect(
 
 
 def _read(table: TextTable, column: Column) -> Column:
-    """Return a column as the bench takes it, or with the reason why the bench refuses it."""
+    """Return a column as the benchmark interprets it, or with the reason for its refusal."""
     from fedtrees.core.errors import DataError
     from fedtrees.data.kinds import reading
 
@@ -82,6 +83,7 @@ def _read(table: TextTable, column: Column) -> Column:
 
 
 def _facts(table: TextTable, column: Column) -> dict[str, Any]:
+    """Return the facts about a column that are printed."""
     from fedtrees.data.categories import look_alikes
 
     cells = (cell for cell in table.column(column.name) if column.present)
@@ -104,16 +106,17 @@ def _facts(table: TextTable, column: Column) -> dict[str, Any]:
 
 
 def _first(cells: Any) -> list[str]:
-    """Return the first different cells that are not missing."""
-    found: dict[str, None] = {}
+    """Return the first distinct cells that are not missing."""
+    examples: dict[str, None] = {}
     for cell in cells:
         if cell:
-            found[cell] = None
-        if len(found) == _EXAMPLES:
+            examples[cell] = None
+        if len(examples) == _EXAMPLES:
             break
-    return list(found)
+    return list(examples)
 
 
 def _short(texts: Sequence[str]) -> list[str]:
+    """Shorten texts to 16 characters."""
     plain = (" ".join(text.split()) for text in texts)
     return [text if len(text) <= 16 else f"{text[:15]}…" for text in plain]

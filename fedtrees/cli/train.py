@@ -1,4 +1,4 @@
-"""The `train` command: one federation, one protocol, one defense; a model and a transcript."""
+"""The `train` command: train one federation, and write its model and its transcript."""
 
 from __future__ import annotations
 
@@ -74,27 +74,31 @@ def train(
     if seed < 0:
         raise UsageError(f"--seed {seed}: give a whole number from 0 up")
     table = table_of({name: given[name] for name in TABLE}, data)
-    named = {"partitions": partition, "clients": None if clients is None else [clients]}
-    told = by_client(table, named, given["data_dir"])
-    clients = (told["clients"] or [3])[0]
-    partition = (told["partitions"] or ["iid"])[0] if partition is None else partition
+    grid = {"partitions": partition, "clients": None if clients is None else [clients]}
+    completed_grid = by_client(table, grid, given["data_dir"])
+    clients = (completed_grid["clients"] or [3])[0]
+    partition = (completed_grid["partitions"] or ["iid"])[0] if partition is None else partition
     check_clients(clients)
     load_plugins(given["plugin"], given["unprotected"])
     protocol_spec, defense_spec, spreading = _specs(protocol, defense or (), partition)
-    made: Protocol = register.make("protocol", protocol_spec)
+    protocol_instance: Protocol = register.make("protocol", protocol_spec)
     check_extras(protocol_spec, defense_spec)
-    check_parties(made, clients)
+    check_parties(protocol_instance, clients)
     composed = make_defense(defense_spec)
-    _check_targets(out, transcript, made)
+    _check_targets(out, transcript, protocol_instance)
     ref = DataRef(data or "breast-cancer") if table is None else DataRef.parse(table)
     dataset = load_dataset(ref, given["data_dir"])
-    federation = spread(dataset, spreading, made.holder_names(clients), seed, made.layout)
+    federation = spread(
+        dataset, spreading, protocol_instance.holder_names(clients), seed, protocol_instance.layout
+    )
     tell(dataset.notes if table else ())
-    if out and made.file[0] != ENCODED_FILE[0]:
-        check_features(dataset.schema.features, bool(made.parameters.get("enable_categorical")))
+    if out and protocol_instance.file[0] != ENCODED_FILE[0]:
+        check_features(
+            dataset.schema.features, bool(protocol_instance.parameters.get("enable_categorical"))
+        )
     began = time.perf_counter()
     training = train_federation(
-        made, federation.local_data, federation.schema, defense=composed, seed=seed,
+        protocol_instance, federation.local_data, federation.schema, defense=composed, seed=seed,
         noise_from=noise_from,
     ).to_rely_on()  # fmt: skip
     seconds = time.perf_counter() - began
@@ -108,7 +112,7 @@ def train(
     if out:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            made.save(training, Path(out))
+            protocol_instance.save(training, Path(out))
         facts |= {"model": out, "notes": [str(warning.message) for warning in caught]}
         tell(facts["notes"])
     if transcript:
@@ -126,20 +130,21 @@ def train(
 def _specs(
     protocol: str, defense: Sequence[str], partition: str
 ) -> tuple[Spec, Composed, Partition]:
+    """Parse protocol, defense and partition. Raise `UsageError` unless there is one of each."""
     from fedtrees.data.partition import Partition
 
     protocols, partitions = parse_grid(protocol), parse_grid(partition)
     defenses = parse_composed(defense or ("none",))
-    given = {"protocol": protocols, "defense": defenses, "partition": partitions}
-    for name, found in given.items():
-        if len(found) != 1:
+    parsed = {"protocol": protocols, "defense": defenses, "partition": partitions}
+    for name, specs in parsed.items():
+        if len(specs) != 1:
             several = "compose them with +" if name == "defense" else "a grid is for fedtrees bench"
-            raise UsageError(f"train takes one {name}, not {len(found)}; {several}")
+            raise UsageError(f"train takes one {name}, not {len(specs)}; {several}")
     return protocols[0], defenses[0], Partition(partitions[0].name, dict(partitions[0].params))
 
 
 def _check_targets(out: str | None, transcript: str | None, protocol: Protocol) -> None:
-    """Refuse, before anything is trained, files that could not be written afterwards."""
+    """Raise `UsageError` for files that could not be written, before the training."""
     for file in (out, transcript):
         if file and not Path(file).absolute().parent.is_dir():
             raise UsageError(f"{file}: there is no folder {Path(file).parent}; make it first")
@@ -149,12 +154,13 @@ def _check_targets(out: str | None, transcript: str | None, protocol: Protocol) 
         raise UsageError(f"--transcript {transcript}: end the name in .npz")
     if out and not protocol.released:
         raise UsageError(f"--out {out}: nobody holds the model of {protocol.name!r} whole")
-    wanted, kind = protocol.file
-    if out and Path(out).suffix != wanted:
-        raise UsageError(f"--out {out}: end the name in {wanted} ({kind})")
+    suffix, kind = protocol.file
+    if out and Path(out).suffix != suffix:
+        raise UsageError(f"--out {out}: end the name in {suffix} ({kind})")
 
 
 def _facts(federation: Federation, training: Training) -> dict[str, Any]:
+    """Return the facts about a training that are printed."""
     from fedtrees.bench.evaluate import training_columns
     from fedtrees.metrics.utility import scores_of
 
@@ -164,9 +170,9 @@ def _facts(federation: Federation, training: Training) -> dict[str, Any]:
         "dataset": dataset.name,
         "task": dataset.task,
         "classes": list(dataset.schema.classes),
-        "clients": [len(held) for held in federation.local_data.values()],
+        "clients": [len(part) for part in federation.local_data.values()],
         "training_rows": training.n_rows,
-        "columns": [len(held.columns) for held in federation.local_data.values()],
+        "columns": [len(part.columns) for part in federation.local_data.values()],
         "test_rows": len(test),
         "utility": scores_of(dataset.task)(test.y, predicted),
         "trees": len(training.model),
@@ -177,6 +183,7 @@ def _facts(federation: Federation, training: Training) -> dict[str, Any]:
 
 
 def _print(facts: Mapping[str, Any]) -> None:
+    """Print the facts about a training."""
     sizes = facts["clients"]
     target = f"{len(facts['classes'])} classes" if facts["classes"] else "a number"
     typer.echo(f"{facts['protocol']} on {facts['dataset']} ({target})")

@@ -42,7 +42,7 @@ def handles(message_type: type[Message], **rules: str) -> Callable[[Handler], Ha
 
     Examples
     --------
-    >>> from fedtrees.messages.boosting import ValidationRequest
+    >>> from fedtrees.messages.horizontal import ValidationRequest
     >>> class Client(Party):
     ...     @handles(ValidationRequest, round="in order, each once")
     ...     def validate(self, message): ...

@@ -9,17 +9,22 @@ import hashlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fedtrees.core.errors import UsageError, did_you_mean, short
+from fedtrees.core.limits import TimeLimit, limited_if_possible
 from fedtrees.core.specs import Spec, parse_grid
 
 Registered = TypeVar("Registered", bound=Callable[..., Any])
 PLUGIN = "fedtrees_plugin_"  # prefix of the module names of plug-in files
+#: Seconds that the import of a plug-in may take if no ``--time-limit`` is given.
+IMPORT_SECONDS = 120.0
 _OURS = "fedtrees."
 #: Reserved names in a suite: no defense, and all applicable attacks.
 RESERVED = {"defense": "none", "attack": "all"}
@@ -43,6 +48,8 @@ class Registry:
         Whether this process runs attacks. All plug-in files are then run here.
     unprotected : bool
         Whether plug-in attacks run on systems that cannot restrict them.
+    import_seconds : float
+        Seconds that the import of a plug-in may take. 0 sets no limit.
     """
 
     def __init__(self) -> None:
@@ -50,6 +57,7 @@ class Registry:
         self.installed: Callable[[str], Any] | None = None
         self.elsewhere: dict[str, str] = {}
         self.attacks_here = self.unprotected = False
+        self.import_seconds = IMPORT_SECONDS
         self._known: dict[str, dict[str, Callable[..., Any]]] = {kind: {} for kind in KINDS}
         self._origin: dict[tuple[str, str], str] = {}
 
@@ -105,8 +113,9 @@ class Registry:
         return sorted({*self._known[kind], *(e.name for e in _entries(kind))})
 
     def is_ours(self, kind: str, name: str) -> bool:
-        """Return whether a name belongs to this package, so that no external code is loaded."""
-        return any(e.name == name and e.value.startswith(_OURS) for e in _entries(kind))
+        """Return whether a name belongs to this package only, so that no outside code is loaded."""
+        values = [e.value for e in _entries(kind) if e.name == name]
+        return bool(values) and all(value.startswith(_OURS) for value in values)
 
     def get(self, kind: str, name: str) -> Callable[..., Any]:
         """Return the class or function with this name.
@@ -114,20 +123,21 @@ class Registry:
         Raises
         ------
         UsageError
-            If the name is unknown, or if its package cannot be imported. The message suggests the
-            most similar known name.
+            If the name is unknown, if several packages register it, or if its package cannot be
+            imported in time. For an unknown name, the message suggests the most similar known one.
         """
         if name not in self._known[kind]:
-            for entry in _entries(kind):
-                if entry.name == name:
-                    stand_in = None if self.attacks_here or kind != "attack" else self.installed
-                    try:
-                        if stand_in is not None and not entry.value.startswith(_OURS):
-                            self._known[kind].setdefault(name, stand_in(name))
-                            continue
-                        self._known[kind].setdefault(name, entry.load())
-                    except ImportError as err:
-                        raise UsageError(f"{kind} {name!r} ({entry.value}): {err}") from err
+            entries = [entry for entry in _entries(kind) if entry.name == name]
+            _check_one_package(kind, name, entries)
+            for entry in entries[:1]:
+                stand_in = None if self.attacks_here or kind != "attack" else self.installed
+                ours = entry.value.startswith(_OURS)
+                try:
+                    with importing(f"{kind} {name!r} of the package {_package_of(entry)}", ours):
+                        loaded = entry.load() if ours or stand_in is None else stand_in(name)
+                except ImportError as err:
+                    raise UsageError(f"{kind} {name!r} ({entry.value}): {err}") from err
+                self._known[kind].setdefault(name, loaded)
         if name not in self._known[kind]:
             raise UsageError(
                 f"unknown {kind} {short(name)!r}{did_you_mean(name, self.names(kind))}"
@@ -174,7 +184,54 @@ def _check_not_here(name: str, thing: Any) -> None:
         )
 
 
-@cache  # installed packages do not change while a process runs, and reading them takes 5 ms
+def _check_one_package(kind: str, name: str, entries: list[Any]) -> None:
+    """Raise `UsageError` if installed packages register different things under one name."""
+    if len({entry.value for entry in entries}) < 2:  # one installation may be listed twice
+        return
+    listed = " and ".join(f"{_package_of(entry)} ({entry.value})" for entry in entries)
+    raise UsageError(
+        f"{kind} {name!r} is registered by several installed packages: {listed}; uninstall all but "
+        "one of them, or rename the entry point in one"
+    )
+
+
+def _package_of(entry: Any) -> str:
+    """Return name and version of the installed package of an entry point."""
+    package = getattr(entry, "dist", None)
+    return "?" if package is None else f"{package.name} {package.version}"
+
+
+@contextmanager
+def importing(what: str, trusted: bool = False) -> Iterator[None]:
+    """Limit the time in which a plug-in is imported (`Registry.import_seconds`).
+
+    The process of attacks sets no limit, because the bench ends it when the limit is over.
+
+    Raises `UsageError` with the name of the plug-in when the limit is over. If the limit of an
+    enclosing block is over before, its `TimeLimit` is raised.
+
+    Parameters
+    ----------
+    what : str
+        What is imported, for the message.
+    trusted : bool
+        Whether it is a part of fedtrees, which has no limit.
+    """
+    seconds = 0.0 if trusted or register.attacks_here else register.import_seconds
+    begin = time.monotonic()
+    try:
+        with limited_if_possible(seconds):
+            yield
+    except TimeLimit:
+        if not seconds or time.monotonic() - begin < seconds:
+            raise
+        raise UsageError(
+            f"{what} was not imported within {seconds:g} seconds; look for a loop, a sleep or a "
+            "request to a network at the top level of its file, or give a larger --time-limit"
+        ) from None
+
+
+@cache  # what is installed does not change under a process, and reading it takes 5 ms
 def _entries(kind: str) -> tuple[Any, ...]:
     """Return the entry points of a kind."""
     return tuple(entry_points(group=f"fedtrees.{kind}s"))
@@ -220,9 +277,12 @@ def load_plugin(path: str | Path, sha256: str = "") -> str:
     if name in sys.modules or register.elsewhere.get(str(file)) == digest:
         return digest
     describe = None if register.attacks_here or b"attack" not in source else register.describe
-    if describe is not None and describe(str(file), digest):
-        register.elsewhere[str(file)] = digest
-        return digest
+    if describe is not None:
+        with importing(f"plugin {str(path)!r}"):
+            has_attacks = describe(str(file), digest)
+        if has_attacks:
+            register.elsewhere[str(file)] = digest
+            return digest
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise UsageError(f"plugin {str(path)!r} is not a Python file; give a path ending in .py")
@@ -230,11 +290,14 @@ def load_plugin(path: str | Path, sha256: str = "") -> str:
     vars(module)["__sha256__"] = digest
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
-    except UsageError:
-        del sys.modules[name]
-        raise
+        with importing(f"plugin {str(path)!r}"):
+            spec.loader.exec_module(module)
     except (Exception, SystemExit) as err:
         del sys.modules[name]
+        if isinstance(err, UsageError):
+            raise
         raise UsageError(f"plugin {str(path)!r}: {type(err).__name__}: {err}") from err
+    except BaseException:  # the user, or the limit of an enclosing block, ends it
+        del sys.modules[name]
+        raise
     return digest

@@ -1,4 +1,7 @@
-"""Tables, their schema, and how they are laid out over parties. It may import `core`."""
+"""Tables, their schemas, and their partitions over parties.
+
+The package may import `fedtrees.core`, but not the training code.
+"""
 
 from fedtrees.data.catalogue import load, names
 from fedtrees.data.dataset import Dataset, prepare

@@ -1,4 +1,4 @@
-"""Tables that come with scikit-learn: always there, no file and no network needed."""
+"""Tables that scikit-learn contains, which need no data file and no network."""
 
 from typing import Any
 
@@ -17,17 +17,21 @@ def _build(
     *notes: str,
     features: list[Feature] | None = None,
 ) -> Dataset:
-    """Name the columns without spaces; no public ranges are declared unless `features` says so."""
+    """Create a dataset from a table of scikit-learn.
+
+    Column names get underscores in place of spaces. Unless `features` declares them, no ranges are
+    public.
+    """
     plain = [str(n).replace(" (cm)", "") for n in bunch.feature_names]
-    made = features or [Feature(n.replace(" ", "_").replace("/", "_per_")) for n in plain]
-    schema = Schema(tuple(made), "target", tuple(map(str, classes)))
+    columns = features or [Feature(n.replace(" ", "_").replace("/", "_per_")) for n in plain]
+    schema = Schema(tuple(columns), "target", tuple(map(str, classes)))
     return prepare(name, schema, bunch.data, y, notes=notes)
 
 
 def breast_cancer() -> Dataset:
-    """Return Wisconsin breast cancer (569 x 30); class 1 is malignant.
+    """Load Wisconsin breast cancer (569 x 30). Class 1 is malignant.
 
-    scikit-learn codes benign as 1; here the rarer, clinically positive class is 1.
+    scikit-learn codes benign as 1. Here class 1 is the rarer, clinically positive class.
     """
     from sklearn.datasets import load_breast_cancer
 
@@ -36,7 +40,7 @@ def breast_cancer() -> Dataset:
 
 
 def iris() -> Dataset:
-    """Return Iris (150 x 4, in cm), three species of 50 flowers each."""
+    """Load Iris (150 x 4, in cm), three species with 50 flowers each."""
     from sklearn.datasets import load_iris
 
     bunch = load_iris()
@@ -44,7 +48,7 @@ def iris() -> Dataset:
 
 
 def wine(binary: bool = True) -> Dataset:
-    """Return Wine (178 x 13): ``class_1`` (71 rows) against the rest, or its three classes."""
+    """Load Wine (178 x 13): ``class_1`` (71 rows) against the rest, or its three classes."""
     from sklearn.datasets import load_wine
 
     bunch = load_wine()
@@ -55,9 +59,9 @@ def wine(binary: bool = True) -> Dataset:
 
 
 def digits(binary: bool = True) -> Dataset:
-    """Return Digits (1797 x 64 pixels): class 1 is a digit of 5 or above, or all ten classes.
+    """Load Digits (1797 x 64 pixels). Class 1 is a digit of 5 or above, or there are ten classes.
 
-    The range of a pixel, 0..16, is part of the published format.
+    The range of a pixel, 0 to 16, is part of the published format.
     """
     from sklearn.datasets import load_digits
 
@@ -71,10 +75,10 @@ def digits(binary: bool = True) -> Dataset:
 
 
 def diabetes(binary: bool = True) -> Dataset:
-    """Return diabetes progression (442 x 10, original units); class 1 is above its median.
+    """Load diabetes progression (442 x 10, original units). Class 1 is above the median.
 
-    Not binary, the target is the measure of progression itself. Age in years, bmi in kg/m^2, blood
-    pressure in mm Hg have plausible human ranges; sex is coded from 0 on.
+    If `binary` is False, the target is the measure of progression itself. Age in years, bmi in
+    kg/m^2 and blood pressure in mm Hg have plausible human ranges. Sex is coded from 0.
     """
     from sklearn.datasets import load_diabetes
 
@@ -83,6 +87,7 @@ def diabetes(binary: bool = True) -> Dataset:
     features = [Feature(n, "continuous", *ranges.get(n, ())) for n in bunch.feature_names]
     sex = bunch.feature_names.index("sex")
     features[sex] = Feature("sex", "categorical", categories=("1", "2"))
+    # scikit-learn codes the two sexes as 1 and 2.
     bunch.data[:, sex] -= 1
     if not binary:
         return _build("diabetes-regression", bunch, bunch.target, (), features=features)

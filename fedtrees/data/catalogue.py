@@ -1,4 +1,4 @@
-"""The datasets fedtrees knows by name."""
+"""Datasets that fedtrees loads by name."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -17,13 +17,13 @@ from fedtrees.data.dataset import Dataset, prepare
 from fedtrees.data.sources import SOURCES, locate
 from fedtrees.data.stroke import stroke, stroke_raw
 
-#: Used where no dataset is named.
+#: Dataset that is used if no name is given.
 DEFAULT = "breast-cancer"
 
-#: Named "top 5" together with the label in the published TimberStrike configuration.
+#: The features that the published TimberStrike configuration calls "top 5" together with the label.
 _PIMA_TOP = ("Glucose", "BMI", "DiabetesPedigreeFunction", "Age")
-# Plausible for adults, zero included where the file codes "not measured" as 0; mg/dL, mm Hg,
-# mm, mu U/ml, kg/m^2, years. The pedigree function has no natural limit.
+# Plausible ranges for adults. They include 0 if the file codes "not measured" as 0. The units are
+# mg/dL, mm Hg, mm, mu U/ml, kg/m^2 and years. The pedigree function has no natural limit.
 _PIMA_RANGES = {
     "Pregnancies": (0.0, 20.0),
     "Glucose": (0.0, 400.0),
@@ -36,20 +36,21 @@ _PIMA_RANGES = {
 
 
 def pima(path: Path) -> Dataset:
-    """Return Pima (768 x 8) without preprocessing: zeros stay, as in the published runs.
+    """Load Pima (768 x 8) without preprocessing: zeros are preserved, as in the published runs.
 
-    The paper prints 728 rows; the file and the authors' code have 768.
+    The paper prints 728 rows. The file and the authors' code have 768.
     """
     return _declared("pima", path, "Outcome", ranges=_PIMA_RANGES, top=_PIMA_TOP)
 
 
 def adult(path: Path) -> Dataset:
-    """Return Adult (48842 x 14), class 1 is an income above 50K; ``?`` is missing."""
+    """Load Adult (48842 x 14). Class 1 is an income above 50K, and ``?`` is missing."""
     categorical = (
         "workclass", "education", "marital-status", "occupation", "relationship", "race", "sex",
         "native-country",
     )  # fmt: skip
-    # Hours of a week and the coarse codes of the survey are public; ages are top-coded at 90.
+    # The number of hours in a week and the codes of the survey are public. The survey codes ages
+    # above 90 as 90.
     ranges = {"age": (0.0, 120.0), "education-num": (1.0, 16.0), "hours-per-week": (0.0, 168.0)}
     return _declared("adult", path, "income", categorical=categorical, ranges=ranges)
 
@@ -57,10 +58,10 @@ def adult(path: Path) -> Dataset:
 def _all_coded(
     name: str, target: str, path: Path, one_hot: Sequence[str] = (), empty: Sequence[str] = ()
 ) -> Dataset:
-    """Return a table of codes only; they become categories in numerical order.
+    """Load a table of codes, which become categories in numerical order.
 
-    Columns that begin alike, as `one_hot` or `empty` says, are a one-hot group; those of `empty`
-    have rows without any.
+    Columns whose names begin with the same prefix of `one_hot` or `empty` form a one-hot group. In
+    groups of `empty`, some rows have no 1.
     """
     data = _declared(name, path, target, categorical=None, positive="1")
     names = [feature.name for feature in data.schema.features]
@@ -81,7 +82,10 @@ def _declared(
     top: Sequence[str] = (),
     positive: str | None = None,
 ) -> Dataset:
-    """Read a file whose columns are known: nothing is inferred. No `categorical`: all are."""
+    """Load a file with known columns, without inferring anything.
+
+    If `categorical` is None, all columns are categorical.
+    """
     table = read_csv(path, Reading(separator=","), [target])
     y, classes = binary_target(table, target, positive)
     columns = [n for n in table.names if n != target]
@@ -102,10 +106,11 @@ _OBESITY_CODED = (
 
 
 def obesity(path: Path, binary: bool = True) -> Dataset:
-    """Return Obesity (2111 x 16): class 1 is type I, II or III, or 7 classes from the lightest on.
+    """Load Obesity (2111 x 16). Class 1 is obesity of type I, II or III.
 
-    CAEC and CALC are coded in their natural order (no, Sometimes, Frequently, Always), the other
-    categories alphabetically. One cell of the file is not a number (TUE, line 12, ``D2``) and is
+    If `binary` is False, the target has 7 classes from the lightest to the heaviest. CAEC and CALC
+    are coded in their natural order (no, Sometimes, Frequently, Always), and the remaining
+    categories alphabetically. One cell of the file is not a number (TUE, line 12, ``D2``). It is
     read as missing.
     """
     table = read_csv(path)
@@ -120,7 +125,8 @@ def obesity(path: Path, binary: bool = True) -> Dataset:
     y, classes = class_target(
         table, "NObeyesdad", ("not obese", "obese") if binary else _WEIGHT_CLASSES
     )
-    # Years, metres, kilograms: plausible for any person; the answers' scales are the survey's.
+    # Age, height and weight have plausible ranges for any person, in years, metres and kilograms.
+    # The remaining ranges are the scales of the survey's answers.
     ranges = {
         "Age": (0.0, 120.0), "Height": (1.0, 2.5), "Weight": (20.0, 300.0), "FCVC": (1.0, 3.0),
         "NCP": (1.0, 4.0), "CH2O": (1.0, 3.0), "FAF": (0.0, 3.0), "TUE": (0.0, 2.0),
@@ -149,13 +155,13 @@ BUNDLED: dict[str, Callable[[], Dataset]] = {
     "digits-10": partial(bundled.digits, binary=False),
     "diabetes-regression": partial(bundled.diabetes, binary=False),
 }
-#: Name -> key of `SOURCES` and the loader of that file.
+#: Name -> key of `SOURCES`, and the loader of that file.
 FROM_FILE: dict[str, tuple[str, Callable[[Path], Dataset]]] = {
     "pima": ("pima", pima),
     "stroke": ("stroke", stroke),
     "stroke-raw": ("stroke", stroke_raw),
     "adult": ("adult", adult),
-    # Phishing Websites (11055 x 30); class 1 is legitimate.
+    # Phishing Websites (11055 x 30). Class 1 is legitimate.
     "phishing": ("phishing", partial(_all_coded, "phishing", "Result")),
     "obesity": ("obesity", obesity),
     "obesity-7": ("obesity", partial(obesity, binary=False)),
@@ -178,19 +184,36 @@ FROM_FILE: dict[str, tuple[str, Callable[[Path], Dataset]]] = {
 
 
 def names() -> tuple[str, ...]:
-    """Return the known dataset names, bundled ones first."""
+    """Return the names of all datasets, bundled ones first."""
     return (*BUNDLED, *FROM_FILE)
 
 
 def load(name: str = DEFAULT, directory: str | os.PathLike[str] | None = None) -> Dataset:
     """Load a dataset by name.
 
-    `name`: One of `names`.
-    `directory`: path, optional. Where the data files lie; default as
-    `fedtrees.data.sources.data_directory`. Bundled datasets need none.
+    Parameters
+    ----------
+    name : str
+        One of `names`.
+    directory : str or path, optional
+        Folder with the data files. The default is `fedtrees.data.sources.data_directory`. Bundled
+        datasets need no folder.
 
-    Raises `UsageError`: unknown name. Raises `DataError`: the file is missing, has another
-    checksum, or cannot be used.
+    Returns
+    -------
+    dataset : Dataset
+
+    Raises
+    ------
+    UsageError
+        If the name is unknown.
+    DataError
+        If the file is missing, has another checksum, or cannot be used.
+
+    Examples
+    --------
+    >>> load("iris").table.X.shape
+    (150, 4)
     """
     if name in BUNDLED:
         return BUNDLED[name]()

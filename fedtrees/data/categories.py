@@ -1,7 +1,7 @@
 """Group the cells of a column into categories, by value and not by spelling.
 
-Every reader of a table uses these functions, so that training, audit and the sites of a federation
-give one cell the same code.
+Every reader of a table uses these functions. Therefore training, audit and the sites of a
+federation give a cell the same code.
 """
 
 import re
@@ -12,7 +12,7 @@ from decimal import Decimal, InvalidOperation
 
 from fedtrees.data.cells import MOSTLY
 
-#: Spellings of yes and no, without case. The signs are those of a laboratory: Rh + and Rh -.
+#: Spellings of yes and no, without case. The signs are laboratory results, for example Rh + and -.
 YES = frozenset({"yes", "y", "true", "t", "ja", "oui", "si", "sí", "sì", "sim", "tak", "+"})
 NO = frozenset({"no", "n", "false", "f", "nein", "non", "não", "nie", "nej", "-"})
 _ZERO, _ONE = Decimal(0), Decimal(1)
@@ -23,8 +23,8 @@ _ZERO_FIRST = re.compile(r"[+-]?0\d")
 def value_of(cell: str) -> Decimal | None:
     """Return the exact value of a category that is a number, None if its spelling matters.
 
-    ``1``, ``1.0`` and ``1e0`` are one value. Codes with a leading zero are no numbers: ``007`` and
-    ``7`` may be two persons.
+    ``1``, ``1.0`` and ``1e0`` are one value. Codes with a leading zero are not numbers, because
+    ``007`` and ``7`` may be two persons.
     """
     if _ZERO_FIRST.match(cell) or "_" in cell:
         return None
@@ -38,8 +38,9 @@ def value_of(cell: str) -> Decimal | None:
 def categories_of(cells: Mapping[str, int]) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the categories of a column in the order of their codes, and their other spellings.
 
-    Of known spellings of yes and no, no has code 0. In a column of numbers (`MOSTLY`), these are
-    ordered by value, before other cells. All other columns are in alphabetical order.
+    If the cells are spellings of yes and no, no has code 0. If most cells are numbers (`MOSTLY`),
+    the numbers are ordered by value and come before the remaining cells. All remaining columns are
+    in alphabetical order.
 
     Parameters
     ----------
@@ -49,7 +50,8 @@ def categories_of(cells: Mapping[str, int]) -> tuple[tuple[str, ...], dict[str, 
     Returns
     -------
     order : tuple of str
-        One spelling per category: of yes and no the most frequent one, of a number the shortest.
+        One spelling per category: the most frequent one of yes and of no, and the shortest one of a
+        number.
     merged : dict of str to str
         The category of every cell that has another spelling.
     """
@@ -57,6 +59,7 @@ def categories_of(cells: Mapping[str, int]) -> tuple[tuple[str, ...], dict[str, 
         return pair
     values = {cell: value_of(cell) for cell in cells}
     names: dict[Decimal, str] = {}
+    # The shortest spelling of a number comes first and becomes the name of its category.
     for cell in sorted(cells, key=lambda c: (len(c), c)):
         if (value := values[cell]) is not None:
             names.setdefault(value, cell)
@@ -70,14 +73,15 @@ def categories_of(cells: Mapping[str, int]) -> tuple[tuple[str, ...], dict[str, 
 
 
 def yes_and_no(cells: Mapping[str, int]) -> tuple[tuple[str, str], dict[str, str]] | None:
-    """Return the categories no and yes of a column, None if it has other cells too.
+    """Return the categories no and yes of a column, None if it contains other cells, too.
 
-    Cells are compared without case. If both words occur, 0 and 1 are spellings of them.
+    Cells are compared without case. If both words occur, 0 and 1 are also spellings of them.
     """
     answers = {cell: _answer(cell) for cell in cells}
     words = {answers[cell] for cell in cells if value_of(cell) is None}
     if words != {False, True} or None in answers.values():
         return None
+    # Words come before 0 and 1, frequent spellings before rare ones.
     by_count = sorted(cells, key=lambda c: (value_of(c) is not None, -cells[c], c))
     names = {answer: next(c for c in by_count if answers[c] is answer) for answer in (False, True)}
     merged = {c: names[bool(a)] for c, a in answers.items() if names[bool(a)] != c}
@@ -85,7 +89,7 @@ def yes_and_no(cells: Mapping[str, int]) -> tuple[tuple[str, str], dict[str, str
 
 
 def _answer(cell: str) -> bool | None:
-    """Return whether a cell is a spelling of yes, None if it is neither of yes nor of no."""
+    """Return True for a spelling of yes, False for a spelling of no, None for any other cell."""
     word, value = cell.casefold(), value_of(cell)
     if value is not None:
         return {_ZERO: False, _ONE: True}.get(value)
@@ -95,7 +99,7 @@ def _answer(cell: str) -> bool | None:
 def codes_of_cells(cells: Iterable[str], order: Sequence[str]) -> dict[str, int]:
     """Return the code of every cell whose category is in `order`.
 
-    A cell belongs to a category if it is equal to its name, has the same numeric value, or if the
+    A cell belongs to a category if it equals its name, has the same numeric value, or if the
     categories are no and yes and the cell is another spelling of one of them.
     """
     codes = {name: code for code, name in enumerate(order)}
@@ -105,20 +109,21 @@ def codes_of_cells(cells: Iterable[str], order: Sequence[str]) -> dict[str, int]
         answers = {}
     answers.pop(None, None)
     values.pop(None, None)
-    found = {}
+    known_cells = {}
     for cell in cells:
         code = codes.get(cell)
         code = values.get(value_of(cell)) if code is None else code
         code = answers.get(_answer(cell)) if code is None else code
         if code is not None:
-            found[cell] = code
-    return found
+            known_cells[cell] = code
+    return known_cells
 
 
 def with_leading_zeros(cells: Iterable[str]) -> bool:
-    """Return whether cells are codes of one length, some of which start with a zero.
+    """Return whether all cells are codes of one length, some of which start with a zero.
 
-    For example, of postal codes such as ``01069`` and ``80331`` the number 1069 is another code.
+    For example, ``01069`` and ``80331`` are postal codes, and the number 1069 would be another
+    code.
     """
     cells = list(cells)
     lengths = {len(cell) for cell in cells}
@@ -131,26 +136,27 @@ def with_leading_zeros(cells: Iterable[str]) -> bool:
 
 
 def look_alikes(names: Iterable[str]) -> list[str]:
-    """Return how names differ that look equal: by case, white space or characters."""
+    """Return sentences on names that look equal but differ in case, white space or characters."""
     groups: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
         groups.setdefault(look(name), []).append(name)
     texts = []
-    for first, *others in groups.values():
+    for first, *similar in groups.values():
         texts += [f"{first!r} and {other!r} differ only in {difference(first, other)}"
-                  for other in others]  # fmt: skip
+                  for other in similar]  # fmt: skip
     return texts
 
 
 def look(name: str) -> str:
-    """Return a key that names share if they look equal to a reader."""
+    """Return a key that is equal for names that look equal to a reader."""
     text = unicodedata.normalize("NFKC", name).casefold()
+    # Control and format characters, for example a soft hyphen, are invisible.
     visible = "".join(c for c in text if unicodedata.category(c) not in ("Cf", "Cc"))
     return "".join(visible.split())
 
 
 def difference(first: str, other: str) -> str:
-    """Return in which respect two names differ that look equal."""
+    """Return how two names differ that look equal."""
     if value_of(first) is not None or value_of(other) is not None:
         return "the spelling of a number"
     if first.casefold() == other.casefold():

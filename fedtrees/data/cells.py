@@ -1,4 +1,4 @@
-"""Read single cells of a text table: numbers, dates, and the marks of missing values."""
+"""Parse single cells of a text table: numbers, dates, and the marks of missing values."""
 
 import math
 import re
@@ -15,8 +15,9 @@ MISSING = frozenset(
 MOSTLY = 0.75
 
 _EXPONENT = r"(?:[eE][+-]?\d+)?"
-# One character between groups of three digits, the same throughout: comma or point, an apostrophe,
-# or one of three spaces. The first group never starts with a zero: 0.637 is no 637.
+# Groups of three digits are separated by one character, which is the same throughout: the comma or
+# point that is not the decimal mark, an apostrophe, or one of three spaces. The first group never
+# starts with a zero, so that 0.637 is not read as 637.
 _GROUPS = r"[1-9]\d{{0,2}}([{}'’ \u00a0\u202f])\d{{3}}(?:\1\d{{3}})*"
 _PLAIN = {
     d: re.compile(rf"[+-]?(?:\d+{c}?\d*|{c}\d+){_EXPONENT}") for d, c in ((".", r"\."), (",", ","))
@@ -35,16 +36,16 @@ _WITH_UNIT = re.compile(
     rf"((?:\d[\d.,'’ \u00a0\u202f]*|[.,])\d{_EXPONENT}|\d[.,]?{_EXPONENT})"
     rf"\s*({_CURRENCY}|%|‰|)\s*(\)?)"
 )
-# Other characters for a minus: the minus sign, the en dash and two compatibility characters.
+# Further characters for a minus: the minus sign, the en dash and two compatibility characters.
 _MINUS = str.maketrans(dict.fromkeys("\u2212\u2013\ufe63\uff0d", "-"))
-# The day comes before the month if both orders fit: the first form that fits every cell is taken.
+# If both orders fit equally many cells, the form with the day before the month is tried first.
 _DATES = (
     "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%d.%m.%y", "%d/%m/%Y", "%m/%d/%Y", "%d/%m/%y",
     "%m/%d/%y", "%d-%m-%Y", "%m-%d-%Y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y",
     "%d-%b-%Y", "%d-%b-%y",
 )  # fmt: skip
-_MICROSECONDS = 86_400_000_000  # of a day
-_MINUTES = 1_440  # of a day
+_MICROSECONDS = 86_400_000_000  # per day
+_MINUTES = 1_440  # per day
 _TIMES = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f")
 _DATE_LIKE = re.compile(
     r"(?=.*\d)(?:\d{1,4}[-/. ]\w{1,9}[-/., ]+\d{1,4}|[A-Za-z]{3,9} \d{1,2}, \d{4})"
@@ -60,7 +61,7 @@ def missing(cell: str) -> bool:
 def number(cell: str, decimal: str = ".") -> float | None:
     """Return the number that a cell contains, None if it contains no finite number.
 
-    `decimal`: Point or comma. The other one may then separate groups of three digits.
+    `decimal` is a point or a comma. The other one may then separate groups of three digits.
     """
     text = plain_number(cell, decimal)
     value = math.inf if text is None else float(text)
@@ -68,7 +69,7 @@ def number(cell: str, decimal: str = ".") -> float | None:
 
 
 def plain_number(cell: str, decimal: str) -> str | None:
-    """Return a number with a decimal point and without groups, None if the cell is no number."""
+    """Return a number with a decimal point and without groups, None if the cell is not a number."""
     if _PLAIN[decimal].fullmatch(cell):
         return cell.replace(",", ".")
     if match := _GROUPED[decimal].fullmatch(cell):
@@ -77,7 +78,7 @@ def plain_number(cell: str, decimal: str) -> str | None:
 
 
 def split_unit(cell: str) -> tuple[str, str] | None:
-    """Return the unit of a cell and its number without the unit, None if it is no number.
+    """Return the unit of a cell and its number without the unit, None if it is not a number.
 
     A unit is a currency or a percent sign. Parentheses and the Unicode minus sign become a minus.
     For example, ``($1,234.50)`` becomes ``("$", "-1,234.50")``.
@@ -102,9 +103,9 @@ def numbers(cells: Collection[str]) -> dict[str, float]:
 
 
 def plain(cells: Collection[str]) -> list[float] | None:
-    """Return the values of cells, None unless all are numbers as Python writes them.
+    """Return the values of cells, None unless all of them are numbers in Python's notation.
 
-    Columns usually are, and this is ten times as fast as `number`.
+    This is the usual case, and ten times as fast as `number`.
     """
     try:
         values = list(map(float, cells))
@@ -114,11 +115,12 @@ def plain(cells: Collection[str]) -> list[float] | None:
 
 
 def dates(cells: Iterable[str]) -> dict[str, float] | None:
-    """Return the days since 1970-01-01 (UTC) of every cell, None unless all of them are dates.
+    """Return the days since 1970-01-01 (UTC) for every cell, None unless all of them are dates.
 
-    Forms may be mixed, but cells with and without a time zone may not: their order is unknown.
-    Where day and month could be either, the day comes first unless the other order reads more
-    cells of the column; `assumptions_of_dates` reports it.
+    A column may contain several date formats. It may not contain cells both with and without a time
+    zone, because their order would be unknown. If day and month are ambiguous, the day comes first
+    unless the other order reads more cells of the column. `assumptions_of_dates` reports this
+    choice.
     """
     left = list(cells)
     if not left or not all(_DATE_LIKE.match(c) or _compact(c) for c in left[:50]):
@@ -131,7 +133,7 @@ def dates(cells: Iterable[str]) -> dict[str, float] | None:
         return None
     series = series.str.replace(_ZONE, "", regex=True)
     shapes = {_shape(cell) for cell in series}
-    if not all("0" in shape for shape in shapes):  # pandas reads "now" as a date
+    if not all("0" in shape for shape in shapes):  # pandas would read "now" as a date
         return None
     named = any(map(str.isalpha, "".join(shapes)))
     forms = ["%Y%m%d"] if _compact(left[0]) else [
@@ -148,7 +150,8 @@ def dates(cells: Iterable[str]) -> dict[str, float] | None:
         if not at.any():
             break
         read = pd.to_datetime(series[at], format=form, errors="coerce").dropna()
-        # not as a difference of timestamps, which ends in 2262: cells may contain the year 3021
+        # A difference of nanosecond timestamps would end in 2262, but cells may contain the year
+        # 3021.
         since = read.to_numpy().astype("datetime64[us]").astype(np.int64)
         days[read.index] = since / _MICROSECONDS
     if days.isna().any():
@@ -158,7 +161,7 @@ def dates(cells: Iterable[str]) -> dict[str, float] | None:
 
 
 def assumptions_of_dates(cells: Collection[str]) -> str:
-    """Return which assumption the days of `dates` rest on, empty if there is none."""
+    """Return the assumption with which `dates` reads ambiguous cells, empty if there is none."""
     parts = [re.match(r"(\d{1,2})([-/.])(\d{1,2})\2(\d\d|\d{4})(?!\d)", cell) for cell in cells]
     parted = [match for match in parts if match]
     texts = []
@@ -174,7 +177,7 @@ def assumptions_of_dates(cells: Collection[str]) -> str:
 
 
 def _offset(zone: re.Match[str] | None) -> int:
-    """Return the minutes by which the clock of a time zone is ahead of UTC."""
+    """Return how many minutes the clock of a time zone is ahead of UTC."""
     if zone is None or not zone[1]:
         return 0
     return int(zone[1] + "1") * (60 * int(zone[2]) + int(zone[3]))
@@ -188,10 +191,10 @@ def _fit(series: Any, form: str) -> int:
 
 
 def _shape(text: str) -> str:
-    """Return a cell, or a form of numbers only, with 0 in place of every number."""
+    """Return a cell, or a numeric date format, with 0 in place of every number."""
     return re.sub(r"%[a-zA-Z]|\d+", "0", " ".join(text.split()))
 
 
 def _compact(cell: str) -> bool:
-    """Return whether a cell may be a day written in eight digits."""
+    """Return whether a cell may be a date of eight digits."""
     return len(cell) == 8 and cell.isdigit() and "1900" <= cell[:4] <= "2100"

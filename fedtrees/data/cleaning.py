@@ -1,9 +1,9 @@
-"""Write the cells of a user's table in one way, before anything is inferred from them.
+"""Convert the cells of a user's table to a single notation, before anything is inferred from them.
 
-After this step every number has a decimal point and no groups of digits, no unit and no Unicode
-minus sign, every missing cell is empty, and all text is in Unicode form NFC. A column whose numbers
-can be read in two ways is left as it is, with a `Problem` in `TextTable.doubts`: the loaders raise
-it if the column is used.
+After this step, every number has a decimal point, no groups of digits, no unit and no Unicode minus
+sign. Every missing cell is empty, and all text is in Unicode form NFC. A column whose numbers can
+be read in two ways is not changed, and gets a `Problem` in `TextTable.doubts`. The loaders raise it
+if the column is used.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ if TYPE_CHECKING:
     from fedtrees.data.csv_file import TextTable
 
 _POINT, _COMMA = ".", ","
-#: Marks that may be values in a column of text: a class ``none``, the country NA, a blood group -.
+#: Marks that may be values in a column of text, for example the class ``none``, the country code NA
+#: or the blood group ``-``.
 POSSIBLE_VALUES = frozenset({"none", "na", "-", "--"})
 
 
 @dataclass(frozen=True)
 class _Spelling:
-    """How the numbers of one column are written."""
+    """The notation of the numbers of one column."""
 
     numbers: Mapping[str, str]  # cell -> number without its unit
     units: Counter[str]  # rows of numbers per unit; the empty unit included
     present: int  # rows with a cell that is not missing
-    # rows whose number can only be read with this decimal mark, by mark
+    # For each decimal mark, the number of rows whose number can only be read with this mark.
     votes: Mapping[str, int]
-    doubtful: str  # a cell that is another number with the other decimal mark; empty: none
+    doubtful: str  # a cell whose number depends on the decimal mark; empty if there is none
     plain: bool = False  # whether Python reads every present cell as a number
 
     @property
     def decimal(self) -> str:
-        """The decimal mark that the column itself shows, empty if it shows none."""
+        """The decimal mark that the column shows, empty if it shows none."""
         shown = [mark for mark in (_POINT, _COMMA) if self._is_numeric(mark)]
         shown = [mark for mark in shown if self.votes[mark]]
         if len(shown) == 2:
@@ -50,7 +51,7 @@ class _Spelling:
 
     @property
     def numeric(self) -> bool:
-        """Whether the column is one of numbers with at least one of the decimal marks."""
+        """Whether most cells are numbers with at least one of the decimal marks."""
         return self._is_numeric(_POINT) or self._is_numeric(_COMMA) or self.mixed
 
     @property
@@ -60,6 +61,7 @@ class _Spelling:
         return both and not self.decimal
 
     def _is_numeric(self, mark: str) -> bool:
+        """Return whether the share of numbers with this decimal mark is at least `MOSTLY`."""
         other = _COMMA if mark == _POINT else _POINT
         rows = self.units.total() - self.votes[other]
         return 0 < MOSTLY * self.present <= rows
@@ -71,7 +73,7 @@ def composed(text: str) -> str:
 
 
 def with_composed_cells(table: TextTable) -> TextTable:
-    """Return the table with all cells in Unicode form NFC, and a note of the changed columns."""
+    """Return the table with all cells in Unicode form NFC, and with a note on changed columns."""
     columns = tuple(map(composed, table.columns))
     changed = [n for n, a, b in zip(table.names, table.columns, columns, strict=True) if a != b]
     if not changed:
@@ -81,13 +83,14 @@ def with_composed_cells(table: TextTable) -> TextTable:
 
 
 def with_plain_numbers(table: TextTable) -> TextTable:
-    """Return the table with all numbers as Python writes them.
+    """Return the table with all numbers in Python's notation.
 
     The decimal mark is decided once per file. A column shows its mark if some of its cells can be
-    read in one way only: ``0.637`` and ``12.5`` have a decimal point, ``1.234.567`` and ``1.234,5``
-    a decimal comma. Columns that show none, such as one of ``1.234`` and ``2.345``, take the mark
-    of the other columns, with one exception: a point counts as a separator of thousands only if the
-    column itself shows it. `Reading.decimal` decides all columns that show no mark.
+    read in only one way. For example, ``0.637`` and ``12.5`` have a decimal point, ``1.234.567``
+    and ``1.234,5`` a decimal comma. A column that shows none, for example one of ``1.234`` and
+    ``2.345``, takes the mark of the remaining columns, with one exception: a point counts as a
+    separator of thousands only if the column itself shows it. `Reading.decimal` decides all columns
+    that show no mark.
     """
     spellings, numeric = {}, set[str]()
     for name in table.names:
@@ -102,7 +105,7 @@ def with_plain_numbers(table: TextTable) -> TextTable:
     shown = {spelling.decimal for spelling in spellings.values()} - {""}
     of_file = next(iter(shown)) if len(shown) == 1 else ""
     if not shown and table.separator == "," and not table.typed_format:
-        of_file = _POINT  # a comma cannot be both
+        of_file = _POINT  # a comma cannot be the separator and the decimal mark
     table = replace(table, numeric=frozenset(numeric))
     for name, spelling in spellings.items():
         table = _with_numbers(table, name, spelling, of_file)
@@ -110,7 +113,7 @@ def with_plain_numbers(table: TextTable) -> TextTable:
 
 
 def _with_numbers(table: TextTable, name: str, spelling: _Spelling, of_file: str) -> TextTable:
-    """Return the table with the numbers of one column in plain form, or with its doubt."""
+    """Return the table with the numbers of one column in plain form, or with its problem."""
     doubt = _mixed_marks(name) if spelling.mixed else _mixed_units(name, spelling)
     if doubt is not None:
         return replace(table, doubts={**table.doubts, name: doubt})
@@ -148,13 +151,13 @@ def _with_numbers(table: TextTable, name: str, spelling: _Spelling, of_file: str
 
 
 def _mixed_marks(name: str) -> Problem:
-    """Return why a column with two decimal marks cannot be read."""
+    """Return the problem of a column with two decimal marks."""
     text = f"column {name!r} has numbers with decimal points and with decimal commas; use one mark"
     return Problem(text, "drop", name)
 
 
 def _mixed_units(name: str, spelling: _Spelling) -> Problem | None:
-    """Return why the numbers of a column are no numbers of one unit."""
+    """Return the problem of a column whose numbers have several units, None if they have one."""
     units = {unit for unit in spelling.units if unit}
     scales = spelling.units.keys() if units & {"%", "‰"} else units
     if len(scales) < 2:
@@ -165,7 +168,7 @@ def _mixed_units(name: str, spelling: _Spelling) -> Problem | None:
 
 
 def _two_readings(name: str, cell: str, of_file: str) -> Problem:
-    """Return the question which of two numbers the cells of a column mean."""
+    """Return the problem of a column whose cells can mean two numbers."""
     core = (split_unit(cell) or ("", cell))[1]
     point, comma = (plain_number(core, mark) for mark in (_POINT, _COMMA))
     text = (
@@ -176,7 +179,7 @@ def _two_readings(name: str, cell: str, of_file: str) -> Problem:
 
 
 def _present(table: TextTable, name: str) -> Counter[str]:
-    """Return how often every cell of a column occurs, without empty cells and default marks."""
+    """Return how often each cell of a column occurs, without marks of missing cells."""
     cells = Counter(table.column(name))
     marks = {composed(mark).casefold() for mark in table.reading.missing or ()} | MISSING
     longest = max(map(len, marks))
@@ -186,7 +189,7 @@ def _present(table: TextTable, name: str) -> Counter[str]:
 
 
 def _spelling(cells: Mapping[str, int]) -> _Spelling:
-    """Return how the numbers among the cells of a column are written."""
+    """Return the notation of the numbers among the cells of a column."""
     present = sum(cells.values())
     if cells and plain(cells) is not None:
         return _python_numbers(cells, present)
@@ -212,7 +215,10 @@ def _spelling(cells: Mapping[str, int]) -> _Spelling:
 
 
 def _python_numbers(cells: Mapping[str, int], present: int) -> _Spelling:
-    """Return the spelling of a column of which Python reads every cell, in a tenth of the time."""
+    """Return the notation of a column of which Python reads every cell.
+
+    This takes a tenth of the time of the general case.
+    """
     pointed = [cell for cell in cells if "." in cell]
     shown = any(number(cell, _COMMA) is None for cell in pointed)
     votes = {_POINT: int(shown), _COMMA: 0}
@@ -226,24 +232,27 @@ def with_empty_cells(
 ) -> TextTable:
     """Return the table in which every missing cell is empty.
 
-    Cells of text files are missing if they are empty or one of `cells.MISSING`. In typed formats
-    (.xlsx, .parquet) text is a value, also the text ``None``. `Reading.missing` replaces both
-    rules. Without it, a mark of `POSSIBLE_VALUES` remains a value in a column of text that would be
-    constant otherwise, unless a column of numbers has the same mark. For example, no cell of a
-    column of ``+`` and ``-`` is missing.
-    `TextTable.marks` counts the cells that became empty, `TextTable.kept_marks` lists the marks
-    that remained.
+    Cells of text files are missing if they are empty or in `cells.MISSING`. In typed formats
+    (.xlsx, .parquet), text is a value, even the text ``None``. `Reading.missing` replaces both
+    rules. Without it, a mark of `POSSIBLE_VALUES` remains a value in a column of text that would
+    otherwise be constant, unless a numeric column has the same mark. For example, no cell is
+    missing in a column of ``+`` and ``-``. `TextTable.marks` counts the cells that became empty,
+    and `TextTable.kept_marks` lists the marks that remained.
 
-    `values`: By column, the declared categories; a mark among them is a value.
+    `values` contains the declared categories by column. A mark among them is a value.
     """
-    asked = table.reading.missing
+    declared_marks = table.reading.missing
     default = frozenset({""}) if table.typed_format else MISSING
-    marks = default if asked is None else {composed(m).strip().casefold() for m in asked} | {""}
+    marks = (
+        default
+        if declared_marks is None
+        else {composed(m).strip().casefold() for m in declared_marks} | {""}
+    )
     hits: dict[str, dict[str, int]] = {}
     constant, of_numbers = list[str](), set[str]()
     longest = max(map(len, marks))
     for name in table.names:
-        if name in table.numeric and asked is None:
+        if name in table.numeric and declared_marks is None:
             hits[name] = {}
             continue
         cells, declared = Counter(table.column(name)), values.get(name, ())
@@ -259,14 +268,14 @@ def with_empty_cells(
         read = sum(count for cell, count in rest.items() if number(cell) is not None)
         if 0 < MOSTLY * sum(rest.values()) <= read:
             of_numbers |= hits[name].keys()
-        elif asked is None and len({cell.casefold() for cell in rest}) == 1:
+        elif declared_marks is None and len({cell.casefold() for cell in rest}) == 1:
             constant.append(name)
     for name in constant:
         words = {w for w in hits[name] if w.casefold() in POSSIBLE_VALUES} - of_numbers
         hits[name] = {cell: count for cell, count in hits[name].items() if cell not in words}
         if words:
-            kept = tuple(sorted(words))
-            table = replace(table, kept_marks={**table.kept_marks, name: kept})
+            remaining = tuple(sorted(words))
+            table = replace(table, kept_marks={**table.kept_marks, name: remaining})
     for name in filter(hits.__getitem__, table.names):
         table = table.mapped(name, dict.fromkeys(hits[name], ""))
         table = replace(table, marks={**table.marks, name: dict(sorted(hits[name].items()))})

@@ -1,4 +1,4 @@
-"""Load rows that belong to clients: one file per client, or a column that names the client."""
+"""Load the rows of several clients: one file per client, or a column that names the client."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,10 @@ from fedtrees.data.dataset import Dataset
 from fedtrees.data.own_table import Declared, dataset_of
 from fedtrees.data.spreadsheets import read_table, read_uncleaned
 
-MOST_NAMED = 8
-#: Between two clients, a ratio of typical values that suggests another unit or decimal mark.
+MOST_NAMED = 8  # number of clients in the note on their sizes
+#: Ratio between the median values of two clients that suggests different units or decimal marks.
 _OTHER_UNIT = 500.0
-_LEAST_ROWS = 5  # values of a client that have a typical size
+_LEAST_ROWS = 5  # smallest number of values of a client from which a median is computed
 
 
 def load_clients(
@@ -32,60 +32,79 @@ def load_clients(
     name: str | None = None,
     **options: Any,
 ) -> Dataset:
-    """Make a dataset of the rows of several clients.
+    """Load the rows of several clients as one dataset.
 
-    Raises `DataError` if files have different columns, if a row has no client, or if there are
-    fewer than two clients; and as `load_csv`. Raises `UsageError` if the column is the target; and
-    as `load_csv`.
+    Parameters
+    ----------
+    paths : sequence of str or path
+        One file per client, all with the same columns, or one file together with `column`.
+    target : str
+        Name of the label column.
+    column : str, optional
+        Name of the column that contains the client of every row. It is not a feature. If it is
+        empty, each file belongs to one client.
+    name : str, optional
+        Name of the dataset.
+    **options
+        As in `fedtrees.data.own_table.load_csv`.
 
-    `paths`: One file per client, all with the same columns; or one file, with `column`.
-    `target`: Name of the label column.
-    `column`: Name of the column with the client of every row; it is no feature. Empty: each file
-    belongs to one client.
-    `name, **options`: As in `fedtrees.data.own_table.load_csv`.
+    Returns
+    -------
+    dataset : Dataset
+        `owners` contains the client of every row, numbered in the order of their first rows.
 
-    Returns: A dataset with `owners`, the client of every row, numbered in the order in which they
-    appear.
+    Raises
+    ------
+    DataError
+        If the files have different columns, a row has no client, there are fewer than two clients,
+        or as `load_csv`.
+    UsageError
+        If the client column is the target, or as `load_csv`.
     """
     declared, target, column = Declared.of(options), plain_name(target), plain_name(column)
     if len(paths) > 1:
         tables = [read_uncleaned(path, declared.reading, (target,)) for path in paths]
         table, owners, names = _stacked(tables, paths)
     else:
-        whole = read_table(paths[0], declared.reading, (target,))
-        table, owners, names = _named(whole, column, target)
+        complete = read_table(paths[0], declared.reading, (target,))
+        table, owners, names = _named(complete, column, target)
     if len(names) < 2:
         raise DataError(f"{paths[0]}: all rows are of {names[0]!r}; a federation needs two clients")
     label = name or "+".join(unique_labels(paths))
-    made = dataset_of(table, target, declared, label)
-    kept = _kept(table, made, owners, target)
-    sizes = np.bincount(kept, minlength=len(names))
+    dataset = dataset_of(table, target, declared, label)
+    row_owners = _kept(table, dataset, owners, target)
+    sizes = np.bincount(row_owners, minlength=len(names))
     lacking = [n for n, size in zip(names, sizes, strict=True) if not size]
     if lacking:
         raise DataError(f"{table.path}: no row of {lacking[0]!r} has a target; leave it out")
     shown = ", ".join(f"{n} ({s:,})" for n, s in zip(names[:MOST_NAMED], sizes, strict=False))
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     similar = [f"clients: {text}" for text in look_alikes(names)]
-    notes = (f"clients: {shown}{more}", *similar, *_other_units(made, kept, names), *made.notes)
-    return replace(made, owners=kept, owner_names=tuple(names), notes=notes)
+    notes = (
+        f"clients: {shown}{more}",
+        *similar,
+        *_other_units(dataset, row_owners, names),
+        *dataset.notes,
+    )
+    return replace(dataset, owners=row_owners, owner_names=tuple(names), notes=notes)
 
 
 def _other_units(made: Dataset, owners: NDArray[np.intp], names: Sequence[str]) -> list[str]:
-    """Return the numeric columns of which clients seem to use other units or decimal marks.
+    """Return a note for each numeric column in which clients seem to use different units.
 
-    They are reported if the medians of the sizes of two clients' values differ by a factor of
-    `_OTHER_UNIT` or more.
+    A column is reported if the medians of the absolute values of two clients differ by a factor of
+    `_OTHER_UNIT` or more. Different decimal marks have the same effect.
     """
     notes = []
     for c, feature in enumerate(made.schema.features):
         if feature.kind == "categorical":
             continue
         sizes = np.abs(made.table.X[:, c].astype(np.float64))
-        there = np.isfinite(sizes) & (sizes > 0)
+        measured = np.isfinite(sizes) & (sizes > 0)
         typical = {
-            name: float(np.median(sizes[there & (owners == k)]))
+            name: float(np.median(sizes[measured & (owners == k)]))
             for k, name in enumerate(names)
-            if np.count_nonzero(there & (owners == k)) >= _LEAST_ROWS
+            if np.count_nonzero(measured & (owners == k)) >= _LEAST_ROWS
         }
         if not typical:
             continue
@@ -102,9 +121,9 @@ def _other_units(made: Dataset, owners: NDArray[np.intp], names: Sequence[str]) 
 def _stacked(
     tables: Sequence[TextTable], paths: Sequence[str | Path]
 ) -> tuple[TextTable, list[int], list[str]]:
-    """Return the rows of all files as one table, and the file of every row.
+    """Return the rows of all files as one table, the file of every row, and the names of the files.
 
-    Marks of missing cells are judged over all files: one file alone may lack a category.
+    Marks of missing cells are decided over all files, because a single file may lack a category.
     """
     first = tables[0]
     for table in tables[1:]:
@@ -116,6 +135,7 @@ def _stacked(
                 f"{holder.path.name} alone; give every client's file the same columns, or --id for "
                 "files of other columns of the same rows"
             )
+    # The same file given twice would put test rows of one client into the training of another.
     for k, table in enumerate(tables[1:], 1):
         for other in tables[:k]:
             if table.names == other.names and table.columns == other.columns:
@@ -159,7 +179,7 @@ def _by_column(remarks: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
 
 
 def _named(table: TextTable, column: str, target: str) -> tuple[TextTable, list[int], list[str]]:
-    """Return the table without the column that names clients, and the client of every row."""
+    """Return the table without its client column, the client of every row, and all clients."""
     if column == target:
         raise UsageError(f"target and client column are both {column!r}; name two columns")
     if column not in table.names:
@@ -173,6 +193,7 @@ def _named(table: TextTable, column: str, target: str) -> tuple[TextTable, list[
             f"{table.path}, line {table.lines[empty]}: no client in column {column!r}; name one, "
             f"or remove the row{hint}"
         )
+    # Different spellings of a client's number, for example 1 and 1.0, are one client.
     merged = categories_of(Counter(cells))[1]
     cells = [merged.get(cell, cell) for cell in cells]
     names = list(dict.fromkeys(cells))
@@ -189,7 +210,7 @@ def _named(table: TextTable, column: str, target: str) -> tuple[TextTable, list[
 def _kept(
     table: TextTable, made: Dataset, owners: Sequence[int], target: str
 ) -> np.ndarray[Any, np.dtype[np.intp]]:
-    """Return the clients of the rows that have a target: the others were left out."""
+    """Return the clients of the rows that have a label. The remaining rows were left out."""
     if len(made.table) == len(table):
         return np.array(owners, dtype=np.intp)
     here = [k for k, cell in zip(owners, table.column(target), strict=True) if cell]

@@ -1,4 +1,4 @@
-"""How the columns of a table are spread over parties that hold the same rows."""
+"""Partition the columns of a table over parties with the same rows (vertical partition)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,7 +16,10 @@ Columns = dict[str, NDArray[np.intp]]
 def iid(
     schema: Schema, names: Sequence[str], rng: np.random.Generator, given: Mapping[str, Any]
 ) -> Columns:
-    """Deal columns out in random order, in shares as equal as they can be."""
+    """Distribute the columns in random order, in shares of equal size.
+
+    The sizes differ by at most one.
+    """
     d = len(schema.features)
     if len(names) > d:
         raise UsageError(f"{len(names)} parties cannot share {d} columns; give fewer parties")
@@ -26,10 +29,10 @@ def iid(
 def shares(
     schema: Schema, names: Sequence[str], rng: np.random.Generator, given: Mapping[str, Any]
 ) -> Columns:
-    """Deal named parties a share of the columns in random order, ``shares[active=0.5]``.
+    """Give named parties a share of the columns in random order, ``shares[active=0.5]``.
 
-    A share of d columns is ``int(share * d)`` of them, as in the code of Takahashi et al. (2023);
-    the others share what is left.
+    A share of d columns consists of ``int(share * d)`` columns, as in the code of Takahashi et al.
+    (2023). The parties that are not named divide the remaining columns equally.
     """
     order, out = rng.permutation(len(schema.features)), Columns()
     for name, share in given.items():
@@ -49,42 +52,46 @@ def named(
 ) -> Columns:
     """Give parties the columns that are named, ``named[passive-1=Age|Height]``.
 
-    The parties that are not named share the columns that are not, in order.
+    The parties that are not named divide the remaining columns, in the order of the schema.
     """
     left, out = dict.fromkeys(schema.names), Columns()
     for name, text in given.items():
-        wanted = [part.strip() for part in str(text).split("|") if part.strip()]
-        for column in wanted:
+        requested = [part.strip() for part in str(text).split("|") if part.strip()]
+        for column in requested:
             if column not in left:
                 taken = "; it is named twice" if column in schema.names else ""
                 hint = taken or did_you_mean(column, left)
                 raise UsageError(f"named: no column {column!r} is left{hint}")
             del left[column]
-        out[name] = np.array([schema.names.index(c) for c in wanted], dtype=np.intp)
+        out[name] = np.array([schema.names.index(c) for c in requested], dtype=np.intp)
     rest = np.array([schema.names.index(c) for c in left], dtype=np.intp)
     return _rest(out, names, rest, schema)
 
 
 def _rest(out: Columns, names: Sequence[str], columns: NDArray[np.intp], schema: Schema) -> Columns:
-    """Spread what is left over the parties without columns."""
-    others = [name for name in names if name not in out]
-    if len(columns) and not others:
+    """Divide the remaining columns equally over the parties that have none yet.
+
+    Raises `UsageError` if columns remain and every party already has its columns.
+    """
+    remaining = [name for name in names if name not in out]
+    if len(columns) and not remaining:
         some = ", ".join(schema.names[c] for c in columns[:5].tolist())
         raise UsageError(
             f"{len(columns)} columns are left over ({some}); give them to somebody, or leave one "
             "party out of the list: it gets the rest"
         )
-    parts = np.array_split(columns, len(others)) if others else []
-    return {**out, **dict(zip(others, parts, strict=True))}
+    parts = np.array_split(columns, len(remaining)) if remaining else []
+    return {**out, **dict(zip(remaining, parts, strict=True))}
 
 
-#: Name in a suite -> function of schema, parties, randomness and what is given for each party.
+#: Name in a suite -> function of the schema, the parties, the randomness, and the parameter of each
+#: party.
 COLUMN_PARTITIONS: dict[str, Callable[..., Columns]] = {
     "iid": iid,
     "shares": shares,
     "named": named,
 }
-#: Every party's columns are those of its file.
+#: Partition in which the columns of every party are those of its file.
 BY_FILE = "by-file"
 
 
@@ -96,16 +103,34 @@ def spread_columns(
     rng: np.random.Generator,
     files: Sequence[Sequence[int]] = (),
 ) -> Columns:
-    """Return the columns of each party, ascending positions in the schema.
+    """Return the columns of each party.
 
-    Raises `UsageError`: unknown partition, party or column; shares beyond 1; more parties than
-    columns or files.
+    Parameters
+    ----------
+    name : str
+        Key of `COLUMN_PARTITIONS`, or ``by-file``. A table that was read from one file per party is
+        partitioned by file if the name is ``iid``, the default.
+    given : mapping of str to object
+        Parameter of each named party, for example its share.
+    schema : Schema
+        The columns.
+    names : sequence of str
+        The parties, the one with the labels first.
+    rng : numpy.random.Generator
+        Randomness of the partition.
+    files : sequence of sequence of int, optional
+        Columns of each file if the table was read from several files.
 
-    `name`: Key of `COLUMN_PARTITIONS`, or ``by-file``. A table that was read from one file per
-    party is spread by file where nothing else is asked for.
-    `given`: What stands in the brackets, by party.
-    `names`: Of the parties, the labelled one first.
-    `files`: Columns of each file, where there are several.
+    Returns
+    -------
+    columns : dict of str to int array
+        Ascending positions in the schema.
+
+    Raises
+    ------
+    UsageError
+        If the partition, a party or a column is unknown, shares add up to more than 1, or there are
+        more parties than columns or files.
     """
     unknown = [party for party in given if party not in names]
     if unknown:
@@ -124,10 +149,10 @@ def spread_columns(
                     else "give one file per party, --csv a.csv,b.csv, and --id"
                 )
             )
-        found = dict(zip(names, (np.array(f, dtype=np.intp) for f in files), strict=True))
+        assigned = dict(zip(names, (np.array(f, dtype=np.intp) for f in files), strict=True))
     elif name in COLUMN_PARTITIONS:
-        found = COLUMN_PARTITIONS[name](schema, names, rng, given)
+        assigned = COLUMN_PARTITIONS[name](schema, names, rng, given)
     else:
-        known = ", ".join([*COLUMN_PARTITIONS, BY_FILE])
-        raise UsageError(f"partition {name!r} spreads rows; columns are spread by {known}")
-    return {party: np.sort(found[party]).astype(np.intp) for party in names}
+        available = ", ".join([*COLUMN_PARTITIONS, BY_FILE])
+        raise UsageError(f"partition {name!r} spreads rows; columns are spread by {available}")
+    return {party: np.sort(assigned[party]).astype(np.intp) for party in names}

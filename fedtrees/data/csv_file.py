@@ -1,4 +1,4 @@
-"""Read a CSV file as text: infer its encoding, separator and header, and check its lines."""
+"""Read a CSV file as text, infer its encoding, separator and header, and check its lines."""
 
 from __future__ import annotations
 
@@ -25,38 +25,41 @@ from fedtrees.data.cleaning import (
     with_plain_numbers,
 )
 
-#: Lines of another width than the header's are left out up to this share of all; more of them
-#: mean that the file is not what it is taken for.
+#: Largest share of lines whose number of cells differs from the header. Such lines are left out. A
+#: larger share shows that the separator or the format is wrong.
 MOST_RAGGED = 0.05
-# In this order where two suit equally well; the space last, which stands inside cells.
+# The first of several equally suitable separators is chosen. The space comes last, because it also
+# occurs within cells.
 _SEPARATORS = (";", "\t", "|", ",", " ")
 _NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
 _MARK = codecs.BOM_UTF8.decode("cp1252")
-_SAMPLE = 1 << 16  # characters looked at for the separator
-_HEAD = 201  # records looked at for the header
-_BLOCK = 10_000  # records held as cells at a time
-_BETWEEN = "\0"  # no file of text has it
+_SAMPLE = 1 << 16  # number of characters from which the separator is inferred
+_HEAD = 201  # number of records from which the header is inferred
+_BLOCK = 10_000  # number of records that are stored as separate cells at a time
+_BETWEEN = "\0"  # separates cells in memory. Files with this character are rejected
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How to read a table where the file itself leaves it open.
+    """Declared format of a table, for properties that the file does not show.
 
     Raises `UsageError` if the decimal mark is neither a point nor a comma.
     """
 
     separator: str = ""  # one character; empty: inferred from the lines
-    decimal: str = ""  # point or comma, for columns that do not show theirs; empty: refuse these
-    # marks of missing cells besides empty ones; None: those of `with_empty_cells`
+    # Point or comma, for columns whose numbers can be read in two ways. If it is empty, such
+    # columns are rejected unless the remaining columns decide.
+    decimal: str = ""
+    # Marks of missing cells in addition to empty cells. None: the rules of `with_empty_cells`.
     missing: tuple[str, ...] | None = None
-    sheet: str = ""  # name or number (from 1) of a workbook's sheet; empty: the only one
+    sheet: str = ""  # name or number (from 1) of a workbook's sheet; empty: the only sheet
 
     def __post_init__(self) -> None:
         if self.decimal not in ("", ".", ","):
             raise UsageError(f"decimal {self.decimal!r}: give a point or a comma")
 
 
-#: Nothing is declared about a file.
+#: No declaration about a file.
 UNDECLARED = Reading()
 
 
@@ -64,8 +67,8 @@ UNDECLARED = Reading()
 class TextTable:
     """A table as text, cleaned by `fedtrees.data.cleaning`.
 
-    A column is one string (`cells_as_text`): a string per cell would take ten times the memory of
-    the file.
+    Each column is stored as one string (`cells_as_text`), because one string per cell would take
+    ten times the memory of the file.
     """
 
     path: Path
@@ -77,14 +80,14 @@ class TextTable:
     reading: Reading = UNDECLARED
     twice: frozenset[str] = frozenset()  # names that several columns have in the file
     typed_format: bool = False  # whether the format distinguishes text from missing cells
-    typed: frozenset[str] = frozenset()  # columns whose numbers are no text in the file
+    typed: frozenset[str] = frozenset()  # columns without text cells in a typed format
     numeric: frozenset[str] = frozenset()  # columns of which Python reads every cell as a number
     commas: frozenset[str] = frozenset()  # columns that were written with a decimal comma
-    # by column: how unusual numbers were read; why its numbers cannot be read
-    remarks: Mapping[str, str] = field(default_factory=dict)
-    doubts: Mapping[str, Problem] = field(default_factory=dict)
-    # by column: how often each mark of a missing cell occurred; marks that are values
+    remarks: Mapping[str, str] = field(default_factory=dict)  # how unusual numbers were read
+    doubts: Mapping[str, Problem] = field(default_factory=dict)  # why numbers cannot be read
+    # For each column, how often each mark of a missing cell occurred.
     marks: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    # For each column, the default marks of missing cells that are read as values.
     kept_marks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -104,13 +107,16 @@ class TextTable:
         return {name: k for k, name in enumerate(self.names)}
 
     def mapped(self, name: str, cells: Mapping[str, str]) -> TextTable:
-        """Return the table with some cells of a column replaced; raises as `column`."""
+        """Return the table with some cells of a column replaced.
+
+        Raises `DataError` if the file has no such column.
+        """
         text = cells_as_text(cells.get(cell, cell) for cell in self.column(name))
         k = self._at[name]
         return replace(self, columns=(*self.columns[:k], text, *self.columns[k + 1 :]))
 
     def renamed(self, names: Mapping[str, str]) -> TextTable:
-        """Return the table with other names of some columns."""
+        """Return the table with new names for some columns."""
         doubts = {names.get(name, name): doubt for name, doubt in self.doubts.items()}
         return replace(self, names=tuple(names.get(n, n) for n in self.names), doubts=doubts)
 
@@ -121,20 +127,21 @@ class TextTable:
 
 
 def cells_as_text(cells: Iterable[str]) -> str:
-    """Return the cells of a column as `TextTable` keeps them."""
+    """Return the cells of a column in the form in which `TextTable` stores them."""
     return _BETWEEN.join(cells)
 
 
 @dataclass
 class _Records:
-    """The records of a file that are so many cells wide."""
+    """The records of a file that have the same number of cells."""
 
     width: int
     lines: array[int] = field(default_factory=partial(array, "q"))
-    texts: list[list[str]] = field(default_factory=list)  # of every block, of every column
+    texts: list[list[str]] = field(default_factory=list)  # one string per block and column
     block: list[list[str]] = field(default_factory=list)
 
     def add(self, line: int, row: list[str]) -> None:
+        """Add a record that ends at a line of the file."""
         self.lines.append(line)
         self.block.append(row)
         if len(self.block) == _BLOCK:
@@ -147,18 +154,19 @@ class _Records:
         self.block = []
 
     def columns(self) -> tuple[str, ...]:
-        """Return the text of every column, and free the blocks."""
-        found = []
+        """Return the text of every column, and free the blocks to limit the peak memory."""
+        joined = []
         for k in range(self.width):
-            found.append(_BETWEEN.join(block[k] for block in self.texts))
+            joined.append(_BETWEEN.join(block[k] for block in self.texts))
             for block in self.texts:
                 block[k] = ""
-        return tuple(found)
+        return tuple(joined)
 
 
 def _stripped(cells: Sequence[str]) -> str:
+    """Return cells as text without surrounding white space."""
     text = _BETWEEN.join(cells)
-    if text.split(None, 1) == [text]:  # no spaces, mostly
+    if text.split(None, 1) == [text]:  # the usual case: no cell contains white space
         return text
     return _BETWEEN.join(cell.strip() for cell in cells)
 
@@ -166,17 +174,22 @@ def _stripped(cells: Sequence[str]) -> str:
 def read_csv(
     path: str | Path, reading: Reading = UNDECLARED, named: Sequence[str] = ()
 ) -> TextTable:
-    """Read a text table with plain numbers and empty missing cells.
+    """Read a text table, with numbers in plain form and missing cells as empty cells.
 
     Raises `DataError` as `read_text`.
 
     Parameters
     ----------
     path : str or Path
+        The file.
     reading : Reading
-        The separator, the decimal mark and the marks of missing cells, as far as they are declared.
+        Declared separator, decimal mark and marks of missing cells.
     named : sequence of str
-        Columns that exist: a first line that contains one of them is a header.
+        Columns that exist. A first line that contains one of them is a header.
+
+    Returns
+    -------
+    table : TextTable
     """
     return with_empty_cells(with_plain_numbers(read_text(path, reading, named)))
 
@@ -184,23 +197,41 @@ def read_csv(
 def read_text(path: str | Path, reading: Reading, named: Sequence[str] = ()) -> TextTable:
     """Read the cells of a text file: UTF-8, UTF-16 with a byte order mark, or Windows-1252.
 
-    Columns without a name get one (``column3``), and so do all columns if the first line contains
-    data. Of two columns with one name, the second becomes ``name.2``. Without a declared separator,
-    the one of commas, semicolons, tabs, bars and spaces is taken that makes lines equally wide.
+    Columns without a name are called ``column3``, for example. If the first line contains data, all
+    columns get such names. Of two columns with one name, the second becomes ``name.2``. Without a
+    declared separator, the one of commas, semicolons, tabs, bars and spaces is chosen that gives
+    the lines equal numbers of cells.
 
-    Raises `DataError` if the file is missing, unreadable, empty, not text, or ends in the middle of
-    a quoted cell; if it has no rows, or more than `MOST_RAGGED` of them are of another width than
-    the header.
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    reading : Reading
+        Declared format. Only the separator is used here.
+    named : sequence of str
+        Columns that exist. A first line that contains one of them is a header.
+
+    Returns
+    -------
+    table : TextTable
+        Not yet cleaned, except for the Unicode form.
+
+    Raises
+    ------
+    DataError
+        If the file is missing, unreadable, empty or not text, ends within a quoted cell, has no
+        rows, or has more than `MOST_RAGGED` of its rows with another number of cells than the
+        header.
     """
-    path, given = Path(path), reading.separator
-    separator = given
+    path, declared = Path(path), reading.separator
+    separator = declared
     encoding, notes = _encoding(path)
     errors = "replace" if encoding == "cp1252" else "strict"
     with path.open(encoding=encoding, errors=errors, newline="") as file:
-        # Some programs put the mark of UTF-8 before what is none.
+        # Some programs write the byte order mark of UTF-8 before text in another encoding.
         start = file.seek(0) if encoding != "cp1252" or file.read(3) != _MARK else file.tell()
         file.seek(start)
-        hint = file.readline(7)  # of spreadsheets: sep=;
+        hint = file.readline(7)  # some spreadsheet programs write a first line such as ``sep=;``
         begins = file.tell()
         if hint[:4].lower() != "sep=" or len(hint.rstrip("\r\n")) != 5:
             hint, begins = "", file.seek(start)
@@ -220,17 +251,17 @@ def read_text(path: str | Path, reading: Reading, named: Sequence[str] = ()) -> 
         return with_composed_cells(replace(table, reading=reading, twice=twice))
     except Problems as error:
         better = _sniffed(sample)
-        if not given or better == given:
+        if not declared or better == declared:
             raise
         named_so = {"\t": "tab", " ": "space"}.get(better, better)
-        fixes = [replace(found, option="sep", value=named_so) for found in error.found]
+        fixes = [replace(problem, option="sep", value=named_so) for problem in error.found]
         raise Problems(str(path), fixes) from None
 
 
 def _read(
     path: Path, file: TextIO, separator: str
 ) -> tuple[list[tuple[int, list[str]]], dict[int, _Records]]:
-    """Return the first records with their lines, and all but the very first one by width."""
+    """Return the first records with their lines, and all but the first record by their width."""
     reader = csv.reader(file, delimiter=separator, strict=True, skipinitialspace=True)
     head: list[tuple[int, list[str]]] = []
     records: dict[int, _Records] = {}
@@ -254,7 +285,10 @@ def _read(
 
 
 def _encoding(path: Path) -> tuple[str, list[str]]:
-    """Return the encoding of a file of text, and its name where that is unusual."""
+    """Return the encoding of a text file, and a note if it is unusual.
+
+    Raises `DataError` if the file cannot be read or is not text.
+    """
     try:
         with path.open("rb") as raw:
             head = raw.read(16)
@@ -266,7 +300,8 @@ def _encoding(path: Path) -> tuple[str, list[str]]:
             with path.open(encoding=encoding, newline="") as file:
                 nul = any("\0" in text for text in iter(partial(file.read, 1 << 20), ""))
         except UnicodeDecodeError:
-            # Latin-1 with printable characters in place of control codes; five bytes have none.
+            # Windows-1252 is Latin-1 with printable characters in place of control codes. Five
+            # bytes are not assigned.
             encoding, notes = "cp1252", ["Windows-1252 (not UTF-8)"]
             with path.open("rb") as raw:
                 nul = any(b"\0" in block for block in iter(partial(raw.read, 1 << 20), b""))
@@ -280,8 +315,8 @@ def _encoding(path: Path) -> tuple[str, list[str]]:
 
 
 def _sniffed(text: str) -> str:
-    """Return the separator that makes most lines as wide as the first one."""
-    best, found = (0, 0.0), ","
+    """Return the separator that gives most lines the same number of cells as the first line."""
+    best, chosen = (0, 0.0), ","
     sample = text[:_SAMPLE]
     if len(text) > _SAMPLE:
         sample = sample[: sample.rfind("\n") + 1] or sample
@@ -300,17 +335,31 @@ def _sniffed(text: str) -> str:
         same = sum(w == widths[0] for w in widths) / len(widths)
         score = (widths[0] if same >= 1 - MOST_RAGGED else 1, same)
         if score > best:
-            best, found = score, separator
-    return found
+            best, chosen = score, separator
+    return chosen
 
 
 def header(
     found: Sequence[list[str]], width: int, named: Sequence[str], notes: list[str]
 ) -> tuple[list[str], int]:
-    """Return a name per column, and the record that the rows begin with.
+    """Return the names of the columns, and the index of the first record that contains data.
 
-    `found`: The first records. `width`: The number of columns. `named`: Columns that exist.
-    `notes`: Unusual properties of the header are appended.
+    Parameters
+    ----------
+    found : sequence of list of str
+        The first records.
+    width : int
+        Number of columns.
+    named : sequence of str
+        Columns that exist.
+    notes : list of str
+        The function appends unusual properties of the header.
+
+    Returns
+    -------
+    names : list of str
+    first : int
+        0 if the file has no header, else 1.
     """
     first = found[0]
     if not set(named) & set(map(plain_name, first)) and _is_data(found[:200]):
@@ -319,9 +368,9 @@ def header(
     rest = found[1:201]
     if rest and len(first) == width - 1:
         if all(not row[-1] for row in rest if len(row) == width):
-            first = [*first, ""]  # every line ends with a separator, the header does not
+            first = [*first, ""]  # every line except the header ends with a separator
         else:
-            first = ["", *first]  # names of rows, as R writes them
+            first = ["", *first]  # R writes a column of row names without a header
     return unique_names(first, notes), 1
 
 
@@ -331,34 +380,35 @@ def plain_name(name: str) -> str:
 
 
 def twice_named(first: Sequence[str]) -> frozenset[str]:
-    """Return the names that several columns of a header have."""
+    """Return the names that occur several times in a header."""
     return frozenset(n for n, count in Counter(map(plain_name, first)).items() if n and count > 1)
 
 
 def unique_names(first: Sequence[str], notes: list[str]) -> list[str]:
-    """Return one plain name per column; `notes` gets the names that several columns have."""
+    """Return one plain name per column, and append a note for each repeated name."""
     names: list[str] = []
     taken: set[str] = set()
-    alike: Counter[str] = Counter()  # names, each with those that are it and a number
+    versions: Counter[str] = Counter()  # how many names are a name, or this name and a number
     for k, name in enumerate(first):
         name = plain_name(name) or f"column{k + 1}"
         if name in taken:
-            copies = 1 + alike[name]
+            copies = 1 + versions[name]
             while f"{name}.{copies}" in taken:
                 copies += 1
             notes.append(f"two columns are called {name!r}: the later one is {name}.{copies}")
             name = f"{name}.{copies}"
         names.append(name)
         taken.add(name)
-        alike.update({name, name.rpartition(".")[0]})
+        versions.update({name, name.rpartition(".")[0]})
     return names
 
 
 def _is_data(rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether the first row contains data and no names.
+    """Return whether the first row contains data and not names.
 
-    It does if it has a number or a date in at least one column, and in every column whose other
-    cells are numbers or dates. Numbers that count up in even steps are names, such as years.
+    It contains data if it has a number or a date in at least one column, and in every column whose
+    remaining cells are numbers or dates. Integers that increase in equal steps are names, for
+    example years.
     """
     first, rest = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
     values = [k for k, cell in enumerate(first) if _value(cell)]
@@ -373,10 +423,12 @@ def _is_data(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _value(cell: str) -> bool:
+    """Return whether a cell is a number or a date."""
     return number(cell) is not None or number(cell, ",") is not None or dates([cell]) is not None
 
 
 def _whole(*cells: str) -> bool:
+    """Return whether all cells are integers without a sign."""
     return all(cell.isdigit() for cell in cells)
 
 
@@ -388,14 +440,15 @@ def _in_step(
     records: Mapping[int, _Records],
     notes: Sequence[str],
 ) -> TextTable:
-    """Return the table without the few lines that are not as wide as the header.
+    """Return the table without the few lines whose number of cells differs from the header.
 
-    `first`: The first record where it is no header.
+    `first` is the first record if it contains data, else empty. Raises `Problems` if there are too
+    many such lines, or no rows.
     """
     width = len(names)
     ragged = [(line, len(row)) for line, row in first if len(row) != width]
-    others = [r for r in records.values() if r.width != width]
-    ragged += sorted((line, r.width) for r in others for line in r.lines)
+    ragged_records = [r for r in records.values() if r.width != width]
+    ragged += sorted((line, r.width) for r in ragged_records for line in r.lines)
     total = sum(len(r.lines) for r in records.values()) + len(first)
     if len(ragged) > MOST_RAGGED * total:
         line, cells = ragged[0]
@@ -413,9 +466,11 @@ def _in_step(
             ", ..." if len(ragged) > 5 else ""
         )
         notes = [*notes, f"{many(len(ragged), 'line')} of another width left out (line {shown})"]
-    kept = records.get(width) or _Records(width)
+    matching = records.get(width) or _Records(width)
     for line, row in first:
         if len(row) == width:
-            kept.lines.insert(0, line)
-            kept.texts.insert(0, row)
-    return TextTable(path, tuple(names), kept.columns(), kept.lines, separator, tuple(notes))
+            matching.lines.insert(0, line)
+            matching.texts.insert(0, row)
+    return TextTable(
+        path, tuple(names), matching.columns(), matching.lines, separator, tuple(notes)
+    )

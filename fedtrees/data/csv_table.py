@@ -1,4 +1,4 @@
-"""Read columns of a text table as they are declared: numbers, codes of categories, targets."""
+"""Read columns of a text table as declared: numbers, codes of categories, and targets."""
 
 import re
 from collections import Counter
@@ -15,12 +15,12 @@ from fedtrees.data.categories import categories_of, codes_of_cells
 from fedtrees.data.cells import numbers
 from fedtrees.data.csv_file import TextTable
 
-#: What a label column can be.
+#: Kinds of a label column.
 TASKS = ("binary", "classes", "number")
 
 
 def numeric(table: TextTable, name: str) -> NDArray[np.float64]:
-    """Return one column as numbers, shape (n,), NaN where missing.
+    """Return one column as numbers, float64, shape (n,), NaN if missing.
 
     Raises `DataError` if a cell is neither a number nor missing, or is infinite, or if the numbers
     can be read in two ways. The message names column, value and line.
@@ -43,12 +43,30 @@ def numeric(table: TextTable, name: str) -> NDArray[np.float64]:
 def coded(
     table: TextTable, name: str, order: Sequence[str] = ()
 ) -> tuple[NDArray[np.float64], tuple[str, ...]]:
-    """Return one categorical column as codes, shape (n,), and the names of the codes.
+    """Return one categorical column as codes, and the names of the codes.
 
-    Codes follow `order` if it is given, else `categories_of`; NaN where missing. They are computed
-    from all rows, held-out rows included: see `Feature.categories`.
+    The codes are computed from all rows, including test rows (see `Feature.categories`).
 
-    Raises `DataError` if a value is not in `order`.
+    Parameters
+    ----------
+    table : TextTable
+        The table.
+    name : str
+        Name of the column.
+    order : sequence of str, optional
+        The categories in the order of their codes. The default is `categories_of`.
+
+    Returns
+    -------
+    codes : float64 array, shape (n,)
+        NaN if missing.
+    names : tuple of str
+        The category of each code.
+
+    Raises
+    ------
+    DataError
+        If a value is not in `order`.
     """
     cells = table.column(name)
     present = Counter(cell for cell in cells if cell)
@@ -66,13 +84,28 @@ def coded(
 def binary_target(
     table: TextTable, name: str, positive: str | None = None
 ) -> tuple[NDArray[np.int64], tuple[str, str]]:
-    """Return the labels, shape (n,), and the names of the classes 0 and 1.
+    """Return binary labels, and the names of the classes 0 and 1.
 
-    Raises `DataError`: missing labels, one class only, an unknown positive class, or more than two
-    classes and no positive one named.
+    Parameters
+    ----------
+    table : TextTable
+        The table.
+    name : str
+        Name of the label column.
+    positive : str, optional
+        The class coded 1. Every other class becomes 0. The default is the second of two classes in
+        the order of `categories_of`.
 
-    `positive`: The class coded 1; every other class becomes 0. Default: the second of two classes,
-    in the order of `categories_of`.
+    Returns
+    -------
+    y : int64 array, shape (n,)
+    names : (str, str)
+
+    Raises
+    ------
+    DataError
+        If labels are missing, there is only one class, the positive class is unknown, or there are
+        more than two classes without a declared positive one.
     """
     codes, names = class_target(table, name)
     if positive is None:
@@ -84,23 +117,41 @@ def binary_target(
             )
             raise Problems(str(table.path), [Problem(text, "positive", "CLASS")])
         positive = names[1]
+    # The positive class may be spelled differently, for example 1 in place of 1.0.
     same = codes_of_cells([positive], names)
     positive = names[same[positive]] if same else positive
     if positive not in names:
         text = f"target {name!r} has no class {positive!r}{did_you_mean(positive, names)}"
         fix = Problem(text, "positive", closest(positive, names) or "CLASS")
         raise Problems(str(table.path), [fix])
-    others = [n for n in names if n != positive]
-    negative = others[0] if len(others) == 1 else f"not {positive}"
+    negatives = [n for n in names if n != positive]
+    negative = negatives[0] if len(negatives) == 1 else f"not {positive}"
     return (codes == names.index(positive)).astype(np.int64), (negative, positive)
 
 
 def class_target(
     table: TextTable, name: str, order: Sequence[str] = ()
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Return the labels, shape (n,), and the name of every class, coded as `coded` does.
+    """Return the labels and the name of every class.
 
-    Raises `DataError`: missing labels, or one class only.
+    Parameters
+    ----------
+    table : TextTable
+        The table.
+    name : str
+        Name of the label column.
+    order : sequence of str, optional
+        As in `coded`.
+
+    Returns
+    -------
+    y : int64 array, shape (n,)
+    names : tuple of str
+
+    Raises
+    ------
+    DataError
+        If labels are missing, or there is only one class.
     """
     codes, names = coded(table, name, order)
     _all_there(table, name, codes)
@@ -111,6 +162,7 @@ def class_target(
 
 
 def _all_there(table: TextTable, name: str, values: NDArray[np.float64]) -> None:
+    """Raise `Problems` if the target is missing in some row."""
     absent = np.flatnonzero(np.isnan(values))
     if len(absent):
         text = (
@@ -123,12 +175,30 @@ def _all_there(table: TextTable, name: str, values: NDArray[np.float64]) -> None
 def read_target(
     table: TextTable, name: str, task: str = "binary", positive: str | None = None
 ) -> tuple[NDArray[Any], tuple[str, ...]]:
-    """Return the target, shape (n,), and the names of its classes (none for numbers).
+    """Return the target, and the names of its classes (empty for numbers).
 
-    Raises `UsageError`: unknown task, or a positive class for another task than binary. Raises
-    `DataError` as `binary_target`, `class_target` and `numeric`; a number that is missing.
+    Parameters
+    ----------
+    table : TextTable
+        The table.
+    name : str
+        Name of the label column.
+    task : str
+        One of `TASKS`.
+    positive : str, optional
+        As in `binary_target`. It is allowed only for a binary task.
 
-    `positive`: As in `binary_target`; makes no sense for another task.
+    Returns
+    -------
+    y : int64 or float64 array, shape (n,)
+    names : tuple of str
+
+    Raises
+    ------
+    UsageError
+        If the task is unknown, or a positive class is declared for another task than binary.
+    DataError
+        As `binary_target`, `class_target` and `numeric`, and if a number is missing.
     """
     if task not in TASKS:
         raise UsageError(f"unknown task {task!r}{did_you_mean(str(task), TASKS)}")
@@ -150,7 +220,26 @@ def encoded(
     ranges: Mapping[str, tuple[float, float]],
     orders: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> tuple[tuple[Feature, ...], NDArray[np.float64]]:
-    """Return features and their columns, shape (n, d): codes of categories, else numbers."""
+    """Return features and their columns.
+
+    Parameters
+    ----------
+    table : TextTable
+        The table.
+    names : sequence of str
+        Columns to read, in this order.
+    categorical : sequence of str
+        Those that become codes. All remaining columns are read as numbers.
+    ranges : mapping of str to (float, float)
+        Declared public ranges of numeric columns.
+    orders : mapping of str to sequence of str, optional
+        Categories in the order of their codes, for columns with a natural order.
+
+    Returns
+    -------
+    features : tuple of Feature
+    X : float64 array, shape (n, d)
+    """
     features, columns = [], []
     for name in names:
         if name in categorical:

@@ -1,4 +1,4 @@
-"""A table that passed every check, with its schema and a digest of its content."""
+"""A validated table with its schema and a digest of its contents."""
 
 import hashlib
 import json
@@ -12,30 +12,45 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import DataError, did_you_mean
 from fedtrees.core.schema import Schema, Table
 
-# The root of float32's largest number: gains are squares of sums of gradients.
+# Square root of the largest float32. Gains contain squares of sums of gradients, which must not
+# overflow in single precision.
 _MOST_SUMMED = 1.8e19
-# XGBoost's kRtEps; no split gains more than the squares about the mean add up to.
+# XGBoost's kRtEps, the smallest gain of a split. No split gains more than the sum of squared
+# deviations from the mean, so that a target with a smaller sum cannot be learned.
 _LEAST_GAIN = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A named table ready for a federation. Build it with `prepare`.
+    """A named table for a federation. Use `prepare` to create one from arrays.
 
-    `schema`: ``len(schema.features) == table.X.shape[1]``. Columns are declared complete where they
-    are.
-    `table`: All rows, float32 features of shape (n, d); y is of shape (n,), int64 class codes from
-    0 on, or a float64 target where the schema has no classes.
-    `top`: Features named "most important" by the publication that used this table, or ().
-    `test_rows`: int array, shape (t,), or None. Rows a published recipe fixes as its test set.
-    None: the split is drawn from the seed.
-    `notes`: What a reader of results should know: constant columns, how labels were made binary.
-    `files`: Columns of each party's file, the one with the labels first; () for a table of one
-    file.
-    `owners`: int array, shape (n,), or None. Client of every row, where the table says whose it is.
-    `owner_names`: What the table calls those clients, by number.
-    `digest`: sha256 (hex) of schema, arrays, test rows, files and owners: datasets with one digest
-    are the same.
+    Attributes
+    ----------
+    name : str
+        Name in results and messages.
+    schema : Schema
+        Columns and classes. ``len(schema.features) == table.X.shape[1]``. Columns without missing
+        values are declared complete.
+    table : Table
+        All rows. The features are float32, shape (n, d). The target has shape (n,). It contains
+        int64 class codes from 0, or float64 numbers if the schema has no classes.
+    top : tuple of str
+        Features that the publication that used this table calls most important, or empty.
+    test_rows : int array, shape (t,), or None
+        Rows that a published recipe fixes as its test set. If it is None, the split is drawn from
+        the seed.
+    notes : tuple of str
+        Notes for readers of results, for example on constant columns or on a binarised target.
+    files : tuple of tuple of int
+        Columns of each party's file, the file with the labels first. Empty if the table was read
+        from one file.
+    owners : int array, shape (n,), or None
+        Client of every row, if the table contains this information.
+    owner_names : tuple of str
+        Names of these clients by number.
+    digest : str
+        SHA-256 (hexadecimal) of schema, arrays, test rows, files and owners. Two datasets with the
+        same digest have the same contents.
     """
 
     name: str
@@ -62,14 +77,14 @@ class Dataset:
         if self.owners is not None and len(self.owners) != len(self.table):
             raise DataError(f"{self.name}: {len(self.owners)} owners of {len(self.table)} rows")
         lacking = np.isnan(self.table.X).any(axis=0)
-        told = zip(self.schema.features, lacking.tolist(), strict=True)
-        features = tuple(replace(f, complete=not missing) for f, missing in told)
+        lacking_by_feature = zip(self.schema.features, lacking.tolist(), strict=True)
+        features = tuple(replace(f, complete=not missing) for f, missing in lacking_by_feature)
         object.__setattr__(self, "schema", replace(self.schema, features=features))
         object.__setattr__(self, "digest", self._hash())
 
     @property
     def task(self) -> str:
-        """``binary``, ``classes`` (three or more) or ``number``: what the target is."""
+        """``binary``, ``classes`` (three or more) or ``number``: the kind of the target."""
         return {0: "number", 2: "binary"}.get(len(self.schema.classes), "classes")
 
     def _hash(self) -> str:
@@ -92,6 +107,10 @@ class Dataset:
 
 
 def _checked_rows(rows: NDArray[Any], n: int) -> NDArray[np.intp]:
+    """Return the test rows as a read-only array.
+
+    Raises `DataError` if they are not distinct row numbers, or if they include every row.
+    """
     rows = np.array(rows, dtype=np.intp)
     if rows.ndim != 1 or len(np.unique(rows)) != len(rows):
         raise DataError("test rows must be a list of distinct row numbers")
@@ -114,17 +133,39 @@ def prepare(
     notes: Sequence[str] = (),
     place: Callable[[int], str] = "row {}".format,
 ) -> Dataset:
-    """Check raw arrays and make a `Dataset` of them.
+    """Check raw arrays and create a `Dataset`.
 
-    Raises `DataError`: empty table, text or infinite values in a feature, values beyond 1.7e38, a
-    one-hot group of which a row has another number of columns than one, missing targets, fewer or
-    more classes than the schema has, a numeric target that is constant or too large or too narrow
-    for trees in single precision, duplicate or unmatched column names.
+    Parameters
+    ----------
+    name : str
+        Name of the dataset.
+    schema : Schema
+        Columns and classes.
+    X : array, shape (n, d)
+        Numbers. NaN marks a missing value and is preserved.
+    y : array, shape (n,)
+        Class codes 0 to K-1, all of which must occur, or numbers if the schema has no classes.
+    top : sequence of str, optional
+        Features that a publication calls most important.
+    test_rows : int array, shape (t,), optional
+        Rows that a published recipe fixes as its test set.
+    notes : sequence of str, optional
+        Notes for readers of results.
+    place : callable, optional
+        Returns the origin of row i for messages, for example ``"line 7"``. The default is ``"row
+        i"``, counted from 0.
 
-    `X`: array, shape (n, d). Numbers; NaN marks a missing value and stays NaN.
-    `y`: array, shape (n,). Class codes 0 to K-1, as many as the schema has classes; numbers where
-    it has none.
-    `place`: Where row i came from (``"line 7"``), for messages; default ``"row i"``, from 0.
+    Returns
+    -------
+    dataset : Dataset
+
+    Raises
+    ------
+    DataError
+        If the table is empty, a feature contains text, infinite values or values beyond 1.7e38, a
+        row does not have exactly one 1 in a one-hot group, a target is missing, the classes are not
+        those of the schema, a numeric target is constant, too large or too narrow for trees in
+        single precision, or column names are duplicate or do not match.
     """
     X, y = np.asarray(X), np.asarray(y)
     if X.ndim != 2 or X.shape[0] == 0 or X.shape[1] == 0:
@@ -156,11 +197,14 @@ def prepare(
 def _numeric_features(
     name: str, schema: Schema, X: NDArray[Any], place: Callable[[int], str]
 ) -> NDArray[np.float32]:
+    """Return the features as float32. Raises `DataError` if a value is text or too large."""
     if X.dtype.kind not in "fiub":
         X = _to_float(name, schema, X, place)
-    limit = 1.7e38  # half of float32's range: the last bin's border is twice the largest value
+    limit = 1.7e38  # half of float32's range, because the last cut point is twice the maximum
     narrow, bad = np.empty(X.shape, np.float32), []
-    for k in range(X.shape[1]):  # by columns: the whole in float64 would be the peak of loading
+    # The conversion proceeds by columns, because a float64 copy of the table would determine the
+    # peak memory of loading.
+    for k in range(X.shape[1]):
         wide = X[:, k].astype(np.float64)
         beyond = np.flatnonzero(np.abs(wide) > limit)
         bad += [(int(i), k, wide[i]) for i in beyond[:1]]
@@ -178,7 +222,7 @@ def _numeric_features(
 def _check_groups(
     name: str, schema: Schema, X: NDArray[np.float32], place: Callable[[int], str]
 ) -> None:
-    """Refuse rows that are no one-hot rows of a declared group."""
+    """Raise `DataError` if a row violates a declared one-hot group."""
     at = {name: c for c, name in enumerate(schema.names)}
     for group in schema.groups:
         part = X[:, [at[c] for c in group.columns]]
@@ -196,6 +240,10 @@ def _check_groups(
 def _to_float(
     name: str, schema: Schema, X: NDArray[Any], place: Callable[[int], str]
 ) -> NDArray[np.float64]:
+    """Convert an array of objects to numbers.
+
+    Raises `DataError` with the first cell that is not a number.
+    """
     out = np.empty(X.shape, dtype=np.float64)
     for k, feature in enumerate(schema.names):
         for i, value in enumerate(X[:, k]):
@@ -212,6 +260,7 @@ def _to_float(
 def _target_values(
     name: str, schema: Schema, y: NDArray[Any], place: Callable[[int], str]
 ) -> NDArray[np.float64]:
+    """Return the target as numbers. Raises `DataError` if a value is text, missing or infinite."""
     try:
         values = y.astype(np.float64)
     except (TypeError, ValueError):
@@ -227,25 +276,26 @@ def _target_values(
 
 
 def _class_codes(name: str, schema: Schema, values: NDArray[np.float64]) -> NDArray[np.int64]:
-    found, wanted = np.unique(values), len(schema.classes)
+    """Return the class codes. Raises `DataError` unless exactly the codes of the schema occur."""
+    seen, n_classes = np.unique(values), len(schema.classes)
     where = f"{name}: target {schema.target!r}"
-    if len(found) < 2:
-        raise DataError(f"{where} has one class only ({found[0]:g}); all {wanted} must occur")
-    if len(found) > wanted == 2:
+    if len(seen) < 2:
+        raise DataError(f"{where} has one class only ({seen[0]:g}); all {n_classes} must occur")
+    if len(seen) > n_classes == 2:
         raise DataError(
-            f"{where} has {len(found)} classes and the schema 2; name the positive class (the rest "
+            f"{where} has {len(seen)} classes and the schema 2; name the positive class (the rest "
             "becomes class 0), or give the schema all the classes"
         )
-    if not np.array_equal(found, np.arange(wanted)):
-        codes = "0 and 1" if wanted == 2 else f"all of 0 to {wanted - 1}"
-        raise DataError(f"{where} has codes {found[:20].tolist()}; use {codes}")
+    if not np.array_equal(seen, np.arange(n_classes)):
+        codes = "0 and 1" if n_classes == 2 else f"all of 0 to {n_classes - 1}"
+        raise DataError(f"{where} has codes {seen[:20].tolist()}; use {codes}")
     return np.asarray(values.astype(np.int64))
 
 
 def _checked(
     name: str, schema: Schema, values: NDArray[np.float64], place: Callable[[int], str]
 ) -> NDArray[np.float64]:
-    """Return a numeric target, if trees can learn it in single precision."""
+    """Return a numeric target. Raises `DataError` if trees in single precision cannot learn it."""
     where = f"{name}: target {schema.target!r}"
     if values.min() == values.max():
         raise DataError(f"{where} is {values[0]:g} in every row")
@@ -265,6 +315,7 @@ def _checked(
 
 
 def _constant_columns(schema: Schema, X: NDArray[np.float32]) -> list[str]:
+    """Return a note for each column that is constant or always missing."""
     notes = []
     for k, feature in enumerate(schema.names):
         present = X[~np.isnan(X[:, k]), k]

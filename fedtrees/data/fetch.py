@@ -1,4 +1,4 @@
-"""Download one known data file. The only code of the project that uses the network."""
+"""Download one of the known data files. No other code of the project uses the network for data."""
 
 import hashlib
 import http.client
@@ -11,25 +11,39 @@ from pathlib import Path
 from fedtrees.core.errors import DataError, UsageError, did_you_mean
 from fedtrees.data.sources import SOURCES, sha256
 
-#: Seconds without an answer before a download is given up.
+#: Seconds without an answer after which a download is aborted.
 TIMEOUT = 30.0
-#: Largest file accepted, bytes; the known ones are below 6 MB.
+#: Size of the largest accepted file in bytes. The known files are below 6 MB.
 MAX_BYTES = 64_000_000
 _CHUNK = 1 << 16
 
 
 def fetch(name: str, directory: str | Path, url: str | None = None) -> Path:
-    """Download a data file, check it, and only then give it its name.
+    """Download a data file, and give it its final name only if its checksum is correct.
 
-    Raises `UsageError`: unknown name. Raises `DataError`: no address known, the server cannot be
-    reached or refuses, the download is cut short or too large, the checksum differs (nothing is
-    kept then), or the folder cannot be written.
+    Parameters
+    ----------
+    name : str
+        Key of `SOURCES`.
+    directory : str or Path
+        Target folder, created if absent. A file in it with the right checksum is not downloaded
+        again.
+    url : str, optional
+        Address (http, https or file). The default is the known public copy, if there is one.
 
-    `name`: Key of `SOURCES`.
-    `directory`: Created if absent. A file there that already has the right checksum is kept.
-    `url`: Where to download from (http, https or file); default the known public copy, if any.
+    Returns
+    -------
+    path : Path
+        The file in `directory`.
 
-    Returns: The file in `directory`.
+    Raises
+    ------
+    UsageError
+        If the name is unknown, or the address has another scheme.
+    DataError
+        If no address is known, the server cannot be reached or refuses, the download is incomplete
+        or too large, the checksum differs (the file is then deleted), or the folder cannot be
+        written.
     """
     if name not in SOURCES:
         raise UsageError(f"nothing to fetch for {name!r}{did_you_mean(name, SOURCES)}")
@@ -45,6 +59,7 @@ def fetch(name: str, directory: str | Path, url: str | None = None) -> Path:
         )
     if not url.startswith(("http://", "https://", "file:")):
         raise UsageError(f"{url!r} is not an address; use http://, https:// or file://")
+    # The temporary file is in the target folder, so that `os.replace` is atomic.
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{source.filename}.")
@@ -52,10 +67,10 @@ def fetch(name: str, directory: str | Path, url: str | None = None) -> Path:
         raise DataError(f"{target.parent}: cannot be written ({error.strerror})") from None
     try:
         with os.fdopen(handle, "wb") as file:
-            found = _download(url, file)
-        if found != source.sha256:
+            digest = _download(url, file)
+        if digest != source.sha256:
             raise DataError(
-                f"{url}: sha256 is {found}, expected {source.sha256}; the file was not kept. "
+                f"{url}: sha256 is {digest}, expected {source.sha256}; the file was not kept. "
                 f"Get {source.filename} from {source.origin}, or give another --url"
             )
         os.replace(temporary, target)
@@ -65,7 +80,7 @@ def fetch(name: str, directory: str | Path, url: str | None = None) -> Path:
 
 
 def _download(url: str, file) -> str:  # type: ignore[no-untyped-def]
-    """Write what `url` serves into an open file; return its sha256, hex."""
+    """Write the contents of a URL to an open file, and return their SHA-256 (hexadecimal)."""
     digest, size = hashlib.sha256(), 0
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:

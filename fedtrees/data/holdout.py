@@ -1,4 +1,4 @@
-"""Split a dataset into training rows, held-out test rows and a reserve nobody holds."""
+"""Split a dataset into training rows, test rows, and a reserve that no party receives."""
 
 from dataclasses import dataclass
 
@@ -9,21 +9,28 @@ from fedtrees.core.schema import Table
 from fedtrees.core.streams import Streams
 from fedtrees.data.dataset import Dataset
 
-#: Share of all rows held out for utility.
+#: Share of all rows that measure the utility of the model.
 TEST_SHARE = 0.2
-#: Share of all rows kept as a reserve, where there is one.
+#: Share of all rows in the reserve, if there is one.
 RESERVE_SHARE = 0.2
-#: Fewest rows of a table that can spare a reserve. Below it the reserve (1,000 rows here) would
-#: be small against the federation and its loss would change the published sizes of small tables.
+#: Smallest table with a reserve. In smaller tables the reserve would have fewer than 1,000 rows,
+#: and the training set would be smaller than in publications.
 RESERVE_FROM = 5000
 
 
 @dataclass(frozen=True, eq=False)
 class Holdout:
-    """Row numbers of the three parts, disjoint and covering.
+    """Row numbers of the three parts, which are disjoint and together cover the dataset.
 
-    `train, test`: Rows of the federation; rows used for utility and nothing else. `reserve`: Rows
-    that neither the federation nor the test uses, for the specificity test.
+    Attributes
+    ----------
+    train : int array
+        Rows of the parties.
+    test : int array
+        Rows that are used only to measure utility.
+    reserve : int array or None
+        Rows that neither the parties nor the utility test use. The specificity test compares
+        guesses with them (`fedtrees.metrics.specificity`).
     """
 
     train: NDArray[np.intp]
@@ -37,10 +44,10 @@ class Holdout:
 
 
 def holdout(dataset: Dataset, streams: Streams) -> Holdout:
-    """Split a dataset, stratified by class (not by a numeric target) and seeded by name.
+    """Split a dataset at random, stratified by class (not by a numeric target).
 
-    `dataset`: Where a recipe fixes the test rows they are used as they are, and there is no
-    reserve. `streams`: The ``"holdout"`` stream orders the rows.
+    If a published recipe fixes the test rows, they are used and there is no reserve. The
+    ``"holdout"`` stream of `streams` determines the order of the rows.
     """
     n = len(dataset.table)
     if dataset.test_rows is not None:

@@ -1,7 +1,7 @@
-"""Infer the kind of every column of a table: numbers, categories, dates, ids, free text.
+"""Infer the kind of every column of a table: numbers, categories, dates, ids, or free text.
 
-Everything is inferred from the whole table, held-out rows included, and counts as declared
-knowledge: parties agree on it before they train, and blind adversaries know it (`Feature`).
+The kinds are inferred from the complete table, including test rows. They count as declared
+knowledge: the parties agree on them before they train, and blind adversaries know them (`Feature`).
 """
 
 import math
@@ -22,25 +22,25 @@ from fedtrees.data.csv_file import TextTable
 
 Kind = Literal["number", "category", "yes/no", "date", "id", "text", "empty"]
 
-#: A column of so many different whole numbers or fewer is one of categories, if each stands in
-#: `OFTEN` rows on average: codes, grades, counts of a few.
+#: A column of integers becomes categorical if it has at most `FEW` different values, and each of
+#: them occurs in `OFTEN` rows on average. Examples are codes, grades and small counts.
 FEW = 10
 OFTEN = 10
-#: Of fewer present cells nothing is said to be near-unique.
+#: Smallest number of present cells from which a column can be called nearly unique.
 LEAST = 20
-#: Share of different cells from which text is no category (on average under two rows for each).
+#: Share of different cells above which text is not a category (under two rows per text on average).
 _MANY_TEXTS = 0.5
-#: Share of different cells from which a column whose name or digits say so is an id.
+#: Share of different cells from which a column is an id if its name or its digits also suggest it.
 _NEAR_UNIQUE = 0.9
-#: Whole numbers of so many digits are ids where they hardly repeat.
+#: Nearly unique integers with at least this many digits are ids.
 _LONG = 10
-# Numbers that never repeat are ids where so many equal pairs would be expected by chance: of
-# numbers drawn without regard to one another this happens about once in 150 tables (exp(-5)).
+# Integers that never repeat are ids if at least this many equal pairs would be expected by chance.
+# For independent random numbers, this happens about once in 150 tables (exp(-5)).
 _EXPECTED_PAIRS = 5.0
 _ID_NAME = re.compile(
     r"(?i)(^|[^a-z])(id|uuid|guid|key|nr|no|number|index|code)$|[a-z](Id|ID|Nr|No)$"
 )
-_EXACT = 2**24  # float32 represents every whole number up to here
+_EXACT = 2**24  # float32 represents every integer up to this one
 
 
 @dataclass(frozen=True)
@@ -50,28 +50,27 @@ class Column:
     name: str
     # ``number``, ``category``, ``yes/no``, ``date``, ``id``, ``text`` (free text) or ``empty``
     kind: Kind
-    # rows, present, distinct: rows; cells that are not missing; different values among those
-    rows: int
-    present: int
-    distinct: int
-    # how cells become numbers: ``number``, or ``date`` (days since 1970-01-01); empty: they do not
+    rows: int  # number of rows
+    present: int  # number of cells that are not missing
+    distinct: int  # number of different values among the present cells
+    # How cells become numbers: ``number``, or ``date`` (days since 1970-01-01). Empty: not at all.
     reads: str = ""
-    # names of the categories in the order of their codes
+    # Names of the categories in the order of their codes.
     order: tuple[str, ...] = field(default=(), repr=False)
-    # category of cells that are not spelled as its name
+    # Category of each cell whose spelling differs from the name of its category.
     merged: Mapping[str, str] = field(default_factory=dict, repr=False)
-    out: str = ""  # why the column is left out unless it is asked for; empty: it is used
-    note: str = ""  # what else a reader should know
-    merges: int = 0  # how many different whole numbers become equal as float32
+    out: str = ""  # why the column is left out unless it is declared; empty: it is used
+    note: str = ""  # note for readers of results
+    merges: int = 0  # how many different integers become equal as float32
 
     @property
     def categorical(self) -> bool:
-        """Whether the column is coded."""
+        """Whether the values are codes of categories."""
         return self.kind in ("category", "yes/no")
 
     @property
     def near_unique(self) -> bool:
-        """Whether hardly any cell occurs twice."""
+        """Whether at least `_NEAR_UNIQUE` of the present cells are different."""
         return self.present >= LEAST and self.distinct >= _NEAR_UNIQUE * self.present
 
 
@@ -81,13 +80,14 @@ def columns_of(table: TextTable) -> tuple[Column, ...]:
 
 
 def _counted(table: TextTable, name: str) -> dict[str, int]:
-    """Return how often every present cell of a column occurs."""
+    """Return how often each present cell of a column occurs."""
     cells = Counter(table.column(name))
     del cells[""]
     return cells
 
 
 def _column(table: TextTable, name: str) -> Column:
+    """Infer the kind of one column."""
     cells = _counted(table, name)
     column = Column(name, "text", len(table), sum(cells.values()), len(cells))
     values = numbers(cells)
@@ -106,12 +106,12 @@ def _column(table: TextTable, name: str) -> Column:
 
 
 def _noted(column: Column, note: str) -> Column:
-    """Return the column with one more note, if there is one."""
+    """Return the column with one more note, if the note is not empty."""
     return replace(column, note="; ".join(filter(None, [column.note, note])))
 
 
 def _odd(table: TextTable, name: str, cells: Mapping[str, int], odd: Collection[str]) -> str:
-    """Return which cells of a column are no numbers, and the line of the first of them."""
+    """Return a text on the cells of a column that are not numbers, with the first line."""
     at = next(i for i, cell in enumerate(table.column(name)) if cell in odd)
     shown = ", ".join(map(repr, sorted(odd)[:3])) + (", ..." if len(odd) > 3 else "")
     lost = sum(cells[cell] for cell in odd)
@@ -120,6 +120,7 @@ def _odd(table: TextTable, name: str, cells: Mapping[str, int], odd: Collection[
 
 
 def _texts(table: TextTable, column: Column, cells: Mapping[str, int]) -> Column:
+    """Return the kind of a column that is not numeric: yes/no, category, id or free text."""
     if pair := yes_and_no(cells):
         order, merged = pair
         column = replace(column, kind="yes/no", distinct=2, order=order, merged=merged)
@@ -143,11 +144,12 @@ def _texts(table: TextTable, column: Column, cells: Mapping[str, int]) -> Column
 def _numeric(
     table: TextTable, column: Column, cells: Mapping[str, int], values: Mapping[str, float]
 ) -> Column:
+    """Return the kind of a numeric column: category, number or id."""
     odd = sorted(cells.keys() - values.keys()) if len(values) < len(cells) else []
     text = _odd(table, column.name, cells, odd) if odd else ""
-    whole = all(value.is_integer() for value in values.values())
+    integral = all(value.is_integer() for value in values.values())
     distinct = len(set(values.values()))
-    if whole and distinct + len(odd) <= FEW:
+    if integral and distinct + len(odd) <= FEW:
         order, merged = categories_of(cells)
         if len(order) <= FEW and column.present >= OFTEN * len(order):
             note = f"codes, and {text}" if odd else ""
@@ -158,7 +160,7 @@ def _numeric(
     present = column.present - lost
     column = replace(column, kind="number", present=present, distinct=distinct, reads="number")
     column = _noted(replace(column, note=note), _zeros(values))
-    if not whole:
+    if not integral:
         return column
     why = _id(column, values, present)
     if why:
@@ -167,7 +169,7 @@ def _numeric(
 
 
 def _zeros(values: Mapping[str, float]) -> str:
-    """Return a note of whole numbers that are written with leading zeros, empty if none is."""
+    """Return a note on integers that are written with leading zeros, empty if there are none."""
     zero = next(
         (cell for cell in values if cell[0] == "0" and cell.isdigit() and len(cell) > 1), ""
     )
@@ -175,7 +177,7 @@ def _zeros(values: Mapping[str, float]) -> str:
 
 
 def _id(column: Column, values: Mapping[str, float], present: int) -> str:
-    """Return why a column of whole numbers is one of ids; empty: it is none."""
+    """Return why a column of integers is a column of ids, empty if it is not."""
     n, distinct = present, len(values)
     if n < LEAST or distinct < _NEAR_UNIQUE * n:
         return ""
@@ -190,7 +192,7 @@ def _id(column: Column, values: Mapping[str, float], present: int) -> str:
 
 
 def _merges(values: Mapping[str, float]) -> int:
-    """Return how many different whole numbers become equal to another as float32."""
+    """Return how many different integers become equal to another one as float32."""
     if max(map(abs, values.values())) <= _EXACT:
         return 0
     exact = {_digits(cell, value) for cell, value in values.items()}
@@ -200,7 +202,7 @@ def _merges(values: Mapping[str, float]) -> int:
 
 
 def _digits(cell: str, value: float) -> int:
-    """Return a whole number as it is written: a float would round its 17th digit."""
+    """Return an integer as written in the file, because a float would round its 17th digit."""
     plain = (
         re.sub(r"[^\d+-]", "", cell) if abs(value) >= 2**53 and cell.strip("+-").isdigit() else ""
     )
@@ -208,9 +210,26 @@ def _digits(cell: str, value: float) -> int:
 
 
 def reading(table: TextTable, column: Column, wish: str = "") -> Column:
-    """Return a column as it is used: `keep` it although it looks unusable, or make it a `category`.
+    """Return a column in the form in which it is used.
 
-    Raises `DataError` if whole numbers become equal as float32 and are too many to be coded.
+    Parameters
+    ----------
+    table : TextTable
+        The table.
+    column : Column
+        The inferred kind.
+    wish : str
+        ``keep`` uses a column that looks unusable, and ``category`` makes it categorical. By
+        default, the inferred kind is used.
+
+    Returns
+    -------
+    column : Column
+
+    Raises
+    ------
+    DataError
+        If integers become equal as float32 and are too many to be coded as categories.
     """
     if wish == "category":
         column = _as_category(table, column)
@@ -236,16 +255,21 @@ def reading(table: TextTable, column: Column, wish: str = "") -> Column:
 
 
 def _as_category(table: TextTable, column: Column) -> Column:
-    """Return a column as one of categories, in the order of its cells."""
+    """Return a column as categories."""
     order, merged = categories_of(_counted(table, column.name))
     return replace(column, kind="category", order=order, merged=merged, distinct=len(order))
 
 
 def values_of(table: TextTable, column: Column) -> NDArray[np.float64]:
-    """Return the values of a column, float64, shape (n,): codes, numbers or days; NaN: missing."""
+    """Return the values of a column: codes, numbers or days, float64, shape (n,).
+
+    Missing values are NaN.
+    """
     cells = table.column(column.name)
-    whole = column.kind == "number" and column.reads == "number" and column.present == column.rows
-    if whole and (values := plain(cells)) is not None:
+    complete = (
+        column.kind == "number" and column.reads == "number" and column.present == column.rows
+    )
+    if complete and (values := plain(cells)) is not None:
         return np.array(values)
     if column.categorical:
         codes = {name: float(k) for k, name in enumerate(column.order)}

@@ -1,4 +1,4 @@
-"""Layouts: how a table is laid out over the parties that hold some of it."""
+"""Layouts: how the rows or columns of a table are distributed over the parties."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,7 +17,7 @@ Layout = Callable[..., dict[str, LocalData]]
 def by_rows(
     table: Table, schema: Schema, names: Sequence[str], how: Partition, rng: np.random.Generator
 ) -> dict[str, LocalData]:
-    """Give every party whole rows with their labels, spread as the partition says."""
+    """Give every party complete rows with their labels, as the partition determines."""
     parts = split(how, table, schema, len(names), rng)
     return {n: LocalData.of(table.take(rows), rows) for n, rows in zip(names, parts, strict=True)}
 
@@ -25,7 +25,11 @@ def by_rows(
 def by_owner(
     table: Table, names: Sequence[str], owners: NDArray[np.intp] | None
 ) -> dict[str, LocalData]:
-    """Give every party the rows that are its own."""
+    """Give every client the rows that belong to it according to the table.
+
+    Raises `UsageError` if the table contains no owners or another number of clients, and
+    `DataError` if a client has no training rows.
+    """
     if owners is None:
         raise UsageError(
             f"partition {BY_CLIENT!r}: the table does not say whose rows are whose; give a "
@@ -36,6 +40,7 @@ def by_owner(
         raise UsageError(f"the table has rows of {count} clients, not of {len(names)}; leave out "
                          "--clients, or give another --partition")  # fmt: skip
     parts = [np.flatnonzero(owners == k) for k in range(count)]
+    # The table contains only training rows. All rows of a small client can be test rows.
     empty = next((k for k, rows in enumerate(parts) if not len(rows)), None)
     if empty is not None:
         raise DataError(f"all rows of client {empty} are held out for testing; it needs more rows")
@@ -50,13 +55,13 @@ def by_columns(
     rng: np.random.Generator,
     files: Sequence[Sequence[int]] = (),
 ) -> dict[str, LocalData]:
-    """Give every party some columns of all rows, and the labels to the first party."""
+    """Give every party some columns of all rows, and give the labels to the first party."""
     spread = spread_columns(how.name, how.params, schema, names, rng, files)
     return {name: columns_of(table, columns, name == names[0]) for name, columns in spread.items()}
 
 
 def columns_of(table: Table, columns: NDArray[np.intp], labelled: bool) -> LocalData:
-    """Return some columns of all rows, with the labels or without."""
+    """Return some columns of all rows, with or without the labels."""
     y, weight = (table.y, table.weight) if labelled else (None, None)
     return LocalData(np.arange(len(table)), columns, table.X[:, columns], y, weight)
 
@@ -64,7 +69,7 @@ def columns_of(table: Table, columns: NDArray[np.intp], labelled: bool) -> Local
 def whole(
     table: Table, schema: Schema, names: Sequence[str], how: Partition, rng: np.random.Generator
 ) -> dict[str, LocalData]:
-    """Give the one party everything."""
+    """Give the only party the complete table."""
     if len(names) != 1:
         raise UsageError(f"one party holds the whole table; got {len(names)}: use --clients 1")
     return {names[0]: LocalData.of(table)}
@@ -73,7 +78,7 @@ def whole(
 LAYOUTS: dict[str, Layout] = {
     "horizontal": by_rows, "vertical": by_columns, "centralised": whole,
 }  # fmt: skip
-#: Their names until the next release.
+#: Former names of the layouts, accepted until the next release.
 ONCE = {"rows": "horizontal", "columns": "vertical", "whole": "centralised"}
 
 
@@ -87,12 +92,37 @@ def lay_out(
     files: Sequence[Sequence[int]] = (),
     owners: NDArray[np.intp] | None = None,
 ) -> dict[str, LocalData]:
-    """Spread a table over parties.
+    """Distribute a table over parties.
 
-    `layout` is one of `LAYOUTS`; `names` are those of the parties that hold data, in order; `files`
-    is `Dataset.files`; `owners` are those of the rows of the table. Raises `UsageError` or
-    `DataError` as `fedtrees.data.partition.split` and `fedtrees.data.columns.spread_columns`, or
-    where the layout is unknown.
+    Parameters
+    ----------
+    layout : str
+        Key of `LAYOUTS`.
+    table : Table
+        The rows.
+    schema : Schema
+        Columns and classes.
+    names : sequence of str
+        The parties that have data, in order.
+    how : Partition
+        The partition of rows or columns.
+    rng : numpy.random.Generator
+        Randomness of the partition.
+    files : sequence of sequence of int, optional
+        `Dataset.files`.
+    owners : int array, shape (n,), optional
+        Client of every row of the table.
+
+    Returns
+    -------
+    data : dict of str to LocalData
+        Local data of every party.
+
+    Raises
+    ------
+    UsageError, DataError
+        If the layout is unknown, and as `fedtrees.data.partition.split` and
+        `fedtrees.data.columns.spread_columns`.
     """
     layout = ONCE.get(layout, layout)
     if layout not in LAYOUTS:

@@ -1,4 +1,9 @@
-"""Make a dataset of a user's table, whose columns are inferred unless they are declared."""
+"""Create a dataset from a user's table. The kinds of columns are inferred unless they are declared.
+
+`load_csv` is the entry point. `fedtrees.data.csv_file` reads and cleans the cells, and
+`fedtrees.data.kinds` infers the kind of each column. All problems are collected and reported at
+once, each with the option that solves it.
+"""
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,24 +35,27 @@ from fedtrees.data.kinds import FEW, LEAST, Column, columns_of, reading, values_
 from fedtrees.data.personal import LOOKED_AT, kind_of
 from fedtrees.data.spreadsheets import read_table
 
-# Names listed in one note; `fedtrees inspect` lists all.
+# Number of names in one note. `fedtrees inspect` lists all names.
 _LISTED = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """What is declared about a table and its columns; the rest is inferred."""
+    """Declarations about a table and its columns. All remaining properties are inferred.
 
-    task: str = ""  # {"", "binary", "classes", "number"}: what the target is; empty: inferred
-    positive: str | None = None  # the class coded 1; every other one becomes class 0
-    # categorical, keep, drop: columns to be coded; to be used although they look like ids, dates or
-    # free text; to be left out
-    categorical: Sequence[str] = ()
-    keep: Sequence[str] = ()
-    drop: Sequence[str] = ()
-    # declared public ranges of columns of numbers; never computed from the file
+    Raises `UsageError` if the task is unknown, or if a positive class is declared for a task that
+    is not binary.
+    """
+
+    task: str = ""  # kind of the target: binary, classes or number; empty: inferred
+    positive: str | None = None  # the class coded 1. Every other class becomes class 0
+    categorical: Sequence[str] = ()  # columns to be coded as categories
+    keep: Sequence[str] = ()  # columns to be used although they look like ids, dates or free text
+    drop: Sequence[str] = ()  # columns to be left out
+    # Declared public ranges of numeric columns. They are never computed from the file, because
+    # they would reveal its extreme values.
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    reading: Reading = Reading()  # what is declared about the file
+    reading: Reading = Reading()  # declared format of the file
 
     def __post_init__(self) -> None:
         if self.task and self.task not in TASKS:
@@ -63,7 +71,7 @@ class Declared:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "Declared":
-        """Return the declaration that options of a loader make: fields of it and of `Reading`.
+        """Create a declaration from the options of a loader: fields of this class and of `Reading`.
 
         Raises `UsageError` if a value cannot be used.
         """
@@ -85,21 +93,39 @@ def load_csv(
     name: str | None = None,
     **options: Any,
 ) -> Dataset:
-    """Make a dataset of a CSV file, whatever its separator, encoding and decimal mark.
+    """Load a CSV file with any common separator, encoding and decimal mark as a dataset.
 
-    Columns of text, of yes and no and of a few whole numbers become categories, others numbers.
-    Dates, ids, near-unique names and free text are left out: no attack is after them, and a row is
-    not exact where one of them is wrong. `Dataset.notes` lists everything that was inferred.
+    Columns of text, of yes and no, and of a few different integers become categories. All remaining
+    columns become numbers. Dates, ids, nearly unique names and free text are left out, because
+    attacks do not try to reconstruct them, and a row would not count as exact if one of them were
+    wrong. `Dataset.notes` lists everything that was inferred.
 
-    `target`: Name of the label column. Rows without it are left out.
-    `top`: Features a top-feature score is computed on.
-    `name`: Default: the file name without its ending.
-    `**options`: Fields of `Declared` and of `fedtrees.data.csv_file.Reading`, such as `positive`,
-    `separator` and `decimal`.
+    Parameters
+    ----------
+    path : str or Path
+        CSV file, Excel workbook, or Parquet or Feather file.
+    target : str
+        Name of the label column. Rows without a label are left out.
+    top : sequence of str, optional
+        Features for which a separate reconstruction score is computed.
+    name : str, optional
+        Name of the dataset. The default is the file name without its extension.
+    **options
+        Fields of `Declared` and of `fedtrees.data.csv_file.Reading`, for example `positive`,
+        `separator` and `decimal`.
 
-    Raises `Problems`: everything that is wrong with the columns, at once.
-    Raises `DataError`: as `read_csv` and `prepare`.
-    Raises `UsageError`: as `Declared`.
+    Returns
+    -------
+    dataset : Dataset
+
+    Raises
+    ------
+    Problems
+        With all problems of the columns at once.
+    DataError
+        As `read_csv` and `prepare`.
+    UsageError
+        As `Declared`.
     """
     declared, target = Declared.of(options), plain_name(target)
     table = read_table(path, declared.reading, (target,))
@@ -109,7 +135,30 @@ def load_csv(
 def dataset_of(
     table: TextTable, target: str, declared: Declared, name: str, top: Sequence[str] = ()
 ) -> Dataset:
-    """Make a dataset of a text table; raises as `load_csv`."""
+    """Create a dataset from a text table.
+
+    Parameters
+    ----------
+    table : TextTable
+        The cleaned table.
+    target : str
+        Name of the label column.
+    declared : Declared
+        Declarations about the columns.
+    name : str
+        Name of the dataset.
+    top : sequence of str, optional
+        Features for which a separate reconstruction score is computed.
+
+    Returns
+    -------
+    dataset : Dataset
+
+    Raises
+    ------
+    Problems, DataError, UsageError
+        As `load_csv`.
+    """
     kinds = {column.name: column for column in columns_of(table)}
     problems = _unknown_names(table, target, declared, top)
     used, refused = _used_columns(table, kinds.values(), target, declared)
@@ -134,15 +183,15 @@ def dataset_of(
     for k, column in enumerate(used):
         X[:, k] = values_of(table, column)[rows]
     schema = Schema(features, target, classes, one_hot_groups(features, X))
-    made = prepare(name, schema, X, y, top=top, place=lambda i: f"line {table.lines[rows[i]]}")
-    found = _notes(table, used, out, declared, kinds[target], made, len(table) - len(rows))
-    return replace(made, notes=(*found, *made.notes))
+    dataset = prepare(name, schema, X, y, top=top, place=lambda i: f"line {table.lines[rows[i]]}")
+    notes = _notes(table, used, out, declared, kinds[target], dataset, len(table) - len(rows))
+    return replace(dataset, notes=(*notes, *dataset.notes))
 
 
 def _used_columns(
     table: TextTable, columns: Iterable[Column], target: str, declared: Declared
 ) -> tuple[list[Column], list[Problem]]:
-    """Return the columns that become features, and why others that should cannot."""
+    """Return the columns that become features, and the problems of columns that cannot be used."""
     used: list[Column] = []
     problems: list[Problem] = []
     for column in columns:
@@ -167,39 +216,42 @@ def _used_columns(
 
 
 def _no_features(target: str, out: Mapping[str, Column], declared: Declared) -> Problem:
-    """Return why a table has no feature columns, and which ones could be kept."""
-    kept = [n for n, c in out.items() if n not in declared.drop and c.kind != "empty"]
+    """Return the problem that no column becomes a feature, with the columns that could be kept."""
+    usable = [n for n, c in out.items() if n not in declared.drop and c.kind != "empty"]
     reasons = ": " + "; ".join(_reasons(out, declared)) if out else ""
     text = f"no feature columns besides the target {target!r}{reasons}"
-    return Problem(text, "keep" if kept else "", joined_names(kept) if kept else "")
+    return Problem(text, "keep" if usable else "", joined_names(usable) if usable else "")
 
 
 def one_hot_groups(features: Sequence[Feature], X: NDArray[Any]) -> tuple[OneHot, ...]:
-    """Return runs of columns of zeros and ones of which one is 1 in every row.
+    """Return the runs of neighbouring binary columns of which exactly one is 1 in every row.
 
-    Of fewer than `LEAST` rows none: there it may be chance.
+    If there are fewer than `LEAST` rows, the result is empty, because unrelated columns can satisfy
+    the condition by chance.
     """
     if len(X) < LEAST:
         return ()
     named = [tuple(c.lower() for c in f.categories) for f in features]
-    whole = ~np.isnan(X).any(axis=0)
+    complete = ~np.isnan(X).any(axis=0)
     binary = [names in (("0", "1"), ("no", "yes"), ("false", "true")) for names in named]
-    found, begin, end = list[OneHot](), 0, 0
-    hot = np.zeros(len(X))  # sums of the columns from begin to end, which both only move on
+    groups, begin, end = list[OneHot](), 0, 0
+    # Row sums of the columns from begin to end. Both borders only increase, so that each column is
+    # added and subtracted once.
+    hot = np.zeros(len(X))
     while begin < len(features):
-        while end < len(features) and binary[end] and whole[end] and (hot < 1).any():
+        while end < len(features) and binary[end] and complete[end] and (hot < 1).any():
             hot, end = hot + X[:, end], end + 1
             if (hot > 1).any():
                 break
         if end - begin > 1 and (hot == 1).all():
-            found.append(OneHot(tuple(f.name for f in features[begin:end])))
+            groups.append(OneHot(tuple(f.name for f in features[begin:end])))
             begin, hot = end, np.zeros(len(X))
         elif begin < end and ((hot > 1).any() or (hot == 1).all()):
             hot, begin = hot - X[:, begin], begin + 1
-        else:  # no column goes on from here, nor from any between
+        else:  # no group starts at begin or between begin and end
             begin = end = end + 1
             hot = np.zeros(len(X))
-    return tuple(found)
+    return tuple(groups)
 
 
 def _feature(column: Column, declared: Declared) -> Feature:
@@ -209,6 +261,7 @@ def _feature(column: Column, declared: Declared) -> Feature:
 
 
 def _as_wished(table: TextTable, column: Column, declared: Declared) -> Column:
+    """Return a column in the form that the declaration requests."""
     if column.name in declared.categorical:
         return reading(table, column, "category")
     if column.name in declared.ranges and column.reads:
@@ -217,14 +270,19 @@ def _as_wished(table: TextTable, column: Column, declared: Declared) -> Column:
 
 
 def _together(problems: Sequence[Problem], declared: Declared) -> list[Problem]:
-    """Return the problems; of those that one option mends, each gets the remedy of all of them."""
+    """Return the problems, in which all problems of one option propose the same combined value."""
     before = {"drop": declared.drop, "keep": declared.keep, "categorical": declared.categorical}
     mended = {option: list(names) for option, names in before.items()}
     for problem in problems:
         if problem.option in mended:
-            given, wanted = before[problem.option], split_names([problem.value])
-            now = [n for n in mended[problem.option] if n in wanted or n not in given]
-            mended[problem.option] = [*now, *(n for n in wanted if n and n not in (*now, *given))]
+            declared_names, proposed = before[problem.option], split_names([problem.value])
+            # Each problem proposes a value of its option. The combined value adds and removes the
+            # names that any of them adds and removes.
+            now = [n for n in mended[problem.option] if n in proposed or n not in declared_names]
+            mended[problem.option] = [
+                *now,
+                *(n for n in proposed if n and n not in (*now, *declared_names)),
+            ]
     return [
         replace(p, value=joined_names(mended[p.option])) if p.option in mended else p
         for p in problems
@@ -232,17 +290,18 @@ def _together(problems: Sequence[Problem], declared: Declared) -> list[Problem]:
 
 
 def _with(names: Sequence[str], name: str) -> str:
+    """Return the names with one more name, as the value of an option."""
     return joined_names(dict.fromkeys([*names, name]))
 
 
 def _unknown_names(
     table: TextTable, target: str, declared: Declared, top: Sequence[str]
 ) -> list[Problem]:
-    """Return what is wrong with the columns that are named, option by option."""
-    found = []
+    """Return the problems with the column names in the options, option by option."""
+    problems = []
     if target in table.twice:
         text = f"several columns are called {target!r} as the target; rename or remove all but one"
-        found.append(Problem(text))
+        problems.append(Problem(text))
     options = {
         "target": [target],
         "categorical": declared.categorical,
@@ -254,8 +313,8 @@ def _unknown_names(
     for option, names in options.items():
         if parted := _parted_name(names, table.names):
             text = f"{option}: the name {parted!r} has a comma; quote it inside of the option"
-            whole = [parted, *(n for n in names if n in table.names)]
-            found.append(Problem(text, option, joined_names(whole)))
+            corrected = [parted, *(n for n in names if n in table.names)]
+            problems.append(Problem(text, option, joined_names(corrected)))
             continue
         for name in (n for n in names if n not in table.names):
             close = closest(name, table.names)
@@ -265,18 +324,21 @@ def _unknown_names(
             fix = joined_names(n for n in right if n)
             if option == "target":
                 fix = close or "COLUMN"
-            found.append(Problem(text, option, fix))
+            problems.append(Problem(text, option, fix))
     for name in (n for n in declared.drop if n in table.names):
-        others = [o for o, names in options.items() if o != "drop" and name in names]
-        if others:
-            text = f"column {name!r} is named by drop and by {others[0]}"
+        conflicting = [o for o, names in options.items() if o != "drop" and name in names]
+        if conflicting:
+            text = f"column {name!r} is named by drop and by {conflicting[0]}"
             rest = joined_names(n for n in declared.drop if n != name)
-            found.append(Problem(text, "drop", rest))
-    return found
+            problems.append(Problem(text, "drop", rest))
+    return problems
 
 
 def _parted_name(names: Sequence[str], columns: Sequence[str]) -> str:
-    """Return the column that was split at its commas into several names, empty if there is none."""
+    """Return the column whose name was split at its commas into several names.
+
+    The result is empty if there is no such column.
+    """
     for column in (c for c in columns if "," in c):
         parts = [plain_name(part) for part in column.split(",")]
         if len(parts) <= len(names) and {*parts} <= {*names} - {*columns}:
@@ -287,12 +349,12 @@ def _parted_name(names: Sequence[str], columns: Sequence[str]) -> str:
 def _target(
     table: TextTable, column: Column, declared: Declared
 ) -> tuple[NDArray[np.intp], NDArray[Any], tuple[str, ...]]:
-    """Return the rows that have a target, the target, and the names of its classes."""
+    """Return the rows that have a label, the labels, and the names of the classes."""
     table.check_readable(column.name)
     task = declared.task or _task(table, column, declared)
     if task == "number" and column.reads:
         if column.merges:
-            column = replace(column, merges=0)  # the target is float64
+            column = replace(column, merges=0)  # a float64 target keeps the integers apart
         values = values_of(table, replace(column, kind="number"))
         rows = np.flatnonzero(~np.isnan(values))
         if len(np.unique(values[rows])) == 1:
@@ -320,8 +382,9 @@ def _target(
 def _check_marks(table: TextTable, column: Column, columns: Iterable[Column]) -> None:
     """Raise `Problems` if marks of missing cells may be a class of the target.
 
-    Marks such as ``none`` are words. They stay marks without a question only if a column of numbers
-    has the same mark, which then belongs to the program that wrote the file.
+    Marks such as ``none`` are words. They count as marks without a question only if a numeric
+    column contains the same mark, because the program that wrote the file then uses it for missing
+    cells.
     """
     name, chosen = column.name, table.reading.missing is not None
     counts = {**table.marks.get(name, {}), **dict.fromkeys(table.kept_marks.get(name, ()), 0)}
@@ -329,16 +392,16 @@ def _check_marks(table: TextTable, column: Column, columns: Iterable[Column]) ->
     if chosen or column.reads or not words:
         return
     elsewhere = {m for c in columns if c.reads == "number" for m in table.marks.get(c.name, ())}
-    asked = sorted(mark for mark in words if mark not in elsewhere)
-    if not asked:
+    ambiguous = sorted(mark for mark in words if mark not in elsewhere)
+    if not ambiguous:
         return
-    shown = ", ".join(map(repr, asked))
+    shown = ", ".join(map(repr, ambiguous))
     text = (
         f"target {name!r}: {shown} may be a class or mark a missing label; give --missing with the "
-        f"marks of missing cells, with {asked[0]!r} among them if its rows are to be left out"
+        f"marks of missing cells, with {ambiguous[0]!r} among them if its rows are to be left out"
     )
-    others = sorted({m for marks in table.marks.values() for m in marks} - {*asked})
-    raise Problems(str(table.path), [Problem(text, "missing", joined_names(others or ["nan"]))])
+    remaining = sorted({m for marks in table.marks.values() for m in marks} - {*ambiguous})
+    raise Problems(str(table.path), [Problem(text, "missing", joined_names(remaining or ["nan"]))])
 
 
 def _task(table: TextTable, column: Column, declared: Declared) -> str:
@@ -358,13 +421,14 @@ def _task(table: TextTable, column: Column, declared: Declared) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
+    """Return the first `_LISTED` names as text, with the number of the remaining names."""
     more = len(names) - _LISTED
     shown = ", ".join(names[: _LISTED if more > 1 else None])
     return f"{shown} and {more} more" if more > 1 else shown
 
 
 def _reasons(out: Mapping[str, Column], declared: Declared) -> list[str]:
-    """Return the columns that are left out, by the reason."""
+    """Return the columns that are left out, grouped by the reason."""
     why: dict[str, list[str]] = {}
     for name, column in out.items():
         why.setdefault("as declared" if name in declared.drop else column.out, []).append(name)
@@ -380,7 +444,7 @@ def _notes(
     made: Dataset,
     without: int,
 ) -> list[str]:
-    """Return what was inferred, a line for each kind of thing."""
+    """Return the notes on everything that was inferred, one line for each topic."""
     n, d = made.table.X.shape
     lines = ["; ".join([f"table: {n:,} rows, {d} columns used", *table.notes])]
     classes = made.schema.classes
@@ -425,8 +489,10 @@ def _notes(
             f"missing: {_listed(holes)}; empty cells and the marks shown; --missing for other marks"
         )
     if out:
-        kept = [name for name, c in out.items() if c.kind != "empty" and name not in declared.drop]
-        remedy = f"; to use these columns: --keep {_option_value(kept)}" if kept else ""
+        usable = [
+            name for name, c in out.items() if c.kind != "empty" and name not in declared.drop
+        ]
+        remedy = f"; to use these columns: --keep {_option_value(usable)}" if usable else ""
         lines.append(f"left out: {'; '.join(_reasons(out, declared))}{remedy}")
     lines.append(
         "declared knowledge: these kinds and the names of all categories and classes, read from "
@@ -436,22 +502,22 @@ def _notes(
 
 
 def _option_value(names: Iterable[str]) -> str:
-    """Return column names as the value of an option in a shell."""
+    """Return column names as the value of a command-line option."""
     return shlex.quote(joined_names(names))
 
 
 def _marks(table: TextTable, name: str) -> list[str]:
-    """Return the marks of missing cells that a column has, besides empty cells."""
+    """Return the marks of missing cells that a column contains, in addition to empty cells."""
     return [repr(mark) for mark in table.marks.get(name, ())]
 
 
 def _column_notes(table: TextTable, columns: Iterable[Column]) -> list[str]:
-    """Return what a reader should know of single columns: odd cells, marks, similar categories."""
+    """Return notes on single columns: unusual cells, marks of missing cells, similar categories."""
     lines = []
     for column in columns:
         notes = [column.note] if column.note else []
-        if kept := table.kept_marks.get(column.name):
-            shown = ", ".join(map(repr, kept))
+        if value_marks := table.kept_marks.get(column.name):
+            shown = ", ".join(map(repr, value_marks))
             notes.append(
                 f"{shown} is read as a value, because the column would be constant without it; "
                 "give --missing to choose the marks of missing cells"

@@ -1,4 +1,4 @@
-"""How the rows of a table are spread over clients."""
+"""Partition the rows of a table over clients (horizontal partition)."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -14,22 +14,27 @@ from fedtrees.data.columns import BY_FILE, COLUMN_PARTITIONS
 
 Rows = NDArray[np.intp]
 
-# Draws of client sizes before too small clients are topped up instead.
+# Number of draws of client sizes. After that, rows are moved to clients that are too small.
 _SIZE_DRAWS = 1000
 
 
 def iid(table: Table, schema: Schema, clients: int, rng: np.random.Generator) -> list[Rows]:
-    """Give every client an equal share of a random order (sizes differ by at most one)."""
+    """Give every client an equal share of the rows in random order.
+
+    The sizes differ by at most one.
+    """
     return list(np.array_split(rng.permutation(len(table)), clients))
 
 
 def label_skew(
     table: Table, schema: Schema, clients: int, rng: np.random.Generator, *, alpha: float = 0.5
 ) -> list[Rows]:
-    """Spread the rows of each class over the clients in Dirichlet(alpha) proportions.
+    """Distribute the rows of each class over the clients in Dirichlet(alpha) proportions.
 
-    Small `alpha` (> 0) gives clients of nearly one class each. Source: Hsu, Qi and Brown 2019,
-    in the per-class form of Li et al. 2022 (NIID-Bench). UsageError where the target is a number.
+    With a small `alpha` (> 0), each client has rows of nearly one class. The method is that of Hsu,
+    Qi and Brown 2019 in the per-class form of Li et al. 2022 (NIID-Bench).
+
+    Raises `UsageError` if the target is a number.
     """
     check_positive("alpha", alpha)
     if not schema.classes:
@@ -57,11 +62,29 @@ def quantity_skew(
 ) -> list[Rows]:
     """Draw client *sizes* from Dirichlet(alpha) until every client has `min_size` rows.
 
-    Labels and features stay i.i.d. This is the partition of the published TimberStrike runs
-    (Di Gennaro et al., ``niid_type: sample``, alpha 0.3, at least 50 rows): a Dirichlet vector,
-    its cumulated shares cut a random order. Default `min_size`: 50, or half an equal share where
-    that is less. Should `_SIZE_DRAWS` draws fail (many clients, small alpha), the largest client
-    of the last draw hands rows to those below the minimum.
+    Labels and features remain i.i.d. This is the partition of the published TimberStrike runs (Di
+    Gennaro et al., ``niid_type: sample``, alpha 0.3, at least 50 rows): the cumulative sums of a
+    Dirichlet vector divide a random order.
+
+    Parameters
+    ----------
+    table, schema : Table, Schema
+        The rows, and their columns.
+    clients : int
+        Number of clients.
+    rng : numpy.random.Generator
+        Randomness of sizes and order.
+    alpha : float
+        Concentration. Small values give very different sizes.
+    min_size : int, optional
+        Smallest size. The default is 50, or half an equal share if that is less. If `_SIZE_DRAWS`
+        draws fail (many clients, small alpha), rows of the largest client of the last draw are
+        moved to clients below the minimum.
+
+    Returns
+    -------
+    parts : list of int array
+        Row numbers of each client.
     """
     check_positive("alpha", alpha)
     n = len(table)
@@ -96,9 +119,9 @@ def feature_bands(
 ) -> list[Rows]:
     """Give every client one quantile band of a feature (default: the first continuous one).
 
-    The published scalability runs use age bands. Bands hold equally many rows; rows of equal
-    value are ordered at random, so a band edge inside a tie splits it (quantile edges computed
-    on values would leave clients empty). Missing values come last.
+    The published scalability runs use bands of age. All bands have equally many rows. Rows with
+    equal values are in random order, so that a border within equal values divides them. Borders
+    that are computed from the values would leave some clients empty. Missing values come last.
     """
     if feature is None:
         names = [f.name for f in schema.features if f.kind == "continuous"] or list(schema.names)
@@ -121,37 +144,38 @@ PARTITIONS: dict[str, Callable[..., list[Rows]]] = {
 }
 
 
-#: How rows lie where the table says whose they are.
+#: Partition by the owners that the table contains (`Dataset.owners`).
 BY_CLIENT = "by-client"
 
-#: Partitions of columns alone.
+#: Partitions that exist only for columns.
 OF_COLUMNS = ({*COLUMN_PARTITIONS} - {*PARTITIONS}) | {BY_FILE}
 
 
 @dataclass(frozen=True)
 class Partition:
-    """A partition by name with its parameters, checked at construction.
+    """A partition by name with its parameters, validated at construction.
 
-    Raises `UsageError`: unknown name or parameter.
+    Raises `UsageError` if the name or a parameter is unknown.
     """
 
-    name: str = "iid"  # key of `PARTITIONS`, or how columns are spread (`fedtrees.data.columns`)
+    name: str = "iid"  # key of `PARTITIONS`, or a partition of `fedtrees.data.columns`
     params: Mapping[str, Any] = field(default_factory=dict)  # keyword parameters of that function
 
     def __post_init__(self) -> None:
         if self.name == BY_CLIENT and not self.params:
             return
         if self.name in OF_COLUMNS:
-            return  # what stands in the brackets is by party: read where parties are known
+            # The parameters are names of parties. They are checked once the parties are known.
+            return
         if self.name not in PARTITIONS:
             every = [*PARTITIONS, *OF_COLUMNS, BY_CLIENT]
             raise UsageError(f"unknown partition {self.name!r}{did_you_mean(self.name, every)}")
-        known = parameters(self.name)
+        allowed = parameters(self.name)
         for key in self.params:
-            if key not in known:
+            if key not in allowed:
                 raise UsageError(
-                    f"partition {self.name!r} has no parameter {key!r}{did_you_mean(key, known)}"
-                    if known
+                    f"partition {self.name!r} has no parameter {key!r}{did_you_mean(key, allowed)}"
+                    if allowed
                     else f"partition {self.name!r} takes no parameters; got {key!r}"
                 )
 
@@ -161,7 +185,7 @@ class Partition:
 
 
 def parameters(name: str) -> dict[str, Any]:
-    """Return the keyword parameters of a partition and their defaults."""
+    """Return the keyword parameters of a partition with their defaults."""
     signature = inspect.signature(PARTITIONS[name])
     return {p.name: p.default for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
 
@@ -169,16 +193,34 @@ def parameters(name: str) -> dict[str, Any]:
 def split(
     partition: Partition | str, table: Table, schema: Schema, clients: int, rng: np.random.Generator
 ) -> list[Rows]:
-    """Return the row numbers of each client: disjoint, covering, sorted, none empty.
+    """Return the row numbers of each client.
 
-    `partition`: A bare name means its default parameters.
-    `clients`: At least 1, at most the number of rows.
+    Parameters
+    ----------
+    partition : Partition or str
+        A name stands for this partition with its default parameters.
+    table : Table
+        The rows.
+    schema : Schema
+        Their columns and classes.
+    clients : int
+        Number of clients, from 1 to the number of rows.
+    rng : numpy.random.Generator
+        Randomness of the partition.
 
-    Raises `DataError`: more clients than rows, or fewer than one client. Raises `UsageError`:
-    unknown partition, parameter or feature; a parameter out of its range.
+    Returns
+    -------
+    parts : list of int array
+        Sorted and disjoint row numbers that together cover the table. No client is empty: a client
+        without rows receives one row of the largest client. Clients with one row or one class are
+        possible.
 
-    Returns: list of int arrays. A client left empty by the draw receives one row of the largest
-    client. Clients of one row or one class are possible and allowed.
+    Raises
+    ------
+    DataError
+        If there are more clients than rows, or fewer than one client.
+    UsageError
+        If the partition, a parameter or a feature is unknown, or a parameter is out of its range.
     """
     if isinstance(partition, str):
         partition = Partition(partition)

@@ -1,9 +1,9 @@
-"""Columns whose names look like a person's: said before anything runs."""
+"""Detect columns that seem to contain personal data, in order to warn before a run."""
 
 import re
 from collections.abc import Iterable
 
-# Whole words of a name, in English and German, French, Italian and Spanish: kind by word.
+# Complete words of a column name in English, German, French, Italian and Spanish, by kind.
 _WORDS = {
     "name": "name surname lastname firstname forename nachname vorname familienname nom prenom "
             "prénom nome cognome nombre apellido",
@@ -19,13 +19,13 @@ _WORDS = {
 }  # fmt: skip
 _KINDS = {word: kind for kind, words in _WORDS.items() for word in words.split()}
 _E_MAIL = re.compile(r"^[^@\s]+@[^@\s]+\.[a-zA-Z]{2,}$")
-LOOKED_AT = 50  # cells
+LOOKED_AT = 50  # number of cells that are inspected
 
 
 def kind_of(name: str, cells: Iterable[str] = ()) -> str:
-    """Return what personal thing a column seems to hold, "" for none.
+    """Return the kind of personal data that a column seems to contain, empty if there is none.
 
-    `cells`: Some of its cells: addresses of e-mail are known by their look.
+    `cells` are some of its cells. E-mail addresses are recognised by their form.
     """
     spaced = re.sub(r"(?<=[a-zà-ÿ])(?=[A-Z])", " ", name)
     words = [w for w in re.split(r"[^0-9a-zA-ZÀ-ÿß]+", spaced.lower()) if w]

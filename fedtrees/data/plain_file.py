@@ -14,22 +14,31 @@ from fedtrees.data.categories import codes_of_cells
 from fedtrees.data.cells import missing, plain
 from fedtrees.data.csv_file import Reading
 
-_BLOCK = 1_000  # rows kept as text at a time
+_BLOCK = 1_000  # number of rows that are stored as text at a time
 _TWO_READINGS = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")  # 1.234 may be 1234
-_SEPARATORS = (",", "\t", "|")  # after ; a point may stand between thousands
+_SEPARATORS = (",", "\t", "|")  # in files with semicolons, a point may separate thousands
 
 
 def read_plain(
     path: str | Path, reading: Reading, columns: Mapping[str, Sequence[str]], target: str
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]] | None:
-    """Return the columns of a table and its target, in little more memory than they take.
+    """Return the columns of a table and its target, with little more memory than the result takes.
 
-    They are those of `read_csv` with `numeric` and `coded`. None is returned if something is
-    unusual or wrong (a header with other names, a comma in a number, a line that is too short, a
-    declared mark of missing cells): `read_csv` handles or reports it.
+    The result equals that of `read_csv` with `numeric` and `coded`. If something is unusual or
+    wrong, the function returns None, and `read_csv` handles or reports it. Examples are a header
+    with other names, a comma in a number, a line that is too short, or a declared mark of missing
+    cells.
 
-    `reading`: Without a separator, the one that is most frequent in the first line is taken.
-    `columns`: By name, in order, and with the target: its categories, none of a number.
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    reading : Reading
+        Declared format. Without a separator, the most frequent one in the first line is used.
+    columns : mapping of str to sequence of str
+        The categories of each column and of the target, in order. Empty for numbers.
+    target : str
+        Name of the target.
 
     Returns
     -------
@@ -55,7 +64,7 @@ def read_plain(
             while block := list(islice(filter(None, reader), _BLOCK)):
                 end = begin + len(block)
                 cells = list(zip(*block, strict=True))
-                if len(cells) != len(header) or end > rows:  # lines that end otherwise
+                if len(cells) != len(header) or end > rows:  # unusual line ends
                     return None
                 for k, name in enumerate(names):
                     values = _values(cells[header.index(name)], columns[name])
@@ -71,13 +80,13 @@ def read_plain(
 
 
 class _Doubts:
-    """Whether the numbers of a file could have points between thousands."""
+    """Records whether points in the numbers of a file could separate thousands."""
 
     def __init__(self) -> None:
         self._possible, self._decimal = False, False
 
     def see(self, cells: Sequence[str]) -> None:
-        """Look at the cells of a column."""
+        """Inspect the cells of a column."""
         pointed = [] if self._decimal else [cell.strip() for cell in cells if "." in cell]
         two = sum(bool(_TWO_READINGS.fullmatch(cell)) for cell in pointed)
         self._possible |= two > 0
@@ -85,27 +94,28 @@ class _Doubts:
 
     @property
     def undecided(self) -> bool:
-        """Whether all numbers with a point could be whole numbers of thousands."""
+        """Whether all numbers with a point could be integers with a separator of thousands."""
         return self._possible and not self._decimal
 
 
 def _lines(path: Path) -> int:
+    """Return an upper bound on the number of lines of a file."""
     with path.open("rb") as file:
         return 1 + sum(block.count(b"\n") for block in iter(partial(file.read, 1 << 20), b""))
 
 
 def _values(cells: Sequence[str], categories: Sequence[str]) -> NDArray[np.float64] | None:
-    """Return numbers, or codes of categories, NaN where missing; None if a cell is neither."""
+    """Return numbers or codes of categories, NaN if missing, None if a cell is neither."""
     numbers = None if categories else plain(cells)
     if numbers is not None:  # usually no cell is missing
         return np.array(numbers)
     cells = [cell.strip() for cell in cells]
     codes = codes_of_cells({*cells}, categories)
-    there = np.array([cell in codes or not missing(cell) for cell in cells])
-    present = [cell for cell, is_there in zip(cells, there, strict=True) if is_there]
+    is_value = np.array([cell in codes or not missing(cell) for cell in cells])
+    present = [cell for cell, valid in zip(cells, is_value, strict=True) if valid]
     read = plain(present) if not categories else [codes.get(cell, np.nan) for cell in present]
     if read is None or np.isnan(read).any():
         return None
     values = np.full(len(cells), np.nan)
-    values[there] = read
+    values[is_value] = read
     return values

@@ -1,4 +1,7 @@
-"""A named dataset with other rows: ``stroke[rows=1000]``, ``pima[copies=2]``, ``[missing=0.5]``."""
+"""Variants of a dataset with other rows or cells.
+
+Examples are ``stroke[rows=1000]``, ``pima[copies=2]`` and ``pima[missing=0.5]``.
+"""
 
 from dataclasses import replace
 
@@ -10,19 +13,20 @@ from fedtrees.data.dataset import Dataset
 
 
 def sample(dataset: Dataset, rows: int) -> Dataset:
-    """Return a dataset of some of the rows, drawn at random and the same at every call.
+    """Return a dataset with some of the rows, drawn at random.
 
-    Raises `DataError` if the table has fewer, or the rows drawn lack a class.
+    The same rows are drawn at every call. If a published recipe fixes the test rows, all of them
+    remain, and the rows are drawn from the remaining ones.
 
-    `dataset`: Where a recipe fixes the test rows they all stay; the rows are drawn from the others.
-    `rows`: How many rows are drawn.
+    Raises `DataError` if the table has fewer than `rows` rows, or if the drawn rows lack a class.
     """
     n = len(dataset.table)
     fixed = np.zeros(0, dtype=np.intp) if dataset.test_rows is None else dataset.test_rows
-    others = np.setdiff1d(np.arange(n), fixed)
-    if isinstance(rows, bool) or not isinstance(rows, int) or not 0 < rows <= len(others):
-        raise DataError(f"{dataset.name}: rows={rows!r}; give 1 to {len(others)}")
-    drawn = Streams(0).child("sample", dataset.name).rng(str(rows)).permutation(others)[:rows]
+    candidates = np.setdiff1d(np.arange(n), fixed)
+    if isinstance(rows, bool) or not isinstance(rows, int) or not 0 < rows <= len(candidates):
+        raise DataError(f"{dataset.name}: rows={rows!r}; give 1 to {len(candidates)}")
+    # The seed is fixed, so that the sample is part of the dataset and the same in every run.
+    drawn = Streams(0).child("sample", dataset.name).rng(str(rows)).permutation(candidates)[:rows]
     table = dataset.table.take(np.concatenate([np.sort(drawn), fixed]))
     if dataset.schema.classes and len(np.unique(table.y[:rows])) < len(dataset.schema.classes):
         raise DataError(f"{dataset.name}: {rows} rows lack a class; ask for more")
@@ -32,19 +36,21 @@ def sample(dataset: Dataset, rows: int) -> Dataset:
         table,
         dataset.top,
         None if dataset.test_rows is None else np.arange(rows, rows + len(fixed)),
-        (*dataset.notes, f"{rows} rows drawn from {len(others)}"),
+        (*dataset.notes, f"{rows} rows drawn from {len(candidates)}"),
     )
 
 
 def repeated(dataset: Dataset, copies: int) -> Dataset:
-    """Return a dataset with every row so many times; test rows that a recipe fixes stay alone.
+    """Return a dataset that contains every row `copies` times.
 
-    Raises `DataError` if ``copies`` is no whole number of 2 or more.
+    Test rows that a published recipe fixes are not repeated. Raises `DataError` if ``copies`` is
+    not an integer of 2 or more.
     """
     if isinstance(copies, bool) or not isinstance(copies, int) or copies < 2:
         raise DataError(f"{dataset.name}: copies={copies!r}; give a whole number of 2 or more")
     n = len(dataset.table)
     fixed = np.zeros(0, dtype=np.intp) if dataset.test_rows is None else dataset.test_rows
+    # Copies of test rows would be training rows, and the utility would be overestimated.
     rows = np.tile(np.setdiff1d(np.arange(n), fixed), copies)
     return replace(
         dataset,
@@ -56,11 +62,10 @@ def repeated(dataset: Dataset, copies: int) -> Dataset:
 
 
 def thinned(dataset: Dataset, missing: float) -> Dataset:
-    """Return a dataset with cells made missing at random, the same at every call.
+    """Return a dataset in which each cell is missing with probability `missing`.
 
-    `missing`: Probability that a cell goes missing, above 0 and below 1; labels stay.
-
-    Raises `DataError` if ``missing`` is no such number.
+    The same cells are drawn at every call, and labels are never removed. Raises `DataError` if
+    ``missing`` is not a float between 0 and 1, both excluded.
     """
     if not isinstance(missing, float) or not 0 < missing < 1:
         raise DataError(f"{dataset.name}: missing={missing!r}; give a share above 0 and below 1")

@@ -1,4 +1,4 @@
-"""The data files fedtrees knows: their names, checksums and where to find them."""
+"""Names, checksums and origins of the data files that fedtrees can load."""
 
 import hashlib
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedtrees.core.errors import DataError
 
-#: Names the data directory where no argument does.
+#: Environment variable with the data directory, used if no argument is given.
 ENVIRONMENT = "FEDTREES_DATA"
 
 
@@ -16,9 +16,9 @@ class Source:
     """One file of the data directory."""
 
     filename: str
-    sha256: str  # hex digest of the exact copy the loaders were written against
-    url: str | None  # A public copy to try. The checksum, not the address, decides what is accepted
-    origin: str  # where people obtain the file by hand
+    sha256: str  # hexadecimal digest of the copy for which the loaders were written
+    url: str | None  # address of a public copy. Only the checksum decides whether it is accepted
+    origin: str  # where users obtain the file by hand
 
 
 SOURCES: dict[str, Source] = {
@@ -68,9 +68,9 @@ SOURCES: dict[str, Source] = {
 
 
 def data_directory(directory: str | Path | None = None) -> Path:
-    """Return the data directory: the argument, else the environment's, else the user's own.
+    """Return the data directory: the argument, else the environment's, else the user's default.
 
-    That is ``fedtrees`` in ``$XDG_DATA_HOME``, or in ``~/.local/share``; it need not exist yet.
+    The default is ``fedtrees`` in ``$XDG_DATA_HOME``, or in ``~/.local/share``. It need not exist.
     """
     chosen = directory or os.environ.get(ENVIRONMENT)
     if chosen:
@@ -80,18 +80,16 @@ def data_directory(directory: str | Path | None = None) -> Path:
 
 
 def sha256(path: Path) -> str:
-    """Return the sha256 of a file, hex."""
+    """Return the SHA-256 of a file (hexadecimal)."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def locate(name: str, directory: str | Path | None = None) -> Path:
-    """Return the checked path of a known data file.
+    """Return the path of a known data file after verifying its checksum.
 
-    Raises `DataError`: no such file in it, or a file with another checksum.
-
-    `name`: Key of `SOURCES`.
-    `directory`: path, optional. Default: as `data_directory`.
+    `name` is a key of `SOURCES`, and `directory` is an argument of `data_directory`. Raises
+    `DataError` if the file is missing or has another checksum.
     """
     source, folder = SOURCES[name], data_directory(directory)
     remedy = (
@@ -102,12 +100,12 @@ def locate(name: str, directory: str | Path | None = None) -> Path:
     if not path.is_file():
         raise DataError(f"{name} needs {source.filename}, not found in {folder}; {remedy}")
     try:
-        found = sha256(path)
+        digest = sha256(path)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
-    if found != source.sha256:
+    if digest != source.sha256:
         raise DataError(
-            f"{path}: sha256 is {found}, expected {source.sha256}; "
+            f"{path}: sha256 is {digest}, expected {source.sha256}; "
             f"another or a damaged copy: {remedy}"
         )
     return path

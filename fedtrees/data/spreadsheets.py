@@ -1,4 +1,4 @@
-"""Read tables from Excel workbooks and Parquet files as the text that they show."""
+"""Read tables from Excel workbooks, Parquet and Feather files as the text that they show."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: The package that pandas needs to read a format.
 _PACKAGES = {"xlsx": "openpyxl", "parquet": "pyarrow", "feather": "pyarrow"}
-#: Endings of these formats. A file is read by its content, whatever its ending is.
+#: File extensions of these formats. The contents of a file decide how it is read.
 _ENDINGS = {".xlsx": "xlsx", ".parquet": "parquet", ".pq": "parquet", ".feather": "feather"}
 
 
@@ -34,19 +34,24 @@ def read_table(
     named: Sequence[str] = (),
     values: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> TextTable:
-    """Read a table of text, an Excel workbook, Parquet or Feather file, and clean its cells.
+    """Read a text file, an Excel workbook, a Parquet or a Feather file, and clean its cells.
 
     Raises `DataError` as `read_uncleaned`.
 
     Parameters
     ----------
     path : str or Path
+        The file.
     reading : Reading
-        What is declared about the file.
+        Declared format of the file.
     named : sequence of str
         Columns that exist.
     values : mapping of str to sequence of str
         By column, categories that are values although they look like marks of missing cells.
+
+    Returns
+    -------
+    table : TextTable
     """
     return with_empty_cells(read_uncleaned(path, reading, named), values)
 
@@ -54,11 +59,27 @@ def read_table(
 def read_uncleaned(path: str | Path, reading: Reading, named: Sequence[str] = ()) -> TextTable:
     """Read a table with plain numbers, in which marks of missing cells are still text.
 
-    Files of several clients are put together before the marks are judged. Cells are written as in a
-    CSV file: dates as ISO dates, whole numbers without a point, empty cells for missing values.
+    The files of several clients are joined before the marks are interpreted. Cells are written as
+    in a CSV file: dates as ISO dates, integers without a point, missing values as empty cells.
 
-    Raises `DataError` as `read_text`; or if the file is not what its ending says, or if the package
-    that reads it is not installed.
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    reading : Reading
+        Declared format of the file.
+    named : sequence of str
+        Columns that exist.
+
+    Returns
+    -------
+    table : TextTable
+
+    Raises
+    ------
+    DataError
+        As `read_text`, and if the contents do not match the extension, or if the package that reads
+        the format is not installed.
     """
     path = Path(path)
     form, ending = table_format(path), _ENDINGS.get(path.suffix.lower(), "text")
@@ -98,7 +119,7 @@ def read_uncleaned(path: str | Path, reading: Reading, named: Sequence[str] = ()
 
 
 def _frame(path: Path, form: str, reading: Reading) -> "pd.DataFrame":
-    """Return the content of a typed file; raises as `read_uncleaned`."""
+    """Return the contents of a typed file. Raises `DataError` as `read_uncleaned`."""
     import pandas as pd
 
     try:
@@ -111,19 +132,25 @@ def _frame(path: Path, form: str, reading: Reading) -> "pd.DataFrame":
             f"{path}: reading {path.suffix} needs {_PACKAGES[form]}; pip install "
             "'fedtrees[tables]', or save the table as CSV"
         ) from None
-    except Exception as error:  # a damaged file makes parsers raise anything
+    except Exception as error:  # parsers raise any type of error on a damaged file
         raise DataError(f"{path}: cannot be read as {path.suffix} ({error})") from None
     return _sheet(path, {str(name): sheet for name, sheet in sheets.items()}, reading.sheet)
 
 
 def with_index_columns(frame: "pd.DataFrame") -> "pd.DataFrame":
-    """Return a frame whose named index is a column; an index without a name only counts rows."""
+    """Return a frame with its named index as a column.
+
+    An index without a name only counts rows and is ignored.
+    """
     named = any(name is not None for name in frame.index.names)
     return frame.reset_index() if named else frame
 
 
 def _sheet(path: Path, sheets: Mapping[str, "pd.DataFrame"], wanted: str) -> "pd.DataFrame":
-    """Return the sheet of a workbook that is asked for, or the only one that is not empty."""
+    """Return the requested sheet of a workbook, or the only sheet that is not empty.
+
+    Raises `Problems` if there is no such sheet, or if several sheets are not empty.
+    """
     names = list(sheets)
     if wanted:
         if wanted in sheets:
@@ -141,11 +168,13 @@ def _sheet(path: Path, sheets: Mapping[str, "pd.DataFrame"], wanted: str) -> "pd
 
 
 def _has_text(cells: Sequence[Any]) -> bool:
+    """Return whether a column contains text other than empty strings."""
     return any(isinstance(value, str) and value != "" for value in cells)
 
 
 def _text(value: Any) -> str:
-    """Write a cell as it would be written in a CSV file."""
+    """Return the text of a cell as in a CSV file."""
+    # Missing values of pandas have several types, which agree only in their text.
     if not isinstance(value, str) and str(value) in ("None", "<NA>", "NaT", "nan"):
         return ""
     if isinstance(value, bool):

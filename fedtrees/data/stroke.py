@@ -1,4 +1,4 @@
-"""The Stroke table: the recipe of the published TimberStrike runs, and the table without SMOTE."""
+"""The Stroke table, with the recipe of the published TimberStrike runs and without SMOTE."""
 
 from pathlib import Path
 
@@ -16,9 +16,9 @@ _ORDER = (
     "age", "avg_glucose_level", "bmi", "gender", "hypertension", "heart_disease",
     "ever_married", "work_type", "Residence_type", "smoking_status",
 )  # fmt: skip
-#: Named "top 5" together with the label in the published configuration.
+#: The features that the published configuration calls "top 5" together with the label.
 TOP = ("avg_glucose_level", "heart_disease", "work_type", "Residence_type")
-# Plausible for any person alive; mg/dL; kg/m^2 (the recipe drops rows above 80).
+# Plausible ranges for any person, in years, mg/dL and kg/m^2 (the recipe drops rows above 80).
 _RANGES = {"age": (0.0, 120.0), "avg_glucose_level": (40.0, 400.0), "bmi": (10.0, 80.0)}
 _BMI_LIMIT = 80.0
 _SEED = 42
@@ -27,25 +27,27 @@ _TEST_SHARE = 0.2
 
 
 def stroke_raw(path: Path) -> Dataset:
-    """Return the cleaned real rows: 5108 rows, 10 features, no synthetic rows.
+    """Load the cleaned real rows: 5108 rows, 10 features, no synthetic rows.
 
-    Cleaning as in the published notebook: drop ``id``; median bmi where missing; drop rows with
-    bmi above 80; gender ``Other`` becomes ``Female``; categories coded alphabetically.
+    The rows are cleaned as in the published notebook: ``id`` is dropped, a missing bmi becomes the
+    median, rows with a bmi above 80 are dropped, the gender ``Other`` becomes ``Female``, and
+    categories are coded alphabetically.
     """
     schema, X, y = _clean(read_csv(path))
     return prepare("stroke-raw", schema, X, y, top=TOP)
 
 
 def stroke(path: Path) -> Dataset:
-    """Return the published training rows (6219, SMOTE included) and test rows (1022).
+    """Load the published training rows (6219, SMOTE included) and test rows (1022).
 
-    After the cleaning of `stroke_raw`: 20% stratified test rows (seed 42), then ordinary SMOTE
-    (0.6, seed 42) on the training part only. The paper says SMOTE-NC; the code, which we follow,
-    interpolates the category codes and truncates them. 2133 of the 6219 training rows, and most
-    positives, never existed: a reconstruction score on this table is partly about
-    interpolations. Source: Di Gennaro et al., ``stroke_data_prepr.ipynb``.
+    After the cleaning of `stroke_raw`, the recipe draws 20% of the rows as stratified test rows
+    (seed 42). It then applies ordinary SMOTE (ratio 0.6, seed 42) to the training rows. The paper
+    describes SMOTE-NC. We follow the authors' code, which interpolates the category codes and
+    truncates them. 2133 of the 6219 training rows, and most positives, are synthetic. A
+    reconstruction score on this table is therefore partly about interpolated rows. Source: Di
+    Gennaro et al., ``stroke_data_prepr.ipynb``.
 
-    Raises `DataError`: imbalanced-learn is not installed.
+    Raises `DataError` if imbalanced-learn is not installed.
     """
     try:
         from imblearn.over_sampling import SMOTE
@@ -60,7 +62,7 @@ def stroke(path: Path) -> Dataset:
     schema, X, y = _clean(read_csv(path))
     frame = pd.DataFrame(X, columns=list(schema.names))
     for feature in schema.features:
-        if feature.kind == "categorical":  # integer columns make SMOTE truncate its codes
+        if feature.kind == "categorical":  # SMOTE truncates the codes of integer columns
             frame[feature.name] = frame[feature.name].astype(np.int64)
     X_train, X_test, y_train, y_test = train_test_split(
         frame, y, test_size=_TEST_SHARE, stratify=y, random_state=_SEED
@@ -80,8 +82,9 @@ def stroke(path: Path) -> Dataset:
 
 
 def _clean(table: TextTable) -> tuple[Schema, NDArray[np.float64], NDArray[np.int64]]:
+    """Return the schema, the features and the labels after the published cleaning."""
     table = table.mapped("gender", {"Other": "Female"})
-    # "Unknown" smoking status is a category of its own here, as in the notebook.
+    # The smoking status "Unknown" is a separate category, as in the notebook.
     coded = [name for name in _ORDER if name not in _RANGES]
     features, X = encoded(table, _ORDER, coded, _RANGES)
     bmi = X[:, _ORDER.index("bmi")]

@@ -117,18 +117,24 @@ class FederatedForestClassifier(ClassifierPart, FederatedEstimator):
         """Write the forest as a NumPy ``.npz`` file, which `load_random_forest` reads.
 
         XGBoost's format cannot represent it: leaves contain class shares, and trees are averaged.
+        Columns of dtype ``category`` whose categories are numbers have thresholds in these numbers,
+        so that the file predicts from the values of the table. For all remaining categories, the
+        file contains the names in the order of their codes
+        (`fedtrees.trees.files.forests.load_columns`).
 
         Raises
         ------
         DataError
-            If the file cannot be written.
+            If the file cannot be written, or the categories of a column are numbers that do not
+            increase with their codes, so that no threshold separates them.
         UsageError
             If its name does not end in .npz.
         """
         check_is_fitted(self)
         if not str(path).endswith(".npz"):
             raise UsageError(f"{path}: a random forest is written as arrays; end it in .npz")
-        save_random_forest(self.model_ if self.bootstrap else self.model_.counted_once(), path)
+        forest = self.model_ if self.bootstrap else self.model_.counted_once()
+        save_random_forest(forest, path, self.training_.schema.features)
 
 
 def _importances(tree: ClassTree, n_features: int) -> NDArray[np.float64]:

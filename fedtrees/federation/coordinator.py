@@ -23,7 +23,7 @@ from fedtrees.federation.agreed import Agreed
 from fedtrees.federation.log import Log, Logged, keep_model, run_folder
 from fedtrees.federation.site import Own, refusal
 from fedtrees.messages.models import as_message
-from fedtrees.protocols.training import drive, rows_agreed, seated
+from fedtrees.protocols.training import agreed_row_counts, create_host, drive
 
 T = TypeVar("T")
 #: ``send(party, blob, seconds)`` sends a frame to a party and returns its answer.
@@ -192,7 +192,7 @@ def _rows(federation: Agreed, said: Mapping[str, Declared]) -> int:
     The error is raised if the tables do not match.
     """
     try:
-        return rows_agreed(federation.made, federation.agreement, said)
+        return agreed_row_counts(federation.made, federation.agreement, said)
     except DataError as err:  # its text follows from declared values only
         raise PartyError(f"the tables do not match: {err}") from err
 
@@ -243,7 +243,7 @@ def _network(
             local_data = None if own is None else own.held
             party_streams = Streams(federation.seed, federation.noise_from)
             net.join(
-                seated(
+                create_host(
                     protocol,
                     agreement,
                     name,

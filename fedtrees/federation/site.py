@@ -37,8 +37,8 @@ from fedtrees.data.spreadsheets import read_table
 from fedtrees.federation import agreements
 from fedtrees.federation.agreed import Agreed, check_text, read
 from fedtrees.federation.log import Log, keep_model, run_folder
-from fedtrees.protocols.limits import check_channels
-from fedtrees.protocols.training import seated
+from fedtrees.protocols.compatibility import check_channels
+from fedtrees.protocols.training import create_host
 
 #: Codes with which a site may refuse. The texts contain no local data.
 REFUSALS = {
@@ -188,7 +188,7 @@ def own_of(settings: Settings, federation: Agreed, party: str) -> Own:
         local_data, names = _whatever(settings, schema, vertical)
     _check_ranges(settings.csv, local_data, schema)
     check_own(party, local_data, schema)
-    federation.made.check_held(party, local_data, schema)
+    federation.made.check_local_data(party, local_data, schema)
     return Own(local_data, names.encode())
 
 
@@ -383,7 +383,7 @@ class Site:
         streams = Streams(federation.seed, federation.noise_from)
         # The client side of the ideal functionality is not used, because no reply is summed.
         aggregation = federation.composed.aggregation() or IdealSum()
-        host = seated(
+        host = create_host(
             protocol,
             federation.agreement,
             party,

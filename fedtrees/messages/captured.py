@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.messages import Message, Reveal
-from fedtrees.messages.boosting import BaseScore, GlobalHistogram
-from fedtrees.messages.cuts import CutPoints, FeatureSketch
+from fedtrees.messages.horizontal import BaseScore, CutPoints, FeatureSketch, GlobalHistogram
 
 # Sums of gradients and hessians reveal labels and numbers of rows.
 _COUNTING = frozenset({Reveal.LABELS, Reveal.COUNTS})

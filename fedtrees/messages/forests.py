@@ -1,4 +1,10 @@
-"""Messages of the random-forest protocols: leaf predictions, local forests, released forests."""
+"""Messages of the random-forest protocols.
+
+They contain class counts of roots and of bins of requested nodes, leaf predictions, local forests,
+and released forests, among them those of differentially private forests (`dp-forest`).
+"""
+
+from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -6,11 +12,85 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.messages import Message, Reveal, Trait
+from fedtrees.core.messages import Message, Reveal, Trait, summable
 from fedtrees.messages.models import as_message
+from fedtrees.trees.forest.random_decision import RandomDecisionForest, RandomSplits
 from fedtrees.trees.forest.random_forest import RandomForest
 
 _COUNTING = frozenset({Reveal.LABELS, Reveal.COUNTS})
+
+
+@dataclass(frozen=True, eq=False)
+class ClassTotalsRequest(Message):
+    """Start a tree: ask each client to draw its rows and to count their classes."""
+
+    discloses: ClassVar[frozenset[Reveal]] = frozenset()
+    tree: int
+
+
+@dataclass(frozen=True, eq=False)
+class ClassTotals(Message):
+    """Number of a client's drawn rows of each class, int64, shape (K,).
+
+    A row that the bootstrap draws twice counts twice.
+    """
+
+    # Each row is counted once per draw, which defenses of counts rely on.
+    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED, Trait.COUNTED})
+    discloses: ClassVar[frozenset[Reveal]] = _COUNTING
+    tree: int
+    counts: NDArray[np.int64] = summable()
+
+    @property
+    def series(self) -> str:
+        """The tree, because all counts of a tree are over the same drawn rows."""
+        return f"tree {self.tree}"
+
+
+@dataclass(frozen=True, eq=False)
+class ClassCountsRequest(Message):
+    """Ask for class counts per bin, for some features at each of some nodes.
+
+    Attributes
+    ----------
+    nodes : int32 array, shape (k,)
+        Nodes to count.
+    features : int32 array, shape (p,)
+        Features of all nodes, concatenated, in the order in which the server tries them.
+    offsets : int64 array, shape (k + 1,)
+        The features of node j are ``features[offsets[j]:offsets[j + 1]]``.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = frozenset()
+    tree: int
+    nodes: NDArray[np.int32]
+    features: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class ClassCounts(Message):
+    """One client's reply to a `ClassCountsRequest`.
+
+    Attributes
+    ----------
+    nodes : int32 array, shape (k,)
+        As in the request.
+    counts : int64 array, shape (bins of all requested features, K)
+        Number of rows of each class per bin. Missing values are in no bin.
+    """
+
+    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED, Trait.COUNTED})
+    # Counts per bin also reveal the distribution of the column.
+    discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.FEATURES}
+    tree: int
+    nodes: NDArray[np.int32]
+    counts: NDArray[np.int64] = summable()
+
+    @property
+    def series(self) -> str:
+        """The tree, because all counts of a tree are over the same drawn rows."""
+        return f"tree {self.tree}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,3 +200,89 @@ class ForestModel(ForestArrays):
 @as_message.register
 def _forest(model: RandomForest) -> Message:
     return ForestModel(**model.to_arrays())
+
+
+@dataclass(frozen=True, eq=False)
+class RandomTests(Message):
+    """The tests of all trees, drawn without data. They ask a client for class counts in the leaves.
+
+    Attributes
+    ----------
+    feature, threshold : int32 and float32 array, shape (T, 2^depth - 1)
+        In the heap order of `fedtrees.trees.forest.random_decision.RandomSplits`.
+    """
+
+    # Tests are drawn without data, so that they reveal nothing.
+    discloses: ClassVar[frozenset[Reveal]] = frozenset()
+    feature: NDArray[np.int32]
+    threshold: NDArray[np.float32]
+
+    def splits(self) -> RandomSplits:
+        """Return the tests of all trees."""
+        return RandomSplits(self.feature, self.threshold)
+
+
+@dataclass(frozen=True, eq=False)
+class LeafClassCounts(Message):
+    """A client's class counts. Every tree counts every row.
+
+    Attributes
+    ----------
+    counts : int64 array, shape (T, 2^depth, K)
+        Rows of each class in every leaf. They include a share of the noise if clients add the
+        noise.
+    rows : int64 array, shape (1,)
+        Number of rows, 0 if the protocol does not publish it.
+    """
+
+    # Each client's counts enter one sum over all clients.
+    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED})
+    discloses: ClassVar[frozenset[Reveal]] = frozenset(
+        {Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES}
+    )
+    counts: NDArray[np.int64] = summable()
+    rows: NDArray[np.int64] = summable()
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateForest(Message):
+    """A released forest of random tests with noisy counts.
+
+    Attributes
+    ----------
+    feature, threshold : int32 and float32 array, shape (T, 2^depth - 1)
+        Tests in heap order. A row goes right if ``x >= threshold``.
+    counts : int64 array, shape (T, 2^depth, K)
+        Noisy counts, from the leftmost leaf on. If only labels are released, 1 for the label of the
+        leaf and 0 otherwise.
+    rows : int
+        Number of training rows N, 0 if it is not published.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS, Reveal.COUNTS, Reveal.MODEL})
+    feature: NDArray[np.int32]
+    threshold: NDArray[np.float32]
+    counts: NDArray[np.int64]
+    rows: int = 0
+
+    @staticmethod
+    def of(forest: RandomDecisionForest) -> PrivateForest:
+        """Return the message form of a forest."""
+        splits = forest.splits
+        return PrivateForest(splits.feature, splits.threshold, forest.counts, forest.rows)
+
+    def model(self) -> RandomDecisionForest:
+        """Return the forest.
+
+        Raises
+        ------
+        DataError
+            If the shapes of the arrays do not match.
+        """
+        # The constructor checks the shapes.
+        return RandomDecisionForest(
+            RandomSplits(self.feature, self.threshold), self.counts, self.rows
+        )
+
+
+as_message.register(RandomDecisionForest, PrivateForest.of)

@@ -17,7 +17,7 @@ from fedtrees.core.guess import Claim, LeafCounts
 from fedtrees.core.messages import Trait
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
-from fedtrees.messages.shared_trees import ClientModels, ClientTrees
+from fedtrees.messages.horizontal import ClientModels, ClientTrees
 from fedtrees.metrics.metric import Case, Metric, Score
 from fedtrees.trees.routing import Routes
 
@@ -95,17 +95,22 @@ def true_leaf_counts(
     return LeafCounts(tree, leaves.astype(np.intp), counts.astype(np.int64))
 
 
-def blind_leaf_counts(own: LeafCounts, n: int) -> LeafCounts:
+def blind_leaf_counts(local_counts: LeafCounts, n: int) -> LeafCounts:
     """Scale the leaf counts of the adversary's local rows to n rows, and round them.
 
-    `own` contains the counts of the local rows of the principals, routed through the same tree. If
-    they have no rows, every leaf and class gets the same share. Halves are rounded to even.
+    `local_counts` contains the counts of the local rows of the principals, routed through the same
+    tree. If they have no rows, every leaf and class gets the same share. Halves are rounded to
+    even.
     """
-    total = own.counts.sum()
+    total = local_counts.counts.sum()
     if total == 0:
-        even = np.full(own.counts.shape, n / own.counts.size)
-        return LeafCounts(own.tree, own.leaf, np.rint(even).astype(np.int64))
-    return LeafCounts(own.tree, own.leaf, np.rint(own.counts * (n / total)).astype(np.int64))
+        even = np.full(local_counts.counts.shape, n / local_counts.counts.size)
+        return LeafCounts(local_counts.tree, local_counts.leaf, np.rint(even).astype(np.int64))
+    return LeafCounts(
+        local_counts.tree,
+        local_counts.leaf,
+        np.rint(local_counts.counts * (n / total)).astype(np.int64),
+    )
 
 
 def score_leaf_counts(

@@ -88,10 +88,10 @@ def at_few(score: NDArray[np.float64], member: NDArray[np.bool_], fpr: float) ->
     )
 
 
-def allowed(others: int, fpr: float) -> int:
+def allowed(n_others: int, fpr: float) -> int:
     """Return the allowed number of false positives among non-members, rounded down."""
     # The small addend guards against a product of floats that is just below an integer.
-    return int(np.floor(fpr * others + 1e-9))
+    return int(np.floor(fpr * n_others + 1e-9))
 
 
 def _threshold(nonmember_scores: NDArray[np.float64], k: int) -> float:

@@ -73,14 +73,14 @@ def score_records(
     truth: Table,
     schema: Schema,
     top: Sequence[str] = (),
-    most: int | None = None,
+    limit: int | None = None,
 ) -> RecordScores:
     """Match guessed with true rows and score the pairs.
 
     Parameters
     ----------
     guess : Table
-        m guessed rows. If m is larger than `most`, only the first ones are used, so that guessing
+        m guessed rows. If m is larger than `limit`, only the first ones are used, so that guessing
         more rows than exist never pays.
     truth : Table
         n true rows. Unmatched rows score 0 (Gower distance 1), so that guessing fewer rows does not
@@ -89,7 +89,7 @@ def score_records(
         Columns of the tables.
     top : sequence of str
         Features of the score ``ra_top``. Empty: the score is not computed.
-    most : int, optional
+    limit : int, optional
         Number of guessed rows that are used. None: n. It is larger if the true rows are a sample of
         this many rows.
 
@@ -118,7 +118,7 @@ def score_records(
             f"the guess has {guess.X.shape[1]} features, the true rows have {truth.X.shape[1]}"
         )
     tolerance = Tolerance.of(truth, schema)
-    counted = min(len(guess), len(truth) if most is None else most)
+    counted = min(len(guess), len(truth) if limit is None else limit)
     A, B = sorted_rows(truth), sorted_rows(guess.take(np.arange(counted)))
     n, names = len(truth), (*schema.names, schema.target)
     agree = _agreement(A, B, tolerance.width, most_exact=True)
@@ -149,7 +149,7 @@ def score_records(
                 **{f"ra_of {name}": right for name, right in zip(names, agree.T, strict=True)},
             },
             n,
-            most or n,
+            limit or n,
         ),
     )
 

@@ -25,11 +25,10 @@ from fedtrees.core.streams import Streams
 from fedtrees.guessing.told import fitted, nearest_guesses
 from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.guessing.wanted import MOST_ROWS, spaced, wanted
-from fedtrees.messages.cuts import CutPoints
+from fedtrees.messages.horizontal import CutPoints
 from fedtrees.metrics.metric import Case, Metric, Score
 from fedtrees.metrics.records import score_records
-from fedtrees.metrics.returned_rows import score_returned_rows
-from fedtrees.metrics.row_errors import inliers, row_errors
+from fedtrees.metrics.rows import inliers, row_errors, score_returned_rows
 from fedtrees.metrics.specificity import nearest_row, specificity
 from fedtrees.trees.binning import Cuts
 
@@ -254,7 +253,7 @@ class RecordMetric(Metric[VictimsRows]):
     def score(self, claims: Sequence[Records], truth: VictimsRows) -> list[Score]:
         """Compute all scores of the guessed rows."""
         result = score_records(
-            claims[0].table, truth.rows, truth.schema, truth.top, most=truth.whole
+            claims[0].table, truth.rows, truth.schema, truth.top, limit=truth.whole
         )
         values: dict[str, float | None] = {
             "ra": result.ra, "ra_top": result.ra_top, "exact_rows": result.exact_rows,
@@ -459,7 +458,9 @@ class EveryRecordMetric(Metric[Everybody]):
             victims = [h.table for h in truth.case.victims.values()]
             everyone, case = Table.concat([*adversary_tables, *victims]), truth.case
             n_rows = len(everyone)
-            result = score_records(claim.table, _scored_sample(everyone, case), schema, most=n_rows)
+            result = score_records(
+                claim.table, _scored_sample(everyone, case), schema, limit=n_rows
+            )
             return [Score("ra_union", result.ra)]
         # Sort, so that a tie between owners is resolved by name.
         named = sorted(set(claim.owner))
@@ -469,10 +470,10 @@ class EveryRecordMetric(Metric[Everybody]):
         guesses = truth.case.blind_rows(n, rng)
         guessed_rows = spaced(rows, n) if n < len(owner_table) else rows
         sample = _scored_sample(owner_table, truth.case)
-        baseline = max(score_records(g, sample, schema, most=n).ra for g in guesses.values())
+        baseline = max(score_records(g, sample, schema, limit=n).ra for g in guesses.values())
         return [
             Score(
-                "ra_owner", score_records(guessed_rows, sample, schema, most=n).ra, blind=baseline
+                "ra_owner", score_records(guessed_rows, sample, schema, limit=n).ra, blind=baseline
             )
         ]
 

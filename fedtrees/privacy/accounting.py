@@ -22,9 +22,8 @@ from fedtrees.core.errors import check_share
 from fedtrees.core.guarantee import ApproximateDP, Guarantee, PureDP, Structural
 from fedtrees.core.messages import Message
 from fedtrees.core.transcript import BudgetEvent, Transcript
-from fedtrees.privacy.gaussian_dp import delta_of, least_epsilon, tail
+from fedtrees.privacy.gaussian_dp import delta_of, least_epsilon, sampled_epsilon, tail
 from fedtrees.privacy.polya import count_losses, pure_loss
-from fedtrees.privacy.sampled_gaussian import sampled_epsilon
 
 _NORMAL = ("gaussian", "discrete-gaussian")
 #: From 8 grid steps on, discrete Gaussian noise is distributed like continuous Gaussian noise with

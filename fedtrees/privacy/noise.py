@@ -1,7 +1,7 @@
 """Channels with randomness: Laplace noise, Gaussian noise and randomised response.
 
 A channel draws the noise of a defense, and gives attacks the likelihood of a received value. The
-samplers for integers are in `fedtrees.privacy.mechanisms` and `fedtrees.privacy.discrete_gaussian`.
+samplers for integers are in `fedtrees.privacy.mechanisms` and `fedtrees.privacy.mechanisms`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from scipy.special import gamma, kve, log_ndtr
 from fedtrees.core.channel import Box, Channel, Floats
 from fedtrees.core.coarsening import plain
 from fedtrees.core.errors import UsageError
-from fedtrees.privacy.discrete_gaussian import discrete_gaussian
-from fedtrees.privacy.mechanisms import discrete_laplace, truncated_laplace
+from fedtrees.privacy.mechanisms import discrete_gaussian, discrete_laplace, truncated_laplace
 from fedtrees.privacy.polya import log_probabilities, log_tails
 from fedtrees.privacy.randomised_response import odds_within, respond
 
@@ -63,10 +62,10 @@ class Noise(Channel):
         if not (np.isfinite(scales).all() and (scales > 0).all()):
             raise UsageError(f"scale must be a finite number > 0; got {self.scale!r}")
 
-    def within(self, units: ArrayLike, whole: bool = True) -> Noise:
+    def within(self, units: ArrayLike, in_units: bool = True) -> Noise:
         """Return the noise in the units of a message."""
         scale = plain(np.asarray(self.scale) * np.asarray(units, dtype=np.float64))
-        return replace(self, scale=scale, whole=whole)
+        return replace(self, scale=scale, whole=in_units)
 
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
         """Add noise to x. With a scale per number of a cell, the numbers are processed in order."""
@@ -298,7 +297,7 @@ class NoisyShares(Channel):
 
     scale: float
 
-    def within(self, units: ArrayLike, whole: bool = True) -> Channel:
+    def within(self, units: ArrayLike, in_units: bool = True) -> Channel:
         """Return the channel itself, because shares have no unit."""
         return self
 
@@ -386,7 +385,7 @@ class Response(Channel):
     epsilon: float
     classes: int
 
-    def within(self, units: ArrayLike, whole: bool = True) -> Channel:
+    def within(self, units: ArrayLike, in_units: bool = True) -> Channel:
         """Return the channel itself, because a label has no unit."""
         return self
 

@@ -59,13 +59,13 @@ def private_quantiles(
 
 
 def log_chance(
-    found: NDArray[np.int64], values: NDArray[np.int64], low: int, high: int, epsilon: float
+    result: NDArray[np.int64], values: NDArray[np.int64], low: int, high: int, epsilon: float
 ) -> float:
     """Return the log probability that `private_quantiles` chooses the given numbers.
 
     Parameters
     ----------
-    found : int64 array, shape (count,)
+    result : int64 array, shape (count,)
         Result of `private_quantiles`.
     values : int64 array, shape (n,)
         Values of the column.
@@ -79,17 +79,17 @@ def log_chance(
     log_probability : float
         In nats.
     """
-    each, log_probabilities = epsilon / len(found).bit_length(), []
+    each, log_probabilities = epsilon / len(result).bit_length(), []
 
     def replayed(middle: int, inside: NDArray[np.int64], q: float, a: int, b: int) -> int:
         ends, score = _scores(inside, q, a, b, each)
-        k = int(np.searchsorted(inside, found[middle]))
+        k = int(np.searchsorted(inside, result[middle]))
         log_probabilities.append(
             score[k] - np.logaddexp.reduce(score) - np.log(ends[k + 1] - ends[k])
         )
-        return int(found[middle])
+        return int(result[middle])
 
-    _chosen(values, len(found), low, high, replayed)
+    _chosen(values, len(result), low, high, replayed)
     return float(sum(log_probabilities))
 
 

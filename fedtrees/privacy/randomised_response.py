@@ -127,7 +127,7 @@ def respond(
     return np.take_along_axis(order, response_rank[:, None], axis=1)[:, 0].astype(np.int64)
 
 
-def true_shares(said: NDArray[np.float64], odds: Fraction) -> NDArray[np.float64]:
+def true_shares(reported: NDArray[np.float64], odds: Fraction) -> NDArray[np.float64]:
     """Estimate the shares of true labels from shares of responses over all K classes.
 
     The matrix of response probabilities is inverted. Negative results are set to 0, and the shares
@@ -135,7 +135,7 @@ def true_shares(said: NDArray[np.float64], odds: Fraction) -> NDArray[np.float64
 
     Parameters
     ----------
-    said : float64 array, shape (n, K)
+    reported : float64 array, shape (n, K)
         Shares of the responses.
     odds : Fraction
         Above 1.
@@ -144,9 +144,9 @@ def true_shares(said: NDArray[np.float64], odds: Fraction) -> NDArray[np.float64
     -------
     shares : float64 array, shape (n, K)
     """
-    r, total = float(odds), np.zeros((len(said), 1))
+    r, total = float(odds), np.zeros((len(reported), 1))
     # A response of class c has the share ((r - 1) s_c + 1) / (r + K - 1) for a true share s_c.
-    shares = np.maximum((said * (r + said.shape[1] - 1) - 1) / (r - 1), 0.0)
-    for k in range(said.shape[1]):
+    shares = np.maximum((reported * (r + reported.shape[1] - 1) - 1) / (r - 1), 0.0)
+    for k in range(reported.shape[1]):
         total[:, 0] += shares[:, k]
     return np.asarray(shares / total)

@@ -106,9 +106,10 @@ class Protocol(ABC):
         Those messages in `says` that are sent only under some parameters or defenses, with the
         condition as text.
     serves : frozenset of str
-        Hooks and limits of defenses that the parties implement (`fedtrees.protocols.fit`): a subset
-        of ``rows``, ``candidates``, ``shown``, ``gradient_clip``, ``least_leaf_rows``,
-        ``poisson_sampling``, ``declared_rows`` and ``row_bounds``.
+        Hooks and limits of defenses that the parties implement
+        (`fedtrees.protocols.compatibility`): a subset of ``rows``, ``candidates``, ``shown``,
+        ``gradient_clip``, ``least_leaf_rows``, ``poisson_sampling``, ``declared_rows`` and
+        ``row_bounds``.
     summed : tuple of Message types
         Replies of which the coordinator receives only the sum, by the ideal functionality of a
         secure sum.
@@ -140,7 +141,7 @@ class Protocol(ABC):
 
     Examples
     --------
-    >>> from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+    >>> from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
     >>> dict(FedTreeHist().roles(2))
     {'server': 'server', 'client-0': 'client', 'client-1': 'client'}
     """
@@ -181,7 +182,12 @@ class Protocol(ABC):
 
     @abstractmethod
     def party(
-        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
+        self,
+        name: str,
+        role: str,
+        local_data: LocalData | None,
+        schema: Schema,
+        defense: Composition,
     ) -> Party:
         """Create one party of a run. Exactly one of the parties must be a `Coordinator`.
 
@@ -189,7 +195,7 @@ class Protocol(ABC):
         ----------
         name, role : str
             Name and role of the party.
-        held : LocalData or None
+        local_data : LocalData or None
             Local data of the party. None if its role has none.
         schema : Schema
             Columns and target.
@@ -320,14 +326,14 @@ class Protocol(ABC):
             If it cannot, for example if a forest gets a numeric target.
         """
 
-    def check_held(self, name: str, held: LocalData, schema: Schema) -> None:  # noqa: B027
+    def check_local_data(self, name: str, local_data: LocalData, schema: Schema) -> None:  # noqa: B027
         """Check the local data of one party. Its host calls this before it creates the party.
 
         Parameters
         ----------
         name : str
             Name of the party.
-        held : LocalData
+        local_data : LocalData
             Its local data.
         schema : Schema
             Columns and target.
@@ -338,12 +344,12 @@ class Protocol(ABC):
             If the protocol cannot train on the data.
         """
 
-    def check_declared(self, said: Mapping[str, Declared], schema: Schema) -> None:  # noqa: B027
+    def check_declarations(self, declarations: Mapping[str, Declared], schema: Schema) -> None:  # noqa: B027
         """Check what all parties declared about their local data.
 
         Parameters
         ----------
-        said : mapping of str to Declared
+        declarations : mapping of str to Declared
             Declared number of rows, columns and labels, by party name.
         schema : Schema
             Columns and target.

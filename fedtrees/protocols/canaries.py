@@ -18,8 +18,7 @@ from fedtrees.core.errors import ProtocolError
 from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.messages import closed
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.messages.boosting import Histogram
-from fedtrees.messages.cuts import CutPoints
+from fedtrees.messages.horizontal import CutPoints, Histogram
 from fedtrees.privacy.mechanisms import noise_log_pmf
 from fedtrees.trees.binning import Cuts, bin_rows
 
@@ -48,7 +47,9 @@ class Canaries(ABC):
     most: int
     runs: int = 1
 
-    def held(self, rows: Table, there: NDArray[np.bool_], others: Table) -> dict[str, LocalData]:
+    def held(
+        self, rows: Table, is_included: NDArray[np.bool_], companions: Table
+    ) -> dict[str, LocalData]:
         """Return the local data of each party.
 
         By default client 0 has the included canaries, and client 1 the remaining rows.
@@ -57,26 +58,26 @@ class Canaries(ABC):
         ----------
         rows : Table
             Canaries, as returned by `rows`.
-        there : bool array, shape (n,)
+        is_included : bool array, shape (n,)
             Which canaries take part.
-        others : Table
+        companions : Table
             Rows that always take part, as returned by `rows`.
         """
-        return over_clients([rows.take(there), others])
+        return over_clients([rows.take(is_included), companions])
 
     @abstractmethod
     def rows(self, count: int, rng: np.random.Generator) -> tuple[Table, Table]:
         """Draw `count` canaries, and rows that always take part."""
 
     @abstractmethod
-    def scores(self, training: Any, rows: Table, others: Table) -> NDArray[np.float64]:
+    def scores(self, training: Any, rows: Table, companions: Table) -> NDArray[np.float64]:
         """Return the log odds that each canary took part, relative to the coin flip.
 
         Parameters
         ----------
         training : Training
             A finished training.
-        rows, others : Table
+        rows, companions : Table
             As returned by `rows`.
 
         Returns
@@ -85,7 +86,7 @@ class Canaries(ABC):
         """
 
     def residuals(
-        self, training: Any, rows: Table, there: NDArray[np.bool_], others: Table
+        self, training: Any, rows: Table, is_included: NDArray[np.bool_], companions: Table
     ) -> NDArray[np.float64]:
         """Return the differences between noisy sums and the true sums of the rows.
 
@@ -95,9 +96,9 @@ class Canaries(ABC):
             A finished training.
         rows : Table
             Canaries.
-        there : bool array, shape (n,)
+        is_included : bool array, shape (n,)
             Which canaries took part.
-        others : Table
+        companions : Table
             Rows that always take part.
 
         Returns
@@ -163,12 +164,12 @@ class ForestCanaries(Canaries):
         zeros = Table(np.zeros((1, _BITS), np.float32), np.zeros(1, np.int64))
         return Table(X, rng.integers(0, 2, count)), zeros
 
-    def scores(self, training: Any, rows: Table, others: Table) -> NDArray[np.float64]:
+    def scores(self, training: Any, rows: Table, companions: Table) -> NDArray[np.float64]:
         """Compare the count of a canary's leaf and class with that of the other rows, by tree."""
         splits, counts = training.model.splits, training.model.counts
         leaves, scores = splits.apply(rows.X), np.zeros(len(rows))
         # The rows that always take part have known counts.
-        base = splits.count(others.X, others.y, 2)
+        base = splits.count(companions.X, companions.y, 2)
         tables: dict[int, NDArray[np.float64]] = {}
         for tree, leaf in enumerate(leaves.T):
             seen = counts[tree][leaf, rows.y] - base[tree][leaf, rows.y]
@@ -190,12 +191,12 @@ class ForestCanaries(Canaries):
         return np.asarray(scores, dtype=np.float64)
 
     def residuals(
-        self, training: Any, rows: Table, there: NDArray[np.bool_], others: Table
+        self, training: Any, rows: Table, is_included: NDArray[np.bool_], companions: Table
     ) -> NDArray[np.float64]:
         """Compare the noisy counts of all leaves with those of the included rows."""
         if self.mechanism == "majority":
             return np.zeros(0)
-        included = Table.concat([rows.take(there), others])
+        included = Table.concat([rows.take(is_included), companions])
         difference = np.asarray(training.model.counts) - training.model.splits.count(
             included.X, included.y, 2
         )
@@ -263,10 +264,10 @@ class LeafSumCanaries(Canaries):
         y = (np.arange(len(X)) < count).astype(np.int64)
         return Table(X[:count], y[:count]), Table(X[count:], y[count:])
 
-    def scores(self, training: Any, rows: Table, others: Table) -> NDArray[np.float64]:
+    def scores(self, training: Any, rows: Table, companions: Table) -> NDArray[np.float64]:
         """Compare the noisy sums of every leaf with those of the crowd and half of the canaries."""
         n, scores = len(rows), np.zeros(len(rows))
-        for leaf, which, seen, b in self._sums(training, Table.concat([rows, others])):
+        for leaf, which, seen, b in self._sums(training, Table.concat([rows, companions])):
             # A canary takes part with probability 1/2, the crowd always.
             share = np.where(np.arange(len(b)) < n, 0.5, 1.0)
             rest = seen - np.bincount(leaf, b * share, len(seen))
@@ -281,10 +282,10 @@ class LeafSumCanaries(Canaries):
         return np.asarray(scores * is_alone)
 
     def residuals(
-        self, training: Any, rows: Table, there: NDArray[np.bool_], others: Table
+        self, training: Any, rows: Table, is_included: NDArray[np.bool_], companions: Table
     ) -> NDArray[np.float64]:
         """Compare the noisy sums of all leaves with those of the included rows."""
-        parts, included = [np.zeros(0)], Table.concat([rows.take(there), others])
+        parts, included = [np.zeros(0)], Table.concat([rows.take(is_included), companions])
         trees = training.model.trees
         for k, (leaf, which, seen, b) in enumerate(self._sums(training, included)):
             difference = seen - np.bincount(leaf, b, len(seen))
@@ -334,7 +335,7 @@ class HistogramCanaries(Canaries):
         last = np.full((2, _NUMBERS), self.max_bin - 0.5, np.float32)
         return Table(X, np.arange(count) % 2), Table(last, np.array([0, 1]))
 
-    def scores(self, training: Any, rows: Table, others: Table) -> NDArray[np.float64]:
+    def scores(self, training: Any, rows: Table, companions: Table) -> NDArray[np.float64]:
         """Compare the root histograms in a canary's bins with its contribution there."""
         scores, places = np.zeros(len(rows)), None
         client_law, total_law, row = laws_of_sums(training)

@@ -171,8 +171,13 @@ class RowPeers(Protocol):
         return dict.fromkeys(client_names(parties), "client")
 
     def party(
-        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
+        self,
+        name: str,
+        role: str,
+        local_data: LocalData | None,
+        schema: Schema,
+        defense: Composition,
     ) -> RowHolder:
         """Create a party. The first one starts the run."""
-        assert held is not None
-        return self.kinds[name != client_names(1)[0]](name, held.table, schema, self)
+        assert local_data is not None
+        return self.kinds[name != client_names(1)[0]](name, local_data.table, schema, self)

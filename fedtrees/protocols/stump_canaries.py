@@ -14,8 +14,13 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.local_data import LocalData, client_names, over_clients
 from fedtrees.core.messages import closed
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.messages.boosting import Histogram
-from fedtrees.messages.cuts import CutPoints, FeatureSketch, GridCounts, GridRequest
+from fedtrees.messages.horizontal import (
+    CutPoints,
+    FeatureSketch,
+    GridCounts,
+    GridRequest,
+    Histogram,
+)
 from fedtrees.protocols.canaries import Canaries, brings, laws_of_sums
 from fedtrees.trees.binning import Cuts, bin_rows
 
@@ -74,17 +79,21 @@ class StumpCanaries(Canaries):
         X = (position[:, None] * _HIGH).astype(np.float32)
         return Table(X, np.zeros(count, np.int64)), Table(besides, np.ones(step, np.int64))
 
-    def held(self, rows: Table, there: NDArray[np.bool_], others: Table) -> dict[str, LocalData]:
+    def held(
+        self, rows: Table, is_included: NDArray[np.bool_], companions: Table
+    ) -> dict[str, LocalData]:
         """Return at most one canary per client, or all for one client if only sums are visible."""
         each = np.eye(len(rows), dtype=bool) if self._apart else np.ones((1, len(rows)), bool)
-        client_tables = [Table.concat([rows.take(there & selected), others]) for selected in each]
-        return over_clients([*client_tables, *[others] * _BARE])
+        client_tables = [
+            Table.concat([rows.take(is_included & selected), companions]) for selected in each
+        ]
+        return over_clients([*client_tables, *[companions] * _BARE])
 
     @property
     def _apart(self) -> bool:
         return bool(self.quantiles) or not self.cuts_alone
 
-    def scores(self, training: Any, rows: Table, others: Table) -> NDArray[np.float64]:
+    def scores(self, training: Any, rows: Table, companions: Table) -> NDArray[np.float64]:
         """Compare every released message with its distributions with and without the canary."""
         client_index = {name: i for i, name in enumerate(client_names(len(rows)))}
         scores, borders = np.zeros(len(rows)), np.zeros(0, np.float32)
@@ -99,23 +108,23 @@ class StumpCanaries(Canaries):
             elif closed(m) or not (summed or d.sender in client_index):
                 continue
             elif isinstance(m, GridCounts) and summed:
-                scores += _of_grid(training, m, borders, rows, others)
+                scores += _of_grid(training, m, borders, rows, companions)
             # A drawn summary has a known distribution under both tables, with and without the
             # canary.
             elif isinstance(m, FeatureSketch):
                 i = client_index[d.sender]
-                X = np.concatenate([rows.X[[i]], others.X])
+                X = np.concatenate([rows.X[[i]], companions.X])
                 for part in training.defense.parts:
-                    a, b = (part.log_chance(m, x, training.schema) for x in (X, others.X))
+                    a, b = (part.log_chance(m, x, training.schema) for x in (X, companions.X))
                     scores[i] += np.nan_to_num(a - b) if np.isfinite(max(a, b)) else 0.0
             elif type(m) is Histogram and 0 in m.nodes and not self.cuts_alone:
                 roots.append(m)
         if roots and cuts is not None:
-            scores += _of_roots(training, roots, cuts, rows, others)
+            scores += _of_roots(training, roots, cuts, rows, companions)
         return scores
 
     def residuals(
-        self, training: Any, rows: Table, there: NDArray[np.bool_], others: Table
+        self, training: Any, rows: Table, is_included: NDArray[np.bool_], companions: Table
     ) -> NDArray[np.float64]:
         """Compare the noisy bins of each client's first root with those of its rows."""
         law, _, row = laws_of_sums(training)
@@ -133,7 +142,9 @@ class StumpCanaries(Canaries):
                 type(m) is Histogram and d.sender in client_index and m.tree == 0 and not closed(m)
             ):
                 i, units = client_index[d.sender], m.unit_of("sums")[0]
-                included = Table.concat([rows.take(np.flatnonzero(there[i : i + 1]) + i), others])
+                included = Table.concat(
+                    [rows.take(np.flatnonzero(is_included[i : i + 1]) + i), companions]
+                )
                 y, place = m.sums[0].astype(np.float64), bin_rows(included.X, cuts).codes[:, 0]
                 x = np.zeros_like(y)
                 np.add.at(x, place, np.rint(brings(training, 0, included) * units))

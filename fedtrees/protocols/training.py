@@ -41,8 +41,7 @@ from fedtrees.core.transcript import Transcript
 from fedtrees.messages.models import as_message
 from fedtrees.privacy.accounting import AdversaryEpsilon, epsilon_by_adversary, for_each_party
 from fedtrees.protocols.base import Coordinator, Protocol
-from fedtrees.protocols.fit import Data, fit
-from fedtrees.protocols.limits import check_channels
+from fedtrees.protocols.compatibility import Data, check_channels, fit
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,7 +251,7 @@ def train(
     --------
     >>> from fedtrees.core.local_data import over_clients
     >>> from fedtrees.core.schema import Feature, Schema, Table
-    >>> from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+    >>> from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
     >>> X = np.arange(40, dtype=np.float32).reshape(20, 2)
     >>> table = Table(X, (X[:, 0] > 20).astype(np.int64))
     >>> schema = Schema((Feature("a"), Feature("b")), "y")
@@ -274,10 +273,10 @@ def train(
         check_own(name, party_data, schema)
     declared = {name: Declared.of(part) for name, part in local_data.items()}
     # Local data were checked by their party, declarations are checked together.
-    n_rows = rows_agreed(protocol, agreement, declared)
+    n_rows = agreed_row_counts(protocol, agreement, declared)
     check_ids(local_data)
     for name, party_data in local_data.items():
-        protocol.check_held(name, party_data, schema)
+        protocol.check_local_data(name, party_data, schema)
     sealing = protocol.sealing()
     weighted = any(one.weighted for one in declared.values())
     net = LocalNetwork(agreement, Streams(seed, noise_from), None if weighted else n_rows)
@@ -286,7 +285,7 @@ def train(
         # Every party has separate streams, so that no party can reproduce the noise of another one.
         streams = Streams(seed, noise_from)
         local, sums = local_data.get(name), net.aggregation
-        net.join(seated(protocol, agreement, name, streams, sums, local, sealing))
+        net.join(create_host(protocol, agreement, name, streams, sums, local, sealing))
     # A malicious party is created as an honest one, and then gets the class of its behaviour.
     cheats, refused = behaviours or {}, ""
     for party in net.parties:
@@ -346,7 +345,9 @@ def agreed(protocol: Protocol, schema: Schema, defense: Composition, holders: in
     return Agreement(schema, parameters, defense, roles, protocol.summed, shared)
 
 
-def rows_agreed(protocol: Protocol, agreement: Agreement, said: Mapping[str, Declared]) -> int:
+def agreed_row_counts(
+    protocol: Protocol, agreement: Agreement, declarations: Mapping[str, Declared]
+) -> int:
     """Return the number of distinct training rows that the parties declared together.
 
     Parameters
@@ -355,7 +356,7 @@ def rows_agreed(protocol: Protocol, agreement: Agreement, said: Mapping[str, Dec
         Protocol with its public parameters.
     agreement : Agreement
         Public agreement of the run.
-    said : mapping of str to Declared
+    declarations : mapping of str to Declared
         Declarations by party name.
 
     Raises
@@ -363,22 +364,22 @@ def rows_agreed(protocol: Protocol, agreement: Agreement, said: Mapping[str, Dec
     DataError
         If the declarations do not form a table that the protocol can train on.
     """
-    n_rows, schema = rows_declared(said.values()), agreement.schema
+    n_rows, schema = rows_declared(declarations.values()), agreement.schema
     # A weighted sum is not bounded by the number of rows, so that the check would be wrong.
-    if not any(one.weighted for one in said.values()):
+    if not any(one.weighted for one in declarations.values()):
         check_channels(agreement.defense, schema, agreement.parameters, n_rows)
-    check_together(said, schema)
-    protocol.check_declared(said, schema)
+    check_together(declarations, schema)
+    protocol.check_declarations(declarations, schema)
     return n_rows
 
 
-def seated(
+def create_host(
     protocol: Protocol,
     agreement: Agreement,
     name: str,
     streams: Streams,
     aggregation: Aggregation,
-    held: LocalData | None,
+    local_data: LocalData | None,
     sealing: Sealing | None,
 ) -> Host:
     """Create the host and the party of one name, and return the host.
@@ -395,14 +396,14 @@ def seated(
         Randomness of the party.
     aggregation : Aggregation
         Secure aggregation of the run.
-    held : LocalData or None
+    local_data : LocalData or None
         Local data of the party, None if it has none.
     sealing : Sealing or None
         How the run computes on encrypted values.
     """
-    options: dict[str, Any] = {"aggregation": aggregation, "held": held, "sealing": sealing}
+    options: dict[str, Any] = {"aggregation": aggregation, "held": local_data, "sealing": sealing}
     host = Host(agreement, name, streams, **options)
-    host.join(_made(protocol, host, held))
+    host.join(_made(protocol, host, local_data))
     return host
 
 

@@ -35,15 +35,15 @@ class VerticallyHeld(Protocol):
         """Return the roles: the active party, which has the labels, and the passive parties."""
         return {ACTIVE: ACTIVE, **{f"{PASSIVE}-{i}": PASSIVE for i in range(1, parties)}}
 
-    def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
+    def check_local_data(self, name: str, local_data: LocalData, schema: Schema) -> None:
         """Refuse labels that all belong to one class."""
-        y = held.y
+        y = local_data.y
         if y is not None and schema.classes and len(y) and (y == y[0]).all():
             raise DataError(f"all labels of {name!r} are of one class; it takes two classes")
 
-    def check_declared(self, said: Mapping[str, Declared], schema: Schema) -> None:
+    def check_declarations(self, declarations: Mapping[str, Declared], schema: Schema) -> None:
         """Refuse labels at a passive party, unequal numbers of rows, and missing columns."""
-        (active, first), *passive_parties = said.items()
+        (active, first), *passive_parties = declarations.items()
         if not first.labels:
             raise DataError(f"{active!r} holds no labels; give them to it, whoever else has them")
         for name, one in passive_parties:

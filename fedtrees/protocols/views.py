@@ -20,7 +20,7 @@ from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import View, see
 from fedtrees.protocols.base import Protocol
-from fedtrees.protocols.fit import Data, fit
+from fedtrees.protocols.compatibility import Data, fit
 from fedtrees.protocols.training import Training
 
 
@@ -133,7 +133,7 @@ def view_of(
     queries: int = 0,
     answers: str = ANSWERS[0],
     records: str = RECORDS[0],
-    known: LocalData | None = None,
+    known_rows: LocalData | None = None,
     entries: KnownEntries | None = None,
     rows: NDArray[np.float32] | None = None,
 ) -> View:
@@ -151,7 +151,7 @@ def view_of(
         Number of rows that the inference endpoint answers. 0 for no endpoint.
     answers, records : str
         Kind of answers, and source of the columns of other parties (`Oracle`).
-    known : LocalData, optional
+    known_rows : LocalData, optional
         Ids and labels of additional rows that the principals know.
     entries : KnownEntries, optional
         Single values of other parties' rows that the principals know.
@@ -193,7 +193,7 @@ def view_of(
         oracle=_oracle(training, who, local_data, queries, answers, records, rows)
         if queries
         else None,
-        known=known,
+        known=known_rows,
         entries=entries,
         stated=stated(training.protocol, training.schema, len(training.columns)),
         weighted=any(part.weight is not None for part in local_data.values()),

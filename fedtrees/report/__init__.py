@@ -1,8 +1,12 @@
-"""Figures and the self-contained report of a run.
+"""Read the results of a run and write its figures, its tables and its self-contained report.
 
-``write_report(run_folder)`` writes ``report.html``; ``plot(run_folder, "frontier.pdf")`` writes a
-figure; ``load_rows`` and ``frontiers`` give the numbers behind them. It may import `metrics` and
-below, not `bench`.
+`write_report` writes ``report.html`` into a run folder, and `plot` writes one figure, for example
+``frontier.pdf``. `load_rows` and `frontiers` return the numbers behind both. A newcomer reads
+`rows` first (the table of results), then `states` (the conclusion from one table cell), `findings`
+(all conclusions of a run) and `page` (the report).
+
+This package imports `fedtrees.metrics` and the layers below it. It does not import
+`fedtrees.bench`.
 """
 
 from fedtrees.report.frontier import Frontier, Point, frontiers

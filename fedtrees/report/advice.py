@@ -1,4 +1,8 @@
-"""Which recipe meets a wish, computed from results; and the page that says so."""
+"""Compute which recipe meets a user's limits from results, and write the page of advice.
+
+A recipe is a protocol with a defense. `tried` compares every recipe of a run with a `Wish`.
+`Advice` contains the result, and writes it as terminal lines, as Markdown and as HTML.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +27,22 @@ from fedtrees.report.style import interval, number
 from fedtrees.report.web_page import render
 from fedtrees.report.worst import by_seed
 
-_UTILITY = UTILITY[0].key  # AUC
+_UTILITY = UTILITY[0].key  # area under the ROC curve
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What may be left and what must be kept.
+    """Limits of the user: how much may leak, and how accurate the model must be.
 
-    `exact_rows`: Largest share of others' rows reconstructed exactly. `membership`: Largest share
-    of members recognised at 1% false alarms. `auc`: Smallest AUC on held-out rows.
+    Attributes
+    ----------
+    exact_rows : float
+        Largest acceptable share of the rows of other parties that an adversary reconstructs
+        exactly.
+    membership : float
+        Largest acceptable share of members that an adversary recognises at 1% false alarms.
+    auc : float
+        Smallest acceptable AUC on held-out rows.
     """
 
     exact_rows: float = 0.01
@@ -40,7 +51,7 @@ class Wish:
 
     @property
     def limits(self) -> dict[str, float]:
-        """The largest share by measure."""
+        """The largest acceptable share by key of the measure."""
         return {"exact_rows": self.exact_rows, "members_1pct": self.membership}
 
     def __str__(self) -> str:
@@ -53,7 +64,17 @@ class Wish:
 
 @dataclass(frozen=True)
 class Tried:
-    """A recipe held against a wish. `auc`: By seed."""
+    """A recipe, compared with the limits of a user.
+
+    Attributes
+    ----------
+    candidate : Candidate
+        The recipe and its trials.
+    auc : mapping of int to float
+        AUC on held-out rows, by seed.
+    wish : Wish
+        The limits.
+    """
 
     candidate: Candidate
     auc: Mapping[int, float]
@@ -61,7 +82,7 @@ class Tried:
 
     @property
     def name(self) -> str:
-        """The recipe."""
+        """Name of the recipe."""
         return self.candidate.name
 
     @property
@@ -71,15 +92,18 @@ class Tried:
 
     @property
     def broken(self) -> str:
-        """Why more seeds are not spent on it: a mean is beyond the wish, or an attack is missing.
+        """Reason not to run further seeds of this recipe, "" if there is none.
 
-        "" where nothing speaks against it yet.
+        The reason is a mean beyond the limits, or a missing attack.
         """
         return next(self._reasons(), "")
 
     @property
     def unmet(self) -> str:
-        """Why it is not named: the first that is not shown to meet the wish; "" where all is."""
+        """First reason why the recipe is not recommended, "" if it is shown to meet the limits.
+
+        In contrast to `broken`, this includes the ends of the confidence intervals.
+        """
         reason = self.broken
         if not reason and len(self.auc) < FEWEST_SEEDS:
             return f"{many(len(self.auc), 'seed')} ran; {FEWEST_SEEDS} are needed for an interval"
@@ -87,15 +111,19 @@ class Tried:
 
     @property
     def read(self) -> float:
-        """The largest share of a limit that is read, on the means: 1 or less is within."""
+        """Largest quotient of a mean score and its limit. Values up to 1 are within the limits."""
         return max((c.score / self.wish.limits[c.metric] for _, c in self._limited()), default=0.0)
 
     @property
     def excess(self) -> float:
-        """How far it is from the wish: 1 or less is within, on the means."""
+        """Distance from the limits, including that of the AUC.
+
+        Values up to 1 meet the limits on the means.
+        """
         return max(self.read, self.wish.auc / self.utility.mean if self.auc else math.inf)
 
     def _limited(self) -> Iterator[tuple[Trial, Cell]]:
+        """Yield the trials and cells with a score by a measure that has a limit above 0."""
         limits = self.wish.limits
         yield from (
             (t, c)
@@ -105,9 +133,9 @@ class Tried:
         )
 
     def read_beyond(self, shown: bool = False) -> str:
-        """Return what is read furthest beyond the wish, by the mean; "" where nothing is.
+        """Describe the score that exceeds its limit by the largest factor, "" if none does.
 
-        `shown`: By the end of its interval.
+        With `shown`, the upper end of the interval is compared instead of the mean.
         """
         over = []
         for trial, cell in self._limited():
@@ -115,14 +143,16 @@ class Tried:
             if value > limit:
                 end = f", up to {percent(value)} by the interval" if shown else ""
                 reason = f"{trial.place} can {can(cell)}{end}; wished: {percent(limit)}"
+                # Limits of different measures are compared by the factor by which they are
+                # exceeded.
                 over.append((value / limit, reason))
         return max(over)[1] if over else ""
 
     def _failed_attacks(self) -> Iterator[str]:
-        """Yield by which limited measures nothing is shown, because an attack failed.
+        """Yield the measures with a limit for which a failed attack leaves no evidence.
 
-        An attack that scored worse than its baseline or returned no claim would otherwise meet
-        every wish.
+        Without this check, an attack that scored worse than its baseline or returned no claim would
+        meet every limit.
         """
         for trial in self.candidate.trials:
             for cell in (c for c in trial.cells if self.wish.limits.get(c.metric)):
@@ -132,13 +162,14 @@ class Tried:
     def _reasons(self, shown: bool = False) -> Iterator[str]:
         """Yield the reasons against a recipe.
 
-        `shown`: Whether the ends of intervals are compared with the wish, instead of means.
+        With `shown`, the ends of the intervals are compared with the limits instead of the means.
         """
         if read := self.read_beyond(shown):
             yield read
         if shown:
             yield from self._failed_attacks()
         least = self.utility.low if shown else self.utility.mean
+        # The negation also rejects NaN, which is the AUC of a recipe that has not been trained.
         if not least >= self.wish.auc:
             auc = interval(self.utility) if shown else number(self.utility.mean)
             yield f"AUC {auc}; wished: {self.wish.auc:g}"
@@ -147,16 +178,30 @@ class Tried:
 
 
 def highest(cell: Cell) -> float:
-    """Return the upper end of the 95% interval of a share; where it is 0 throughout, of a count."""
+    """Return the upper end of the 95% interval of a share, at most 1.
+
+    If the share is 0 on every seed, the exact binomial bound of `upper` is used, because the t
+    interval has length zero.
+    """
     e = t_estimate(cell.scores, cell.errors)
     high = e.high if math.isfinite(e.high) else math.inf
     return min(1.0, high if any(cell.scores) else max(high, upper(cell)))
 
 
 def tried(rows: pd.DataFrame, wish: Wish) -> tuple[Tried, ...]:
-    """Hold every recipe of a run against a wish, the best first (`fedtrees.report.recipe`).
+    """Compare every recipe of a run with a wish, the best recipe first.
 
-    `rows`: Of one table (`fedtrees.report.rows.load_rows`).
+    Parameters
+    ----------
+    rows : DataFrame
+        Results on one table (`fedtrees.report.rows.load_rows`).
+    wish : Wish
+        The limits of the user.
+
+    Returns
+    -------
+    tried : tuple of Tried
+        In the order of `fedtrees.report.recipe.recommend`.
     """
     trains = rows[rows["stage"] == "train"]
     auc: dict[tuple[str, str], Mapping[int, float]] = {
@@ -173,18 +218,34 @@ def tried(rows: pd.DataFrame, wish: Wish) -> tuple[Tried, ...]:
 
 
 def recipe(name: str) -> tuple[str, str]:
-    """Return protocol and defense of a recipe of `fedtrees.report.findings.trials_of`."""
+    """Split the name of a recipe (see `fedtrees.report.findings.trials_of`) in two.
+
+    The result contains the protocol and the defense.
+    """
     protocol, defense = parted(name)
     return (protocol, defense) if protocol else (defense, UNDEFENDED)
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What to take.
+    """The recommendation for one table, with the evidence for it.
 
-    `tried`: Those on which all seeds were spent first, the best first. `undefended`: What is read
-    without a defense, by place. `of`: Table, partition and seeds, in words. `version`: Of fedtrees.
-    `cut`: Attacks whose search was cut short, with its limits. `left_out`: What was not run.
+    Attributes
+    ----------
+    wish : Wish
+        The limits of the user.
+    tried : tuple of Tried
+        All compared recipes. Those that ran on all seeds come first, the best one first.
+    undefended : tuple of Trial
+        Results without a defense, one per adversary and table.
+    of : str
+        Table, partition and number of seeds, in words.
+    version : str
+        Version of fedtrees that produced the results.
+    cut : tuple of str
+        Attacks that stopped at the limit of their search, with these limits.
+    left_out : str
+        Description of the candidates that were not run, "" if there are none.
     """
 
     wish: Wish
@@ -199,7 +260,19 @@ class Advice:
     def of_rows(
         cls, rows: pd.DataFrame, wish: Wish, tried: tuple[Tried, ...], left_out: str = ""
     ) -> Advice:
-        """Return the advice of a run. `rows`: Of its last round."""
+        """Build the advice of a run from the rows of its last round.
+
+        Parameters
+        ----------
+        rows : DataFrame
+            Results of the last round.
+        wish : Wish
+            The limits of the user.
+        tried : tuple of Tried
+            The compared recipes of all rounds.
+        left_out : str
+            Description of the candidates that were not run.
+        """
         first = rows[rows["stage"] == "train"].iloc[0]
         seeds = many(int(rows["seed"].dropna().nunique()), "seed")
         summary = f"{first['dataset']}, {first['partition']}, {seeds}"
@@ -215,18 +288,26 @@ class Advice:
 
     @property
     def choice(self) -> Tried | None:
-        """The recipe to take."""
+        """The recommended recipe, None if no recipe meets the limits."""
         return next(iter(self.met), None)
 
     @property
     def nearest(self) -> Tried | None:
-        """Where none meets the wish, the nearest of those that every attack was run on."""
+        """The fully tested recipe nearest to the limits.
+
+        None if a recipe meets the limits, or if no recipe was fully tested.
+        """
         every = [t for t in self.tried if not t.candidate.untested]
         return None if self.choice else min(every, key=lambda t: t.excess, default=None)
 
     @property
     def verdict(self) -> tuple[str, ...]:
-        """What to take, the next best, why the others are not it."""
+        """The recommendation as lines of text.
+
+        The lines state the limits, the leaks without a defense, the recommended recipe, its
+        remaining leaks and settings, the second best recipe, and the reason against each remaining
+        one.
+        """
         plain = Tried(Candidate(UNDEFENDED, self.undefended), {}, self.wish).read_beyond()
         without = plain or "nothing is read beyond the wish, on the mean"
         lines = [f"Wished: {self.wish}.", f"Without a defense: {without}.", *self._out_of_reach()]
@@ -234,7 +315,7 @@ class Advice:
         if self.choice:
             still = [f"{place} can {can(cell)}" for place, cell in self.choice.candidate.open]
             lines += [f"It leaves: {some(still)}."] * bool(still)
-            lines += [f"Next best: {_told(t)}." for t in self.met[1:2]]
+            lines += [f"Next best: {_describe_recipe(t)}." for t in self.met[1:2]]
             lines += [*settings(*recipe(self.choice.name))] or [
                 "No other system that is known here runs it as it is: `fedtrees federate` does."
             ]
@@ -243,14 +324,15 @@ class Advice:
 
     @property
     def headline(self) -> str:
-        """What to take, or that there is nothing."""
+        """The recommended recipe, or the statement that no recipe meets the limits."""
         if self.choice:
-            return f"Take {_told(self.choice)}."
-        near = f" Nearest: {_told(self.nearest)}." if self.nearest else ""
+            return f"Take {_describe_recipe(self.choice)}."
+        # If no recipe meets the limits, the nearest one shows which limit is too strict.
+        near = f" Nearest: {_describe_recipe(self.nearest)}." if self.nearest else ""
         return f"None of {many(len(self.tried), 'recipe')} is shown to meet it.{near}"
 
     def _out_of_reach(self) -> Iterator[str]:
-        """Yield which limits no defense can keep, since a blind guess is beyond them."""
+        """Yield the limits that no defense can meet, because a blind guess exceeds them."""
         for metric, limit in self.wish.limits.items():
             cells = [c for t in self.undefended for c in t.cells if c.metric == metric and c.scores]
             blind = max((c.line for c in cells), default=0.0)
@@ -262,7 +344,10 @@ class Advice:
 
     @property
     def sections(self) -> dict[str, list[str]]:
-        """Those of a data protection impact assessment: paragraphs, and lists a line an item."""
+        """Sections of a data protection impact assessment by heading.
+
+        An entry is a paragraph, or a list with one item per line.
+        """
         taken = self.choice or self.nearest
         places = [t.place for t in self.undefended]
         return {
@@ -283,7 +368,7 @@ class Advice:
         return "\n\n".join(["# Advice", *parts]) + "\n"
 
     def html(self) -> str:
-        """Return the advice as one HTML document; the same run gives the same bytes."""
+        """Return the advice as one HTML document. The same run gives the same bytes."""
         return render(
             "advice.html.j2",
             title=self.of,
@@ -293,6 +378,7 @@ class Advice:
         )
 
     def _untested(self) -> Iterator[str]:
+        """Yield sentences about the limits, attacks and adversaries that the run did not test."""
         measured = {c.metric for t in self.tried for trial in t.candidate.trials
                     for c in trial.cells if c.scores}  # fmt: skip
         for metric in self.wish.limits:
@@ -311,13 +397,14 @@ class Advice:
         )
 
 
-def _told(found: Tried) -> str:
+def _describe_recipe(found: Tried) -> str:
+    """Write a recipe with its AUC and its price."""
     cost = f"{change(found.candidate.price.change)} ({settled(found.candidate.price)})"
     return f"`{found.name}`, AUC {interval(found.utility)}, against the undefended run {cost}"
 
 
 def _risks(trials: Iterable[Trial]) -> list[str]:
-    """Write what is open, an adversary in a line."""
+    """List the open cells as Markdown, one line per adversary."""
     lines = []
     for t in trials:
         open_cells: Sequence[Cell] = [c for c in t.cells if c.state == "open" and c.scores]
@@ -327,10 +414,10 @@ def _risks(trials: Iterable[Trial]) -> list[str]:
             for c in t.cells
             if c.state in ("unsettled", "unknown") and not c.below_baseline
         ]
-        what = [can(c) for c in open_cells] or ["nothing is shown to be read"]
+        capabilities = [can(c) for c in open_cells] or ["nothing is shown to be read"]
         more = f"; not settled: {some(unsettled)}" if unsettled else ""
         if below:
             why = "the attack did worse than a blind guess, so that nothing is shown"
             more += f"; {why}: {some(below)}"
-        lines.append(f"- {t.place}: {'; '.join(what)}{more}")
+        lines.append(f"- {t.place}: {'; '.join(capabilities)}{more}")
     return ["\n".join(lines)]

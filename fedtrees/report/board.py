@@ -1,4 +1,4 @@
-"""The page of a leaderboard: frontiers by table and adversary, defenses and attacks by source."""
+"""Write the page of a leaderboard: frontiers by table and adversary, and tables by source."""
 
 import math
 import re
@@ -26,30 +26,37 @@ from fedtrees.report.web_page import render
 
 _CITED = re.compile(r"((?!As )[A-Z][\w-]+(?:,? (?:and )?[A-Z][\w-]+)*(?: et al\.)?) \(?(\d{4})")
 OURS, ELSEWHERE = "fedtrees", "another package"
-#: Heads of the table of defenses, what is read after `_READ` of them; which are of numbers.
+# Header of the table of defenses. `_READ` is the index of the column "Read", and `_NUMBERS` are the
+# indices of the numeric columns.
 HEADS = ("Defense", "Adversary", "What", "Read", "Blind", "Advantage", "Δ utility", "Pareto",
          "Seeds", "Strongest attack", "Source", "Table", "Protocol", "Submission")  # fmt: skip
 _READ, _NUMBERS = 3, (3, 4, 5, 6, 8)
-Text = tuple[str, str]  # and what it is sorted by
+# A text and the key that the page sorts it by.
+Text = tuple[str, str]
 
 
 def source(kind: str, spec: str) -> str:
-    """Return what plug-ins follow: the paper that each one's documentation names first, or none.
+    """Return the paper that each plug-in follows, the first one that its documentation cites.
 
-    `kind`: ``defense`` or ``attack``. `spec`: One name, or several with ``+``.
+    For several plug-ins, joined by ``+``, the distinct sources are joined by a semicolon. The kind
+    is ``defense`` or ``attack``.
     """
     names = [part.name for part in parse_one(spec).parts]
-    return "; ".join(dict.fromkeys(_source(kind, name) for name in names)) or "–"
+    return "; ".join(dict.fromkeys(_find_source(kind, name) for name in names)) or "–"
 
 
-def _source(kind: str, name: str) -> str:
-    """Look in the summary, then in the rest, then in what the module says of itself."""
-    name = name.removesuffix("-published")  # the same, as its authors' code has it
+def _find_source(kind: str, name: str) -> str:
+    """Search the docstring of a plug-in, then the docstring of its module, for a citation.
+
+    The summary of the plug-in is searched first, because it cites the paper that is followed.
+    """
+    # A variant that follows the authors' code instead of the paper.
+    name = name.removesuffix("-published")
     try:
-        made = register.get(kind, name)
+        plugin = register.get(kind, name)
     except FedtreesError:
         return ELSEWHERE
-    doc, module = made.__doc__ or "", sys.modules.get(made.__module__)
+    doc, module = plugin.__doc__ or "", sys.modules.get(plugin.__module__)
     for text in (doc.strip().partition("\n\n")[0], doc, getattr(module, "__doc__", None) or ""):
         cited = _CITED.search(" ".join(text.split()))
         if cited:
@@ -58,20 +65,29 @@ def _source(kind: str, name: str) -> str:
 
 
 def board(found: Sequence[Submission], recomputed: int) -> str:
-    """Return the leaderboard as one HTML document; the same submissions give the same bytes.
+    """Return the leaderboard as one HTML document. The same submissions give the same bytes.
 
-    `recomputed`: How many views of each submission were computed again.
+    Parameters
+    ----------
+    found : sequence of Submission
+        At least one submission.
+    recomputed : int
+        Number of views of each submission that were computed again.
 
-    Raises `StoreError`: two submissions contradict each other.
+    Raises
+    ------
+    StoreError
+        If two submissions contradict each other.
     """
     rows = merged(found)
-    # No folder: who saw what is told by each run's own report.
+    # The folder of a submission contains no ``disclosure.json``. The report of each run lists which
+    # party receives which message.
     settings = sorted(findings(rows, found[0].folder).settings, key=lambda f: f.setting)
     columns = (rows[c] for c in ("setting", "defense_spec", "threat", "submission"))
     owners = defaultdict[tuple[Any, ...], dict[str, None]](dict)
     for *key, name in zip(*columns, strict=True):
         owners[tuple(key)][name] = None
-    lines = [line for at, f in enumerate(settings) for line in _lines(f, at, owners)]
+    lines = [line for at, f in enumerate(settings) for line in _defense_lines(f, at, owners)]
     return render(
         "board.html.j2",
         title="Leaderboard",
@@ -82,7 +98,7 @@ def board(found: Sequence[Submission], recomputed: int) -> str:
         numbers=_NUMBERS,
         lines=lines,
         places=list(_places(settings)),
-        attacks=list(_attacks(settings)),
+        attacks=list(_strongest_attacks(settings)),
         submissions=[
             (
                 s.name,
@@ -100,7 +116,7 @@ def board(found: Sequence[Submission], recomputed: int) -> str:
 
 
 def _places(settings: Sequence[Found]) -> Iterator[dict[str, Any]]:
-    """Yield every table with the frontiers of its protocols, adversary by adversary."""
+    """Yield every table with the frontiers of its protocols, sorted by adversary."""
     by_place = defaultdict(list)
     for at, f in enumerate(settings):
         by_place[f.setting.dataset, f.setting.partition].append((at, f))
@@ -108,18 +124,20 @@ def _places(settings: Sequence[Found]) -> Iterator[dict[str, Any]]:
         figures = []
         for at, f in here:
             for adversary in f.tested:
-                made = frontier(f, adversary, at)
-                if made is not None:
-                    made["front"] = svg.path(_front(f, adversary, made["d"]))
+                figure = frontier(f, adversary, at)
+                if figure is not None:
+                    figure["front"] = svg.path(_front_coordinates(f, adversary, figure["d"]))
                     protocol = f.setting.protocol.partition("[")[0]
-                    who = f"{made['who']}, {protocol}"
-                    figures.append((adversary.threat, {**made, "who": who, "sparks": []}))
+                    title = f"{figure['who']}, {protocol}"
+                    figures.append((adversary.threat, {**figure, "who": title, "sparks": []}))
         figures.sort(key=lambda x: x[0])
-        yield {"name": " · ".join(place), "figures": [made for _, made in figures]}
+        yield {"name": " · ".join(place), "figures": [figure for _, figure in figures]}
 
 
-def _front(found: Found, adversary: Adversary, drawing: svg.Drawing) -> list[tuple[float, float]]:
-    """Return where the Pareto-optimal ones are drawn."""
+def _front_coordinates(
+    found: Found, adversary: Adversary, drawing: svg.Drawing
+) -> list[tuple[float, float]]:
+    """Return the coordinates of the Pareto-optimal defenses in a drawing."""
     best = pareto(found, adversary, drawn(found, adversary)[0])
     letters = {d.label for d in found.defenses if d.spec in best}
     names = {"0" if name == said.short(UNDEFENDED) else name.partition(" ")[0]: (m.x, m.y)
@@ -127,57 +145,63 @@ def _front(found: Found, adversary: Adversary, drawing: svg.Drawing) -> list[tup
     return sorted({names[letter] for letter in letters if letter in names})
 
 
-def _lines(found: Found, at: int, owners: Any) -> Iterator[dict[str, Any]]:
-    """Yield a line for every adversary and defense, by the measure that leads."""
-    named = set[str]()
+def _defense_lines(found: Found, at: int, owners: Any) -> Iterator[dict[str, Any]]:
+    """Yield one table line per adversary and defense, by the leading measure of the adversary."""
+    linked_labels = set[str]()
     for adversary in found.tested:
         metrics = drawn(found, adversary)
         best = pareto(found, adversary, metrics[0]) if metrics else ()
         for d in found.defenses if metrics else ():
             cell = adversary.cell(d.spec, metrics[0])
-            first = d.label not in named
-            named.add(d.label)
+            first = d.label not in linked_labels
+            linked_labels.add(d.label)
             by = ", ".join(owners[found.setting, d.spec, adversary.threat])
-            cells = [*_cells(d, adversary, cell, d.spec in best), *_where(found, d, by)]
+            cells = [
+                *_result_cells(d, adversary, cell, d.spec in best),
+                *_origin_cells(found, d, by),
+            ]
             yield {"id": f"m{at}-{d.label}" if first else "", "state": cell.state, "cells": cells}
 
 
-def _cells(d: Defended, adversary: Adversary, cell: Cell, best: bool) -> list[Text]:
+def _result_cells(d: Defended, adversary: Adversary, cell: Cell, best: bool) -> list[Text]:
+    """Return the cells of a line that contain results, with their sort keys."""
     change, gain, seeds = d.price.change.mean, cell.advantage.mean, len(cell.seeds)
-    head, who = measure(cell.metric).head, said.capital(adversary.name)
+    head, adversary_name = measure(cell.metric).head, said.capital(adversary.name)
     return [
         (d.spec, d.spec),
-        (who, who),
+        (adversary_name, adversary_name),
         (head, head),
-        (said.shown(cell), _sorts(cell.score)),
-        (said.value(cell, cell.line) if cell.scores else "–", _sorts(cell.line)),
-        (number(gain, 3, signed=True), _sorts(gain)),
-        (number(change, 3, signed=True), _sorts(change)),
+        (said.shown(cell), _sort_key(cell.score)),
+        (said.value(cell, cell.line) if cell.scores else "–", _sort_key(cell.line)),
+        (number(gain, 3, signed=True), _sort_key(gain)),
+        (number(change, 3, signed=True), _sort_key(change)),
         ("yes" if best else "no", "yes" if best else "no"),
         (str(seeds), str(seeds)),
         (next(iter(cell.attacks), "–"),) * 2,
     ]
 
 
-def _where(found: Found, d: Defended, by: str) -> list[Text]:
+def _origin_cells(found: Found, d: Defended, by: str) -> list[Text]:
+    """Return the cells of a line that name source, table, protocol and submission."""
     paper = "–" if d.spec == UNDEFENDED else source("defense", d.spec)
     place = f"{found.setting.dataset} · {found.setting.partition}"
     return [(text, text) for text in (paper, place, found.setting.protocol, by)]
 
 
-def _sorts(value: float) -> str:
+def _sort_key(value: float) -> str:
+    """Return a number as the text that the page sorts by, "" if there is no number."""
     return f"{value:.9g}" if math.isfinite(value) else ""
 
 
 def pareto(found: Found, adversary: Adversary, metric: str) -> set[str]:
-    """Return the defenses that no other one beats in both utility and advantage.
+    """Return the defenses that no other defense beats in both utility and advantage.
 
-    A defense takes no part if an attack failed, did not run, returned no claim where no other one
-    scored, or scored worse than its baseline: then the measured advantage is only a lower bound of
-    the leak.
+    A defense is excluded if its measured advantage is only a lower bound of the leak. This is the
+    case if an attack failed, did not run or scored worse than its baseline, or if it returned no
+    claim and no other attack scored.
     """
     covered = adversary.reader.coverage if adversary.reader else {}
-    known = []
+    comparable = []
     for d in found.defenses:
         cell = adversary.cell(d.spec, metric)
         unscored = not cell.scores and cell.state != "gone"
@@ -185,15 +209,15 @@ def pareto(found: Found, adversary: Adversary, metric: str) -> set[str]:
             continue
         if d.price.by_seed:
             gain = max(cell.advantage.mean, 0.0) if cell.scores else 0.0
-            known.append((d.spec, d.price.change.mean, gain))
-    if not known:
+            comparable.append((d.spec, d.price.change.mean, gain))
+    if not comparable:
         return set()
-    specs, change, gain = zip(*known, strict=True)
+    specs, change, gain = zip(*comparable, strict=True)
     return {s for s, keep in zip(specs, non_dominated(change, gain), strict=True) if keep}
 
 
-def _attacks(settings: Sequence[Found]) -> Iterator[dict[str, Any]]:
-    """Yield, for every attack that was the strongest anywhere, where and how much it read."""
+def _strongest_attacks(settings: Sequence[Found]) -> Iterator[dict[str, Any]]:
+    """Yield every attack that was the strongest in some cell, with its largest advantage."""
     won = defaultdict(list)
     for f in settings:
         for adversary in f.tested:
@@ -206,7 +230,13 @@ def _attacks(settings: Sequence[Found]) -> Iterator[dict[str, Any]]:
     for attack in sorted(won, key=lambda a: (-len(won[a]), a)):
         gain, place, head = max(won[attack], key=lambda x: (x[0], x[1]))
         name = parse_one(attack).parts[0].name
-        by, times, where = source("attack", name), str(len(won[attack])), f"{head}: {place}"
-        largest = (number(gain, 3, signed=True), _sorts(gain))
-        cells = [(attack, attack), (by, by), (times, times), largest, (where, where)]
+        by, times, place_of_best = source("attack", name), str(len(won[attack])), f"{head}: {place}"
+        largest = (number(gain, 3, signed=True), _sort_key(gain))
+        cells = [
+            (attack, attack),
+            (by, by),
+            (times, times),
+            largest,
+            (place_of_best, place_of_best),
+        ]
         yield {"id": "", "state": "", "cells": cells}

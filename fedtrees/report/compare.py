@@ -1,4 +1,4 @@
-"""What changed from one run to another, cell by cell: leaks, utility, what ran, on what."""
+"""Compare two runs cell by cell: leaks, utility, how cells ended, and the inputs of the runs."""
 
 import math
 import tomllib
@@ -25,7 +25,7 @@ from fedtrees.report.states import Cell, plain, read
 from fedtrees.report.worst import by_seed, panels
 
 _CELL = ("stage", "setting", "defense_spec", "threat", "attack_spec", "seed")
-#: What may tell the cells of one run from another's, and how it is called.
+#: Columns in which cells of two runs can differ, with their names in messages.
 _AXES = {
     "dataset": "data", "partition": "partition", "protocol_spec": "protocol",
     "defense_spec": "defense", "threat": "threat", "attack_spec": "attack", "seed": "seed",
@@ -34,11 +34,25 @@ _AXES = {
 
 @dataclass(frozen=True)
 class Change:
-    """One measure of one defense, in the second run against the first.
+    """Difference between two runs by one measure of one defense.
 
-    `threat`: Whose leak it is; "" of a model's utility. `by_seed`: Differences, of a leak in
-    advantage by the strongest attack of each run, of utility in its own unit. `errors`: Their
-    standard errors where a sample of the rows was scored. `attacks`: The strongest, in either run.
+    Attributes
+    ----------
+    setting : Setting
+        Dataset, partition and protocol.
+    defense : str
+        Name of the defense.
+    threat : str
+        Threat of a leak, "" for the utility of a model.
+    metric : str
+        Key of the measure.
+    by_seed : mapping of int to float
+        Value of the second run minus value of the first, by seed. For a leak, the value is the
+        advantage of the strongest attack of each run. For a utility, it is the utility.
+    errors : tuple of float
+        Standard errors of the differences if only a sample of the rows was scored, else 0.
+    attacks : tuple of str
+        The strongest attack of each run.
     """
 
     setting: Setting
@@ -51,40 +65,52 @@ class Change:
 
     @property
     def difference(self) -> Estimate:
-        """Mean with its 95% t interval over seeds."""
+        """Mean difference with its 95% t interval over seeds."""
         return t_estimate(self.by_seed.values(), self.errors)
 
     @property
     def same(self) -> bool:
-        """Whether no seed differs."""
+        """Whether the difference is zero on every seed."""
         return not any(self.by_seed.values())
 
     @property
     def worse(self) -> float:
-        """By how much it got worse: more is read, or the model predicts worse."""
+        """By how much the second run is worse: a larger leak or a smaller utility."""
         return self.difference.mean * (1.0 if self.threat else -measure(self.metric).sign)
 
     @property
     def clear(self) -> bool:
-        """Whether the interval leaves out zero."""
+        """Whether the interval excludes zero."""
         e = self.difference
         return math.isfinite(e.low) and (e.low > 0 or e.high < 0)
 
     def __str__(self) -> str:
         by = f", by {' or '.join(self.attacks)}" if self.attacks else ""
         who = f" · {self.threat}" if self.threat else ""
-        what = measure(self.metric).head + (", advantage" if self.threat else "")
-        told = f"{what} {change(self.difference)}: {self.defense}{who}{by}"
-        return f"{told} ({self.setting})"
+        measure_name = measure(self.metric).head + (", advantage" if self.threat else "")
+        change_text = f"{measure_name} {change(self.difference)}: {self.defense}{who}{by}"
+        return f"{change_text} ({self.setting})"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two runs, the second against the first.
+    """Comparison of a second run with a first one.
 
-    `common`: Cells of both. `only`: Of each run, its cells that the other lacks and what tells them
-    apart. `ended`: Cells that ended otherwise, by attack or "training" and how. `inputs`: What
-    differs of environment, tables and suite, before and after.
+    Attributes
+    ----------
+    runs : tuple of (str, str)
+        Folders of the two runs.
+    common : int
+        Number of cells that both runs contain.
+    only : tuple of (int, str)
+        For each run: the number of cells that the other one does not contain, and the values in
+        which they differ.
+    ended : mapping of str to int
+        Number of cells that ended differently, by attack (or "training") and pair of states.
+    inputs : mapping of str to (before, after)
+        Differences in environment, tables and suite, by name.
+    leaks, utility : tuple of Change
+        Differences of all measures that both runs have.
     """
 
     runs: tuple[str, str]
@@ -97,17 +123,19 @@ class Comparison:
 
     @cached_property
     def differing(self) -> tuple[Change, ...]:
-        """What is not the same, what is clear first, then by size."""
-        found = [c for c in (*self.leaks, *self.utility) if not c.same]
-        return tuple(sorted(found, key=lambda c: (not c.clear, -abs(c.worse))))
+        """The changes that are not zero: clear ones first, then by size."""
+        nonzero = [c for c in (*self.leaks, *self.utility) if not c.same]
+        return tuple(sorted(nonzero, key=lambda c: (not c.clear, -abs(c.worse))))
 
     @property
     def verdict(self) -> str:
-        """What got worse most, in a sentence."""
+        """The largest deterioration, as one sentence."""
         if not self.differing and not self.ended:
-            alone = sum(n for n, _ in self.only)
-            beside = f"; {many(alone, 'cell')} of one run alone are not compared" if alone else ""
-            return f"Nothing changed in {many(self.common, 'cell')} of both runs{beside}."
+            unpaired = sum(n for n, _ in self.only)
+            remark = (
+                f"; {many(unpaired, 'cell')} of one run alone are not compared" if unpaired else ""
+            )
+            return f"Nothing changed in {many(self.common, 'cell')} of both runs{remark}."
         worse = [c for c in self.differing if c.worse > 0]
         first = next((c for c in worse if c.threat), None)
         cost = next((c for c in worse if not c.threat), None)
@@ -120,7 +148,7 @@ class Comparison:
         return f"Nothing got clearly worse; the most, within the spread of seeds: {worse[0]}."
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain JSON types."""
+        """Return the comparison as plain JSON types."""
         return {
             "runs": [*self.runs],
             "common": self.common,
@@ -136,26 +164,35 @@ class Comparison:
 def compare(before: str | Path, after: str | Path) -> Comparison:
     """Compare two finished runs, paired by cell, measure and seed.
 
-    Raises `StoreError`: a folder holds no run, or one that is not finished. Raises `UsageError`:
-    one folder twice, or no cell in common.
+    Raises
+    ------
+    StoreError
+        If a folder contains no run or one that is not finished.
+    UsageError
+        If both folders are the same, or if the runs have no cell in common.
     """
     folders = Path(before), Path(after)
     if folders[0].resolve() == folders[1].resolve():
         raise UsageError(f"{after} is the same run as {before}; give two")
     first, second = (_rows(folder) for folder in folders)
-    ours, theirs = (set(zip(*(r[c] for c in _CELL), strict=True)) for r in (first, second))
-    if not ours & theirs:
+    first_cells, second_cells = (
+        set(zip(*(r[c] for c in _CELL), strict=True)) for r in (first, second)
+    )
+    if not first_cells & second_cells:
         have = (some([str(s) for s in sorted({*r["setting"]})]) for r in (first, second))
         raise UsageError(
             f"{before} and {after} have no cell in common: one is of {next(have)}, the other of "
             f"{next(have)}; compare runs of one table, partition and protocol"
         )
-    alone = _alone(first, second, ours - theirs), _alone(second, first, theirs - ours)
+    unpaired = (
+        _describe_unpaired(first, second, first_cells - second_cells),
+        _describe_unpaired(second, first, second_cells - first_cells),
+    )
     paired = _paired(first, second)
     return Comparison(
         (str(before), str(after)),
-        len(ours & theirs),
-        alone,
+        len(first_cells & second_cells),
+        unpaired,
         _ended(first, second),
         _inputs(*folders),
         tuple(_leaks(*paired)),
@@ -164,6 +201,7 @@ def compare(before: str | Path, after: str | Path) -> Comparison:
 
 
 def _rows(folder: Path) -> pd.DataFrame:
+    """Return the training and attack rows of a finished run."""
     if begun_only(folder):
         raise StoreError(
             f"{folder} is not finished; finish it with: fedtrees bench --resume --out {folder}"
@@ -173,8 +211,8 @@ def _rows(folder: Path) -> pd.DataFrame:
     return rows.assign(protocol_spec=[s.protocol for s in rows["setting"]])
 
 
-def _alone(rows: pd.DataFrame, other: pd.DataFrame, cells: set[Any]) -> tuple[int, str]:
-    """Return how many cells one run has alone, and which names the other does not know."""
+def _describe_unpaired(rows: pd.DataFrame, other: pd.DataFrame, cells: set[Any]) -> tuple[int, str]:
+    """Return the number of cells that only one run has, and the values that the other run lacks."""
     if not cells:
         return 0, ""
     texts = []
@@ -185,30 +223,34 @@ def _alone(rows: pd.DataFrame, other: pd.DataFrame, cells: set[Any]) -> tuple[in
 
 
 def _ended(first: pd.DataFrame, second: pd.DataFrame) -> dict[str, int]:
-    """Return how many cells ended otherwise, by attack and states."""
+    """Return the number of cells that ended differently, by attack and pair of states."""
 
     def states(rows: pd.DataFrame) -> dict[Any, str]:
-        kept = rows.drop_duplicates([*_CELL])
-        return dict(zip(zip(*(kept[c] for c in _CELL), strict=True), kept["status"], strict=True))
+        cells = rows.drop_duplicates([*_CELL])
+        return dict(zip(zip(*(cells[c] for c in _CELL), strict=True), cells["status"], strict=True))
 
-    here, there = states(first), states(second)
-    found = Counter(
-        f"{key[4] or 'training'} {here[key]} → {there[key]}"
-        for key in here
-        if key in there and here[key] != there[key]
+    before, after = states(first), states(second)
+    counts = Counter(
+        f"{key[4] or 'training'} {before[key]} → {after[key]}"
+        for key in before
+        if key in after and before[key] != after[key]
     )
-    return dict(found.most_common())
+    return dict(counts.most_common())
 
 
 def _paired(first: pd.DataFrame, second: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the measurements that both runs have: what one lacks is no change of a leak."""
+    """Return the measurements that both runs have.
+
+    A missing measurement is not a change of a leak.
+    """
     keys = [*_CELL, "metric", "part"]
     good = [r[(r["status"] == "ok") & r["value"].notna()] for r in (first, second)]
-    made = [pd.MultiIndex.from_frame(r[keys].astype({"setting": str})) for r in good]
-    return good[0][made[0].isin(made[1])], good[1][made[1].isin(made[0])]
+    keys_of = [pd.MultiIndex.from_frame(r[keys].astype({"setting": str})) for r in good]
+    return good[0][keys_of[0].isin(keys_of[1])], good[1][keys_of[1].isin(keys_of[0])]
 
 
 def _leaks(first: pd.DataFrame, second: pd.DataFrame) -> Iterator[Change]:
+    """Yield the changes of all leaks, by threat, defense and measure."""
     for panel in panels(first):
         readers = [
             read(
@@ -220,12 +262,14 @@ def _leaks(first: pd.DataFrame, second: pd.DataFrame) -> Iterator[Change]:
         for spec in dict.fromkeys(defense for defense, _ in readers[0].cells):
             cells = [{c.metric: c for c in plain(r.of(spec)) if c.scores} for r in readers]
             for metric, cell in cells[0].items():
+                # Only measures that both runs have can be compared.
                 if metric in cells[1]:
-                    found = _leak(panel.setting, spec, panel.threat, cell, cells[1][metric])
-                    yield from (found,) if found.by_seed else ()
+                    leak_change = _leak(panel.setting, spec, panel.threat, cell, cells[1][metric])
+                    yield from (leak_change,) if leak_change.by_seed else ()
 
 
 def _leak(setting: Setting, spec: str, threat: str, before: Cell, after: Cell) -> Change:
+    """Compare the cells of two runs, paired by seed."""
     old, new = (
         dict(zip(c.seeds, zip(c.advantages, c.errors, strict=True), strict=True))
         for c in (before, after)
@@ -235,12 +279,14 @@ def _leak(setting: Setting, spec: str, threat: str, before: Cell, after: Cell) -
     return Change(
         setting, spec, threat, before.metric,
         {s: new[s][0] - old[s][0] for s in both},
+        # The sampling errors of the two runs are independent.
         tuple(math.hypot(new[s][1], old[s][1]) for s in both),
         tuple(dict.fromkeys(attacks)),
     )  # fmt: skip
 
 
 def _utility(first: pd.DataFrame, second: pd.DataFrame) -> Iterator[Change]:
+    """Yield the changes of the utility, by setting and defense."""
     trains = [r[r["stage"] == "train"] for r in (first, second)]
     for setting in sorted({*trains[0]["setting"]}):
         here = [t[t["setting"] == setting] for t in trains]
@@ -252,27 +298,31 @@ def _utility(first: pd.DataFrame, second: pd.DataFrame) -> Iterator[Change]:
 
 
 def _inputs(before: Path, after: Path) -> dict[str, tuple[Any, Any]]:
-    """Return what differs of what two runs ran on, by name."""
-    old, new = (dict(_flat(_told(folder))) for folder in (before, after))
+    """Return the differences between the inputs of two runs, by name."""
+    old, new = (dict(_flat(_read_inputs(folder))) for folder in (before, after))
     keys = [k for k in dict.fromkeys((*old, *new)) if old.get(k) != new.get(k)]
     return {k: (old.get(k), new.get(k)) for k in keys}
 
 
-def _told(folder: Path) -> dict[str, Any]:
-    found = read_json(folder, "environment.json")
-    environment = dict(found) if isinstance(found, dict) else {}
+def _read_inputs(folder: Path) -> dict[str, Any]:
+    """Return environment, digests of tables and suite of a run."""
+    stored = read_json(folder, "environment.json")
+    environment = dict(stored) if isinstance(stored, dict) else {}
     try:
         suite = tomllib.loads(read_text(folder, "suite.toml") or "")
     except tomllib.TOMLDecodeError as error:
         raise StoreError(f"{folder / 'suite.toml'} is no TOML ({error}); run again") from error
-    for said in ("name", "description"):  # of what the rest tells
-        suite.pop(said, None)
+    for key in ("name", "description"):  # these do not influence the results
+        suite.pop(key, None)
     tables = {t["file"]: t["sha256"][:12] for t in environment.pop("tables", [])}
     return {**environment, "tables": tables, "suite": suite}
 
 
 def _flat(told: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield what stands in nested objects, by dotted name; lists of plain values stay whole."""
+    """Yield the values in nested objects by dotted name.
+
+    A list is one value unless it contains objects.
+    """
     if isinstance(told, Mapping):
         parts = [_flat(v, f"{name}.{k}" if name else k) for k, v in told.items()]
         yield from chain.from_iterable(parts)
@@ -284,6 +334,7 @@ def _flat(told: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _as_json(found: Change) -> dict[str, Any]:
+    """Return a change as plain JSON types."""
     return {
         "dataset": found.setting.dataset,
         "partition": found.setting.partition,

@@ -1,4 +1,4 @@
-"""Which attacks apply to a defense under a threat, and what became of them."""
+"""Determine which attacks apply to a defense under a threat, and how each of them ended."""
 
 from dataclasses import dataclass
 
@@ -12,19 +12,28 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_grid
 from fedtrees.report.worst import troubles
 
-LIMITS = ("steps", "work", "time_limit", "limit")  # of a search, as attacks call them
-STOPPED_EARLY = "stopped_early"  # what an attack notes whose search was cut short
+# Names of the attributes that limit the search of an attack.
+LIMITS = ("steps", "work", "time_limit", "limit")
+STOPPED_EARLY = "stopped_early"  # note of an attack whose search reached a limit
 
 
 @dataclass(frozen=True)
 class Coverage:
     """The attacks on one defense under one threat.
 
-    `applicable`: Names of those that apply, of the suite or not; None where the run does not say.
-    `left_out`: Those of them that the suite did not ask for. `failed`: Attacks that failed or ran
-    out of time: name, as it was asked for, status and on how many seeds. `early`: Those whose
-    search was cut short, with its limits. `no_claim`: Those that ran and returned no claim: name,
-    as it was asked for, the reason and on how many seeds.
+    Attributes
+    ----------
+    applicable : tuple of str or None
+        Names of all registered attacks that apply, whether or not the suite requested them. None if
+        the run does not record it.
+    left_out : tuple of str
+        Applicable attacks that the suite did not request.
+    failed : tuple of (str, str, str, int)
+        Attacks that failed or ran out of time: name, specification, status and number of seeds.
+    early : tuple of str
+        Attacks that stopped at a limit of their search, with these limits.
+    no_claim : tuple of (str, str, str, int)
+        Attacks that ran and returned no claim: name, specification, reason and number of seeds.
     """
 
     applicable: tuple[str, ...] | None = None
@@ -35,16 +44,16 @@ class Coverage:
 
     @property
     def missing(self) -> bool:
-        """Whether an attack that applies is known not to have finished, or not to have run."""
+        """Whether an applicable attack is recorded as not run or not finished."""
         return bool(self.left_out or self.failed)
 
     @property
     def complete(self) -> bool:
-        """Whether every attack that applies ran, on every seed, and there was one."""
+        """Whether at least one attack applies, and all that apply ran on every seed."""
         return bool(self.applicable) and not self.missing
 
     def __str__(self) -> str:
-        """Write how many ran, and which did not: 1 of 4 applicable attacks ran (left out: ...)."""
+        """Write how many attacks ran: ``1 of 4 applicable attacks ran (left out: ...)``."""
         failed = [f"{spec} ({status}, {many(n, 'seed')})" for _, spec, status, n in self.failed]
         silent = [f"{spec} ({many(n, 'seed')})" for _, spec, _, n in self.no_claim]
         parts = [
@@ -59,29 +68,35 @@ class Coverage:
 
 
 def coverage(exposed: pd.DataFrame, attacks: pd.DataFrame) -> Coverage:
-    """Return what became of the attacks on one defense under one threat.
+    """Determine how the attacks on one defense under one threat ended.
 
-    `exposed`: Its rows of the stage ``adversary``.
-    `attacks`: Its rows of the stage ``attack``.
+    Parameters
+    ----------
+    exposed : DataFrame
+        Rows of this defense and threat with the stage ``adversary``, which record the applicable
+        attacks.
+    attacks : DataFrame
+        Rows of this defense and threat with the stage ``attack``.
     """
-    told = exposed[exposed["metric"] == APPLIES.key]
+    applicability = exposed[exposed["metric"] == APPLIES.key]
     seen = set(zip(attacks["attack"], attacks["seed"], strict=True))
     skips = attacks[attacks["status"] == "skipped"]
     skipped = set(zip(skips["attack"], skips["seed"], strict=True))
-    columns = (told[c].tolist() for c in ("attack", "seed", "value"))
+    columns = (applicability[c].tolist() for c in ("attack", "seed", "value"))
     applies = {(name, seed) for name, seed, value in zip(*columns, strict=True) if value > 0}
+    # An attack that was recorded as applicable can still be skipped when it runs.
     applies -= skipped
     cut = attacks[cut_short(attacks) & (attacks["value"] > 0)]
     specs = (cut["attack"].tolist(), cut["attack_params"].tolist())
     return Coverage(
-        None if told.empty else tuple(sorted({name for name, _ in applies})),
+        None if applicability.empty else tuple(sorted({name for name, _ in applies})),
         tuple(sorted({name for name, _ in applies - seen})),
         tuple(
             (*key, len(seeds))
             for key, seeds in sorted(troubles(attacks, "attack", "attack_spec", "status").items())
             if key[2] not in ("skipped", NO_CLAIM)
         ),
-        tuple(sorted({_limited(*spec) for spec in zip(*specs, strict=True)})),
+        tuple(sorted({_with_limits(*spec) for spec in zip(*specs, strict=True)})),
         tuple(
             (name, spec, str(why), len(seeds))
             for (name, spec, why), seeds in troubles(
@@ -92,16 +107,17 @@ def coverage(exposed: pd.DataFrame, attacks: pd.DataFrame) -> Coverage:
 
 
 def cut_short(rows: pd.DataFrame) -> pd.Series:
-    """Mark the rows that tell whether a search was cut short."""
+    """Mark the rows that record whether a search reached its limit."""
     return (rows["metric"] == NOTE.key) & (rows["part"] == STOPPED_EARLY)
 
 
-def _limited(name: str, params: str) -> str:
-    """Write an attack with the limits of its search: ``joint[steps=100000]``."""
+def _with_limits(name: str, params: str) -> str:
+    """Write an attack with the limits of its search, for example ``joint[steps=100000]``."""
     try:
-        made = register.make("attack", parse_grid(f"{name}[{params}]" if params else name)[0])
-    except FedtreesError:  # of another release, or of a file that is not loaded
+        attack = register.make("attack", parse_grid(f"{name}[{params}]" if params else name)[0])
+    # The attack belongs to another release or to a plug-in file that is not loaded.
+    except FedtreesError:
         return name
-    limits = {key: getattr(made, key, None) for key in LIMITS}
-    said = [f"{key}={value:g}" for key, value in limits.items() if value is not None]
-    return f"{name}[{','.join(said)}]" if said else name
+    limits = {key: getattr(attack, key, None) for key in LIMITS}
+    limit_texts = [f"{key}={value:g}" for key, value in limits.items() if value is not None]
+    return f"{name}[{','.join(limit_texts)}]" if limit_texts else name

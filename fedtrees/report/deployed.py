@@ -1,4 +1,7 @@
-"""How a recipe is set in systems that run it, written from what protocols and defenses state."""
+"""Describe how to configure a recipe in other systems that run it, such as NVFlare or XGBoost.
+
+The text is built from the attribute ``deployed`` of protocols and defenses.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,36 +13,46 @@ from fedtrees.core.supported import SYSTEMS, name_versions
 
 
 def systems() -> tuple[str, ...]:
-    """Return the systems that run a protocol that is registered."""
-    found = (register.get("protocol", name) for name in register.names("protocol"))
-    return tuple(sorted({system for kind in found for system in kind.deployed}))  # type: ignore[attr-defined]
+    """Return the names of the systems that run at least one registered protocol."""
+    protocols = (register.get("protocol", name) for name in register.names("protocol"))
+    return tuple(sorted({system for protocol in protocols for system in protocol.deployed}))  # type: ignore[attr-defined]
 
 
 def runs_in(system: str, protocol: Spec, defenses: Sequence[Spec] = ()) -> bool:
-    """Tell whether a system has a protocol with its parameters, and all of some defenses."""
-    return all(of is not None and of.takes(told) for of, told in _parts(system, protocol, defenses))
+    """Return whether a system supports a protocol with its parameters and all given defenses."""
+    return all(
+        support is not None and support.takes(values)
+        for support, values in _supports(system, protocol, defenses)
+    )
 
 
 def settings(protocol: str, defense: str) -> Iterator[str]:
-    """Yield one text per system that runs a recipe: its settings, and the tested versions.
+    """Yield one text per system that runs a recipe: its settings and the tested versions.
 
-    `protocol, defense`: As on the command line.
+    Protocol and defense are given in the notation of the command line.
     """
     first, parts = parse_one(protocol).parts[0], parse_one(defense).parts
     for system in systems():
         if runs_in(system, first, parts):
-            told = [of.settings(p) for of, p in _parts(system, first, parts) if of is not None]
-            text = ". And: ".join(told).removesuffix(".")
+            texts = [
+                support.settings(values)
+                for support, values in _supports(system, first, parts)
+                if support is not None
+            ]
+            text = ". And: ".join(texts).removesuffix(".")
             yield f"In {system}: {text}. {name_versions(SYSTEMS.get(system, ()))}"
 
 
-def _parts(
+def _supports(
     system: str, protocol: Spec, defenses: Sequence[Spec]
 ) -> Iterator[tuple[Deployed | None, Mapping[str, Any]]]:
-    """Yield what a system has of each, with the parameters; None of what is not registered here."""
+    """Yield the support of a system for each part of a recipe, and the parameters of the part.
+
+    The support is None if the system lacks the part or the part is not registered.
+    """
     for kind, spec in (("protocol", protocol), *(("defense", part) for part in defenses)):
         if spec.name in register.names(kind):
-            made: Any = register.make(kind, spec)
-            yield made.deployed.get(system), getattr(made, "parameters", vars(made))
+            plugin: Any = register.make(kind, spec)
+            yield plugin.deployed.get(system), getattr(plugin, "parameters", vars(plugin))
         else:
             yield None, {}

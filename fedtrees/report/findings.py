@@ -1,4 +1,8 @@
-"""Compute what a run found, once."""
+"""Compute all findings of a run once: leaks, prices, the recipe and the gaps of each setting.
+
+`findings` is used by the terminal verdict, the report and the JSON output. `trials_of` is used by
+the advice, which compares recipes over protocols and tables.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -37,40 +41,50 @@ _CONSTANT = "majority-class"
 
 
 def findings(rows: pd.DataFrame, folder: Any, margin: float = MARGIN) -> Findings:
-    """Compute what a run found.
+    """Compute the findings of a run.
 
-    `rows`: As returned by `fedtrees.report.rows.load_rows`.
-    `folder`: path. The run's folder, for who sees what.
-    `margin`: Advantage that may be left and still be called down to blind.
+    Parameters
+    ----------
+    rows : DataFrame
+        Results as returned by `fedtrees.report.rows.load_rows`.
+    folder : path
+        Folder of the run. Its ``disclosure.json`` lists which party receives which message.
+    margin : float
+        Largest advantage under a defense that counts as no better than a blind guess.
+
+    Returns
+    -------
+    findings : Findings
+        One entry per setting, the gravest leak first.
     """
     here = rows[rows["stage"].isin(["train", "attack"])]
     settings = tuple(sorted(set(here["setting"])))
     gaps = Gaps.of(rows, settings)
     seen = read_json(folder, "disclosure.json") or []
-    tables = {s: _read(rows, s, margin) for s in settings}
-    per_setting = [_found(rows, s, tables, gaps, seen, margin) for s in settings]
+    tables = {s: _read_setting(rows, s, margin) for s in settings}
+    per_setting = [_setting_findings(rows, s, tables, gaps, seen, margin) for s in settings]
     if begun_only(folder):
         per_setting = [
             replace(f, untested=replace(f.untested, unfinished=True)) for f in per_setting
         ]
-    per_setting.sort(key=lambda f: (f.leak.kind != "leak", *_weight(f.leak.cell), str(f.setting)))
+    per_setting.sort(key=lambda f: (f.leak.kind != "leak", *_sort_key(f.leak.cell), str(f.setting)))
     version = ", ".join(sorted({v for v in rows["version"] if v}))
     return Findings(tuple(per_setting), margin, version)
 
 
 def begun_only(folder: Any) -> bool:
-    """Return whether a folder contains a run that has not come to its end.
+    """Return whether a folder contains a run that is not finished.
 
-    A run writes ``disclosure.json`` last. A submission to the leaderboard has ``submission.json``
-    instead, and only finished runs are submitted.
+    A run writes ``disclosure.json`` last. A submission to the leaderboard contains
+    ``submission.json`` instead, and only finished runs are submitted.
     """
     present = {path.name for path in Path(folder).glob("*") if path.is_file()}
     return "suite.toml" in present and not present & {"disclosure.json", "submission.json"}
 
 
 @dataclass(frozen=True)
-class _Read:
-    """The numbers of one setting, before anything is said of them."""
+class _SettingResults:
+    """Cells, costs and guarantees of one setting, by threat or by defense."""
 
     rows: pd.DataFrame
     readers: Mapping[str, Reader]
@@ -79,7 +93,8 @@ class _Read:
     guarantees: Mapping[str, Guarantees]
 
 
-def _read(rows: pd.DataFrame, setting: Setting, margin: float) -> _Read:
+def _read_setting(rows: pd.DataFrame, setting: Setting, margin: float) -> _SettingResults:
+    """Compute the cells, the costs and the guarantees of one setting."""
     here = rows[rows["setting"] == setting]
     readers = {}
     for panel in panels(here):
@@ -92,8 +107,9 @@ def _read(rows: pd.DataFrame, setting: Setting, margin: float) -> _Read:
         }  # fmt: skip
         readers[panel.threat] = read(attacks, covered, margin)
     trains = here[here["stage"] == "train"]
+    # A skipped training means that the defense does not fit the protocol.
     fit = trains[trains["status"] != "skipped"]
-    return _Read(
+    return _SettingResults(
         here,
         readers,
         tuple(ordered(set(fit["defense_spec"]))),
@@ -102,19 +118,23 @@ def _read(rows: pd.DataFrame, setting: Setting, margin: float) -> _Read:
     )
 
 
-def _found(
+def _setting_findings(
     rows: pd.DataFrame,
     setting: Setting,
-    tables: Mapping[Setting, _Read],
+    tables: Mapping[Setting, _SettingResults],
     gaps: Gaps,
     seen: Sequence[Mapping[str, Any]],
     margin: float,
 ) -> Found:
+    """Compute the findings of one setting.
+
+    Recipes may use the results of all settings in `tables`.
+    """
     table = tables[setting]
     trains = table.rows[table.rows["stage"] == "train"]
     utility = utility_of(trains)
-    alone = {name: e.mean for name, e in references(rows, setting, utility.metric)}
-    priced = prices(trains, utility, alone.get(_CONSTANT, math.nan))
+    baselines = {name: e.mean for name, e in references(rows, setting, utility.metric)}
+    priced = prices(trains, utility, baselines.get(_CONSTANT, math.nan))
     letters = (_letter(i) for i in range(10**6))
     defenses = tuple(
         Defended(
@@ -123,7 +143,7 @@ def _found(
             priced[spec],
             table.costs[spec],
             table.guarantees[spec],
-            _void(table, spec),
+            _claim_failure(table, spec),
         )
         for spec in table.defenses
     )
@@ -133,11 +153,12 @@ def _found(
         int(table.rows["seed"].dropna().nunique()),
         utility,
         undefended,
-        alone,
+        baselines,
         _adversaries(setting, table, gaps, seen),
         defenses,
         recommend(
-            _trials(setting, tables, utility, alone.get(_CONSTANT, math.nan), priced), recommended()
+            _trials(setting, tables, utility, baselines.get(_CONSTANT, math.nan), priced),
+            recommended(),
         ),
         _untested(setting, table, gaps),
         margin,
@@ -146,12 +167,16 @@ def _found(
 
 def _trials(
     setting: Setting,
-    tables: Mapping[Setting, _Read],
+    tables: Mapping[Setting, _SettingResults],
     utility: Utility,
     constant: float,
     priced: Mapping[str, Price],
 ) -> dict[str, list[Trial]]:
-    """Return every recipe for a setting: its own defenses, and other protocols with a guarantee."""
+    """Return the trials of every recipe for a setting, by name of the recipe.
+
+    Recipes are the defenses of the setting, and other protocols that claim a guarantee
+    (`_guaranteed`) on the same dataset and partition.
+    """
     table = tables[setting]
     trials: dict[str, list[Trial]] = {}
     for other, other_table in tables.items():
@@ -160,37 +185,46 @@ def _trials(
         same = other == setting
         if not same and not _guaranteed(other_table):
             continue
+        # A recipe of another protocol is compared with the undefended run of this setting, because
+        # this is the run that a user would replace.
         base = None if same else table.rows[table.rows["stage"] == "train"]
         trains = other_table.rows[other_table.rows["stage"] == "train"]
         cost = priced if same else prices(trains, utility, constant, base)
         for spec in other_table.defenses:
+            # Doing nothing is not a recipe.
             if same and spec == UNDEFENDED:
                 continue
-            name = spec if same else _named(other, spec)
+            name = spec if same else _recipe_name(other, spec)
             for threat, reader in table.readers.items():
+                # Two protocols can have different roles. Only common adversaries are compared.
                 if threat not in other_table.readers:
                     continue
-                of = other_table.readers[threat]
-                cells = tuple(of.cell(spec, m) for m in reader.metrics)
+                other_reader = other_table.readers[threat]
+                cells = tuple(other_reader.cell(spec, m) for m in reader.metrics)
                 trials.setdefault(name, []).append(
-                    Trial(threat, cells, cost[spec], _why_untested(of, spec, other_table),
+                    Trial(threat, cells, cost[spec], _why_untested(other_reader, spec, other_table),
                           other_table.costs[spec].bytes, reader.of(UNDEFENDED))
                 )  # fmt: skip
     return trials
 
 
 def trials_of(rows: pd.DataFrame, *, bare: bool = False) -> dict[str, list[Trial]]:
-    """Return how every protocol with its defense fared on every table of a run, by name.
+    """Return the trials of every recipe of a run, over all protocols and tables, by name.
 
-    Protocols that claim no guarantee are no recipe without a defense: the best of them by utility,
-    table by table, is what prices are counted against, under the name `UNDEFENDED`. Nor is what
-    trained on no table.
+    A protocol without a guarantee and without a defense is not a recipe. The most accurate of these
+    protocols on each table is the reference for prices, under the name `UNDEFENDED`. A protocol
+    with a defense that trained on no table is left out.
 
-    `rows`: As returned by `fedtrees.report.rows.load_rows`. `bare`: All of them are recipes, too,
-    each under its own name.
+    Parameters
+    ----------
+    rows : DataFrame
+        Results as returned by `fedtrees.report.rows.load_rows`.
+    bare : bool
+        Whether protocols without a guarantee and without a defense are recipes, too, each under its
+        name.
     """
     here = rows[rows["stage"].isin(["train", "attack"])]
-    tables = {s: _read(rows, s, MARGIN) for s in sorted(set(here["setting"]))}
+    tables = {s: _read_setting(rows, s, MARGIN) for s in sorted(set(here["setting"]))}
     trials: dict[str, list[Trial]] = {}
     for place in dict.fromkeys((s.dataset, s.partition) for s in tables):
         at_place = {s: r for s, r in tables.items() if (s.dataset, s.partition) == place}
@@ -201,6 +235,8 @@ def trials_of(rows: pd.DataFrame, *, bare: bool = False) -> dict[str, list[Trial
         if not plain:
             continue
         utilities = {s: utility_of(trains[s]) for s in plain}
+        # Prices are relative to the most accurate model without a defense, so that a recipe cannot
+        # look cheap because its protocol is inaccurate anyway.
         best = max(
             plain,
             key=lambda s: (
@@ -209,17 +245,19 @@ def trials_of(rows: pd.DataFrame, *, bare: bool = False) -> dict[str, list[Trial
             ),
         )
         utility = utilities[best]
-        alone = {name: e.mean for name, e in references(rows, best, utility.metric)}
-        constant = alone.get(_CONSTANT, math.nan)
+        baselines = {name: e.mean for name, e in references(rows, best, utility.metric)}
+        constant = baselines.get(_CONSTANT, math.nan)
         for setting, read_here in at_place.items():
             cost = prices(trains[setting], utility, constant, trains[best])
             for spec in read_here.defenses:
-                alone_here = spec == UNDEFENDED and setting in plain
-                names = [UNDEFENDED] * (alone_here and setting == best)
-                names += [_named(setting, spec)] * (bare or not alone_here)
+                bare_here = spec == UNDEFENDED and setting in plain
+                names = [UNDEFENDED] * (bare_here and setting == best)
+                names += [_recipe_name(setting, spec)] * (bare or not bare_here)
                 if not cost[spec].by_seed:
                     continue
                 for threat, reader in read_here.readers.items():
+                    # A recipe has a cell for every measure that any recipe has at this place. A
+                    # missing cell would otherwise look like safety.
                     metrics = dict.fromkeys(
                         m for r in at_place.values() if threat in r.readers
                         for m in r.readers[threat].metrics
@@ -236,16 +274,17 @@ def trials_of(rows: pd.DataFrame, *, bare: bool = False) -> dict[str, list[Trial
     return trials
 
 
-def _named(setting: Setting, spec: str) -> str:
+def _recipe_name(setting: Setting, spec: str) -> str:
+    """Return the name of a recipe: its protocol, and its defense if there is one."""
     return setting.protocol if spec == UNDEFENDED else Elsewhere(setting.protocol, spec)
 
 
-def _guaranteed(table: _Read) -> bool:
-    """Return whether the protocol of a setting is a recipe by itself.
+def _guaranteed(table: _SettingResults) -> bool:
+    """Return whether the protocol of a setting is a recipe without a defense.
 
-    It is if it claims a guarantee without a defense. It is also if its grid omitted the undefended
-    run (`undefended` of `fedtrees.bench.suite.Grid`), because its results are then meant to be
-    compared with another protocol.
+    This is the case if the protocol claims a guarantee. It is also the case if its grid omitted the
+    undefended run (`undefended` of `fedtrees.bench.suite.Grid`), because its results are then meant
+    to be compared with another protocol.
     """
     guarantees = table.guarantees.get(UNDEFENDED)
     if guarantees is None:
@@ -254,8 +293,9 @@ def _guaranteed(table: _Read) -> bool:
     return any(g.kind != NoGuarantee.kind for g in claims)
 
 
-def _why_untested(reader: Reader, spec: str, mine: _Read) -> str:
-    if _void(mine, spec) == ActedOnNothing.kind:
+def _why_untested(reader: Reader, spec: str, mine: _SettingResults) -> str:
+    """Return why the trial of a defense is no evidence, "" if every applicable attack ran."""
+    if _claim_failure(mine, spec) == ActedOnNothing.kind:
         return str(Reason("acted-on-nothing"))
     if spec not in reader.coverage:
         return "not attacked"
@@ -263,8 +303,12 @@ def _why_untested(reader: Reader, spec: str, mine: _Read) -> str:
     return "" if spec_coverage.complete else str(spec_coverage)
 
 
-def _void(mine: _Read, spec: str) -> str:
-    """Return what became of a claim that did not hold, "" where it did."""
+def _claim_failure(mine: _SettingResults, spec: str) -> str:
+    """Return why the claim of a defense failed, "" if it did not.
+
+    "void": the accountant found no finite bound. `REFUTED`: an audit measured more. The kind of
+    `ActedOnNothing`: the defense changed no message.
+    """
     guarantees = mine.guarantees[spec]
     spent = [g for terms in guarantees.spent for g in terms]
     if any(isinstance(g, ActedOnNothing) for g in spent):
@@ -275,8 +319,9 @@ def _void(mine: _Read, spec: str) -> str:
 
 
 def _adversaries(
-    setting: Setting, mine: _Read, gaps: Gaps, seen: Sequence[Mapping[str, Any]]
+    setting: Setting, mine: _SettingResults, gaps: Gaps, seen: Sequence[Mapping[str, Any]]
 ) -> tuple[Adversary, ...]:
+    """Return the attacked adversaries, the gravest leak first, then the remaining roles."""
     words = called(setting)
     tested = [
         Adversary(
@@ -288,7 +333,7 @@ def _adversaries(
         )
         for threat, reader in mine.readers.items()
     ]
-    tested.sort(key=lambda a: (*_weight(a.leading()), a.threat))
+    tested.sort(key=lambda a: (*_sort_key(a.leading()), a.threat))
     missing = [
         name
         for g in gaps.found
@@ -299,7 +344,8 @@ def _adversaries(
     return (*tested, *rest)
 
 
-def _untested(setting: Setting, mine: _Read, gaps: Gaps) -> Untested:
+def _untested(setting: Setting, mine: _SettingResults, gaps: Gaps) -> Untested:
+    """Collect the parts of a setting that were not tested, with reasons."""
     here = [g for g in gaps.found if g.setting == setting]
 
     def names(kind: str, status: str) -> tuple[str, ...]:
@@ -323,10 +369,11 @@ def _untested(setting: Setting, mine: _Read, gaps: Gaps) -> Untested:
     )
 
 
-def _weight(cell: Cell | None) -> tuple[float, float, float]:
+def _sort_key(cell: Cell | None) -> tuple[float, float, float]:
+    """Return a sort key of cells that puts the gravest first and a missing cell last."""
     return (math.inf,) * 3 if cell is None else gravest(cell)
 
 
 def _letter(at: int) -> str:
-    """Return A to Z, then AA: labels of defenses."""
+    """Return the label of a defense: A to Z, then AA and so on."""
     return chr(65 + at) if at < 26 else _letter(at // 26 - 1) + chr(65 + at % 26)

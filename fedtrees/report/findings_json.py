@@ -1,4 +1,4 @@
-"""Findings as plain JSON types, for programs."""
+"""Convert findings to plain JSON types, for use by other programs."""
 
 import math
 from typing import Any
@@ -11,11 +11,12 @@ from fedtrees.report.states import Cell
 
 
 def as_json(found: Findings) -> list[dict[str, Any]]:
-    """Return every setting: adversaries with their cells, prices, the recipe, what is untested."""
+    """Return every setting with its adversaries and their cells, prices, recipe and gaps."""
     return [_setting(f) for f in found.settings]
 
 
 def _setting(found: Found) -> dict[str, Any]:
+    """Return the findings of one setting."""
     lead = found.leak
     return {
         "dataset": found.setting.dataset,
@@ -45,11 +46,13 @@ def _setting(found: Found) -> dict[str, Any]:
 
 
 def _candidate(use: Candidate) -> dict[str, Any]:
+    """Return a recipe with its price."""
     return {"name": use.name, "holds": use.holds, "shown": use.shown, "reason": use.reason,
             "change": estimate(use.price.change), "settled": use.price.settled}  # fmt: skip
 
 
 def _defense(d: Defended) -> dict[str, Any]:
+    """Return a defense with its utility, price and traffic."""
     return {
         "defense": d.spec,
         "label": d.label,
@@ -64,6 +67,7 @@ def _defense(d: Defended) -> dict[str, Any]:
 
 
 def _adversary(found: Found, adversary: Adversary) -> dict[str, Any]:
+    """Return an adversary with one cell per defense and measure."""
     reader = adversary.reader
     return {
         "threat": adversary.threat,
@@ -76,6 +80,7 @@ def _adversary(found: Found, adversary: Adversary) -> dict[str, Any]:
 
 
 def _cell(cell: Cell) -> dict[str, Any]:
+    """Return a cell with its state, score and baseline."""
     return {
         "metric": cell.metric,
         "state": cell.state,
@@ -90,9 +95,10 @@ def _cell(cell: Cell) -> dict[str, Any]:
 
 
 def estimate(e: Estimate) -> dict[str, float | None]:
-    """Return a mean with its interval."""
+    """Return a mean with its interval. A number that is not known is None."""
     return {"mean": _number(e.mean), "low": _number(e.low), "high": _number(e.high)}
 
 
 def _number(value: float) -> float | None:
+    """Return a finite value, and None otherwise, because JSON has no NaN."""
     return value if math.isfinite(value) else None

@@ -1,4 +1,8 @@
-"""The frontier as an interactive figure: frontier points in, a plotly figure out."""
+"""Draw a frontier as an interactive plotly figure.
+
+The layout functions, for example `utility_limits` and `together`, are shared with the static
+figures of `fedtrees.report.paper`.
+"""
 
 import math
 from collections.abc import Sequence
@@ -12,18 +16,30 @@ from fedtrees.report.frontier import Frontier, Point
 from fedtrees.report.rows import UNDEFENDED
 from fedtrees.report.web import Drawing, axis, bars, esc, layout, note
 
-LEVEL = 14  # pixels from one line of small notes to the next
-RING = 0.62  # of a marker's size: how much wider each ring about it is
-_ONE_PLACE = 0.018  # of an axis: half a marker in the smallest figure
+LEVEL = 14  # line height of small notes in pixels
+RING = 0.62  # difference in size between two rings around a marker, as a share of the marker
+# As a share of an axis. It is about half a marker in the smallest figure.
+_ONE_PLACE = 0.018
 
 
 def draw_frontier(
     data: Frontier, colours: dict[str, tuple[str, str]], limits: tuple[float, float]
 ) -> Drawing:
-    """Draw utility against worst-case advantage; the page has the legend.
+    """Draw utility against worst-case advantage. The page contains the legend.
 
-    `colours`: From `style.palette`, to keep colours equal across panels. `limits`: Range of the
-    advantage axis, to make panels comparable.
+    Parameters
+    ----------
+    data : Frontier
+        The frontier.
+    colours : dict of str to (str, str)
+        Result of `style.palette`, so that colours are equal in all panels.
+    limits : tuple of float
+        Range of the advantage axis, equal in panels that are compared.
+
+    Returns
+    -------
+    drawing : Drawing
+        The figure as plotly JSON.
     """
     fig = Drawing(layout=layout())
     low, high = utility_limits(data)
@@ -36,17 +52,18 @@ def draw_frontier(
     _join(fig, list(map(data.point, data.front)), {"color": "#d5dae1", "width": 7},
           name="non-dominated", legendgroup="front", legendrank=2000)  # fmt: skip
     for line in data.lines:
-        kept = [p for p in map(data.point, line) if p]
-        colour, dash = colours[kept[0].family]
-        _join(fig, kept, {"color": colour, "width": 1.3, "dash": dash},
-              opacity=0.7, showlegend=False, legendgroup=esc(kept[0].family))  # fmt: skip
+        joined = [p for p in map(data.point, line) if p]
+        colour, dash = colours[joined[0].family]
+        _join(fig, joined, {"color": colour, "width": 1.3, "dash": dash},
+              opacity=0.7, showlegend=False, legendgroup=esc(joined[0].family))  # fmt: skip
     rings = {p.defense: k for g in together(data, limits) for p, k in ringed(g)}
     outer: dict[str, int] = {}
     for p in data.drawn:
         outer[p.family] = max(outer.get(p.family, 0), rings[p.defense])
-    for family in sorted(outer, key=lambda f: -outer[f]):  # what is inside is pointed at first
-        mine = [p for p in data.drawn if p.family == family]
-        _family(fig, mine, colours[family], [rings[p.defense] for p in mine])
+    # Outer rings are drawn first, so that the pointer reaches the inner markers.
+    for family in sorted(outer, key=lambda f: -outer[f]):
+        members = [p for p in data.drawn if p.family == family]
+        _family(fig, members, colours[family], [rings[p.defense] for p in members])
     utility = measure(data.utility)
     lower = utility.better == "lower"
     name = esc(utility.name) + (" (lower is better; axis reversed)" if lower else "")
@@ -66,47 +83,53 @@ def draw_frontier(
 
 
 def utility_limits(data: Frontier) -> tuple[float, float]:
-    """Return the range of the utility axis; a reference joins it if it is near, or if all do."""
+    """Return the range of the utility axis.
+
+    A reference is included if it is near, or always if `Frontier.every_reference` is set.
+    """
     low, high = style.padded(_values(data.drawn, "utility"))
     for _, e in data.references:
         reached = low - 0.35 * (high - low) < e.mean < high + 0.35 * (high - low)
         if e.known and (reached or data.every_reference):
             pad = 0.05 * (high - low)
             low, high = min(low, e.mean - pad), max(high, e.mean + pad)
-    if data.every_reference:  # points at the end of so wide an axis need room, too
+    # On such a wide axis, points at the upper end need additional space.
+    if data.every_reference:
         high += 0.05 * (high - low)
     return low, high
 
 
 def advantage_limits(panels: Sequence[Frontier]) -> tuple[float, float]:
-    """Return one range of the advantage axis for several panels; zero is always inside."""
+    """Return one range of the advantage axis for several panels. Zero is always inside."""
     points = [p for f in panels for p in f.drawn]
     return style.padded([*_values(points, "advantage"), 0.0, 0.05])
 
 
 def _values(points: Sequence[Point], name: str) -> list[float]:
-    """Return means, ends of intervals and single seeds of one coordinate."""
+    """Return the means, the ends of the intervals and the single seeds of one coordinate."""
     estimates = [getattr(p, name) for p in points]
     seeds = [getattr(s, name) for p in points for s in p.seeds]
     return [v for e in estimates for v in (e.mean, e.low, e.high)] + seeds
 
 
 def _line(dash: str, **where: Any) -> dict[str, Any]:
+    """Return a straight line in the background."""
     line = {"color": style.MUTED, "width": 1.3, "dash": dash}
     return {"type": "line", "layer": "below", "line": line, **where}
 
 
 def _blind_shapes(bottom: float) -> list[dict[str, Any]]:
+    """Return the dashed line at advantage zero and the shaded area below it."""
     band = {"type": "rect", "xref": "paper", "x0": 0, "x1": 1, "y0": bottom, "y1": 0,
             "layer": "below", "fillcolor": "#f1f5f3", "line": {"width": 0}}  # fmt: skip
     return [band, _line("dash", xref="paper", x0=0, x1=1, y0=0, y1=0)]
 
 
 def blind_name(data: Frontier) -> str:
-    """Return what the line at no advantage is.
+    """Return the name of the line at advantage zero.
 
-    It is the blind baseline, with the name of the guess if it is one, or the better of both
-    baselines if the adversary has no local rows.
+    It is the blind baseline, with the name of the guess if there is only one. If the adversary has
+    no local rows, it is the better of both baselines.
     """
     if any(p.population.known for p in data.points):
         return "blind or population, the better"
@@ -114,18 +137,22 @@ def blind_name(data: Frontier) -> str:
 
 
 def near(data: Frontier) -> list[tuple[str, float]]:
-    """Return the vertical lines by name, from left to right: references, and the undefended run."""
+    """Return the vertical lines by name, from left to right: references and the undefended run."""
     low, high = utility_limits(data)
-    known = [(name, e.mean) for name, e in data.references if e.known and low <= e.mean <= high]
+    visible = [(name, e.mean) for name, e in data.references if e.known and low <= e.mean <= high]
     base = [("undefended", data.undefended.mean)] if data.undefended.known else []
-    return sorted([*known, *base], key=lambda line: line[1])
+    return sorted([*visible, *base], key=lambda line: line[1])
 
 
 def _reference_notes(data: Frontier, low: float, high: float) -> tuple[list[dict[str, Any]], int]:
-    """Return what stands above the vertical lines and on how many levels, no two in one place."""
+    """Return the notes above the vertical lines, and on how many levels they are placed.
+
+    Neighbouring notes are on different levels. References beyond the axis are listed in one note.
+    """
     top = {"yref": "paper", "y": 1, "yanchor": "bottom"}
     notes, last, level = [], -math.inf, 0
     for name, x in near(data):
+        # Neighbouring lines have their names on different levels.
         level = level + 1 if x - last < 0.25 * (high - low) else 0
         last, where = x, (x - low) / (high - low)
         side = "left" if where < 0.1 else "right" if where > 0.9 else "center"
@@ -146,15 +173,15 @@ def _reference_notes(data: Frontier, low: float, high: float) -> tuple[list[dict
 
 def _join(fig: Drawing, points: Sequence[Point | None], line: dict[str, Any], **more: Any) -> None:
     """Draw a line through the means of some points."""
-    kept = [p for p in points if p]
-    x, y = [p.utility.mean for p in kept], [p.advantage.mean for p in kept]
+    present = [p for p in points if p]
+    x, y = [p.utility.mean for p in present], [p.advantage.mean for p in present]
     fig.scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip", **more)
 
 
 def _family(fig: Drawing, points: list[Point], look: tuple[str, str], rings: Sequence[int]) -> None:
-    """Draw one defense: its seeds faintly, then its means with error bars.
+    """Draw one family of defenses: the seeds faintly, then the means with error bars.
 
-    `rings`: How far out every point stands about others in its place, 0 for a marker.
+    `rings` contains the ring of each point around other points at the same place, 0 for a marker.
     """
     colour = look[0]
     seeds = [(p, s) for p in points for s in p.seeds]
@@ -181,11 +208,12 @@ def _family(fig: Drawing, points: list[Point], look: tuple[str, str], rings: Seq
 
 
 def _fill(p: Point, colour: str) -> str:
-    """Return the fill of a point: white where its advantage is only a lower bound of the leak."""
+    """Return the fill of a point: white if its advantage is only a lower bound of the leak."""
     return "white" if p.incomplete or p.attack_failed else colour
 
 
 def _hover(p: Point) -> str:
+    """Return the text that appears at a point under the pointer."""
     attacks = ", ".join(f"{a} ({n} of {many(p.advantage.n, 'seed')})" for a, n in p.attacks)
     lines = [
         f"<b>{esc(p.defense)}</b>",
@@ -207,7 +235,10 @@ def _hover(p: Point) -> str:
 
 
 def _label(p: Point, data: Frontier, colour: str) -> list[dict[str, Any]]:
-    """Name the budget at each end of a swept defense; the undefended point stands on its line."""
+    """Return a note with the budget at each end of a swept defense.
+
+    The undefended point needs no note, because the vertical line through it has one.
+    """
     text = point_label(p, data)
     if not text or p.defense == UNDEFENDED:
         return []
@@ -217,7 +248,7 @@ def _label(p: Point, data: Frontier, colour: str) -> list[dict[str, Any]]:
 
 
 def point_label(p: Point, data: Frontier) -> str:
-    """Return what is written at a point: only the undefended one and the ends of a sweep."""
+    """Return the text at a point: only the undefended point and the ends of a sweep have one."""
     if p.defense == UNDEFENDED:
         return "undefended"
     if p.defense in {line[i] for line in data.lines for i in (0, -1)}:
@@ -227,9 +258,10 @@ def point_label(p: Point, data: Frontier) -> str:
 
 
 def together(data: Frontier, limits: tuple[float, float]) -> list[list[Point]]:
-    """Return the points by place, the uppermost first: of several in one place one hides the rest.
+    """Group the points that lie at one place, within half a marker.
 
-    `limits`: Range of the advantage axis. Points are in one place within half a marker.
+    Without the groups, the uppermost point would hide the remaining ones. `limits` is the range of
+    the advantage axis.
     """
     low, high = utility_limits(data)
     groups: list[list[Point]] = []
@@ -246,13 +278,16 @@ def together(data: Frontier, limits: tuple[float, float]) -> list[list[Point]]:
 
 
 def ringed(group: Sequence[Point]) -> list[tuple[Point, int]]:
-    """Return points in one place, each with its ring, 0 for a marker: one for each family."""
+    """Return points at one place with the numbers of their rings, one ring per family.
+
+    Ring 0 is a marker.
+    """
     families = [*dict.fromkeys(p.family for p in group)]
     return [(p, families.index(p.family)) for p in group]
 
 
 def crowded_above(p: Point, data: Frontier) -> bool:
-    """Tell whether another point stands just above, where a label would run into it."""
+    """Return whether another point lies just above, where it would overlap with a label."""
     low, high = utility_limits(data)
     bottom, top = advantage_limits([data])
     return any(

@@ -1,4 +1,4 @@
-"""Grids of advantages as interactive figures."""
+"""Draw grids of advantages as interactive heatmaps."""
 
 import math
 
@@ -7,15 +7,14 @@ from fedtrees.report import style
 from fedtrees.report.leaks import Cell, Grid, matrix
 from fedtrees.report.web import Drawing, axis, esc, layout, note
 
-_ROW = 30  # pixels: a line of text and room for the eye
+_ROW = 30  # height of a row in pixels
 
 
 def draw_heatmap(grid: Grid, limit: float) -> Drawing:
     """Draw a grid of advantages: white equals the better baseline, orange is a leak.
 
-    Blue is worse than that baseline. That is a failure of the attack and no sign of safety.
-
-    `limit`: Advantage at the ends of the colour scale, which the page shows.
+    Blue is worse than that baseline. It is a failure of the attack and no evidence of safety.
+    `limit` is the advantage at the ends of the colour scale, which the page shows.
     """
     columns = [esc(c) for c in grid.columns]
     rows = [esc(r) for r in grid.rows]
@@ -48,12 +47,12 @@ def draw_heatmap(grid: Grid, limit: float) -> Drawing:
 
 
 def _wrapped(spec: str) -> str:
-    """Break a defense between its parts and before its parameters, to fit over a column."""
+    """Break the name of a defense between its parts and before its parameters."""
     return spec.replace("+", "+\n").replace("[", "\n[")
 
 
 def cell_text(cell: Cell) -> str:
-    """Write what stands in a heatmap cell: the number, starred if an attack failed, or a word."""
+    """Return the text in a heatmap cell: a number, with a star if an attack failed, or a word."""
     if cell.state == "ok":
         return style.number(cell.advantage.mean, 2) + "*" * cell.partial
     words = {"skipped": "none", "": "", "undefined": "undef.", "no-claim": "no claim"}
@@ -61,10 +60,11 @@ def cell_text(cell: Cell) -> str:
 
 
 def cell_ink(cell: Cell, limit: float) -> str:
-    """Return the text colour that reads on the cell's fill."""
+    """Return a text colour that is legible on the colour of the cell."""
     mean = cell.advantage.mean
     if math.isnan(mean):
         return style.MUTED
+    # Both ends of the colour scale are dark.
     return "white" if mean / limit > 0.72 or mean / limit < -0.75 else style.INK
 
 

@@ -1,4 +1,4 @@
-"""Write the report of a run: one file, readable offline."""
+"""Write the report of a run as one HTML file that needs no network."""
 
 import json
 import tomllib
@@ -13,33 +13,47 @@ from fedtrees.report.study import Study, study_of
 
 
 def write_report(run_folder: str | Path, margin: float = MARGIN) -> Path:
-    """Write ``report.html`` into a run folder.
+    """Write ``report.html`` into a run folder. The same run gives the same bytes.
 
-    `run_folder`: Holds ``rows.csv``; ``suite.toml``, ``environment.json`` and ``disclosure.json``
-    are shown if they are there.
-    `margin`: Advantage that a defense may leave and still be called down to blind.
+    Parameters
+    ----------
+    run_folder : str or Path
+        Folder with ``rows.csv``. The files ``suite.toml``, ``environment.json`` and
+        ``disclosure.json`` are shown if they exist.
+    margin : float
+        Largest advantage under a defense that counts as no better than a blind guess.
 
-    Raises `StoreError`: the rows cannot be read, or the report cannot be written. Raises
-    `UsageError`: the margin is none.
+    Returns
+    -------
+    path : Path
+        The written file.
 
-    Returns: The file. The same run gives the same bytes.
+    Raises
+    ------
+    StoreError
+        If the rows cannot be read or the report cannot be written.
+    UsageError
+        If the margin is not valid.
     """
     return write_page(study_of(Path(run_folder), margin=margin))
 
 
 def write_page(study: Study) -> Path:
-    """Write ``report.html`` into the folder of a run that was read; raises as `write_report`."""
+    """Write ``report.html`` into the folder of a run. For errors see `write_report`."""
     return write_text(study.folder / "report.html", render(study))
 
 
 def render(study: Study) -> str:
     """Return the report as one HTML document."""
     seen = read_json(study.folder, "disclosure.json") or ()
-    return page(study.findings, study.rows, _method(study.folder), seen)
+    return page(study.findings, study.rows, _read_method(study.folder), seen)
 
 
-def _method(folder: Path) -> Method:
-    """Return how the run is made again; a run without these files has no such lines."""
+def _read_method(folder: Path) -> Method:
+    """Read the command, the suite and the versions that reproduce a run.
+
+    Files that are missing are replaced by default texts.
+    """
     environment = read_json(folder, "environment.json")
     environment = environment if isinstance(environment, dict) else {}
     command = environment.get("command")
@@ -47,14 +61,17 @@ def _method(folder: Path) -> Method:
         command = " ".join(map(str, command))
     suite = read_text(folder, "suite.toml")
     text = "(the run kept no suite.toml)" if suite is None else without_folders(suite)
-    return Method(str(command or "fedtrees bench --suite suite.toml"), text, _versions(environment))
+    return Method(
+        str(command or "fedtrees bench --suite suite.toml"), text, _describe_versions(environment)
+    )
 
 
-def _versions(environment: dict[str, Any]) -> str:
-    told = {
+def _describe_versions(environment: dict[str, Any]) -> str:
+    """Write the versions of software and the digests of tables in one line."""
+    facts = {
         k: v for k, v in environment.items() if k not in ("suite", "libraries", "tables", "command")
     }
-    parts = [f"{k} {v}" for k, v in sorted(told.items()) if isinstance(v, (str, int, float))]
+    parts = [f"{k} {v}" for k, v in sorted(facts.items()) if isinstance(v, (str, int, float))]
     libraries = environment.get("libraries")
     if isinstance(libraries, dict):
         parts += [f"{k} {v}" for k, v in sorted(libraries.items())]
@@ -65,30 +82,33 @@ def _versions(environment: dict[str, Any]) -> str:
 
 
 def without_folders(suite: str) -> str:
-    """Return a suite with files by their names alone: where they lie is their owner's affair.
+    """Return the text of a suite with the names of its files instead of their paths.
 
-    A suite that cannot be parsed, which no run writes, is not shown.
+    The paths can reveal private information about the computer on which the run was made. A suite
+    that cannot be parsed, or that still contains a path, is not shown.
     """
     try:
         grids = tomllib.loads(suite).get("grid", [])
         tables = [table for grid in grids for table in grid.get("data", ()) if "csv" in table]
-        paths = {str(t["csv"]): _files(str(t["csv"]), "id" in t) for t in tables}
+        paths = {str(t["csv"]): _split_files(str(t["csv"]), "id" in t) for t in tables}
     except (AttributeError, RecursionError, TypeError, ValueError):
         return "(not shown: it cannot be parsed)"
     for path, parts in paths.items():
         names = ",".join(PurePath(part).name for part in parts)
-        suite = suite.replace(_toml(path), _toml(names))
+        suite = suite.replace(_toml_string(path), _toml_string(names))
+        # A path that occurs in another notation, for example in a comment, cannot be replaced
+        # reliably.
         if names != path and path in suite:
             return "(not shown: it names the folders of tables)"
     return suite
 
 
-def _files(csv: str, joined: bool) -> list[str]:
-    """Return the files that a table is read from: a comma may stand in a folder's name, too."""
+def _split_files(csv: str, joined: bool) -> list[str]:
+    """Return the files from which a table is read. A comma can also be part of a folder's name."""
     parts = csv.split(",")
     return parts if joined or all(PurePath(part).suffix for part in parts) else [csv]
 
 
-def _toml(text: str) -> str:
-    """Write a text as suites do."""
+def _toml_string(text: str) -> str:
+    """Write a text as a TOML string, in the same way as suites are written."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

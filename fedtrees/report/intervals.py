@@ -1,4 +1,8 @@
-"""A mean over seeds with its 95% bootstrap interval, as the figures want it."""
+"""Compute means over seeds with 95% confidence intervals.
+
+`estimate` gives bootstrap intervals, which the figures show. `t_estimate` gives the wider Student t
+intervals, on which conclusions are based.
+"""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -9,16 +13,21 @@ import numpy as np
 
 #: Coverage of intervals.
 LEVEL = 0.95
-_Z = 1.96  # of a standard normal, 95% within
-#: Resamples behind an interval: its ends then move by about 2% of its length between runs.
+_Z = 1.96  # 97.5% quantile of the standard normal distribution
+#: Number of bootstrap resamples. Between random seeds, the ends of an interval then differ by
+# about 2% of its length.
 _RESAMPLES = 4000
-# Fixed, so that the same values always give the same interval.
+# The seed is fixed, so that the same values always give the same interval.
 _SEED = 20240817
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Mean over ``n`` seeds and its interval; NaN where there is none (n < 2: no interval)."""
+    """Mean over ``n`` seeds with its interval.
+
+    The interval is NaN if ``n`` is below 2 and no standard error is known. All numbers are NaN if
+    ``n`` is 0.
+    """
 
     mean: float = math.nan
     low: float = math.nan
@@ -27,92 +36,107 @@ class Estimate:
 
     @property
     def known(self) -> bool:
-        """Whether at least one seed gave a number."""
+        """Whether at least one seed has a value."""
         return self.n > 0
 
 
 def mean_of(values: Iterable[float]) -> float:
-    """Return the mean of the finite values, NaN where there is none."""
-    known = [v for v in values if math.isfinite(v)]
-    return math.fsum(known) / len(known) if known else math.nan
+    """Return the mean of the finite values, NaN if there is none."""
+    finite_values = [v for v in values if math.isfinite(v)]
+    return math.fsum(finite_values) / len(finite_values) if finite_values else math.nan
 
 
 def finite(value: float, otherwise: float = -math.inf) -> float:
-    """Return a number, something else where it is none."""
+    """Return a value if it is finite, and a replacement otherwise."""
     return value if math.isfinite(value) else otherwise
 
 
 def estimate(values: Iterable[float], errors: Iterable[float] = ()) -> Estimate:
-    """Return mean and 95% interval of the finite values; their order does not matter.
+    """Return the mean of the finite values with its 95% bootstrap interval.
 
-    A percentile bootstrap interval (Efron and Tibshirani 1993, Sec. 13.3). Those of a handful of
-    seeds are too short (for 5 seeds about 83% instead of 95% under normality); `n` is therefore
-    always shown beside them.
+    The order of the values does not matter. The interval is the percentile bootstrap interval
+    (Efron and Tibshirani 1993, Sec. 13.3). It is too short for a handful of seeds: with 5 normally
+    distributed values its coverage is about 83% instead of 95%. Therefore, figures always show `n`
+    next to it.
 
-    `errors`: Standard errors of the values, where they are of samples: the interval is as much
-    wider, and there is one for a single value.
+    Parameters
+    ----------
+    values : iterable of float
+        One value per seed.
+    errors : iterable of float
+        Standard errors of the values if they are estimates from samples. They widen the interval,
+        and a single value then has an interval, too.
     """
-    found = _estimate(tuple(sorted(float(v) for v in values if math.isfinite(v))))
-    more = sampling_half(errors)
-    if not more or not found.known:
-        return found
-    low, high = (e if math.isfinite(e) else found.mean for e in (found.low, found.high))
+    of_seeds = _estimate(tuple(sorted(float(v) for v in values if math.isfinite(v))))
+    sampling = sampling_half(errors)
+    if not sampling or not of_seeds.known:
+        return of_seeds
+    low, high = (e if math.isfinite(e) else of_seeds.mean for e in (of_seeds.low, of_seeds.high))
     return Estimate(
-        found.mean,
-        found.mean - math.hypot(found.mean - low, more),
-        found.mean + math.hypot(high - found.mean, more),
-        found.n,
+        of_seeds.mean,
+        of_seeds.mean - math.hypot(of_seeds.mean - low, sampling),
+        of_seeds.mean + math.hypot(high - of_seeds.mean, sampling),
+        of_seeds.n,
     )
 
 
 def t_estimate(values: Iterable[float], errors: Iterable[float] = ()) -> Estimate:
-    """Return the mean of the finite values with its 95% t interval; below two without one.
+    """Return the mean of the finite values with its 95% interval of Student's t distribution.
 
-    A bootstrap interval of a handful of seeds is too short to call a difference clear.
+    A bootstrap interval of a handful of seeds is too short to call a difference clear. Fewer than
+    two values have no interval unless their standard errors are known.
 
-    `errors`: Standard errors of the values, where they are of samples: the interval is as much
-    wider, and there is one for a single value.
+    Parameters
+    ----------
+    values : iterable of float
+        One value per seed.
+    errors : iterable of float
+        Standard errors of the values if they are estimates from samples. They widen the interval,
+        and a single value then has an interval, too.
     """
-    known = [v for v in values if math.isfinite(v)]
-    if not known:
+    finite_values = [v for v in values if math.isfinite(v)]
+    if not finite_values:
         return Estimate()
-    mean, more = math.fsum(known) / len(known), sampling_half(errors)
-    half = _t_upper(known) - mean if len(known) > 1 else 0.0
-    if len(known) < 2 and not more:
+    mean, sampling = math.fsum(finite_values) / len(finite_values), sampling_half(errors)
+    half = _t_upper(finite_values) - mean if len(finite_values) > 1 else 0.0
+    if len(finite_values) < 2 and not sampling:
         return Estimate(mean, n=1)
-    half = math.hypot(half, more)
-    return Estimate(mean, mean - half, mean + half, len(known))
+    # The variation over seeds and the sampling error are independent, so that variances add.
+    half = math.hypot(half, sampling)
+    return Estimate(mean, mean - half, mean + half, len(finite_values))
 
 
 def sampling_half(errors: Iterable[float]) -> float:
-    """Return half of the 95% interval of a mean of values with such standard errors."""
-    known = [e for e in errors if math.isfinite(e)]
-    return _Z * math.hypot(*known) / len(known) if known else 0.0
+    """Return half the length of the 95% interval of a mean of values with these standard errors."""
+    finite_errors = [e for e in errors if math.isfinite(e)]
+    return _Z * math.hypot(*finite_errors) / len(finite_errors) if finite_errors else 0.0
 
 
-@lru_cache(maxsize=65536)  # the same seeds stand behind many figures of a report
+# A report contains many figures of the same seeds.
+@lru_cache(maxsize=65536)
 def _estimate(values: tuple[float, ...]) -> Estimate:
+    """Return the bootstrap estimate of finite, sorted values."""
     if not values:
         return Estimate()
-    known = np.array(values, dtype=np.float64)
-    mean = float(known.mean())
-    if len(known) == 1:
+    array = np.array(values, dtype=np.float64)
+    mean = float(array.mean())
+    if len(array) == 1:
         return Estimate(mean, n=1)
     rng = np.random.default_rng(_SEED)
-    means = known[rng.integers(0, len(known), (_RESAMPLES, len(known)))].mean(axis=1)
+    means = array[rng.integers(0, len(array), (_RESAMPLES, len(array)))].mean(axis=1)
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Estimate(mean, float(min(low, mean)), float(max(high, mean)), len(known))
+    return Estimate(mean, float(min(low, mean)), float(max(high, mean)), len(array))
 
 
 def _t_upper(values: Sequence[float]) -> float:
-    """Return the upper end of Student's t interval of a mean over two seeds or more.
+    """Return the upper end of Student's t interval of a mean over two or more seeds.
 
-    With a handful of seeds it is wider than the bootstrap interval, as it should be where something
-    is to be ruled out.
+    With few seeds it is wider than the bootstrap interval. This is necessary where a leak is to be
+    excluded.
     """
     from scipy.special import stdtrit
 
     n = len(values)
-    given = np.asarray(values, dtype=np.float64)
-    half = stdtrit(n - 1, (1 + LEVEL) / 2) * given.std(ddof=1) / np.sqrt(n)
-    return float(given.mean() + half)
+    array = np.asarray(values, dtype=np.float64)
+    half = stdtrit(n - 1, (1 + LEVEL) / 2) * array.std(ddof=1) / np.sqrt(n)
+    return float(array.mean() + half)

@@ -1,4 +1,4 @@
-"""Advantage by threat and attack, and by feature: the grids behind the heatmaps."""
+"""Compute the grids behind the heatmaps: advantages by threat and attack, and by defense."""
 
 import math
 from collections.abc import Iterable
@@ -18,13 +18,25 @@ from fedtrees.report.worst import over_the_better_baseline, troubles, with_error
 
 @dataclass(frozen=True)
 class Cell:
-    """One measured advantage, or the word that says why there is none.
+    """One measured advantage, or the state that explains why there is none.
 
-    `advantage`: Over the better of the blind and the population baseline, over seeds; wider where a
-    sample of the victims' rows was scored.
-    `state`: "ok", "failed", "timeout", "skipped", "undefined" (blind already scores the best value)
-    or "" (not part of the run). `score, blind, population`: Means of the attack's score and of both
-    baselines; the population baseline is NaN for adversaries with local rows.
+    Attributes
+    ----------
+    advantage : Estimate
+        Mean over seeds of the advantage over the better of the blind and the population baseline.
+        The interval includes the sampling error if only a sample of the victims' rows was scored.
+    score, blind, population : float
+        Mean score of the attack and means of both baselines. The population baseline is NaN for
+        adversaries with local rows.
+    state : str
+        "ok", "failed", "timeout", "skipped", "undefined" (the blind baseline already has the best
+        score) or "" (not part of the run).
+    note : str
+        Number of seeds by state, and reasons.
+    failed : bool
+        Whether the attack scored worse than its baseline by more than the margin.
+    partial : bool
+        Whether a seed is missing because an attack failed or timed out.
     """
 
     advantage: Estimate = field(default_factory=Estimate)
@@ -33,13 +45,13 @@ class Cell:
     population: float = math.nan
     state: str = ""
     note: str = ""
-    failed: bool = False  # whether the attack scored worse than blind, by more than the margin
-    partial: bool = False  # whether a seed is missing because an attack failed or timed out
+    failed: bool = False
+    partial: bool = False
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of cells: rows are (threat, attack) or features, columns are defenses."""
+    """A table of cells. Its rows are pairs of threat and attack, its columns are defenses."""
 
     title: str
     metric: str
@@ -49,7 +61,17 @@ class Grid:
 
 
 def leak_grid(rows: pd.DataFrame, setting: Setting, metric: str) -> Grid:
-    """Return the advantage of every attack under every threat, per defense."""
+    """Return the advantage of every attack under every threat, by defense.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Results as returned by `load_rows`.
+    setting : Setting
+        Dataset, partition and protocol.
+    metric : str
+        Key of the attack metric.
+    """
     here = rows[rows["stage"] == "attack"]
     here = here[here["setting"] == setting]
     here = with_errors(here[(here["metric"] == metric) | (here["status"] != "ok")])
@@ -66,26 +88,31 @@ def leak_grid(rows: pd.DataFrame, setting: Setting, metric: str) -> Grid:
 
 
 def limit(grids: Iterable[Grid]) -> float:
-    """Return the largest absolute mean advantage, to share one colour scale (at least 0.1)."""
+    """Return the largest absolute mean advantage, at least 0.1.
+
+    It is the end of the colour scale that several grids share.
+    """
     means = [abs(c.advantage.mean) for g in grids for line in g.cells for c in line]
     finite = [m for m in means if math.isfinite(m)]
     return max([0.1, *finite])
 
 
 def _cell(rows: pd.DataFrame | None, limit: float) -> Cell:
+    """Compute the cell of one attack and one defense from its rows."""
     if rows is None or rows.empty:
         return Cell()
     bad = {status: len(seeds) for (status,), seeds in troubles(rows, "status").items()}
     why = sorted(str(reason) for (reason,) in troubles(rows, "why"))
     note = "; ".join([*(f"{s} on {many(n, 'seed')}" for s, n in sorted(bad.items())), *why])
     if not (rows["status"] == "ok").any():
+        # If all seeds failed in different ways, a failure is named before a skip.
         return Cell(state=min(bad, key=lambda s: (s == "skipped", s)), note=note)
     names = ("status", "advantage", "value", "blind", "population", "advantage_error")
     columns = (rows[c].tolist() for c in names)
     ok = [line[1:] for line in zip(*columns, strict=True) if line[0] == "ok"]
     advantages, scores, blinds, populations, errors = zip(*ok, strict=True)
-    known = (e for e, a in zip(errors, advantages, strict=True) if math.isfinite(a))
-    advantage = estimate(advantages, known)
+    errors_of_finite = (e for e, a in zip(errors, advantages, strict=True) if math.isfinite(a))
+    advantage = estimate(advantages, errors_of_finite)
     return Cell(
         advantage=advantage,
         score=mean_of(scores),
@@ -99,7 +126,7 @@ def _cell(rows: pd.DataFrame | None, limit: float) -> Cell:
 
 
 def matrix(grid: Grid) -> np.ndarray:
-    """Return the mean advantages, shape (rows, columns), NaN where there is none."""
+    """Return the mean advantages, a float array of shape (rows, columns). NaN if there is none."""
     return np.array([[c.advantage.mean for c in line] for line in grid.cells], dtype=float).reshape(
         len(grid.rows), len(grid.columns)
     )

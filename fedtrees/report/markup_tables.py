@@ -1,16 +1,16 @@
-"""A grid of texts as LaTeX and as Markdown."""
+"""Write a grid of texts as a LaTeX table or as a Markdown table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_WIDEST = 31  # letters of a label in LaTeX; a longer one takes several lines
-_TITLE = 46  # characters of a block's name in a column
+_WIDEST = 31  # characters of a label in LaTeX; a longer label takes several lines
+_TITLE = 46  # characters of a block's name that fit in one line of a column
 
 _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#",
     "_": r"\_", "%": r"\%", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
-    # A bracket that follows the end of a line would be read as its argument.
+    # LaTeX would read a bracket after the end of a line as the argument of that line end.
     "[": "{[}", "]": "{]}",
     "±": r"$\pm$", "\N{MINUS SIGN}": "$-$", "–": "--", "†": r"$^\dagger$", "²": "$^2$",
     "ε": r"$\varepsilon$", "ξ": r"$\xi$", "·": r"$\cdot$", "\n": " ", "\t": " ", "\r": " ",
@@ -18,26 +18,36 @@ _LATEX = {
 
 
 def escape_latex(text: str) -> str:
-    """Return a text as LaTeX prints it, whatever is in it."""
+    """Return LaTeX code that prints exactly this text."""
     return "".join(_LATEX.get(character, character) for character in text)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A number, its spread and a mark, as texts; each may be empty."""
+    """A number, half the length of its interval and a mark, as texts. Each may be empty."""
 
     mean: str
     half: str = ""
     mark: str = ""
 
     def __str__(self) -> str:
-        """Write it in a line: ``0.81 ± 0.02†``."""
+        """Write the cell in one line, for example ``0.81 ± 0.02†``."""
         return self.mean + (f" ± {self.half}" if self.half else "") + self.mark
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Cells. `labels`: How many columns name a line. `blocks`: Lines under a name each."""
+    """Cells with a header.
+
+    Attributes
+    ----------
+    head : sequence of str
+        Names of the columns.
+    labels : int
+        Number of leading columns that name a line.
+    blocks : sequence of (str, sequence of lines)
+        Lines by the name of their block.
+    """
 
     head: Sequence[str]
     labels: int
@@ -45,7 +55,11 @@ class Grid:
 
 
 def latex(grid: Grid, notes: Sequence[str] = ()) -> str:
-    """Return a ``tabular`` that a column holds: its width does not grow with the blocks."""
+    """Return a ``tabular`` that fits in one column of a paper.
+
+    Blocks are placed below one another, so that its width does not grow with their number. The
+    notes follow below the table.
+    """
     wide = len(grid.head)
     body: list[str] = []
     for name, lines in grid.blocks:
@@ -78,13 +92,16 @@ def latex(grid: Grid, notes: Sequence[str] = ()) -> str:
 
 
 def _below(note: str, wide: int) -> str:
-    """Return a line of a table as wide as the text, for what its marks mean."""
+    """Return a table line for a note that is as wide as the text."""
     text = escape_latex(note)
     return rf"\multicolumn{{{wide}}}{{@{{}}p{{\linewidth}}@{{}}}}{{\scriptsize {text}}} \\"
 
 
 def _number(cell: str | Cell) -> str:
-    """Return a number with its spread below it: ``0.81 ± 0.02†`` takes the room of two digits."""
+    """Return a number with half the length of its interval as a subscript.
+
+    For example, ``0.81 ± 0.02†`` becomes 0.81 with a subscript ±.02 and a superscript †.
+    """
     if isinstance(cell, str) or not cell.half:
         return escape_latex(str(cell))
     mark = r"$^{\dagger}$" if cell.mark else ""
@@ -92,7 +109,7 @@ def _number(cell: str | Cell) -> str:
 
 
 def _broken(label: str) -> list[str]:
-    """Break a label behind its plus signs where it gets too wide."""
+    """Break a label that is too wide into lines, after its plus signs."""
     lines = [""]
     for part in label.replace("+", "+\0").split("\0"):
         if lines[-1] and len(lines[-1]) + len(part) > _WIDEST:
@@ -102,7 +119,7 @@ def _broken(label: str) -> list[str]:
 
 
 def markdown(grid: Grid, notes: Sequence[str] = ()) -> str:
-    """Return a table whose first column names the block where there are several."""
+    """Return a Markdown table. If there are several blocks, its first column names the block."""
     several = len(grid.blocks) > 1
     head = ["dataset", *grid.head] if several else list(grid.head)
     rule = ["---"] * (grid.labels + several) + ["---:"] * (len(grid.head) - grid.labels)
@@ -113,5 +130,5 @@ def markdown(grid: Grid, notes: Sequence[str] = ()) -> str:
 
 
 def _in_one_line(cell: str) -> str:
-    """Return a cell of a Markdown table, whatever is in it: a line break would end the table."""
+    """Return a text that can be a cell of a Markdown table: a line break would end the table."""
     return " ".join(cell.splitlines()).replace("|", r"\|")

@@ -1,4 +1,8 @@
-"""The report of a run: findings put into one page that loads nothing."""
+"""Write the findings of a run as one HTML page that needs no network.
+
+The functions compute the texts, `page_figures` and `page_tables` the figures and tables. The
+template is ``report.html.j2``.
+"""
 
 import math
 import re
@@ -25,13 +29,13 @@ from fedtrees.report.verdict_text import command as typed
 from fedtrees.report.verdict_text import leak, refused
 from fedtrees.report.web_page import render
 
-_SLOTS = ("rows", "guess", "certain")  # of the facts of a tile
+_SLOTS = ("rows", "guess", "certain")  # kinds of facts on the tile of an adversary (`Measure.slot`)
 _MOST_SEEN = 4
 
 
 @dataclass(frozen=True)
 class Method:
-    """How a run is made again: the command, the suite, the versions."""
+    """How to reproduce a run: the command, the suite and the versions of the software."""
 
     command: str
     suite: str
@@ -39,9 +43,18 @@ class Method:
 
 
 def page(found: Findings, rows: pd.DataFrame, method: Method, seen: Seen = ()) -> str:
-    """Return the report as one HTML document; the same run gives the same bytes.
+    """Return the report as one HTML document. The same run gives the same bytes.
 
-    `seen`: Who saw what (``disclosure.json``).
+    Parameters
+    ----------
+    found : Findings
+        Findings of the run.
+    rows : DataFrame
+        Results as returned by `fedtrees.report.rows.load_rows`.
+    method : Method
+        How to reproduce the run.
+    seen : sequence of mapping
+        Entries of ``disclosure.json``: which party receives which message.
     """
     pages = [_setting(f, rows, at, seen) for at, f in enumerate(found.settings)]
     tables = sorted({f.setting.dataset for f in found.settings})
@@ -59,6 +72,7 @@ def page(found: Findings, rows: pd.DataFrame, method: Method, seen: Seen = ()) -
 
 
 def _setting(found: Found, rows: pd.DataFrame, at: int, seen: Seen) -> dict[str, Any]:
+    """Return the contents of the page of one setting."""
     recipe = _recipe(found)
     return {
         "tab": found.setting.protocol.partition("[")[0],
@@ -78,18 +92,22 @@ def _setting(found: Found, rows: pd.DataFrame, at: int, seen: Seen) -> dict[str,
 
 
 def _where(found: Found) -> str:
+    """Return the line that names the setting, its seeds, and the utility without a defense."""
     name = measure(found.utility.metric).head
     s = found.setting
     parts = [s.dataset, s.partition, s.protocol, many(found.seeds, "seed")]
     if math.isfinite(found.undefended):
-        alone = local(found)
+        local_utility = local(found)
         text = f"{name} {number(found.undefended)} undefended"
-        parts.append(text + (f", {number(alone)} training alone" if math.isfinite(alone) else ""))
+        parts.append(
+            text
+            + (f", {number(local_utility)} training alone" if math.isfinite(local_utility) else "")
+        )
     return " · ".join(parts)
 
 
 def _headline(found: Found) -> str:
-    """One sentence: the leak, what the recipe leaves, the price."""
+    """Write one sentence: the leak, the leak that the recipe leaves, and the price."""
     lead = found.leak
     if lead.kind != "leak" or lead.cell is None or lead.adversary is None:
         return leak(found)
@@ -107,21 +125,23 @@ def _headline(found: Found) -> str:
     after = _after(use, lead.adversary, cell.metric)
     if after is None:
         return f"{text}."
-    what = "nothing" if after.state == "gone" else said.value(after, after.score)
+    remaining = "nothing" if after.state == "gone" else said.value(after, after.score)
     price = use.price.settled
     cost = {
         "same": "at no price", "equal": "at no price beyond 0.01", "ok": "at no loss beyond 0.01",
         "worse": f"for {said.change(use.price.change)} of {measure(found.utility.metric).head}",
     }.get(price, "at a price that is not settled")  # fmt: skip
-    return f"{text}; {said.short(use.name)} leaves {what}, {cost}."
+    return f"{text}; {said.short(use.name)} leaves {remaining}, {cost}."
 
 
 def _after(use: Candidate, adversary: Adversary, metric: str) -> Cell | None:
+    """Return the cell of a measure under the recipe, None if it was not measured."""
     trial = use.at(adversary.threat)
     return trial.cell(metric) if trial else None
 
 
 def _note(found: Found) -> str:
+    """Write notes about useless models and about the metric of prices."""
     lost = [d.spec for d in found.defenses if d.price.collapsed]
     parts = []
     if lost:
@@ -138,6 +158,7 @@ def _note(found: Found) -> str:
 
 
 def _tile(found: Found, adversary: Adversary) -> dict[str, Any]:
+    """Return the contents of the tile of one adversary."""
     seen = adversary.sees[:_MOST_SEEN]
     sees = listed(list(seen)) + (", and more" if len(adversary.sees) > _MOST_SEEN else "")
     out: dict[str, Any] = {"name": said.capital(adversary.name), "sees": sees if seen else ""}
@@ -150,21 +171,26 @@ def _tile(found: Found, adversary: Adversary) -> dict[str, Any]:
 
 
 def _three(adversary: Adversary) -> list[Cell]:
-    """Return what leads, and the worst cell of each slot, what is read most first."""
+    """Return up to three cells: the leading one, and the gravest cell of each slot.
+
+    Open cells come first.
+    """
     assert adversary.reader is not None
     cells = [c for c in adversary.reader.of(adversary.base) if c.scores]
     best = []
     for slot in _SLOTS:
-        mine = [c for c in cells if measure(c.metric).slot == slot]
-        if mine:
-            best.append(min(mine, key=lambda c: (c.state != "open", gravity(c.metric))))
+        of_slot = [c for c in cells if measure(c.metric).slot == slot]
+        if of_slot:
+            best.append(min(of_slot, key=lambda c: (c.state != "open", gravity(c.metric))))
     lead = adversary.leading()
-    if lead is not None and lead not in best:  # of a measure that has no slot
+    # The leading measure can have no slot.
+    if lead is not None and lead not in best:
         best.append(lead)
     return sorted(best, key=lambda c: (c is not lead, c.state != "open"))[: len(_SLOTS)]
 
 
 def _fact(found: Found, adversary: Adversary, cell: Cell) -> dict[str, Any]:
+    """Return one fact of a tile: a score without and with the recipe, and its baseline."""
     after = _after(found.use, adversary, cell.metric) if found.use else None
     share = measure(cell.metric).decimals is None
     to = after.score if after is not None and after.scores else None
@@ -184,10 +210,12 @@ def _fact(found: Found, adversary: Adversary, cell: Cell) -> dict[str, Any]:
 
 
 def _clip(value: float) -> float:
+    """Return a share, limited to the range from 0 to 1."""
     return min(max(value, 0.0), 1.0)
 
 
 def _recipe(found: Found) -> dict[str, Any] | None:
+    """Return the contents of the section about the recipe, None if there is no recipe."""
     use = found.use
     if use is None:
         return None
@@ -196,7 +224,7 @@ def _recipe(found: Found) -> dict[str, Any] | None:
     parts += [(str(p), _about("defense", p.name)) for p in parse_one(defense).parts]
     e = use.price.change
     base = found.defended(UNDEFENDED)
-    mine = found.defended(use.name)
+    defended = found.defended(use.name)
     line = typed(use)
     traffic = bytes_text(use.bytes)
     if base is not None and math.isfinite(base.cost.bytes):
@@ -211,12 +239,13 @@ def _recipe(found: Found) -> dict[str, Any] | None:
         "settled": said.settled(use.price),
         "tag": use.price.settled,
         "traffic": traffic,
-        "guarantee": _guarantee(mine) if mine else "see that protocol's own page",
+        "guarantee": _guarantee(defended) if defended else "see that protocol's own page",
         "remains": list(_remains(found, use)),
     }
 
 
 def _guarantee(defended: Defended) -> str:
+    """Describe the spent guarantee of a defense, its meaning, and the result of an audit."""
     text = span(defended.guarantees.spent) or span(defended.guarantees.claimed) or "none"
     meaning = in_words(defended.guarantees.spent)
     text += f" ({meaning})" if meaning else ""
@@ -226,16 +255,18 @@ def _guarantee(defended: Defended) -> str:
 
 
 def _about(kind: str, name: str) -> str:
-    """Return the first line of a plug-in's documentation."""
+    """Return the first line of a plug-in's docstring, without references to papers."""
     try:
-        made = register.get(kind, parse_one(name).parts[0].name)
-    except Exception:  # of another release, or of a file that is not loaded
+        plugin = register.get(kind, parse_one(name).parts[0].name)
+    # The plug-in belongs to another release or to a file that is not loaded.
+    except Exception:
         return ""
-    first = (made.__doc__ or "").strip().partition("\n")[0].replace("`", "")
+    first = (plugin.__doc__ or "").strip().partition("\n")[0].replace("`", "")
     return re.sub(r" \([^()]*\d{4}[^()]*\)", "", first)
 
 
 def _remains(found: Found, use: Candidate) -> Iterator[tuple[str, str]]:
+    """Yield each adversary with a sentence about what it can learn in spite of the recipe."""
     for adversary in found.adversaries:
         name = said.capital(adversary.name)
         trial = use.at(adversary.threat)
@@ -261,11 +292,12 @@ def _remains(found: Found, use: Candidate) -> Iterator[tuple[str, str]]:
 
 
 def _heads(cells: list[Cell]) -> str:
-    """Write the names of measures."""
+    """List the names of the measures of some cells."""
     return listed([*dict.fromkeys(measure(c.metric).head.lower() for c in cells)])
 
 
 def _glossary(found: Findings) -> list[tuple[str, str]]:
+    """Return the terms of the page with their explanations."""
     used = dict.fromkeys(
         m for f in found.settings for a in f.tested if a.reader for m in a.reader.metrics
     )
@@ -289,5 +321,6 @@ def _glossary(found: Findings) -> list[tuple[str, str]]:
 
 
 def _explained(metric: str) -> str:
-    told = measure(metric)
-    return told.explained or f"{said.capital(told.name)}."
+    """Return the explanation of a measure."""
+    definition = measure(metric)
+    return definition.explained or f"{said.capital(definition.name)}."

@@ -1,4 +1,4 @@
-"""The figures of the report's page, laid out: frontiers, prices."""
+"""Compute the layout of the figures on the report's page: frontiers and prices."""
 
 import math
 from typing import Any
@@ -15,7 +15,11 @@ _MOST_SPARKS = 4
 
 
 def frontier(found: Found, adversary: Adversary, at: int) -> dict[str, Any] | None:
-    """Lay out one adversary's frontier, and small ones of its other measures that leak."""
+    """Compute the layout of one adversary's frontier, with small ones for further leaks.
+
+    The result is None if no measure can be drawn. `at` is the index of the setting on the page,
+    from which the targets of links are built.
+    """
     metrics = drawn(found, adversary)
     if not metrics:
         return None
@@ -30,10 +34,10 @@ def frontier(found: Found, adversary: Adversary, at: int) -> dict[str, Any] | No
     unit = _unit(cell)
     drawing = svg.draw(_marks(found, adversary, first, at), unit * _line(adversary, found, first))
     counted = math.isfinite(cell.rows)
-    what = measure(first).head.lower() + (f", of {cell.rows:,.0f}" if counted else "")
+    measure_text = measure(first).head.lower() + (f", of {cell.rows:,.0f}" if counted else "")
     return {
         "who": said.capital(adversary.name),
-        "what": what,
+        "what": measure_text,
         "utility": measure(found.utility.metric).head,
         "d": drawing,
         "front": svg.path(drawing.front),
@@ -44,28 +48,33 @@ def frontier(found: Found, adversary: Adversary, at: int) -> dict[str, Any] | No
 
 
 def drawn(found: Found, adversary: Adversary) -> list[str]:
-    """Return the measures that can be drawn, the one that leads first."""
+    """Return the measures that can be drawn, the leading one first."""
     lead = adversary.leading()
     metrics = [m for m in adversary.metrics if _drawable(found, adversary, m)]
     return sorted(metrics, key=lambda m: lead is None or m != lead.metric)
 
 
 def _tick(value: float) -> str:
-    """Write a tick of a change: to 0.01, or as fine as the ticks are."""
+    """Format a tick of a change with two decimals, or with three if two are not exact."""
     decimals = 2 if math.isclose(value, round(value, 2)) else 3
     return number(value, decimals, signed=True) if value else "0"
 
 
 def _unit(cell: Cell) -> float:
-    """Return what one of a score is: of counted rows all of them."""
+    """Return the factor from a score to the axis.
+
+    It is the number of rows if rows are counted, else 1.
+    """
     return cell.rows if math.isfinite(cell.rows) else 1.0
 
 
 def _drawable(found: Found, adversary: Adversary, metric: str) -> bool:
+    """Return whether a defense has both a price and a score by this measure."""
     return any(d.price.by_seed and adversary.cell(d.spec, metric).scores for d in found.defenses)
 
 
 def _spark(found: Found, adversary: Adversary, metric: str, at: int) -> dict[str, Any]:
+    """Compute the layout of a small frontier."""
     unit = _unit(adversary.cell(adversary.base, metric))
     line = unit * _line(adversary, found, metric)
     drawing = svg.spark(_marks(found, adversary, metric, at), line)
@@ -77,11 +86,13 @@ def _spark(found: Found, adversary: Adversary, metric: str, at: int) -> dict[str
 
 
 def _line(adversary: Adversary, found: Found, metric: str) -> float:
+    """Return the baseline of a measure."""
     cells = (adversary.cell(d.spec, metric) for d in found.defenses)
     return next((c.line for c in cells if c.scores), 0.0)
 
 
 def _marks(found: Found, adversary: Adversary, metric: str, at: int) -> list[svg.Mark]:
+    """Return one mark per defense that has a price and a score or a known absence of a claim."""
     out = []
     for d in found.defenses:
         cell = adversary.cell(d.spec, metric)
@@ -111,7 +122,10 @@ def _marks(found: Found, adversary: Adversary, metric: str, at: int) -> list[svg
 
 
 def price_plot(price: Price) -> dict[str, Any] | None:
-    """Lay out a change in utility, seed by seed; None where there is none to see."""
+    """Compute the layout of a change in utility by seed.
+
+    None if there are fewer than two seeds or no seed differs.
+    """
     values = [*price.by_seed.values()]
     e = price.change
     if len(values) < 2 or not any(values):
@@ -119,6 +133,7 @@ def price_plot(price: Price) -> dict[str, Any] | None:
     ends = [*values, e.low, e.high, -TOLERANCE, TOLERANCE, 0.0]
     at = svg.Scale(min(ends), max(ends), 20.0, 310.0)
     ticks = [(at(v), number(v, 2, signed=True) if v else "0") for v in (-TOLERANCE, 0.0, TOLERANCE)]
+    # If the labels at zero and at the tolerance would overlap, only the one at zero is drawn.
     near = at(TOLERANCE) - at(0.0) < 30
     return {
         "band": (at(-TOLERANCE), at(TOLERANCE)),
@@ -132,12 +147,15 @@ def price_plot(price: Price) -> dict[str, Any] | None:
 
 
 def forest(found: Found, price: Price) -> dict[str, Any] | None:
-    """Lay out the interval of a price, on one scale for all defenses."""
+    """Compute the layout of a price's interval, on the same scale for all defenses.
+
+    None if there is no interval or no seed differs.
+    """
     e = price.change
     if not math.isfinite(e.low) or price.settled == "same":
         return None
-    known = [d.price.change for d in found.defenses if math.isfinite(d.price.change.low)]
-    ends = [-TOLERANCE, TOLERANCE, *(v for k in known for v in (k.low, k.high))]
+    intervals = [d.price.change for d in found.defenses if math.isfinite(d.price.change.low)]
+    ends = [-TOLERANCE, TOLERANCE, *(v for k in intervals for v in (k.low, k.high))]
     at = svg.Scale(min(ends), max(ends), 3.0, 109.0)
     return {"band": (at(-TOLERANCE), at(TOLERANCE)), "zero": at(0.0), "low": at(e.low),
             "high": at(e.high), "mean": at(e.mean)}  # fmt: skip

@@ -1,4 +1,4 @@
-"""The tables of the report's page: who reads what, what is open, and all that is folded away."""
+"""Compute the tables of the report's page: scores by adversary and defense, gaps, and details."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,10 @@ Seen = Sequence[Mapping[str, Any]]
 
 
 def matrix(found: Found) -> dict[str, Any] | None:
-    """Return what every adversary reads under every defense, None where nobody reads."""
+    """Return the scores of every adversary under every defense.
+
+    None if there is no column to show.
+    """
     groups, blind, columns = [], [], list[tuple[Adversary, str, bool]]()
     idle: list[str] = []
     for adversary in found.tested:
@@ -53,6 +56,10 @@ def matrix(found: Found) -> dict[str, Any] | None:
 
 
 def _shown_column(found: Found, adversary: Adversary, metric: str) -> bool:
+    """Return whether the column of a measure is shown.
+
+    It is hidden if each of its cells is settled.
+    """
     states = {adversary.cell(d.spec, metric).state for d in found.defenses}
     return bool(states & {"open", "unsettled", "unknown"})
 
@@ -60,6 +67,7 @@ def _shown_column(found: Found, adversary: Adversary, metric: str) -> bool:
 def _row(
     found: Found, d: Defended, columns: Sequence[tuple[Adversary, str, bool]]
 ) -> dict[str, Any]:
+    """Return the line of one defense: its price and its cells."""
     e, bare = d.price.change, d.spec == UNDEFENDED
     change = "" if bare or not e.known else number(e.mean, 3, signed=True)
     return {
@@ -75,6 +83,7 @@ def _row(
 
 
 def _matrix_cell(adversary: Adversary, cell: Cell, first: bool) -> dict[str, Any]:
+    """Return one cell with its state and a description for the pointer."""
     word = said.word(cell)
     e = cell.advantage
     title = word
@@ -91,7 +100,7 @@ def _matrix_cell(adversary: Adversary, cell: Cell, first: bool) -> dict[str, Any
 
 
 def untested(found: Found) -> Iterator[tuple[str, str, str]]:
-    """Yield what the run leaves open: what, why, and the option that tries it."""
+    """Yield the gaps of the run: the gap, the reason, and an option that closes it ("" if none)."""
     gaps = found.untested
     if gaps.unfinished:
         yield "The rest of this run.", "It is not finished.", "--resume"
@@ -122,10 +131,10 @@ def untested(found: Found) -> Iterator[tuple[str, str, str]]:
 
 
 def _failed_attacks(found: Found) -> Iterator[tuple[str, str, str]]:
-    """Yield where attacks scored worse than their baseline: adversary, defense, measures.
+    """Yield adversary, defense and measures for which attacks scored below their baseline.
 
-    Only of the undefended run and the recipe, on which the report's sentences are based. The
-    matrix shows the others.
+    Only the undefended run and the recipe are considered, because the sentences of the report are
+    about them. The matrix shows the remaining defenses.
     """
     for adversary in found.tested:
         for spec in dict.fromkeys([found.base, *([found.recipe] if found.recipe else [])]):
@@ -138,14 +147,24 @@ def _failed_attacks(found: Found) -> Iterator[tuple[str, str, str]]:
 def folds(
     found: Found, rows: pd.DataFrame, seen: Sequence[Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the long tables: attacks, columns, crossings, guarantees, costs."""
+    """Yield the long tables that are folded: attacks, columns, messages, guarantees and costs.
+
+    Parameters
+    ----------
+    found : Found
+        The findings of the setting.
+    rows : DataFrame
+        Results as returned by `fedtrees.report.rows.load_rows`.
+    seen : sequence of mapping
+        Entries of ``disclosure.json``.
+    """
     here = rows[rows["setting"] == found.setting]
     for adversary in found.tested:
         yield _attacks(found, adversary, here)
     columns = _columns(found, here)
     if columns:
         yield columns
-    crossings = _crossings(found, [e for e in seen if of_protocol(e, found.setting)])
+    crossings = _messages(found, [e for e in seen if of_protocol(e, found.setting)])
     if crossings:
         yield {"title": "Who sees what", "note": "messages of a short run; 0 is no defense",
                "rows": crossings, "numbers": (6, 7), "header": ["Message", "Defense", "From", "To",
@@ -165,13 +184,13 @@ def folds(
                                      "Processor", "Ciphertexts"]}  # fmt: skip
 
 
-def _crossings(found: Found, seen: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return every kind of message once for all defenses under which it crosses alike."""
+def _messages(found: Found, seen: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return one line per kind of message, joined over the defenses under which it is the same."""
     labels = {d.spec: d.label for d in found.defenses}
     by_crossing: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for entry in seen:
         if str(entry.get("defense", "")) in labels:
-            by_crossing.setdefault(_crossing(entry), []).append(entry)
+            by_crossing.setdefault(_message_key(entry), []).append(entry)
     kinds = list(dict.fromkeys(key[0] for key in by_crossing))
     return [
         [key[0], _under([str(e["defense"]) for e in entries], labels), *key[1:],
@@ -180,7 +199,8 @@ def _crossings(found: Found, seen: Sequence[Mapping[str, Any]]) -> list[list[str
     ]  # fmt: skip
 
 
-def _crossing(entry: Mapping[str, Any]) -> tuple[str, ...]:
+def _message_key(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the columns by which messages of several defenses are joined."""
     receiver = str(entry.get("to"))
     reader = str(entry.get("readable_by") or receiver) + " (sealed)" * bool(entry.get("sealed"))
     to = receiver if reader == receiver else f"{receiver}, read by {reader}"
@@ -191,16 +211,19 @@ def _crossing(entry: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _under(specs: Sequence[str], labels: Mapping[str, str]) -> str:
+    """Write the labels of some defenses, "all" if these are all."""
     return "all" if {*specs} == {*labels} else " ".join(sorted(labels[s] for s in {*specs}))
 
 
 def _sizes(entries: Sequence[Mapping[str, Any]]) -> str:
+    """Write the smallest and the largest number of bytes."""
     sizes = [float(e.get("bytes") or 0) for e in entries]
     ends = dict.fromkeys((bytes_text(min(sizes)), bytes_text(max(sizes))))
     return " to ".join(ends)
 
 
 def _attacks(found: Found, adversary: Adversary, here: pd.DataFrame) -> dict[str, Any]:
+    """Return the table of all attacks of one adversary."""
     assert adversary.reader is not None
     of_adversary = here[(here["stage"] == "attack") & (here["threat"] == adversary.threat)
                 & (here["status"] == "ok")]  # fmt: skip
@@ -232,16 +255,18 @@ def _attacks(found: Found, adversary: Adversary, here: pd.DataFrame) -> dict[str
 
 
 def _before(found: Found) -> str:
+    """Return the name of the base defense, "Undefended" if there is none."""
     return "Undefended" if found.base == UNDEFENDED else said.short(found.base)
 
 
 def _of(cell: Cell, values: pd.Series) -> str:
+    """Format the mean of some scores."""
     mean = mean_of(values)
     return said.value(cell, mean) if math.isfinite(mean) else "–"
 
 
 def _columns(found: Found, here: pd.DataFrame) -> dict[str, Any] | None:
-    """Return which columns leak: what the worst attack reads of each."""
+    """Return the table of columns of the data set by how well the strongest attack guesses them."""
     specs = [found.base, *([found.recipe] if found.recipe else [])]
     ok = here[(here["stage"] == "attack") & (here["status"] == "ok") & (here["part"] != "")]
     keys = [m for m in dict.fromkeys(ok["metric"]) if measure(m).part == "column"]
@@ -256,6 +281,7 @@ def _columns(found: Found, here: pd.DataFrame) -> dict[str, Any] | None:
             lines.append((str(part), adversary.name, best, group["blind"].mean()))
     if not lines:
         return None
+    # The column with the largest difference between score and baseline comes first.
     lines.sort(key=lambda x: -finite(x[2][0] - x[3], -1.0))
     texts = [
         [part, who, *(said.percent(v) if math.isfinite(v) else "–" for v in (*best, blind))]

@@ -1,4 +1,4 @@
-"""Static figures for a paper: the same data as the web figures, drawn by matplotlib."""
+"""Draw static figures for a paper with matplotlib, from the same data as the web figures."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLUMN, PAGE = 3.3, 7.0  # inches: one column and the full width of a two-column page
+COLUMN, PAGE = 3.3, 7.0  # width in inches of one column and of a page with two columns
 Width = Literal["column", "page"]
 WIDTHS: dict[Width, float] = {"column": COLUMN, "page": PAGE}
-# As `claims.KINDS`, in the room that a column has.
+# Short versions of `claims.KINDS` that fit in a column.
 _KINDS: dict[Kind, str] = {
     "proved": "bound claimed",
     "void": "bound void",
@@ -45,11 +45,12 @@ _KINDS: dict[Kind, str] = {
     "none": "no claim",
     "unknown": "claim not known",
 }
-_FAINT = 0.45  # of the marks of single seeds: seen in print, and below the means
-_WIDEST = 30  # letters of a line of a label
+# Opacity of the marks of single seeds: visible in print, and weaker than the means.
+_FAINT = 0.45
+_WIDEST = 30  # characters in a line of a label
 RC = {
-    # matplotlib brings the first, so a figure is the same on every machine; the others, none of
-    # them wider, are for who opens an SVG without it.
+    # matplotlib contains the first font, so that a figure is the same on every machine. The
+    # following fonts, none of which is wider, are used if an SVG is opened without it.
     "font.family": ["DejaVu Sans", "sans-serif"],
     "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "Helvetica"],
     "font.size": 8, "axes.labelsize": 8, "axes.titlesize": 8, "xtick.labelsize": 7,
@@ -57,20 +58,20 @@ RC = {
     "ytick.major.width": 0.6, "xtick.major.size": 2.5, "ytick.major.size": 2.5,
     "axes.edgecolor": style.MUTED, "text.color": style.INK, "axes.labelcolor": style.INK,
     "xtick.color": style.INK, "ytick.color": style.INK,
-    # TrueType, not Type 3: publishers reject the latter; text in SVG stays text.
+    # Publishers reject fonts of Type 3, so that PDF uses TrueType. Text in SVG remains text.
     "pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "fedtrees",
     "axes.unicode_minus": True, "text.parse_math": False,
 }  # fmt: skip
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write a figure; the same figure gives the same bytes.
+    """Write a figure to a file. The same figure gives the same bytes.
 
-    Raises `StoreError`: the file cannot be written.
+    Raises `StoreError` if the file cannot be written.
     """
     import matplotlib
 
-    # Dates would make two runs differ.
+    # Without this, the date of creation would make two identical figures differ.
     dates: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     with matplotlib.rc_context(RC):
         try:
@@ -86,14 +87,29 @@ def frontier(
     width: Width | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Figure:
-    """Draw frontiers below one another in a column's width, or side by side across the page.
+    """Draw frontiers below one another in one column, or side by side across the page.
 
-    `panels`: Panels of one setting share the advantage axis; titles say in what they differ.
-    `colours`: From `style.palette`. `width`: Not given, a column for one panel, else the page.
-    `labels`: Names of datasets, protocols, threats, defenses, references and metrics to what they
-    are called.
+    Parameters
+    ----------
+    panels : sequence of Frontier
+        The frontiers. Panels of one setting share the advantage axis. Titles contain the parts in
+        which panels differ.
+    colours : dict of str to (str, str), optional
+        Result of `style.palette`.
+    width : {"column", "page"}, optional
+        Default: a column for one panel, else the page.
+    labels : mapping of str to str, optional
+        Labels of datasets, protocols, threats, defenses, references and metrics by name.
 
-    Raises `UsageError`: a label of a name that does not stand in the figure.
+    Returns
+    -------
+    figure : matplotlib.figure.Figure
+        The figure.
+
+    Raises
+    ------
+    UsageError
+        If a label belongs to a name that does not occur in the figure.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -116,23 +132,28 @@ def frontier(
                 ax.set_title(_wrapped(title, round(13 * inches / columns)), loc="left", fontsize=8)
         for ax in axes[len(panels) :]:
             ax.set_axis_off()
+        # The legend needs additional height, because it is below the panels.
         legend = _place_legend(figure, _legend(panels, colours, names))
         figure.set_size_inches(inches, height + legend)
         names.check(known=[part for f in panels for part in _parts(f.panel)])
         figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # labels are placed in what is settled
-        for ax, (wanted, drawn) in zip(axes, written, strict=False):
-            place(ax, wanted, drawn)
+        # Labels are placed after the layout is fixed.
+        figure.set_layout_engine("none")
+        for ax, (panel_labels, drawn) in zip(axes, written, strict=False):
+            place(ax, panel_labels, drawn)
     return figure
 
 
 def _limits(data: Frontier, panels: Sequence[Frontier]) -> tuple[float, float]:
-    """Return the range of a panel's advantage axis: that of all panels of its setting."""
+    """Return the range of a panel's advantage axis, equal for all panels of its setting."""
     return advantage_limits([f for f in panels if f.panel.setting == data.panel.setting])
 
 
 def _columns(panels: Sequence[Frontier]) -> int:
-    """Return how many panels stand side by side on a page: one per threat, where there are some."""
+    """Return the number of panels side by side on a page.
+
+    It is the number of threats if there are two or three of them.
+    """
     threats = len({f.panel.threat for f in panels})
     if threats in (2, 3) and len(panels) % threats == 0:
         return threats
@@ -140,10 +161,10 @@ def _columns(panels: Sequence[Frontier]) -> int:
 
 
 def _axis_names(ax: Axes, panels: Sequence[Frontier], i: int, columns: int, names: Names) -> None:
-    """Name the axes; not again below or beside a panel of the same."""
+    """Name the axes, except next to a panel with the same axis."""
     data = panels[i]
     lower = " (lower is better)" if measure(data.utility).better == "lower" else ""
-    utility, metric = (_called(key, names) for key in (data.utility, data.metric))
+    utility, metric = (_metric_label(key, names) for key in (data.utility, data.metric))
     advantage = f"worst-case advantage\n({metric})"
     under = panels[i + columns] if i + columns < len(panels) else None
     if under is None or under.utility != data.utility:
@@ -152,13 +173,14 @@ def _axis_names(ax: Axes, panels: Sequence[Frontier], i: int, columns: int, name
         ax.set_ylabel(advantage)
 
 
-def _called(metric: str, names: Names) -> str:
-    """Return a label of a metric's key, else its short name: the height of a panel holds it."""
+def _metric_label(metric: str, names: Names) -> str:
+    """Return the label of a metric, or its short name, because the height of a panel is limited."""
     label = names(metric)
     return measure(metric).short if label == metric else label
 
 
 def _parts(p: Panel) -> tuple[str, ...]:
+    """Return the parts of a panel's name."""
     return p.setting.dataset, p.setting.partition, p.setting.protocol, p.threat
 
 
@@ -166,11 +188,11 @@ def _differing(panel: Panel, panels: Sequence[Panel], names: Names) -> str:
     """Return the parts of a panel's name in which the panels differ."""
 
     columns = zip(_parts(panel), zip(*map(_parts, panels), strict=True), strict=True)
-    return " · ".join(names(own) for own, every in columns if len(set(every)) > 1)
+    return " · ".join(names(part) for part, values in columns if len(set(values)) > 1)
 
 
 def _wrapped(text: str, width: int) -> str:
-    """Break a title between its parts, or parameters, wherever a line gets wider than a panel."""
+    """Break a title that is too wide between its parts, or between parameters."""
     lines = [""]
     for part in text.split(" · "):
         join = " · " if lines[-1] else ""
@@ -190,7 +212,7 @@ def _panel(
     colours: dict[str, tuple[str, str]],
     names: Names,
 ) -> tuple[list[Label], Drawn]:
-    """Draw a panel; return its labels, and what they must keep clear of."""
+    """Draw a panel. Return its labels, and the lines and markers that they must not cover."""
     low, high = utility_limits(data)
     lower = measure(data.utility).better == "lower"
     ax.set_xlim(*((high, low) if lower else (low, high)))
@@ -203,18 +225,18 @@ def _panel(
     for name, x in near(data):
         ax.axvline(x, color=style.MUTED, lw=0.7, ls=":", zorder=1)
         drawn.lines.append(((x, limits[0]), (x, limits[1])))
-        if name != "undefended":  # its point says so
+        if name != "undefended":  # the undefended point has a label
             labels.append(_upright(ax, names(name), x))
     front = [p for p in map(data.point, data.front) if p]
     ax.plot([p.utility.mean for p in front], [p.advantage.mean for p in front], color="#d5dae1",
             lw=4, zorder=2, solid_capstyle="round", solid_joinstyle="round")  # fmt: skip
     styles = {"solid": "-", "dash": "--", "dot": ":"}
     for line in data.lines:
-        kept = [p for p in map(data.point, line) if p]
-        colour, dash = colours[kept[0].family]
-        ax.plot([p.utility.mean for p in kept], [p.advantage.mean for p in kept], color=colour,
+        shown = [p for p in map(data.point, line) if p]
+        colour, dash = colours[shown[0].family]
+        ax.plot([p.utility.mean for p in shown], [p.advantage.mean for p in shown], color=colour,
                 lw=0.9, ls=styles[dash], alpha=0.8, zorder=3)  # fmt: skip
-        drawn.lines.append([(p.utility.mean, p.advantage.mean) for p in kept])
+        drawn.lines.append([(p.utility.mean, p.advantage.mean) for p in shown])
     for group in together(data, limits):
         for p, k in ringed(group):
             _point(ax, p, colours[p.family][0], drawn, ring=k)
@@ -229,25 +251,29 @@ def _panel(
 
 
 def _group_label(group: Sequence[Point], data: Frontier, names: Names) -> str:
-    """Return what is written at points in one place: every defense where there are several."""
+    """Return the text at points that lie at one place.
+
+    It names every defense if there are several.
+    """
     ends = [point_label(p, data) for p in group]
     if len({p.family for p in group}) == 1:
         texts = [names(t) if t == "undefended" else t for t in ends if t]
         return texts[0] if len(set(texts)) == 1 else ", ".join(texts)
-    said: dict[str, list[str]] = {}
+    ends_of: dict[str, list[str]] = {}
     for p, end in zip(group, ends, strict=True):
-        own = said.setdefault("undefended" if p.family == UNDEFENDED else p.family, [])
-        own += [end] if end and end != "undefended" else []
-    texts = [" ".join([names(family), *own]) for family, own in said.items()]
+        family_ends = ends_of.setdefault("undefended" if p.family == UNDEFENDED else p.family, [])
+        family_ends += [end] if end and end != "undefended" else []
+    texts = [" ".join([names(family), *family_ends]) for family, family_ends in ends_of.items()]
     lines = [texts[0]]
     for text in texts[1:]:
+        # Names are added to the last line while they fit.
         joined = f"{lines[-1]}, {text}"
         lines[-1:] = [joined] if len(joined) <= _WIDEST else [f"{lines[-1]},", text]
     return "\n".join(lines)
 
 
 def _blind_label(ax: Axes, data: Frontier, names: Names) -> Label:
-    """Return the name of the line at no advantage: below or above it, at either end."""
+    """Return the label of the line at advantage zero, with spots below and above it."""
     spots = tuple(
         (-2.0 - end, 2.0 * up, "right", "bottom" if up > 0 else "top")
         for up in (-1, 1)
@@ -257,7 +283,7 @@ def _blind_label(ax: Axes, data: Frontier, names: Names) -> Label:
 
 
 def _upright(ax: Axes, text: str, x: float) -> Label:
-    """Return the name of a vertical line, along it, on either side."""
+    """Return the label of a vertical line, written along it on either side."""
     spots = tuple(
         (2.0 * side, -2.0 - down, "left" if side > 0 else "right", "top")
         for down in (0, 15, 30, 45, 60)
@@ -268,12 +294,13 @@ def _upright(ax: Axes, text: str, x: float) -> Label:
 
 
 def _point(ax: Axes, p: Point, colour: str, drawn: Drawn, ring: int = 0) -> None:
-    """Draw a defense: its seeds, its intervals, its marker, or a ring about those it hides."""
+    """Draw a defense: its seeds, its intervals, and its marker, or a ring around other markers."""
     seeds = [s for s in p.seeds if math.isfinite(s.utility) and math.isfinite(s.advantage)]
     shape = style.SHAPES[p.kind][1]
     ax.scatter([s.utility for s in seeds], [s.advantage for s in seeds], s=6, marker=shape,
                color=colour, alpha=_FAINT, linewidths=0, zorder=3)  # fmt: skip
     x, y = p.utility.mean, p.advantage.mean
+    # A white marker shows that the advantage is only a lower bound of the leak.
     fill = "none" if ring else "white" if p.incomplete or p.attack_failed else colour
     ax.errorbar(x, y, xerr=_bar(p.utility), yerr=_bar(p.advantage),
                 fmt=shape, ms=4.6 * (1 + RING * ring), mfc=fill, mec=colour, mew=1.0,
@@ -285,6 +312,7 @@ def _point(ax: Axes, p: Point, colour: str, drawn: Drawn, ring: int = 0) -> None
 
 
 def _bar(e: Any) -> list[list[float]] | None:
+    """Return the lengths of an error bar in the format of matplotlib, None without an interval."""
     if not math.isfinite(e.low):
         return None
     return [[e.mean - e.low], [e.high - e.mean]]
@@ -293,6 +321,7 @@ def _bar(e: Any) -> list[list[float]] | None:
 def _legend(
     panels: Sequence[Frontier], colours: dict[str, tuple[str, str]], names: Names
 ) -> list[Any]:
+    """Return the entries of the legend for everything that occurs in the panels."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -327,7 +356,10 @@ def _legend(
 
 
 def _place_legend(figure: Figure, handles: list[Any]) -> float:
-    """Put the legend below the panels, in as many columns as fit; return its inches of height."""
+    """Place the legend below the panels in as many columns as fit.
+
+    The result is its height in inches.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     room = figure.bbox.width
@@ -343,7 +375,7 @@ def _place_legend(figure: Figure, handles: list[Any]) -> float:
 
 
 def heatmap(grids: Sequence[Grid]) -> Figure:
-    """Draw grids of advantages below one another on one colour scale."""
+    """Draw grids of advantages below one another with one colour scale."""
     import matplotlib
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
@@ -356,6 +388,7 @@ def heatmap(grids: Sequence[Grid]) -> Figure:
         axes = figure.subplots(len(grids), 1, squeeze=False, height_ratios=heights).ravel()
         image = None
         for ax, grid in zip(axes, grids, strict=True):
+            # White lines separate the cells.
             image = ax.pcolormesh(matrix(grid), cmap=colours, vmin=-scale, vmax=scale,
                                   edgecolors="white", linewidth=1)  # fmt: skip
             for i, line in enumerate(grid.cells):

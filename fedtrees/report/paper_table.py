@@ -1,4 +1,4 @@
-"""A table for a paper: what every defense keeps and leaks, over datasets, threats and runs."""
+"""Build a table for a paper: utility and leaks of defenses, over datasets, threats and runs."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,12 +23,12 @@ from fedtrees.report.selection import Selection
 from fedtrees.report.study import Study
 
 SUFFIXES = ("tex", "csv", "md")
-BELOW = "†"  # an attack that applies is missing: the leak is known only from below
-FAILED = "‡"  # the strongest attack did worse than the blind baseline: nothing is shown
+BELOW = "†"  # an applicable attack is missing, so that the leak is at least this large
+FAILED = "‡"  # the strongest attack scored worse than its baseline, which shows nothing
 NO_ATTACK = "n/a"
 MEAN_RANK, POPULATION = "mean rank", "population"
-_FEWEST, _MOST, _ALONE = 2, 4, 3  # decimals: at least, at most, and where there is no spread
-_SAME = 1e-9  # difference of two scores that are one
+_FEWEST, _MOST, _ALONE = 2, 4, 3  # decimals: fewest, most, and without intervals
+_SAME = 1e-9  # largest difference of two equal scores
 _CELL = (
     "stage", "dataset", "partition", "protocol", "protocol_params", "defense", "defense_params",
     "threat", "attack", "attack_params", "seed",
@@ -37,9 +37,17 @@ _CELL = (
 
 @dataclass(frozen=True, order=True)
 class Shown:
-    """What a column shows: a utility, or what the worst attack under a threat scored."""
+    """Content of a column: a utility, or the score of the strongest attack under a threat.
 
-    threat: str  # "" of a utility
+    Attributes
+    ----------
+    threat : str
+        The threat, "" for a utility.
+    metric : str
+        Key of the metric.
+    """
+
+    threat: str
     metric: str
 
 
@@ -47,36 +55,57 @@ class Shown:
 class Entry:
     """One number of the table.
 
-    `loss`: What ranks are of, small is better. NaN where the row takes no part: its number is
-    unknown, attacks did not finish, or the strongest one scored worse than the blind baseline.
-    `below`: Whether an attack that applies is missing. `failed`: Whether the strongest attack
-    scored worse than the blind baseline by more than the margin.
+    Attributes
+    ----------
+    row : tuple of (str, str, str)
+        Partition, protocol and defense.
+    dataset : str
+        The data set.
+    shown : Shown
+        The column.
+    value, blind, population : Estimate
+        The number with its interval, and the two baselines of a leak.
+    loss : float
+        Value for ranks, smaller is better. NaN excludes the row from ranks: the number is not
+        known, an attack failed, or the strongest attack scored worse than its baseline.
+    below : bool
+        Whether an applicable attack is missing.
+    untouched : bool
+        Whether no attack applies.
+    attack : str
+        The strongest attacks.
+    failed : bool
+        Whether the strongest attack scored worse than its baseline by more than the margin.
     """
 
-    row: tuple[str, str, str]  # partition, protocol, defense
+    row: tuple[str, str, str]
     dataset: str
     shown: Shown
     value: Estimate
     blind: Estimate
     loss: float
     below: bool = False
-    untouched: bool = False  # no attack applies
+    untouched: bool = False
     attack: str = ""
     population: Estimate = Estimate()
     failed: bool = False
 
 
 def entries_of(frontiers: Sequence[Frontier]) -> list[Entry]:
-    """Return every number of some frontiers once."""
-    found: dict[tuple[object, ...], Entry] = {}
+    """Return every number of some frontiers once.
+
+    The utility of a setting occurs in the frontier of each of its threats.
+    """
+    entries: dict[tuple[object, ...], Entry] = {}
     for data in frontiers:
         for point in data.points:
             for entry in _of_point(data, point):
-                found.setdefault((entry.row, entry.dataset, entry.shown), entry)
-    return list(found.values())
+                entries.setdefault((entry.row, entry.dataset, entry.shown), entry)
+    return list(entries.values())
 
 
 def _of_point(data: Frontier, point: Point) -> tuple[Entry, Entry]:
+    """Return the utility and the leak of one point."""
     setting = data.panel.setting
     row = (setting.partition, setting.protocol, point.defense)
     sign = -measure(data.utility).sign
@@ -85,7 +114,8 @@ def _of_point(data: Frontier, point: Point) -> tuple[Entry, Entry]:
         sign * point.utility.mean,
     )  # fmt: skip
     untouched = not point.advantage.known and point.untouched
-    # Within the margin, a score below blind is noise around the blind guess, an advantage of 0.
+    # A score slightly below the baseline, within the margin, is noise. It counts as an advantage of
+    # 0.
     failed = point.coverage.failed or point.attack_failed
     loss = 0.0 if untouched else max(0.0, point.advantage.mean) if not failed else math.nan
     leak = Entry(
@@ -98,19 +128,27 @@ def _of_point(data: Frontier, point: Point) -> tuple[Entry, Entry]:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """The numbers of a table, and how they are written."""
+    """The numbers of a table, and the functions that format them.
+
+    Attributes
+    ----------
+    entries : sequence of Entry
+        The numbers.
+    names : Names
+        Labels of names.
+    """
 
     entries: Sequence[Entry] = field(repr=False)
     names: Names = field(default_factory=Names, repr=False)
 
     @cached_property
     def datasets(self) -> list[str]:
-        """The datasets, one group of columns each."""
+        """The datasets, sorted."""
         return sorted({e.dataset for e in self.entries})
 
     @cached_property
     def rows(self) -> list[tuple[str, str, str]]:
-        """Partition, protocol and defense of every row, undefended rows before defended ones."""
+        """Partition, protocol and defense of every row, undefended rows first."""
         place = {d: i for i, d in enumerate(ordered({e.row[2] for e in self.entries}))}
         return sorted({e.row for e in self.entries}, key=lambda row: (*row[:2], place[row[2]]))
 
@@ -120,37 +158,41 @@ class PaperTable:
 
     @cached_property
     def _at(self) -> dict[tuple[tuple[str, str, str], str, Shown], Entry]:
+        """The entries by row, dataset and column."""
         return {(e.row, e.dataset, e.shown): e for e in self.entries}
 
     @cached_property
     def ranks(self) -> dict[Shown, dict[tuple[str, str, str], float]]:
-        """Mean ranks over datasets, 1 the best (Demšar 2006, Sec. 3.2.2; ties share theirs).
+        """Mean ranks over datasets by column and row, 1 is the best (Demšar 2006, Sec. 3.2.2).
 
-        Of the measures that every dataset has, over the rows that take part in all of them. Leaks
-        are ranked by advantage, none below blind.
+        Ties share the mean of their ranks. There are ranks for columns that every dataset has. Only
+        rows with a loss on all datasets are ranked. Leaks are ranked by advantage, and an advantage
+        below zero counts as zero.
         """
         from scipy.stats import rankdata
 
+        # A mean rank over datasets needs a rank on each of them.
         shared = set.intersection(*(set(self.measures(d)) for d in self.datasets))
-        found = {}
+        mean_ranks = {}
         for shown in sorted(shared) if len(self.datasets) > 1 else ():
             losses = {
                 row: [self._loss(row, dataset, shown) for dataset in self.datasets]
                 for row in self.rows
             }
-            kept = {row: values for row, values in losses.items() if np.isfinite(values).all()}
-            if len(kept) > 1:
-                table = np.round(list(kept.values()), 9)  # not the noise of the last bits
+            complete = {row: values for row, values in losses.items() if np.isfinite(values).all()}
+            if len(complete) > 1:
+                table = np.round(list(complete.values()), 9)  # rounding errors must not break ties
                 means = rankdata(table, axis=0).mean(axis=1)
-                found[shown] = dict(zip(kept, map(float, means), strict=True))
-        return found
+                mean_ranks[shown] = dict(zip(complete, map(float, means), strict=True))
+        return mean_ranks
 
     def _loss(self, row: tuple[str, str, str], dataset: str, shown: Shown) -> float:
+        """Return the loss of a cell, NaN if the cell does not exist."""
         entry = self._at.get((row, dataset, shown))
         return math.nan if entry is None else entry.loss
 
     def frame(self) -> pd.DataFrame:
-        """Return the numbers, one per line, with both ends of the intervals and ranks."""
+        """Return the numbers, one per line, with both ends of the intervals and mean ranks."""
         lines = []
         for e in self.entries:
             partition, protocol, defense = e.row
@@ -169,30 +211,38 @@ class PaperTable:
 
     @cached_property
     def grid(self) -> Grid:
-        """The table as text: a block of rows per dataset and protocol, then mean ranks."""
+        """The table as text: a block of lines per dataset and protocol, then the mean ranks."""
+        # Only those of partition, protocol and defense are shown in which rows differ. The last one
+        # labels the lines, and the other ones are in the titles of the blocks.
         parts = [k for k in range(3) if len({row[k] for row in self.rows}) > 1] or [2]
         *above, label = parts
         measures = sorted({e.shown for e in self.entries})
         groups: dict[tuple[str, ...], list[int]] = {}
         for at, row in enumerate(self.rows):
             groups.setdefault(tuple(row[k] for k in above), []).append(at)
-        called = [self.names(_undefended(row[label])) for row in self.rows]
+        row_labels = [self.names(_undefended(row[label])) for row in self.rows]
         blocks = []
         for dataset in self.datasets:
             columns = [self._column(dataset, shown) for shown in measures]
             for group, places in groups.items():
                 measured = [any((row, dataset, m) in self._at for m in measures)
                             for row in self.rows]  # fmt: skip
-                held = [at for at in places if measured[at]]
-                lines = [[called[at], *(texts[at] for texts, _ in columns)] for at in held]
+                present = [at for at in places if measured[at]]
+                lines = [[row_labels[at], *(texts[at] for texts, _ in columns)] for at in present]
                 if lines:
-                    above = [*self._lines(held, [told for _, told in columns])]
+                    above = [*self._lines(present, [baselines for _, baselines in columns])]
                     blocks.append((self._title(dataset, group), [*above, *lines]))
         if self.ranks:
             ranks = [self.ranks.get(shown, {}) for shown in measures]
             for group, places in groups.items():
                 lines = [
-                    [called[at], *(f"{of[row]:.1f}" if row in of else "–" for of in ranks)]
+                    [
+                        row_labels[at],
+                        *(
+                            f"{column_ranks[row]:.1f}" if row in column_ranks else "–"
+                            for column_ranks in ranks
+                        ),
+                    ]
                     for at, row in enumerate(self.rows)
                     if at in places
                 ]
@@ -201,63 +251,70 @@ class PaperTable:
         return Grid([head, *map(self._named, measures)], 1, blocks)
 
     def _title(self, of: str, group: Sequence[str]) -> str:
+        """Return the title of a block."""
         return " · ".join(map(self.names, (of, *group)))
 
     def _named(self, shown: Shown) -> str:
+        """Return the header of a column."""
         label = self.names(shown.metric)
-        own = measure(label).short if label == shown.metric else label
-        return f"{own}, {self.names(shown.threat)}" if shown.threat else own
+        metric_label = measure(label).short if label == shown.metric else label
+        return f"{metric_label}, {self.names(shown.threat)}" if shown.threat else metric_label
 
     @staticmethod
     def _lines(
         held: Sequence[int], columns: Sequence[Mapping[str, list[str]]]
     ) -> Iterator[list[str]]:
-        """Yield the rows of what is scored without an attack: blind, and by who knows others."""
+        """Yield the lines of the two baselines, the population baseline only if it exists.
+
+        `held` are the indices of the rows in the block.
+        """
         for name in ("blind", POPULATION):
-            spans = [_span([told[name][at] for at in held if told[name][at]]) for told in columns]
+            spans = [
+                _span([column[name][at] for at in held if column[name][at]]) for column in columns
+            ]
             if name == "blind" or any(spans):
                 yield [name, *spans]
 
     def _column(self, dataset: str, shown: Shown) -> tuple[list[str | Cell], dict[str, list[str]]]:
-        """Return the cells of a column, and its lines; with as many decimals."""
-        found = [self._at.get((row, dataset, shown)) for row in self.rows]
-        known = [e for e in found if e is not None]
-        digits = decimals([e.value for e in known])
+        """Return the cells of a column and its baselines, with the same number of decimals."""
+        entries = [self._at.get((row, dataset, shown)) for row in self.rows]
+        present = [e for e in entries if e is not None]
+        digits = decimals([e.value for e in present])
 
         def line(of: Sequence[Estimate | None]) -> list[str]:
             return [style.number(x.mean, digits) if x and x.known else "" for x in of]
 
-        told = {
-            "blind": line([e and e.blind for e in found]),
-            POPULATION: line([e and e.population for e in found]),
+        baselines = {
+            "blind": line([e and e.blind for e in entries]),
+            POPULATION: line([e and e.population for e in entries]),
         }
-        return [_text(e, digits) for e in found], told
+        return [_text(e, digits) for e in entries], baselines
 
     @property
     def notes(self) -> list[str]:
-        """What a caption must say."""
+        """Sentences that the caption of the table must contain."""
         seeds = sorted({e.value.n for e in self.entries if e.value.known}) or [0]
         spread = " ± half of the 95% bootstrap interval" if seeds[-1] > 1 else ""
         counts = "–".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
         several = "s" if seeds[-1] != 1 else ""
-        found = [
+        notes = [
             f"Mean of {counts} seed{several}{spread}. Leaks are of the strongest attack, by "
             "advantage; the row blind is what an adversary scores who sees nothing."
         ]
         if any(e.population.known for e in self.entries):
-            found.append(f"{POPULATION}: who sees nothing and knows other rows of the population.")
+            notes.append(f"{POPULATION}: who sees nothing and knows other rows of the population.")
         if self.ranks:
-            found.append(
+            notes.append(
                 "Mean rank over datasets, 1 is best; leaks by advantage over the better baseline."
             )
         if any(e.below for e in self.entries):
-            found.append(f"{BELOW} an attack that applies is missing: the leak is at least this.")
+            notes.append(f"{BELOW} an attack that applies is missing: the leak is at least this.")
         if any(e.failed for e in self.entries):
-            found.append(f"{FAILED} the strongest attack did worse than a blind guess: nothing is "
+            notes.append(f"{FAILED} the strongest attack did worse than a blind guess: nothing is "
                          "shown about the leak, and there is no rank.")  # fmt: skip
         if any(e.untouched for e in self.entries):
-            found.append(f"{NO_ATTACK}: no attack applies.")
-        return found
+            notes.append(f"{NO_ATTACK}: no attack applies.")
+        return notes
 
     def tex(self) -> str:
         """Return a LaTeX ``tabular`` with booktabs rules."""
@@ -268,28 +325,30 @@ class PaperTable:
         return markdown(self.grid, self.notes)
 
     def csv(self) -> str:
-        """Return the numbers, one per line; no text in it is a formula to a spreadsheet."""
+        """Return the numbers, one per line. No text in it is a formula for a spreadsheet."""
         return self.frame().map(_no_formula).to_csv(index=False, lineterminator="\n")
 
 
 def _no_formula(value: object) -> object:
-    """Return a text behind an apostrophe where a spreadsheet would compute it."""
+    """Put an apostrophe before a text that a spreadsheet would evaluate."""
     return f"'{value}" if isinstance(value, str) and value[:1] in FORMULA else value
 
 
 def _span(texts: Sequence[str]) -> str:
-    """Return one number, or the least and the largest of several."""
-    found = sorted(set(texts), key=float)
-    return "–".join(found[:1] + found[1:][-1:])
+    """Return one number, or the smallest and the largest of several."""
+    distinct = sorted(set(texts), key=float)
+    return "–".join(distinct[:1] + distinct[1:][-1:])
 
 
 def _undefended(name: str) -> str:
+    """Return the name of a defense as it appears in the table."""
     return "undefended" if name == UNDEFENDED else name
 
 
 def decimals(values: Sequence[Estimate]) -> int:
-    """Return how many decimals show the first digit of a column's median half interval."""
+    """Return the number of decimals that show the first digit of the median half interval."""
     halves = [(e.high - e.low) / 2 for e in values if math.isfinite(e.high - e.low)]
+    # The median, because one wide interval should not remove digits from the complete column.
     half = float(np.median(halves)) if halves else 0.0
     if half <= 0:
         return _ALONE
@@ -297,6 +356,7 @@ def decimals(values: Sequence[Estimate]) -> int:
 
 
 def _text(entry: Entry | None, digits: int) -> str | Cell:
+    """Format an entry."""
     if entry is None:
         return "–"
     if entry.untouched:
@@ -316,53 +376,58 @@ def table_of(
     chosen: Selection | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> PaperTable:
-    """Make the table of one run or more.
+    """Build the table of one or several runs.
 
     Parameters
     ----------
     runs : sequence of path
-        Run folders. A cell that several hold is taken once.
+        Run folders. A cell that several runs contain is taken from the first one.
     metric, utility : str, optional
-        As in `frontiers`.
+        Metrics to show, see `frontiers`.
     chosen : Selection, optional
         Datasets, threats and protocols to show.
     labels : mapping of str to str, optional
-        What datasets, partitions, protocols, defenses, threats and metrics are called.
+        Labels of datasets, partitions, protocols, defenses, threats and metrics by name.
 
     Raises
     ------
     UsageError
-        Runs that contradict one another or hold no attack, or a name of something to show or to
-        label that is nothing in them.
+        If runs contradict one another or contain no attack, or if a name to show or to label does
+        not occur in them.
     StoreError
-        As `load_rows`.
+        If the rows cannot be read, see `load_rows`.
     """
     rows = together([(str(run), load_rows(run)) for run in runs])
     study = Study(Path(runs[0]), (chosen or Selection()).of(rows), metric, utility)
     if not study.panels:
         raise UsageError("there is no attack in what is shown of these runs, so no table")
-    made = PaperTable(entries_of(study.frontiers), Names(labels))
-    _ = made.grid
-    made.names.check()
-    return made
+    table = PaperTable(entries_of(study.frontiers), Names(labels))
+    # Formatting the table once records all its names, with which `check` compares the labels.
+    _ = table.grid
+    table.names.check()
+    return table
 
 
 def together(runs: Sequence[tuple[str, pd.DataFrame]]) -> pd.DataFrame:
-    """Return the rows of several runs; of a cell that several hold, those of the first.
+    """Return the rows of several runs.
 
-    Raises `UsageError` if two runs scored the same model differently: they are not of one version,
-    or of different tables under one name.
+    A cell that several runs contain is taken from the first one.
+
+    Raises `UsageError` if two runs have different scores for the same training. They were then made
+    by different versions, or from different tables of the same name.
     """
-    kept: list[pd.DataFrame] = []
-    first: dict[tuple[object, ...], int] = {}  # which run a cell is taken from
+    parts: list[pd.DataFrame] = []
+    first: dict[tuple[object, ...], int] = {}  # index of the run from which a cell is taken
     scores: dict[tuple[object, ...], float] = {}
     for at, (name, rows) in enumerate(runs):
         keys = list(rows[list(_CELL)].fillna(-1).itertuples(index=False, name=None))
-        mine = [first.setdefault(key, at) == at for key in keys]
+        is_first = [first.setdefault(key, at) == at for key in keys]
         columns = (rows[c].tolist() for c in ("stage", "metric", "part", "value", "unit"))
         for key, stage, metric, part, value, unit in zip(keys, *columns, strict=True):
             if stage != "train" or unit == CPU.unit:
-                continue  # an attack may end by the clock
+                # Attacks are not compared, because a time limit can end them at different points.
+                continue
+            # Trainings are deterministic, so that two runs of one version give equal scores.
             before = scores.setdefault((*key, metric, part), value)
             if abs(before - value) > _SAME:
                 where = " ".join(filter(None, key[1:7]))
@@ -371,15 +436,15 @@ def together(runs: Sequence[tuple[str, pd.DataFrame]]) -> pd.DataFrame:
                     f"{metric} is {before:g} there and {value:g} here; give runs of one version "
                     "and one table, or leave one out"
                 )
-        kept.append(rows[mine])
+        parts.append(rows[is_first])
     # The categories of `setting` differ between runs.
-    return label(pd.concat(kept, ignore_index=True)) if len(kept) > 1 else kept[0]
+    return label(pd.concat(parts, ignore_index=True)) if len(parts) > 1 else parts[0]
 
 
 def write_table(table: PaperTable, out: str | Path) -> Path:
-    """Write a table as the suffix says: .tex, .csv or .md.
+    """Write a table to a file. The suffix selects the format: .tex, .csv or .md.
 
-    Raises `UsageError`: an unknown suffix. Raises `StoreError`: the file cannot be written.
+    Raises `UsageError` for an unknown suffix, and `StoreError` if the file cannot be written.
     """
     from fedtrees.core.files import write_text
 

@@ -1,9 +1,9 @@
-"""Write the figures of a run to a file whose suffix says how: html, svg, png or pdf."""
+"""Write the figures of a run to a file. The suffix of the file selects html, svg, png or pdf."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.files import write_text
 from fedtrees.report.paper import Width
+from fedtrees.report.paper_table import together
 from fedtrees.report.protocol_budgets import unswept
 from fedtrees.report.rows import load_rows
 from fedtrees.report.selection import Selection
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
 SUFFIXES = ("html", "svg", "png", "pdf")
 Figure = Literal["frontier", "heatmap"]
 EVERYTHING = Selection()
+#: One run folder, or several whose rows are drawn together.
+Runs = str | Path | Sequence[str | Path]
 
 
 def plot(
-    run_folder: str | Path,
+    run_folder: Runs,
     out_path: str | Path,
     metric: str | None = None,
     utility: str | None = None,
@@ -36,34 +39,42 @@ def plot(
     width: Width | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Path:
-    """Plot a run: utility against worst-case advantage, or advantage per attack.
-
-    Raises `UsageError`: an unknown suffix, figure, metric, utility, width, or name of something to
-    show or to label, or a run without an attack. Raises `StoreError`: the rows cannot be read, or
-    the file cannot be written.
+    """Plot one run or several: utility against worst-case advantage, or advantage per attack.
 
     Parameters
     ----------
-    run_folder : path
-        Holds ``rows.csv``.
-    out_path : path
-        ``.html`` is interactive and self-contained; ``.svg``, ``.png`` and ``.pdf`` are set
-        for a paper (3.3 inches for one panel, 7 for more; type of 7 and 8 points).
+    run_folder : str, Path or sequence of these
+        Folders with ``rows.csv``. Defenses of several runs are drawn in one panel if table,
+        partition, protocol and threat are equal. A cell that several runs contain is taken from the
+        first.
+    out_path : str or Path
+        File to write. ``.html`` is interactive and self-contained. ``.svg``, ``.png`` and ``.pdf``
+        are formatted for a paper (3.3 inches for one panel, 7 inches for several, type of 7 and 8
+        points).
     metric, utility : str, optional
-        What the axes show; see `frontiers`.
+        Metrics on the axes, see `frontiers`.
     figure : {"frontier", "heatmap"}
+        Kind of the figure.
     chosen : Selection
         Datasets, threats and protocols to show.
     width : {"column", "page"}, optional
-        3.3 or 7 inches, of a frontier for a paper.
+        3.3 or 7 inches, for a frontier in a paper.
     labels : mapping of str to str, optional
-        What names are called in a frontier for a paper: of datasets, protocols, threats,
-        defenses, references, metrics, and what stands in the legend.
+        Labels for a frontier in a paper, by name: datasets, protocols, threats, defenses,
+        references, metrics, and entries of the legend.
 
     Returns
     -------
-    Path
-        The file written.
+    path : Path
+        The written file.
+
+    Raises
+    ------
+    UsageError
+        If the suffix, the figure, a metric, the width, or a name to show or to label is not valid,
+        or if the run contains no attack.
+    StoreError
+        If the rows cannot be read or the file cannot be written.
     """
     out = Path(out_path)
     suffix = out.suffix[1:].lower()
@@ -87,7 +98,7 @@ def plot(
 
 
 def frontier_of(
-    run_folder: str | Path,
+    run_folder: Runs,
     metric: str | None = None,
     utility: str | None = None,
     *,
@@ -95,7 +106,28 @@ def frontier_of(
     width: Width | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Drawn:
-    """Return the frontier as a matplotlib figure; parameters and errors as `plot`."""
+    """Return the frontier of a run as a matplotlib figure.
+
+    Parameters
+    ----------
+    run_folder : str or Path
+        Folder with ``rows.csv``.
+    metric, utility : str, optional
+        Metrics on the axes, see `frontiers`.
+    chosen : Selection
+        Datasets, threats and protocols to show.
+    width : {"column", "page"}, optional
+        3.3 or 7 inches.
+    labels : mapping of str to str, optional
+        Labels by name, as in `plot`.
+
+    Raises
+    ------
+    UsageError
+        If a metric, the width, or a name is not valid, or if the run contains no attack.
+    StoreError
+        If the rows cannot be read.
+    """
     _check_width(width)
     return _frontier(_study(run_folder, chosen, metric, utility), width, labels)
 
@@ -103,7 +135,7 @@ def frontier_of(
 def _interactive(study: Study, figure: Figure) -> str:
     """Return an HTML document with one interactive plotly figure per panel.
 
-    Its content security policy allows the scripts that plotly wrote, by their hashes.
+    Its content security policy allows only the scripts that plotly generated, by their hashes.
     """
     import plotly.io
     from plotly.graph_objects import Figure as Plotly
@@ -121,20 +153,22 @@ def _interactive(study: Study, figure: Figure) -> str:
         drawn = [(g.title, draw_heatmap(g, limit(grids))) for g in grids]
     parts, scripts = [], []
     for at, (title, drawing) in enumerate(drawn):
-        made = Plotly(json.loads(drawing.json()))
+        plotly_figure = Plotly(json.loads(drawing.json()))
         text = plotly.io.to_html(
-            made, full_html=False, include_plotlyjs=at == 0, div_id=f"figure-{at}"
+            plotly_figure, full_html=False, include_plotlyjs=at == 0, div_id=f"figure-{at}"
         )
         parts.append(f"<h2>{escape(title)}</h2>{text}")
         scripts += inline_scripts(text)
     body = "\n".join(parts)
-    allowed = security_policy(scripts, images="data: blob:")  # plotly saves a figure by a blob
+    # To save a figure as an image, plotly creates a blob.
+    allowed = security_policy(scripts, images="data: blob:")
     policy = f'<meta http-equiv="Content-Security-Policy" content="{allowed}">'
     head = f"<meta charset='utf-8'>{policy}<title>fedtrees</title>"
     return f"<!doctype html>{head}<body>{body}</body>\n"
 
 
 def _frontier(study: Study, width: Width | None, labels: Mapping[str, str] | None) -> Drawn:
+    """Draw the frontiers of a run. Panels that differ in one protocol parameter are joined."""
     from fedtrees.report import paper
 
     joined = {(f.panel.setting, f.panel.threat) for f in study.over_budgets}
@@ -142,16 +176,19 @@ def _frontier(study: Study, width: Width | None, labels: Mapping[str, str] | Non
     return paper.frontier([*study.over_budgets, *rest], study.colours, width, labels)
 
 
-def _study(
-    run_folder: str | Path, chosen: Selection, metric: str | None, utility: str | None
-) -> Study:
-    folder = Path(run_folder)
-    study = Study(folder, chosen.of(load_rows(folder)), metric, utility)
+def _study(run_folder: Runs, chosen: Selection, metric: str | None, utility: str | None) -> Study:
+    """Load the selected part of the runs. Raise `UsageError` if it contains no attack."""
+    folders = [run_folder] if isinstance(run_folder, str | Path) else list(run_folder)
+    if not folders:
+        raise UsageError("no run to plot; give the folder of a run")
+    rows = together([(str(folder), load_rows(folder)) for folder in folders])
+    study = Study(Path(folders[0]), chosen.of(rows), metric, utility)
     if not study.panels:
         raise UsageError("there is no attack in what is shown of this run, so nothing to plot")
     return study
 
 
 def _check_width(width: Width | None) -> None:
+    """Raise `UsageError` if a width is unknown."""
     if width not in (None, *get_args(Width)):
         raise UsageError(f"unknown width {width!r}{did_you_mean(str(width), get_args(Width))}")

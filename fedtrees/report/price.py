@@ -1,4 +1,7 @@
-"""What a defense costs: the change in utility, paired by seed, and whether it is settled."""
+"""Compute the price of a defense: the change in utility, and whether the seeds settle it.
+
+Changes are paired by seed, so that the variation between federations cancels.
+"""
 
 import math
 from collections.abc import Mapping
@@ -15,24 +18,34 @@ from fedtrees.report.worst import by_seed
 
 Settled = Literal["same", "equal", "ok", "worse", "one", "unsettled", "unknown"]
 
-#: A change in utility that is called none.
+#: Changes in utility up to this size count as no change.
 TOLERANCE = 0.01
-#: A mean loss beyond which a recipe is taken only where nothing else helps.
+#: A recipe with a larger mean loss is recommended only if no cheaper recipe helps.
 MOST_LOSS = 0.02
-FEW = 10  # held-out rows of a class on which a price says little
-MOST_SEEDS = 30  # beyond these it is said what so many would show
+FEW = 10  # fewer held-out rows of a class make a price uncertain
+MOST_SEEDS = 30  # if more seeds are necessary, the text states the precision of this number instead
 _Z = 1.96
-#: How a model is scored, the first that every seed has; what needs both classes comes first.
+#: Utility metrics in order of preference. The metrics that need both classes come first.
 ORDER = tuple(m.key for m in UTILITY)
 
 
 @dataclass(frozen=True)
 class Utility:
-    """By what a setting's models are compared.
+    """The metric by which the models of a setting are compared.
 
-    `fallen`: The score that would have come first and is undefined on `lacking` of `seeds` seeds
-    ("" where none is): a held-out set lacks one class. `rarest`: The fewest held-out rows that a
-    class has; NaN: not known.
+    Attributes
+    ----------
+    metric : str
+        Key of the metric.
+    fallen : str
+        Preferred metric that is undefined on some seeds, because a held-out set lacks one class. ""
+        if there is none.
+    lacking : int
+        Number of seeds on which `fallen` is undefined.
+    seeds : int
+        Number of seeds.
+    rarest : float
+        Smallest number of held-out rows of a class, NaN if it is not known.
     """
 
     metric: str
@@ -43,7 +56,7 @@ class Utility:
 
     @property
     def few(self) -> str:
-        """Of how few rows it is the score, in a sentence; "" where they are enough."""
+        """A warning that the rarest class has few held-out rows, "" if it has at least `FEW`."""
         if not self.rarest < FEW:
             return ""
         rows = many(int(self.rarest), "held-out row")
@@ -51,21 +64,22 @@ class Utility:
 
     @property
     def sign(self) -> float:
-        """1 where more is better, else -1."""
+        """1 if larger values are better, else -1."""
         return measure(self.metric).sign
 
 
 def utility_of(trains: pd.DataFrame) -> Utility:
-    """Return the score that every trained model of a setting has, by `ORDER`.
+    """Return the preferred metric (`ORDER`) that the undefended models have on every seed.
 
-    `trains`: Training rows of one setting.
+    If no metric is complete, it is the one with the most seeds. The rows are the training rows of
+    one setting.
     """
     ok = trains[trains["status"] == "ok"]
     seeds = set(ok["seed"])
     counts = {m: len(by_seed(ok[ok["defense_spec"] == UNDEFENDED], m)) for m in ORDER}
     present = [m for m in ORDER if m in set(ok["metric"])]
-    whole = [m for m in present if counts[m] == len(seeds)]
-    chosen = next(iter(whole or sorted(present, key=lambda m: -counts[m])), ORDER[0])
+    complete = [m for m in present if counts[m] == len(seeds)]
+    chosen = next(iter(complete or sorted(present, key=lambda m: -counts[m])), ORDER[0])
     first = present[0] if present else chosen
     rarest = float(ok[ok["metric"] == RAREST.key]["value"].min())
     if chosen == first:
@@ -75,10 +89,21 @@ def utility_of(trains: pd.DataFrame) -> Utility:
 
 @dataclass(frozen=True)
 class Price:
-    """The change in utility against the undefended run of the same seed; above 0 is better.
+    """The change in utility against the undefended run of the same seed. Positive is better.
 
-    `mean_utility`: Of the defended model itself. `collapsed`: Whether the model says no more than
-    the constant one does.
+    Attributes
+    ----------
+    utility : Utility
+        The metric.
+    change : Estimate
+        Mean change with its 95% t interval.
+    by_seed : mapping of int to float
+        Change by seed.
+    mean_utility : float
+        Mean utility of the defended model.
+    collapsed : bool
+        Whether the model has lost at least nine tenths of the advantage of the undefended model
+        over the constant one.
     """
 
     utility: Utility
@@ -89,7 +114,12 @@ class Price:
 
     @property
     def settled(self) -> Settled:
-        """What is shown of the price."""
+        """Classification of the change.
+
+        "same": no seed differs. "equal": the interval is within `TOLERANCE`. "ok": a loss above
+        `TOLERANCE` is excluded. "worse": a loss is certain. "one": there is one seed only.
+        "unsettled": none of these. "unknown": there is no pair of seeds.
+        """
         e, changes = self.change, self.by_seed.values()
         if not changes:
             return "unknown"
@@ -105,27 +135,36 @@ class Price:
 
     @property
     def seeds_needed(self) -> int:
-        """How many seeds would settle it to within `TOLERANCE`, were they to differ as these do."""
+        """Estimated number of seeds that settle the change to within `TOLERANCE`.
+
+        The estimate assumes that the standard deviation over seeds stays the same.
+        """
+        # Two further seeds account for the difference between the normal and the t distribution.
         return math.ceil((_Z * self._deviation / TOLERANCE) ** 2) + 2
 
     @property
     def shown_by_most(self) -> float:
-        """What `MOST_SEEDS` seeds would show."""
+        """Expected half length of the interval with `MOST_SEEDS` seeds."""
         return _Z * self._deviation / math.sqrt(MOST_SEEDS - 2)
 
     @property
     def _deviation(self) -> float:
+        """Sample standard deviation of the changes over seeds."""
         values = [*self.by_seed.values()]
         mean = math.fsum(values) / len(values)
         return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
 
     @property
     def tier(self) -> int:
-        """0 where the mean loss is small, 1 where more is lost and not shown, 2 where it is."""
+        """Class of the loss: 0 small, 1 larger than `MOST_LOSS` on the mean only, 2 clearly larger.
+
+        A model without paired seeds and a collapsed model are in class 2.
+        """
         if not self.by_seed or self.collapsed:
             return 2
         if self.change.mean >= -MOST_LOSS:
             return 0
+        # One seed has no interval. Its mean is then used.
         high = self.change.high if math.isfinite(self.change.high) else self.change.mean
         return 2 if high < -MOST_LOSS else 1
 
@@ -135,27 +174,41 @@ def prices(
 ) -> dict[str, Price]:
     """Return the price of every defense of a setting.
 
-    `trains`: Training rows of the setting.
-    `constant`: The utility of the constant model, NaN where it is not known.
-    `base`: Training rows that hold the undefended run, where it is of another setting.
+    Parameters
+    ----------
+    trains : DataFrame
+        Training rows of the setting.
+    utility : Utility
+        The metric.
+    constant : float
+        Utility of the constant model, NaN if it is not known.
+    base : DataFrame or None
+        Training rows with the undefended run if it belongs to another setting.
+
+    Returns
+    -------
+    prices : dict of str to Price
+        By defense.
     """
     ok = trains[trains["status"] == "ok"]
     plain = ok if base is None else base[base["status"] == "ok"]
     undefended = by_seed(plain[plain["defense_spec"] == UNDEFENDED], utility.metric)
-    found = {}
+    by_defense = {}
     for spec in dict.fromkeys(trains["defense_spec"]):
-        mine = by_seed(ok[ok["defense_spec"] == spec], utility.metric)
-        both = [s for s in mine if s in undefended]
-        changes = {s: utility.sign * (mine[s] - undefended[s]) for s in sorted(both)}
-        mean = mean_of(mine.values())
+        defended = by_seed(ok[ok["defense_spec"] == spec], utility.metric)
+        # Only seeds with both runs form a pair.
+        both = [s for s in defended if s in undefended]
+        # Positive changes are improvements, also for losses such as the log loss.
+        changes = {s: utility.sign * (defended[s] - undefended[s]) for s in sorted(both)}
+        mean = mean_of(defended.values())
         lost = _collapsed(utility, mean, mean_of(undefended.values()), constant)
-        found[spec] = Price(utility, t_estimate([*changes.values()]), changes, mean, lost)
-    return found
+        by_defense[spec] = Price(utility, t_estimate([*changes.values()]), changes, mean, lost)
+    return by_defense
 
 
 def _collapsed(utility: Utility, mean: float, undefended: float, constant: float) -> bool:
-    """Tell whether a model has lost all that the undefended one has over the constant one."""
+    """Return whether a model lost 90% of the undefended model's advantage over the constant one."""
     if not all(map(math.isfinite, (mean, undefended, constant))):
         return False
-    gained, left = utility.sign * (undefended - constant), utility.sign * (mean - constant)
-    return gained > 0 and left < 0.1 * gained
+    gained, remaining = utility.sign * (undefended - constant), utility.sign * (mean - constant)
+    return gained > 0 and remaining < 0.1 * gained

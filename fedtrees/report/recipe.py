@@ -1,10 +1,13 @@
 """Compute the recommended defense from results, for the verdict, the documentation and advice.
 
-A recipe is a protocol with a defense. It *holds* if every attack that applies ran, against every
-adversary on every table, and no cell is open. It is *shown* to resist if besides every cell is
-settled (`fedtrees.report.states`): a cell in which the attack scored worse than its baseline is
-not. Recipes that hold come first, then those that leave the smallest advantage, persons before
-guesses before facts about groups, then the cheapest.
+A recipe is a protocol with a defense. It *resists* (attribute `holds`) if every applicable attack
+ran, against every adversary on every table, and no cell is open. It is *shown* to resist if, in
+addition, every cell is settled (`fedtrees.report.states`). A cell in which the attack scored worse
+than its baseline is not settled.
+
+Recipes that resist come first. The remaining ones are sorted by the advantage that they leave:
+first about persons, then guesses about persons, then facts about groups. Among equals, the cheapest
+one comes first.
 """
 
 import json
@@ -23,32 +26,49 @@ from fedtrees.report.states import MARGIN, SETTLED, Cell, gravity
 
 #: File with the name of the recommended recipe (`recommended`).
 RECOMMENDED = "recommended.json"
-#: Places named where a recipe was not tested.
+#: If a recipe was not tested at more places, only the first one is named.
 MOST_NAMED = 3
-# Advantages of one step are alike: of persons finer than of the rest.
+# Advantages are compared in steps of this size. Those about persons use a finer step.
 _STEPS = {"person": 0.005, "guess": 0.05, "group": 0.05}
-_RELIEF = 0.1  # share of the rows read that a defense must take to be called a help
+# A defense helps if it prevents at least this share of the advantage of a measure that counts
+# persons.
+_RELIEF = 0.1
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A recipe against one adversary on one table."""
+    """Results of a recipe against one adversary on one table.
 
-    place: str  # table and adversary, in words
-    # one for every measure of this adversary on this table, under whatever defense
+    Attributes
+    ----------
+    place : str
+        Table and adversary, in words.
+    cells : tuple of Cell
+        One cell for every measure that this adversary has on this table under some defense.
+    price : Price
+        Change in utility.
+    untested : str
+        Why the trial is no evidence, "" if every applicable attack ran.
+    bytes : float
+        Traffic of training.
+    undefended : tuple of Cell
+        Cells of the run without a defense at the same place.
+    """
+
+    place: str
     cells: tuple[Cell, ...]
     price: Price
-    untested: str = ""  # why this says nothing; "" where every attack that applies ran
-    bytes: float = math.nan  # traffic of training
-    undefended: tuple[Cell, ...] = ()  # cells of the run without a defense at this place
+    untested: str = ""
+    bytes: float = math.nan
+    undefended: tuple[Cell, ...] = ()
 
     def weight(self, cell: Cell) -> float:
         """Return the advantage by which a cell of this trial counts in comparisons.
 
         If attacks failed, nothing is shown about the defense. The cell then counts as without the
         defense, because otherwise a defense could improve its rank by making attacks fail. If they
-        failed without the defense too, it counts 0 for every recipe. Without an undefended run it
-        counts 1 (`Cell.weight`).
+        failed without the defense too, the cell counts 0 for every recipe. Without an undefended
+        run it counts 1 (`Cell.weight`).
         """
         if not cell.attack_failed or not self.undefended:
             return cell.weight
@@ -56,42 +76,52 @@ class Trial:
         return 0.0 if before is None or before.attack_failed else before.weight
 
     def cell(self, metric: str) -> Cell | None:
-        """Return the cell of a measure, None where this adversary has none."""
+        """Return the cell of a measure, None if this adversary has no such cell."""
         return next((c for c in self.cells if c.metric == metric), None)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A recipe with all that was tried of it."""
+    """A recipe with all its trials.
+
+    Attributes
+    ----------
+    name : str
+        Name of the recipe.
+    trials : tuple of Trial
+        One per table and adversary.
+    missing : tuple of str
+        Places at which other recipes were tested and this one was not, with reasons.
+    """
 
     name: str
     trials: tuple[Trial, ...]
-    missing: tuple[str, ...] = ()  # why nothing can be said of places where others were tried
+    missing: tuple[str, ...] = ()
 
     def at(self, place: str) -> Trial | None:
-        """Return what was tried at a place, None where nothing was."""
+        """Return the trial at a place, None if there is none."""
         return next((t for t in self.trials if t.place == place), None)
 
     @property
     def untested(self) -> tuple[str, ...]:
-        """Where nothing can be said of it, and why."""
+        """The places at which the recipe was not tested completely, with reasons."""
         untested_places = [f"{t.place}: {t.untested}" for t in self.trials if t.untested]
         return (*self.missing, *untested_places)
 
     @property
     def open(self) -> tuple[tuple[str, Cell], ...]:
-        """What is clearly past blind, with its place: persons first, then the largest advantage."""
+        """The open cells with their places: those about persons first, then by advantage."""
         open_cells = [(t.place, c) for t in self.trials for c in t.cells if c.state == "open"]
         return tuple(sorted(open_cells, key=lambda x: (gravity(x[1].metric)[0], -x[1].weight)))
 
     @property
     def holds(self) -> bool:
-        """Whether it was tested everywhere and nothing is open."""
+        """Whether the recipe was tested everywhere and no cell is open."""
         return not (self.untested or self.open)
 
     @property
     def shown(self) -> bool:
-        """Whether it holds, and every cell is shown to be within the margin of its baseline."""
+        """Whether the recipe resists and every cell is settled."""
         return self.holds and all(c.state in SETTLED for t in self.trials for c in t.cells)
 
     @property
@@ -101,7 +131,7 @@ class Candidate:
 
     @property
     def dearest(self) -> Trial:
-        """The trial on the table where the mean loss of utility is largest."""
+        """The trial on the table with the largest mean loss of utility."""
         return min(self.trials, key=lambda t: finite(t.price.change.mean))
 
     @property
@@ -111,12 +141,12 @@ class Candidate:
 
     @property
     def bytes(self) -> float:
-        """Mean traffic of training."""
+        """Mean traffic of training in bytes."""
         return mean_of(t.bytes for t in self.trials)
 
     @property
     def reason(self) -> str:
-        """Why it is not taken; "" where nothing speaks against it."""
+        """Why the recipe is not recommended, "" if there is no reason."""
         if len(self.untested) > MOST_NAMED:
             return f"untested at {len(self.untested)} places: {self.untested[0]}, ..."
         if self.untested:
@@ -134,26 +164,29 @@ class Candidate:
     def measured(self, klass: str) -> float:
         """Return the largest advantage that an attack reached by the measures of one class.
 
-        Failed attacks are left out. `left` counts them as if there were no defense.
+        Failed attacks are left out, in contrast to `left`, which counts them as without a defense.
         """
         cells = [c for t in self.trials for c in t.cells if measure(c.metric).klass == klass]
         return max((c.weight for c in cells if not c.attack_failed), default=0.0)
 
     @property
     def leaves(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The largest advantages, in steps: of persons, guesses, groups.
+        """The largest advantages about persons, guesses and groups, in steps of `_STEPS`.
 
-        First those that were measured, then those that are left if failed attacks count as without
-        the defense. A leak that was measured weighs more than one that is only not ruled out.
+        The first tuple contains the measured advantages. In the second one, failed attacks count as
+        without the defense. A measured leak therefore weighs more than a leak that is only not
+        excluded.
         """
         return (
+            # Rounding to steps makes small differences equal, so that the price decides between
+            # them.
             tuple(round(self.measured(k) / step) for k, step in _STEPS.items()),
             tuple(round(self.left(k) / step) for k, step in _STEPS.items()),
         )
 
     @property
     def rank(self) -> tuple[object, ...]:
-        """The order of candidates, the best first."""
+        """Sort key of recipes, the best first."""
         cost = -round(finite(self.price.change.mean, -1.0) / TOLERANCE)
         parts = len(parse_one(parted(self.name)[1]).parts)
         return (
@@ -164,18 +197,18 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Every recipe that was tried, the best first."""
+    """All recipes of a run, the best first."""
 
     candidates: tuple[Candidate, ...]
 
     @property
     def choice(self) -> Candidate | None:
-        """The first recipe that holds and whose model is better than a constant one, or None."""
+        """The first recipe that resists and whose model is better than a constant one, or None."""
         return next((c for c in self.candidates if c.holds and not c.price.collapsed), None)
 
     @property
     def least(self) -> Candidate | None:
-        """If no recipe holds: of those tested everywhere, the one that leaves least, or None."""
+        """The fully tested recipe that leaves the least advantage. None if a recipe resists."""
         if self.choice is not None:
             return None
         every = [c for c in self.candidates if not (c.untested or c.price.collapsed)]
@@ -185,7 +218,7 @@ class Recommendation:
 def recommended() -> str:
     """Return the name of the recipe that the documentation recommends.
 
-    It is computed from four tables and stored by `fedtrees.benchmarks.papers.recipes`.
+    `fedtrees.benchmarks.papers.recipes` computes it from four tables and stores it.
     """
     stored = resources.files(__package__) / RECOMMENDED
     return str(json.loads(stored.read_text(encoding="utf-8"))["recipe"])
@@ -197,24 +230,27 @@ def recommend(trials: Mapping[str, Sequence[Trial]], preferred: str = "") -> Rec
     Parameters
     ----------
     trials : mapping of str to sequence of Trial
-        By name of the recipe, one trial for every table and adversary. The run without a defense
-        is not a recipe.
+        By name of the recipe, one trial for every table and adversary. The run without a defense is
+        not a recipe.
     preferred : str
-        A recipe that is placed first among those that hold, or among those that do not hold,
-        unless it costs clearly more utility than the first of them. The recommendation of the
-        documentation rests on more tables and seeds than a single run, so that a run names another
-        recipe only if the recommended one does not hold there or is too expensive.
+        A recipe that is placed first among those that resist, or among those that do not, unless it
+        costs clearly more utility than the first of them. The recommendation of the documentation
+        is based on more tables and seeds than a single run. A run therefore names another recipe
+        only if the recommended one does not resist there or is too expensive.
 
     Returns
     -------
     recommendation : Recommendation
         All recipes in the order of `Candidate.rank`.
     """
+    # A required measure that any recipe has at a place is needed from all recipes. Otherwise a
+    # recipe could be ranked first because the gravest attack on it did not run.
     needed: dict[str, set[str]] = {}
     for tried in trials.values():
         for t in tried:
             scored = {c.metric for c in t.cells if c.scores and measure(c.metric).required}
             needed.setdefault(t.place, set()).update(scored)
+    # The cells without a defense decide how failed attacks count (`Trial.weight`).
     bare = {t.place: t.cells for t in trials.get(UNDEFENDED, ())}
     candidates = [
         Candidate(
@@ -236,7 +272,7 @@ def recommend(trials: Mapping[str, Sequence[Trial]], preferred: str = "") -> Rec
 
 
 def _missing(tried: Sequence[Trial], needed: Mapping[str, set[str]]) -> Iterator[str]:
-    """Yield the places where a recipe was not run, or lacks what must be measured, and why."""
+    """Yield the places at which a recipe was not run or lacks a required measure, with reasons."""
     by_place = {t.place: t for t in tried}
     for place, metrics in needed.items():
         if place not in by_place:
@@ -251,15 +287,16 @@ def _missing(tried: Sequence[Trial], needed: Mapping[str, set[str]]) -> Iterator
 def helps(undefended: Sequence[Cell], defended: Sequence[Cell], margin: float = MARGIN) -> bool:
     """Return whether a defense is shown to remove a leak, or a considerable part of one.
 
-    This is the case if a cell that is open without the defense is shut or gone with it, or if its
-    advantage falls, paired by seed, with the whole interval and on average by the margin (of
-    counted persons: by a tenth of the advantage). A fall to less than the baseline does not count:
+    This is the case if a cell that is open without the defense is shut or gone with it. It is also
+    the case if the advantage falls clearly: the interval of the fall, paired by seed, is above
+    zero, and its mean is at least the margin. For measures that count persons, the mean must be at
+    least a tenth of the advantage instead. A fall to less than the baseline does not count, because
     it shows that the attack failed, and another attack may still succeed.
 
     Parameters
     ----------
     undefended, defended : sequence of Cell
-        Of the same adversary.
+        Cells of the same adversary.
     margin : float
         Margin of the run.
     """
@@ -277,6 +314,7 @@ def helps(undefended: Sequence[Cell], defended: Sequence[Cell], margin: float = 
             if seed in advantages
         ]
         fall = t_estimate(falls)
+        # Counts of persons can be large, so that a relative fall is required instead of the margin.
         least = _RELIEF * before.advantage.mean if before.counts_persons else margin
         if fall.known and fall.low > 0 and fall.mean >= least:
             return True

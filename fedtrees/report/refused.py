@@ -1,4 +1,7 @@
-"""Rows of an older run whose composition is refused today: skips, with the reason."""
+"""Convert results of combinations that the present release refuses to skipped cells.
+
+Earlier releases ran some combinations of protocol and defense that are now known not to fit.
+"""
 
 import math
 from functools import cache
@@ -10,37 +13,42 @@ from fedtrees.core.reasons import FITS, Reason
 from fedtrees.core.registry import register
 from fedtrees.core.rows import COLUMNS
 from fedtrees.core.specs import parse_grid, parse_one, written
-from fedtrees.protocols.fit import fit
+from fedtrees.protocols.compatibility import fit
 
 _CELL = ["stage", "setting", "defense_spec", "threat", "attack_spec", "seed"]
 _MEASURED = [column.name for column in COLUMNS if column.kind == "number"]
 
 
 def as_skips(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return labelled rows with one skip for each cell of what is refused: it has no claim left.
+    """Replace the results of each refused cell by one row with the status "skipped" and the reason.
 
-    What is of a plugin that is not loaded stays as it is.
+    Results of a plug-in that is not loaded are returned unchanged.
     """
     ran = rows["stage"].isin(["train", "attack", "adversary"]) & rows["defense_spec"].ne("none")
     keys = ["protocol", "protocol_params", "defense_spec"]
-    kept, skips = [rows], []
+    remaining, skips = [rows], []
     for (name, inline, defense), group in rows[ran].groupby(keys, observed=True):
         reason = refusal(written(name, inline), defense)
         if not reason.ok:
-            kept[0] = kept[0].drop(group.index)
+            remaining[0] = remaining[0].drop(group.index)
             cells = group[group["stage"] != "adversary"].drop_duplicates(_CELL)
-            told = {"status": reason.status, **reason.columns(), "metric": ""}
+            skip_columns = {"status": reason.status, **reason.columns(), "metric": ""}
             whys = pd.Series([reason] * len(cells), index=cells.index, dtype=object)
-            skips.append(cells.assign(**told, why=whys, **dict.fromkeys(_MEASURED, math.nan)))
-    return pd.concat([*kept, *skips]).sort_index() if skips else rows
+            skips.append(
+                cells.assign(**skip_columns, why=whys, **dict.fromkeys(_MEASURED, math.nan))
+            )
+    return pd.concat([*remaining, *skips]).sort_index() if skips else rows
 
 
 @cache
 def refusal(protocol: str, defense: str) -> Reason:
-    """Return why a composition is refused with a protocol; where that is not known, it fits."""
+    """Return why a protocol refuses a defense.
+
+    If a part of the combination is not registered here, the result is that it fits.
+    """
     try:
-        made = register.make("protocol", parse_grid(protocol)[0])
+        plugin = register.make("protocol", parse_grid(protocol)[0])
         parts = [register.make("defense", spec) for spec in parse_one(defense).parts]
     except FedtreesError:
         return FITS
-    return fit(made, parts)
+    return fit(plugin, parts)

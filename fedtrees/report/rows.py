@@ -1,4 +1,7 @@
-"""Read a run folder: the tidy rows, the names built from their columns, the files beside them."""
+"""Read the files of a run folder: the tidy rows of ``rows.csv``, and further text and JSON files.
+
+The module also builds names such as ``laplace-hist[epsilon=8]`` from their columns (`label`).
+"""
 
 import io
 from contextlib import suppress
@@ -22,7 +25,7 @@ UNDEFENDED = "none"
 
 @dataclass(frozen=True, order=True)
 class Setting:
-    """Where models are trained: what every defense is compared within."""
+    """Dataset, partition and protocol. Defenses are only compared within one setting."""
 
     dataset: str
     partition: str
@@ -34,7 +37,7 @@ class Setting:
 
 @dataclass(frozen=True, order=True)
 class Panel:
-    """A setting under one threat: one frontier, one leaderboard."""
+    """A setting under one threat. It has one frontier and one leaderboard."""
 
     setting: Setting
     threat: str
@@ -46,37 +49,51 @@ class Panel:
 def label(rows: pd.DataFrame) -> pd.DataFrame:
     """Add the columns ``setting``, ``defense_spec``, ``attack_spec`` and ``why`` to tidy rows.
 
-    ``why`` is the `Reason` of what is not ok; of a run of before, whose rows have no codes, a text.
+    The column ``why`` contains the `Reason` of each row whose status is not "ok". Rows of earlier
+    releases have no reason codes, so that their reason is built from the text.
     """
 
     def joined(a: str, b: str) -> list[str]:
         return [written(x, y) for x, y in zip(rows[a], rows[b], strict=True)]
 
-    told = [
+    reason_fields = [
         *zip(*(rows[c] for c in ("reason_code", "reason_args", "reason", "status")), strict=True)
     ]
-    reasons = {t: Reason.read(*t[:2], "" if t[3] == "ok" else t[2] or t[3]) for t in {*told}}
+    reasons = {
+        t: Reason.read(*t[:2], "" if t[3] == "ok" else t[2] or t[3]) for t in {*reason_fields}
+    }
     protocol = joined("protocol", "protocol_params")
     places = zip(rows["dataset"], rows["partition"], protocol, strict=True)
     return rows.assign(
-        # A category compares by code: the report asks for one setting at a time, often.
+        # The report filters by setting very often, and a categorical column compares integer codes
+        # instead of dataclasses.
         setting=pd.Categorical([Setting(*p) for p in places]),
         defense_spec=pd.Series(joined("defense", "defense_params"), index=rows.index, dtype=object),
         attack_spec=pd.Series(joined("attack", "attack_params"), index=rows.index, dtype=object),
-        why=pd.Series([reasons[t] for t in told], index=rows.index, dtype=object),
+        why=pd.Series([reasons[t] for t in reason_fields], index=rows.index, dtype=object),
     )
 
 
 def load_rows(run_folder: str | Path) -> pd.DataFrame:
     """Read ``rows.csv`` of a run, one measurement per row.
 
-    `run_folder`: Folder written by a finished (or still running) suite.
+    Parameters
+    ----------
+    run_folder : str or Path
+        Folder that a finished or a still running suite has written.
 
-    Raises `StoreError`: the file is missing, empty, cut off, not what the run wrote, holds text
-    where numbers belong, or was written by a release whose rows mean something else.
+    Returns
+    -------
+    rows : DataFrame
+        The columns `COLUMNS` with parsed values, and the columns that `label` adds. Results of
+        combinations that the present release refuses have the status "skipped"
+        (`fedtrees.report.refused`).
 
-    Returns: DataFrame. The `COLUMNS`, as they read what stands in the file, plus those of `label`;
-    of what is refused today skips (`fedtrees.report.refused`).
+    Raises
+    ------
+    StoreError
+        If the file is missing, empty, incomplete or changed after the run, if it contains text in a
+        numeric column, or if it was written by a release whose rows have a different meaning.
     """
     path = Path(run_folder) / "rows.csv"
     try:
@@ -89,34 +106,43 @@ def load_rows(run_folder: str | Path) -> pd.DataFrame:
         ) from error
     except UnicodeDecodeError as error:
         raise StoreError(f"{path.as_posix()!r} is not UTF-8 text; was it overwritten?") from error
-    with suppress(OSError, StoreError, ValueError, KeyError):  # of another release, or none
+    # The description is optional. It is missing in old runs, and a newer release may describe
+    # columns that this one does not have.
+    with suppress(OSError, StoreError, ValueError, KeyError):
         read_described(read_listed(path.parent, "columns.csv").decode("utf-8"))
     return parse_rows(path, text)
 
 
 def parse_rows(path: Path, text: str) -> pd.DataFrame:
-    """Parse the text of a ``rows.csv``; `path` names the file in errors.
+    """Parse the text of a ``rows.csv``. See `load_rows` for the result and for `StoreError`.
 
-    Raises `StoreError` and returns a DataFrame as `load_rows`.
+    The path only names the file in error messages.
     """
     frame = _records(path, text)
     for column in COLUMNS:
         frame[column.name] = _typed(path, column, frame[column.name])
-    frame["stage"] = frame["stage"].replace("exposure", "adversary")  # until the next release
+    # Earlier releases called this stage "exposure". Remove this line in the next release.
+    frame["stage"] = frame["stage"].replace("exposure", "adversary")
     _check_versions(path, frame["version"])
     frame = label(frame)
     _check_defenses(path, frame)
-    return as_skips(frame).copy()  # one block per type: column by column, filters are slow
+    # `copy` merges the columns into one block per type. Filters on many single-column blocks are
+    # slow.
+    return as_skips(frame).copy()
 
 
 def _records(path: Path, text: str) -> pd.DataFrame:
-    """Return the records as text; a short or unterminated one is an error."""
+    """Return the records as text, without the header.
+
+    Raises `StoreError` if a record is short, the last line is cut off or the header is wrong.
+    """
     if not text.strip():
         raise StoreError(f"{path.as_posix()!r} is empty; run the suite again to refill it")
     cut = f"{path.as_posix()!r} is cut off at line %d; run the suite again: finished cells are kept"
     if not text.endswith("\n"):
         raise StoreError(cut % (text.count("\n") + 1))
-    try:  # only this engine tells a short record from one with empty fields
+    # Only the Python engine distinguishes a short record from a record with empty fields.
+    try:
         table = pd.read_csv(
             io.StringIO(text), header=None, dtype=str, keep_default_na=False, engine="python",
             skip_blank_lines=False,
@@ -134,12 +160,12 @@ def _records(path: Path, text: str) -> pd.DataFrame:
             f"{path.as_posix()!r} {what}; fedtrees {fedtrees.__version__} cannot read it: "
             "report it with the release that wrote it, or run the suite again"
         )
-    found = table.iloc[1:].reset_index(drop=True).set_axis(header, axis=1)
-    return found.assign(**{c.name: "" for c in COLUMNS if c.name not in header})
+    records = table.iloc[1:].reset_index(drop=True).set_axis(header, axis=1)
+    return records.assign(**{c.name: "" for c in COLUMNS if c.name not in header})
 
 
 def _typed(path: Path, column: Column, texts: pd.Series) -> pd.Series:
-    """Read a column, every distinct text once."""
+    """Parse one column. Every distinct text is parsed only once."""
     values = {}
     for text in texts.unique():
         try:
@@ -160,16 +186,18 @@ def _series_of(version: str) -> tuple[str, ...]:
 
 
 def _check_versions(path: Path, versions: pd.Series) -> None:
-    ours = fedtrees.__version__
-    other = sorted({v for v in versions if v and _series_of(v) != _series_of(ours)})
+    """Raise `StoreError` if a release of another series wrote some rows."""
+    active = fedtrees.__version__
+    other = sorted({v for v in versions if v and _series_of(v) != _series_of(active)})
     if other:
         raise StoreError(
-            f"{path.as_posix()!r} was written by fedtrees {', '.join(other)} and this is {ours}; "
+            f"{path.as_posix()!r} was written by fedtrees {', '.join(other)} and this is {active}; "
             "report it with the release that wrote it, or run the suite again"
         )
 
 
 def _check_defenses(path: Path, frame: pd.DataFrame) -> None:
+    """Raise `StoreError` if the name of a defense cannot be parsed."""
     run = frame["stage"].isin(["train", "attack"])
     for text in frame.loc[run, "defense_spec"].unique():
         try:
@@ -181,9 +209,9 @@ def _check_defenses(path: Path, frame: pd.DataFrame) -> None:
 
 
 def read_text(run_folder: str | Path, name: str) -> str | None:
-    """Return the text of a file of the run, None if the run has none.
+    """Return the text of a file in the run folder, None if the file does not exist.
 
-    Raises `StoreError`: the file is not what the run wrote.
+    Raises `StoreError` if the file was changed after the run or cannot be read.
     """
     try:
         return read_listed(Path(run_folder), name).decode("utf-8", "replace")
@@ -194,9 +222,9 @@ def read_text(run_folder: str | Path, name: str) -> str | None:
 
 
 def read_json(run_folder: str | Path, name: str) -> Any:
-    """Return the parsed JSON of a file of the run, None if the run has none.
+    """Return the parsed JSON of a file in the run folder, None if the file does not exist.
 
-    Raises `StoreError`: the file is not JSON, or not what the run wrote.
+    Raises `StoreError` if the file is not JSON, was changed after the run or cannot be read.
     """
     text = read_text(run_folder, name)
     return None if text is None else parse_json(text, name)

@@ -1,4 +1,4 @@
-"""How amounts, prices and defenses are written, the same in the terminal and on the page."""
+"""Format scores, prices and names of defenses as text for the terminal and for the page."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ WORDS = {
 
 
 def count(value: float) -> str:
-    """Write a mean number of rows: whole where it is whole or large."""
+    """Format a mean number of rows, without decimals if it is an integer or at least 9.95."""
     if value >= 9.95 or abs(value - round(value)) < 0.05:
         return f"{value:,.0f}"
     return f"{value:.1f}"
 
 
 def percent(share: float) -> str:
-    """Write a share: ``5.5%``, ``67%``."""
+    """Format a share as a percentage, for example ``5.5%`` or ``67%``."""
     digits = 1 if 0 < abs(share) < 0.0995 else 0
     return f"{number(100 * share, digits)}%"
 
 
 def value(cell: Cell, score: float) -> str:
-    """Write a score without its whole: ``83``, ``67%``, ``0.81``."""
+    """Format a score without its total, for example ``83``, ``67%`` or ``0.81``."""
     if not math.isfinite(score):
         return "none"
     if math.isfinite(cell.rows):
@@ -49,7 +49,7 @@ def value(cell: Cell, score: float) -> str:
 
 
 def shown(cell: Cell) -> str:
-    """Write a cell: its score, or the word that says why there is none."""
+    """Format a cell: its score, or the word that explains why it has no score."""
     if cell.scores:
         return value(cell, cell.score)
     if cell.no_claim:
@@ -58,7 +58,7 @@ def shown(cell: Cell) -> str:
 
 
 def amount(cell: Cell, score: float) -> str:
-    """Write a score with its whole: ``83 of 456 rows``, ``67%``, ``0.81``."""
+    """Format a score with its total, for example ``83 of 456 rows``, ``67%`` or ``0.81``."""
     counted = measure(cell.metric).counted_by
     if math.isfinite(cell.rows):
         return f"{value(cell, score)} of {cell.rows:,.0f} {counted}"
@@ -66,19 +66,19 @@ def amount(cell: Cell, score: float) -> str:
 
 
 def can(cell: Cell) -> str:
-    """Write what an adversary can learn, with its baselines.
+    """Describe what an adversary can learn, with the baselines in brackets.
 
-    For example: ``reconstruct 83 of 456 rows in every column (blind 0)``. If few of the seeds
-    determine the mean, the value of every seed follows.
+    For example, ``reconstruct 83 of 456 rows in every column (blind 0)``. If few of the seeds
+    determine the mean, the score of every seed follows.
     """
     details = "; ".join(part for part in (line(cell), by_seed(cell)) if part)
     return f"{measure(cell.metric).phrase.format(amount(cell, cell.score))} ({details})"
 
 
 def achievement(who: str, cell: Cell) -> str:
-    """Write what an adversary can learn and what it guesses without messages, as two sentences.
+    """Write two sentences: the score of an adversary, and its score without any message.
 
-    For example: ``Your server can reconstruct 83 of 456 rows in every column. A guess without any
+    For example, ``Your server can reconstruct 83 of 456 rows in every column. A guess without any
     message reaches 0.``
     """
     sentence = measure(cell.metric).phrase.format(amount(cell, cell.score))
@@ -93,10 +93,10 @@ def achievement(who: str, cell: Cell) -> str:
 
 
 def line(cell: Cell) -> str:
-    """Write the baselines of a score by name: ``blind 5.5%``, ``blind 48%, population 77%``.
+    """Format the baselines of a score by name, for example ``blind 48%, population 77%``.
 
-    The population baseline guesses from rows that no party has. It exists where the adversary has
-    no rows of its own.
+    The population baseline guesses from rows that no party has. It exists if the adversary has no
+    local rows.
     """
     blind = mean_of(cell.blinds)
     if not cell.blinds or not cell.has_population:
@@ -105,9 +105,10 @@ def line(cell: Cell) -> str:
 
 
 def by_seed(cell: Cell) -> str:
-    """Write the score of every seed, where the mean hides it: ``by seed 70%, 0%, 0%, 0%, 0%``.
+    """Format the score of every seed if the mean is misleading.
 
-    That is where the median of three or more seeds is below half of the mean. Else "".
+    For example, ``by seed 70%, 0%, 0%, 0%, 0%``. The mean is misleading if there are three or more
+    seeds and their median is below half of the mean. Otherwise the result is "".
     """
     if not cell.heavy_tailed:
         return ""
@@ -115,7 +116,7 @@ def by_seed(cell: Cell) -> str:
 
 
 def _by_population(cell: Cell) -> bool:
-    """Return whether the baseline that counts is the population's, not the blind one."""
+    """Return whether the population baseline counts, because it is better than the blind one."""
     blind = sum(cell.blinds) / len(cell.blinds) if cell.blinds else math.nan
     return not (cell.line == blind or math.isnan(blind))
 
@@ -127,7 +128,7 @@ def failed(cell: Cell) -> str:
 
 
 def word(cell: Cell) -> str:
-    """Write the state of a cell in words."""
+    """Describe the state of a cell in words."""
     if cell.below_baseline:
         return failed(cell)
     if cell.no_claim and cell.state == "unsettled":
@@ -136,30 +137,39 @@ def word(cell: Cell) -> str:
 
 
 def silent(cell: Cell) -> str:
-    """Write which attacks returned no claim: ``lattice returned no claim: <reason>``."""
+    """List the attacks without a claim, for example ``lattice returned no claim: <reason>``."""
     return "; ".join(f"{name} returned no claim: {why}" for name, why in cell.no_claim)
 
 
 class Elsewhere(str):
-    """A recipe of another protocol, by name. `protocol`, `defense`: As typed."""
+    """Name of a recipe that uses another protocol than the setting.
+
+    Attributes
+    ----------
+    protocol, defense : str
+        Both parts of the recipe, in the notation of the command line.
+    """
 
     protocol: str
     defense: str
 
     def __new__(cls, protocol: str, defense: str) -> Elsewhere:
-        """Name it."""
+        """Build the name from the protocol and the defense."""
         text = super().__new__(cls, f"{protocol} with {defense}")
         text.protocol, text.defense = protocol, defense
         return text
 
 
 def parted(name: str) -> tuple[str, str]:
-    """Return the other protocol of a recipe, "" where there is none, and its defense."""
+    """Split the name of a recipe into its protocol and its defense.
+
+    The protocol is "" if the recipe uses the protocol of the setting.
+    """
     return (name.protocol, name.defense) if isinstance(name, Elsewhere) else ("", name)
 
 
 def short(spec: str) -> str:
-    """Write a defense in few characters: ``laplace-hist ε=8``, ``split-only + 3 more``."""
+    """Abbreviate a defense, for example ``laplace-hist ε=8`` or ``split-only + 3 more``."""
     if spec == UNDEFENDED:
         return "no defense"
     protocol, defense = parted(spec)
@@ -175,19 +185,22 @@ def short(spec: str) -> str:
 
 
 def change(e: Estimate) -> str:
-    """Write a change with its interval: ``+0.003 [−0.012, +0.019]``."""
+    """Format a change with its interval, for example ``+0.003 [−0.012, +0.019]``."""
     return f"{number(e.mean, 3, signed=True)} {interval(e)}".strip()
 
 
 def interval(e: Estimate) -> str:
-    """Write the interval of a change, "" where there is none."""
+    """Format the interval of a change. The result is "" if there is no interval."""
     if not math.isfinite(e.low):
         return ""
     return f"[{number(e.low, 3, signed=True)}, {number(e.high, 3, signed=True)}]"
 
 
 def settled(price: Price) -> str:
-    """Write what is shown of a price: ``not settled at ±0.01, run about 5 seeds``."""
+    """Describe whether a price is settled.
+
+    For example, ``not settled at ±0.01, run about 5 seeds``.
+    """
     name = measure(price.utility.metric).head
     match price.settled:
         case "same":
@@ -209,7 +222,7 @@ def settled(price: Price) -> str:
 
 
 def some(names: Sequence[str], most: int = 3) -> str:
-    """Write the first of some names and how many more there are."""
+    """List the first `most` names and the number of further ones."""
     shown = [*names[:most]]
     if len(names) > most:
         shown.append(f"{len(names) - most} more")
@@ -217,12 +230,15 @@ def some(names: Sequence[str], most: int = 3) -> str:
 
 
 def capital(text: str) -> str:
-    """Begin a sentence."""
+    """Return the text with an upper-case first letter."""
     return text[:1].upper() + text[1:]
 
 
 def guarded(guards: Sequence[Mapping[str, str]], details: bool = True) -> str:
-    """Write who guards a message: ``split-only; masking: exempt, of sums alone``."""
+    """List the defenses that protect a message, and those that exempt it, with reasons.
+
+    Without `details`, the reasons are omitted.
+    """
     exempt = ": exempt, {why}" if details else ": exempt"
     return "; ".join(
         g["defense"] + (exempt.format(**g) if g["act"] == "exempts" else "") for g in guards

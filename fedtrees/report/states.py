@@ -7,10 +7,12 @@ Each combination is a `Cell` with one of six states:
 - *gone*: no attack can make a claim of this kind under this defense.
 - *undefined*: the baseline already has the best score, so that no advantage exists.
 - *unknown*: an attack that could fill the cell failed or did not run.
-- *unsettled*: none of these is shown. This includes an attack that scored worse than its baseline:
-  such a score shows that the attack failed, and a failed attack shows nothing about the defense.
-  It also includes an attack that applies and returned no claim (`fedtrees.core.guess.Guess.none`),
-  unless another attack opens the cell.
+- *unsettled*: none of these is shown.
+
+A cell is also unsettled if the strongest attack scored worse than its baseline. Such a score shows
+that the attack failed, and a failed attack shows nothing about the defense. The same is true if an
+applicable attack returned no claim (`fedtrees.core.guess.Guess.none`), unless another attack opens
+the cell.
 """
 
 import math
@@ -30,23 +32,23 @@ from fedtrees.report.worst import attack_metrics, worst_case
 
 State = Literal["open", "shut", "gone", "undefined", "unknown", "unsettled"]
 
-#: The states in which nothing is left to find out: a recipe is shown to resist every attack if
-#: all its cells are in one of them.
+#: A cell in one of these states needs no further evidence. A recipe is shown to resist every
+# attack if all its cells are in one of them.
 SETTLED: frozenset[State] = frozenset({"shut", "gone", "undefined"})
-#: Largest advantage of an attack under a defense that still counts as no better than blind. Between
-#: federations of one table advantages differ by one to three points, so that three seeds can
-#: establish 0.05 and not much less.
+#: Largest advantage of an attack under a defense that still counts as no better than a blind
+# guess. Between federations of one table, advantages differ by 0.01 to 0.03, so that three seeds
+# can establish 0.05 but not much less.
 MARGIN = 0.05
-#: The same for measures that count persons. One person beyond a blind guess is already a leak.
+#: The margin for measures that count persons. One person beyond a blind guess is already a leak.
 PERSONS_MARGIN = 0.02
-FEWEST_SEEDS = 3  # an interval over fewer seeds is not used
+FEWEST_SEEDS = 3  # an interval over fewer seeds is not used as evidence of safety
 #: Classes of measures (`Measure.klass`) that are leaks, the gravest first.
 CLASSES = ("person", "guess", "group")
 _ALPHA = 0.05
 
 
 def margin_of(metric: str, margin: float = MARGIN, counted: bool = True) -> float:
-    """Return the largest advantage by a measure that still counts as no better than blind.
+    """Return the largest advantage by a measure that still counts as no better than a blind guess.
 
     Parameters
     ----------
@@ -55,7 +57,7 @@ def margin_of(metric: str, margin: float = MARGIN, counted: bool = True) -> floa
     margin : float
         Margin of the run.
     counted : bool
-        Whether the number of rows is known that the score is a share of.
+        Whether the score is a share of a known number of rows.
     """
     limit = min(PERSONS_MARGIN, margin) if _counts_persons(metric, counted) else margin
     # A perfect attack has an advantage of 1. It must exceed the limit at every margin below 1.
@@ -63,6 +65,7 @@ def margin_of(metric: str, margin: float = MARGIN, counted: bool = True) -> floa
 
 
 def _counts_persons(metric: str, counted: bool) -> bool:
+    """Return whether a measure is a share of a known number of persons."""
     return measure(metric).klass == "person" and counted
 
 
@@ -75,21 +78,22 @@ class Cell:
     metric : str
         Key of the measure.
     state : str
-        What the results show (see the module's description).
+        Conclusion from the results, see the description of the module.
     scores, blinds : tuple of float
         By seed: the score of the attack with the largest advantage, and its blind baseline.
     populations : tuple of float
-        By seed: the baseline of an adversary that knows other rows of the population. NaN where
-        the adversary has rows of its own, because then the blind baseline uses them already.
+        By seed: the baseline of an adversary that knows other rows of the population. NaN if the
+        adversary has local rows, because the blind baseline then uses them already.
     advantages : tuple of float
-        By seed, over the better of the two baselines.
+        By seed: the advantage over the better of the two baselines.
     errors : tuple of float
-        Standard errors of the advantages. 0 where all rows were scored.
+        Standard errors of the advantages, 0 if all rows were scored.
     seeds : tuple of int
+        The seeds that have a score.
     attacks : tuple of str
         The attacks that were strongest on a seed, the most frequent first.
     rows : float
-        Number of rows that the score is a share of. NaN where it is not a share of rows, or where
+        Number of rows of which the score is a share. NaN if the score is not a share of rows, or if
         the number is not recorded.
     margin : float
         Margin of the run (`MARGIN`).
@@ -117,7 +121,10 @@ class Cell:
 
     @property
     def line(self) -> float:
-        """Mean of the better baseline: blind, or population where that is known and better."""
+        """Mean over seeds of the better baseline.
+
+        This is the blind baseline, or the population baseline if that exists and is better.
+        """
         pairs = zip(self.blinds, self.populations, strict=True)
         better = max if measure(self.metric).sign > 0 else min
         return mean_of([b if math.isnan(p) else better(b, p) for b, p in pairs])
@@ -141,17 +148,17 @@ class Cell:
     def below_baseline(self) -> bool:
         """Whether the strongest attack scored worse than its baseline by more than the margin.
 
-        An adversary can always submit the baseline's guess, so that a worse score is a failure of
-        the attack. The cell is then not settled, however narrow its interval is.
+        An adversary can always submit the guess of the baseline, so that a worse score is a failure
+        of the attack. The cell is then not settled, however narrow its interval is.
         """
         return bool(self.advantages) and self.advantage.mean < -self.limit
 
     @property
     def attack_failed(self) -> bool:
-        """Whether the attacks ran and show nothing.
+        """Whether the attacks ran and show nothing about the defense.
 
-        The strongest one scored worse than its baseline, or one returned no claim and no other one
-        has a score.
+        This is the case if the strongest attack scored worse than its baseline, or if an attack
+        returned no claim and no other attack has a score.
         """
         return self.below_baseline or bool(self.no_claim and not self.advantages)
 
@@ -159,7 +166,7 @@ class Cell:
     def weight(self) -> float:
         """Advantage by which recipes are compared, from 0 to 1.
 
-        It is 1 where nothing is known: where attacks failed (`attack_failed`) or did not finish.
+        It is 1 if nothing is known, because attacks failed (`attack_failed`) or did not finish.
         """
         if self.state in SETTLED:
             return 0.0
@@ -169,12 +176,16 @@ class Cell:
 
     @property
     def has_population(self) -> bool:
-        """Whether there is a second baseline, of an adversary with rows that no party has."""
+        """Whether the population baseline exists on every seed."""
         return len(self.populations) > 0 and all(math.isfinite(p) for p in self.populations)
 
     @property
     def heavy_tailed(self) -> bool:
-        """Whether few of three or more seeds make the mean: their median is below half of it."""
+        """Whether few seeds determine the mean.
+
+        This is the case if there are three or more seeds and their median is below half of the
+        mean.
+        """
         scores = self.scores
         if len(scores) < FEWEST_SEEDS or measure(self.metric).sign < 0:
             return False
@@ -195,7 +206,8 @@ class Reader:
     cells : mapping of (str, str) to Cell
         By defense and metric.
     metrics : tuple of str
-        Metrics that some attack scored under some defense, those about persons first.
+        Metrics that some attack scored under some defense, or declared without returning a claim.
+        Those about persons come first.
     coverage : mapping of str to Coverage
         By defense.
     """
@@ -205,7 +217,11 @@ class Reader:
     coverage: Mapping[str, Coverage] = field(default_factory=dict)
 
     def cell(self, defense: str, metric: str) -> Cell:
-        """Return a cell: "unknown" if the defense was not attacked, "gone" if there is none."""
+        """Return a cell.
+
+        If it does not exist, its state is "unknown" for a defense that was not attacked, else
+        "gone".
+        """
         state: State = "gone" if defense in self.coverage else "unknown"
         return self.cells.get((defense, metric), Cell(metric, state))
 
@@ -228,14 +244,16 @@ def read(
     coverage : mapping of str to Coverage
         By defense: which attacks apply, and how they ended.
     margin : float
-        Largest advantage that counts as no better than blind.
+        Largest advantage that counts as no better than a blind guess.
     """
+    # Metrics without a class or without a phrase are neither about persons nor part of sentences.
     classified = [m for m in _defined(attacks) if measure(m).klass in CLASSES and measure(m).phrase]
     metrics = sorted(classified, key=gravity)
     by_defense = dict(iter(attacks.groupby("defense_spec", sort=False)))
     cells = {}
     for metric in metrics:
         worst = dict(iter(worst_case(attacks, metric).groupby("defense_spec")))
+        # An attack that never scores this metric says nothing about the cell, even if it fails.
         scored = (attacks["metric"] == metric) & (attacks["status"] == "ok")
         able = set(attacks.loc[scored, "attack"])  # attacks that scored this metric somewhere
         for spec, rows in by_defense.items():
@@ -257,13 +275,14 @@ def _no_claims(
     """Return the attacks that could have scored a metric and returned no claim, with the reason.
 
     The rows of such an attack name the metrics of the claims that it declares. An attack that
-    declares none counts if it scored the metric under another defense, or nothing anywhere: then
-    it is not known what it would have claimed. Attacks for comparison do not count, because
-    another attack reads everything that they read.
+    declares none counts in two cases: it scored the metric under another defense, or it scored
+    nothing at all, so that its intended claim is not known. Attacks that exist for comparison do
+    not count, because another attack uses everything that they use.
 
     Parameters
     ----------
     metric : str
+        Key of the measure.
     rows : DataFrame
         Attack rows of one defense.
     able : set of str
@@ -271,7 +290,7 @@ def _no_claims(
     attacks : DataFrame
         Attack rows of all defenses.
     coverage : Coverage
-        Of the defense.
+        Coverage of the defense.
     """
     silent = rows[(rows["status"] == NO_CLAIM) & rows["metric"].isin([metric, ""])]
     if silent.empty:
@@ -320,9 +339,9 @@ def state_of(cell: Cell, complete: bool) -> State:
     Parameters
     ----------
     cell : Cell
-        With at least one advantage. Its own state is ignored.
+        A cell with at least one advantage. Its attribute `state` is ignored.
     complete : bool
-        Whether every attack that applies ran to its end on every seed.
+        Whether every applicable attack ran to its end on every seed.
     """
     if is_open(cell):
         return "open"
@@ -334,10 +353,11 @@ def _state_without_scores(
 ) -> State:
     """Return the state of a cell in which no attack has a defined advantage.
 
-    `attacks`: Attack rows of this defense. `able`: Attacks that scored the metric under some
-    defense.
+    `attacks` are the attack rows of this defense. `able` contains the attacks that scored the
+    metric under some defense.
     """
     relevant = attacks[attacks["attack"].isin(able)]
+    # The missing result could have opened the cell.
     if relevant["status"].isin(["failed", "timeout"]).any() or able & {*coverage.left_out}:
         return "unknown"
     if cell.no_claim:
@@ -349,12 +369,15 @@ def _state_without_scores(
 def is_open(cell: Cell) -> bool:
     """Return whether a cell is clearly above its baseline.
 
-    The advantage must be above zero with its whole interval, or on every seed. Besides, its mean
-    must exceed the margin; of counted persons one more than the baseline suffices.
+    Two conditions are necessary. The advantage is above zero with its complete interval or on every
+    seed. Its mean exceeds the margin. If the measure counts persons, the second condition is an
+    excess of one person instead (`_fewest_persons`).
     """
     if not cell.advantages:
         return False
     e = cell.advantage
+    # A positive advantage on every seed is also accepted, because one seed has no interval, and the
+    # intervals of two or three seeds are wide.
     clear = e.low > 0 if math.isfinite(e.low) else False
     clear = clear or all(a > 0 for a in cell.advantages)
     if cell.counts_persons:
@@ -365,9 +388,9 @@ def is_open(cell: Cell) -> bool:
 def is_safe(cell: Cell) -> bool:
     """Return whether the scores show that an advantage lies within the margin.
 
-    Two conditions are necessary. The upper end of the interval lies below the margin, and the mean
-    is at least minus the margin. Without the second one, an attack that failed completely would
-    give the best evidence of safety.
+    At least `FEWEST_SEEDS` seeds are necessary, and two conditions. The upper end of the interval
+    lies below the margin, and the mean is at least minus the margin. Without the second one, an
+    attack that failed completely would give the best evidence of safety.
     """
     if len(cell.seeds) < FEWEST_SEEDS or cell.below_baseline:
         return False
@@ -377,8 +400,8 @@ def is_safe(cell: Cell) -> bool:
 def _fewest_persons(cell: Cell) -> float:
     """Return by how many persons a count must exceed its baseline to be a leak.
 
-    By one. With fewer than `FEWEST_SEEDS` seeds, by two standard deviations of the baseline's own
-    count (Poisson), because one federation alone gives no interval.
+    The number is 1. With fewer than `FEWEST_SEEDS` seeds it is at least two standard deviations of
+    the count of the baseline (Poisson), because a single federation gives no interval.
     """
     few = len(cell.advantages) < FEWEST_SEEDS
     return max(1.0, 2 * math.sqrt(max(cell.line, 0.0) * cell.rows)) if few else 1.0
@@ -387,12 +410,13 @@ def _fewest_persons(cell: Cell) -> float:
 def upper(cell: Cell) -> float:
     """Return the upper end of the 95% interval of an advantage.
 
-    Where nothing was counted on any seed the t interval has length zero. The exact binomial bound
-    (Clopper and Pearson 1934) of zero successes then is the least possible value.
+    If nothing was counted on any seed, the t interval has length zero. The exact binomial bound for
+    zero successes (Clopper and Pearson 1934) is then a lower limit of the result.
     """
     e = cell.advantage
     high = e.high if math.isfinite(e.high) else math.inf
     if math.isfinite(cell.rows) and cell.rows > 0 and not any(cell.scores):
+        # With n trials and no success, the bound p solves (1 - p)^n = alpha / 2.
         high = max(high, 1 - (_ALPHA / 2) ** (1 / (cell.rows * len(cell.scores))))
     return high
 
@@ -404,6 +428,6 @@ def gravity(metric: str) -> tuple[int, int]:
 
 
 def plain(cells: Sequence[Cell]) -> list[Cell]:
-    """Return cells without those whose content another one states more plainly."""
+    """Return the cells without those whose leak another cell expresses more clearly."""
     here = {c.metric for c in cells}
     return [c for c in cells if not here & {*measure(c.metric).beside}]

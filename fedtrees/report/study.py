@@ -1,4 +1,4 @@
-"""What figures and tables of a run show, computed once."""
+"""Compute the contents of figures and tables of a run on demand, each only once."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,10 +21,18 @@ from fedtrees.report.worst import attack_metrics, panels
 
 @dataclass(frozen=True)
 class Study:
-    """The rows of a run and what is derived from them on demand.
+    """The rows of a run, and the results that are derived from them on demand.
 
-    `metric, utility`: What to show; None lets each panel use its first. `margin`: Advantage that a
-    defense may leave and still be called down to blind.
+    Attributes
+    ----------
+    folder : Path
+        Folder of the run.
+    rows : DataFrame
+        Results as returned by `load_rows`.
+    metric, utility : str or None
+        Keys of the metrics to show. None: the first one of each panel.
+    margin : float
+        Largest advantage under a defense that counts as no better than a blind guess.
     """
 
     folder: Path
@@ -35,10 +43,10 @@ class Study:
 
     def __post_init__(self) -> None:
         check_margin(self.margin)
-        if self.metric is not None and self.metric not in (known := attack_metrics(self.rows)):
+        if self.metric is not None and self.metric not in (metrics := attack_metrics(self.rows)):
             raise UsageError(
                 f"no attack of this run reports an advantage for {self.metric!r}"
-                f"{did_you_mean(self.metric, known)}"
+                f"{did_you_mean(self.metric, metrics)}"
             )
         trained = set(self.rows.loc[self.rows["stage"] == "train", "metric"])
         if self.utility is not None and self.utility not in trained:
@@ -50,42 +58,52 @@ class Study:
 
     @cached_property
     def panels(self) -> tuple[Panel, ...]:
-        """Every (setting, threat) that was attacked."""
+        """Every attacked pair of setting and threat."""
         return panels(self.rows)
 
     @cached_property
     def settings(self) -> tuple[Setting, ...]:
-        """Every setting a model was trained in."""
+        """Every setting with a training or an attack."""
         here = self.rows[self.rows["stage"].isin(["train", "attack"])]
         return tuple(sorted(set(here["setting"])))
 
     @cached_property
     def frontiers(self) -> tuple[Frontier, ...]:
-        """The frontier of every panel, in the metric and utility asked for."""
+        """The frontier of every panel, in the requested metric and utility."""
         return frontiers(self.rows, self.metric, self.utility)
 
     @cached_property
     def over_budgets(self) -> tuple[Frontier, ...]:
-        """Protocols that were run at several budgets of their own, one frontier each."""
+        """Frontiers of protocols that were run with several values of a parameter."""
         return over_budgets(self.frontiers)
 
     @cached_property
     def findings(self) -> Findings:
-        """What the run found: states, prices, recipe, what was not tested."""
+        """Findings of the run: states, prices, recipe and gaps."""
         return findings(self.rows, self.folder, self.margin)
 
     @cached_property
     def gaps(self) -> Gaps:
-        """What could have been run and was not."""
+        """Defenses, threats and attacks that were not run or failed."""
         return Gaps.of(self.rows, self.settings)
 
     @cached_property
     def colours(self) -> dict[str, tuple[str, str]]:
-        """One colour per defense family, equal in every figure."""
+        """Colour and dash pattern of each defense family, equal in every figure."""
         drawn = (*self.frontiers, *self.over_budgets)
         return style.palette(p.family for f in drawn for p in f.points)
 
 
 def study_of(run: Path, metric: str | None = None, margin: float | None = None) -> Study:
-    """Return what a run found; no margin is the default one."""
+    """Load a run.
+
+    Parameters
+    ----------
+    run : Path
+        Folder of the run.
+    metric : str or None
+        Attack metric to show.
+    margin : float or None
+        Margin of the states, None for the default.
+    """
     return Study(run, load_rows(run), metric, margin=MARGIN if margin is None else margin)

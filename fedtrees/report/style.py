@@ -1,4 +1,4 @@
-"""Colours, marker shapes and number formats shared by the web and the paper figures."""
+"""Define colours, marker shapes and number formats, shared by the web and the paper figures."""
 
 import math
 from collections.abc import Iterable
@@ -9,15 +9,15 @@ from fedtrees.report.intervals import Estimate
 from fedtrees.report.rows import UNDEFENDED
 
 INK, MUTED, RULE = "#1b1f24", "#5b6470", "#c9ced6"
-# Okabe and Ito (2008) without black (undefended) and yellow (too pale on white), then four of
-# Tol's muted scheme: told apart under the common colour-vision deficiencies.
+# Okabe and Ito (2008) without black (undefended) and yellow (too pale on white), then four colours
+# of Tol's muted scheme. Readers with common colour-vision deficiencies can distinguish them.
 COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#AA4499", "#E69F00", "#56B4E9", "#882255", "#44AA99",
     "#999933", "#332288",
 )  # fmt: skip
-DASHES = ("solid", "dash", "dot")  # once the colours are used up
+DASHES = ("solid", "dash", "dot")  # for families beyond the number of colours
 
-# Shape says what stands behind a point: (plotly symbol, matplotlib marker).
+# The shape shows the kind of the claim: (plotly symbol, matplotlib marker).
 SHAPES: dict[Kind, tuple[str, str]] = {
     "proved": ("circle", "o"),
     "void": ("x", "X"),
@@ -26,7 +26,7 @@ SHAPES: dict[Kind, tuple[str, str]] = {
     "none": ("triangle-up", "^"),
     "unknown": ("pentagon", "p"),
 }
-# White at zero (no more than blind), orange to brown for a leak, blue below blind.
+# White at zero (no more than the baseline), orange to brown for a leak, blue below the baseline.
 DIVERGING = (
     (0.0, "#2166ac"), (0.25, "#92c5de"), (0.5, "#ffffff"), (0.65, "#fdd49e"), (0.8, "#ef8a3c"),
     (1.0, "#9a3412"),
@@ -34,7 +34,10 @@ DIVERGING = (
 
 
 def palette(families: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Give each defense family a (colour, dash); the same set gives the same choice."""
+    """Assign a colour and a dash pattern to each defense family.
+
+    The same set of families gives the same assignment.
+    """
     out = {UNDEFENDED: (INK, "solid")}
     for i, name in enumerate(f for f in ordered(set(families)) if f != UNDEFENDED):
         out[name] = (COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)])
@@ -42,23 +45,27 @@ def palette(families: Iterable[str]) -> dict[str, tuple[str, str]]:
 
 
 def number(value: float, digits: int = 3, signed: bool = False) -> str:
-    """Write a number with a fixed number of decimals and a true minus sign; "–" for none."""
+    """Format a number with fixed decimals and a true minus sign. "–" if it is not finite."""
     if not math.isfinite(value):
         return "–"
     text = f"{value:{'+' if signed else ''},.{digits}f}"
+    # A value that rounds to zero has no sign.
     if not float(text.replace(",", "")):
         text = text.lstrip("+-")
     return text.replace("-", "\N{MINUS SIGN}")
 
 
 def scored(score: float, blind: float, population: float) -> str:
-    """Write a score with its baselines; the population's is NaN for adversaries with rows."""
+    """Format a score with its baselines.
+
+    The population baseline is NaN for adversaries with local rows, and is then omitted.
+    """
     population_text = f", population {number(population)}" if math.isfinite(population) else ""
     return f"score {number(score)}, blind {number(blind)}{population_text}"
 
 
 def interval(e: Estimate, digits: int = 3, signed: bool = False) -> str:
-    """Write ``mean [low, high]``."""
+    """Format a mean with its interval as ``mean [low, high]``."""
     mean = number(e.mean, digits, signed)
     if not math.isfinite(e.low):
         return mean
@@ -66,7 +73,7 @@ def interval(e: Estimate, digits: int = 3, signed: bool = False) -> str:
 
 
 def bytes_text(value: float) -> str:
-    """Write bytes in decimal units with three digits."""
+    """Format bytes in decimal units with three significant digits."""
     if not math.isfinite(value):
         return "–"
     for unit in ("B", "kB", "MB", "GB"):
@@ -77,14 +84,14 @@ def bytes_text(value: float) -> str:
 
 
 def seconds_text(value: float) -> str:
-    """Write seconds with three significant digits."""
+    """Format seconds with three significant digits."""
     if not math.isfinite(value):
         return "–"
     return f"{value:,.0f} s" if value >= 100 else f"{value:.3g} s"
 
 
 def padded(values: Iterable[float]) -> tuple[float, float]:
-    """Return padded limits around the finite values; (0, 1) if there are none."""
+    """Return the range of the finite values with a margin, (0, 1) if there are none."""
     finite_values = [v for v in values if math.isfinite(v)]
     if not finite_values:
         return 0.0, 1.0

@@ -1,11 +1,10 @@
-"""Submissions to a leaderboard: write a bundle from a run, read bundles of others, merge them.
+"""Handle submissions to a leaderboard: write a bundle from a run, read bundles, merge them.
 
 `write` copies the results of a finished run into a folder, with its suite, versions and checksums.
-`read` opens such a folder as a file that a stranger sent: names, sizes and kinds of files are
-checked before their content, and `check_rows` refuses every row that `write` cannot have written.
-`read_all` puts bundles into the order of their dates and refuses copies, and `merged` credits each
-cell to the first bundle that finished it. Whether results are true is checked
-elsewhere, by computing some of them again (`fedtrees.bench.replay`).
+`read` treats such a folder as untrusted input: it checks names, sizes and kinds of files before
+their content, and `check_rows` refuses every row that `write` cannot have written. `read_all` sorts
+bundles by date and refuses copies. `merged` credits each cell to the first bundle that finished it.
+`fedtrees.bench.replay` checks whether results are true, by computing some of them again.
 """
 
 import csv
@@ -48,21 +47,24 @@ from fedtrees.report.submitted_rows import (
 
 ABOUT, ROWS, SUITE = "submission.json", "rows.csv", "suite.toml"
 FILES = ("columns.csv", ROWS, ABOUT, SUITE)
-#: Which submissions a leaderboard accepted, and when: a file beside their folders.
+#: List of the submissions that a leaderboard accepted, with the dates, next to their folders.
 ACCEPTED = "accepted.csv"
 #: Largest sizes in bytes. The default bench has 2.1 MB of rows.
 _LIMITS = {ROWS: 50_000_000, SUITE: 1_000_000, "columns.csv": 1_000_000, ABOUT: 100_000}
-_LIST_LIMIT = 1_000_000  # bytes of a list of checksums, or of accepted submissions
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")  # of a folder; it reaches terminals and pages
+_LIST_LIMIT = 1_000_000  # bytes of a list of checksums, or of the list of accepted submissions
+# Valid name of a folder, because it is shown in terminals and on pages.
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _DATE = "%Y-%m-%dT%H:%M:%SZ"
 _FORMAT = 1
 _VERSIONS = ("fedtrees", "python", "system", "libraries")  # keys of environment.json
 _CELL = ["stage", "setting", "defense_spec", "threat", "attack_spec", "seed"]
 _ROW = [*_CELL, "metric", "part"]
 _RESULT = ("stage", "protocol", "defense", "threat", "attack", "seed", "metric", "value", "blind")
-_COMPUTED = STAGES[:4]  # trainings and attacks, not the baselines that several of them share
-_SAME = {"attack": 0.05}  # by how much two submissions may differ, as one from its recomputation
-_MOST = 100  # characters of a name
+# Trainings and attacks, but not the baselines, which several of them share.
+_COMPUTED = STAGES[:4]
+# Largest difference between two submissions. It is the one that a recomputation may have.
+_SAME = {"attack": 0.05}
+_MOST = 100  # largest number of characters of a name
 
 
 @dataclass(frozen=True)
@@ -72,16 +74,16 @@ class Submission:
     Attributes
     ----------
     folder : Path
-        Where the bundle was read.
+        Folder of the bundle.
     digest : str
-        SHA-256 of its list of checksums, and thereby of all its files.
+        SHA-256 of its list of checksums. It therefore depends on all its files.
     by : str
         Name of the submitter.
     date : str
-        Time in UTC at which the bundle was written, as the submitter states it. Empty in bundles of
+        Time in UTC at which the bundle was written, according to the submitter. Empty in bundles of
         older releases.
     about : mapping
-        Versions of the software and the system that the run used.
+        Versions of the software and of the system that the run used.
     suite : str
         Its suite as TOML.
     text : str
@@ -113,12 +115,31 @@ class Submission:
 
 
 def write(run: Path, out: Path, by: str) -> Submission:
-    """Write what others need to check a run, and nothing else, into a folder.
+    """Write a bundle with the results of a finished run into a folder.
 
-    Left out: costs, insides of attacks, scores by column, texts of errors, names of folders.
+    Costs that depend on the machine, details of attacks, scores by column, texts of errors and
+    names of folders are left out.
 
-    Raises `StoreError` or `UsageError`: the run cannot be read or is not finished, the folder is
-    not empty, or one of the names is not allowed.
+    Parameters
+    ----------
+    run : Path
+        Folder of the finished run.
+    out : Path
+        Folder to write. It must be empty or not exist.
+    by : str
+        Name of the submitter.
+
+    Returns
+    -------
+    submission : Submission
+        The bundle, as `read` returns it.
+
+    Raises
+    ------
+    StoreError
+        If the run cannot be read, or if the folder is not empty or cannot be written.
+    UsageError
+        If the run is not finished or a name is not allowed.
     """
     _check_name(by)
     _check_folder(out)
@@ -128,13 +149,14 @@ def write(run: Path, out: Path, by: str) -> Submission:
         raise UsageError(f"{run} is no finished run; fedtrees bench --resume --out {run}")
     if out.exists() and any(out.iterdir()):
         raise StoreError(f"{out} is not empty; choose another -o")
+    # Only rows that other persons can verify are published.
     text = read_listed(run, ROWS).decode()
-    kept = map(shared, filter(is_shared, csv.DictReader(io.StringIO(text))))
+    shared_rows = map(shared, filter(is_shared, csv.DictReader(io.StringIO(text))))
     now = datetime.now(UTC).strftime(_DATE)
     about = {"format": _FORMAT, "by": by, "date": now, **{k: environment.get(k) for k in _VERSIONS}}
     content = {
         "columns.csv": described(),
-        ROWS: rows.write({**row, "run": out.name} for row in kept),
+        ROWS: rows.write({**row, "run": out.name} for row in shared_rows),
         ABOUT: json.dumps(about, indent=1, sort_keys=True) + "\n",
         SUITE: suite,
     }
@@ -149,11 +171,13 @@ def write(run: Path, out: Path, by: str) -> Submission:
 
 
 def _check_name(by: object) -> None:
+    """Raise `UsageError` unless the name of a submitter is printable and not empty or too long."""
     if not (isinstance(by, str) and by.strip() and by.isprintable() and len(by) <= _MOST):
         raise UsageError(f"--by {by!r}: give a name of at most {_MOST} characters")
 
 
 def _check_folder(folder: Path) -> None:
+    """Raise `UsageError` unless the name of a folder consists of harmless characters."""
     name = folder.absolute().name
     if not _NAME.fullmatch(name) or set(name) == {"."}:
         raise UsageError(
@@ -163,26 +187,27 @@ def _check_folder(folder: Path) -> None:
 
 
 def read(folder: Path) -> Submission:
-    """Read a bundle that somebody else may have written.
+    """Read a bundle from an untrusted source.
 
     Raises
     ------
     StoreError
-        If a file is missing, is a link or a device, is too large or does not match its checksum,
-        if another version wrote it, or if `write` cannot have written one of its rows.
+        If a file is missing, is a link or a device, is too large or does not match its checksum, if
+        another version wrote it, or if `write` cannot have written one of its rows.
     """
     try:
         _check_folder(folder)
     except UsageError as err:
         raise StoreError(f"{str(folder)!r} is refused: {err}") from err
+    # A link could make the reader open any file of the machine.
     if folder.is_symlink():
         raise StoreError(f"{folder} is refused: it is a symbolic link; give a folder with files")
     listed, content = _content(folder)
     about = parse_json(content[ABOUT], f"{folder.name}/{ABOUT}")
-    stated = about.get("format") if isinstance(about, dict) else None
-    if stated != _FORMAT:
+    number = about.get("format") if isinstance(about, dict) else None
+    if number != _FORMAT:
         raise StoreError(
-            f"{folder} is a submission of format {stated!r:.60}, and fedtrees {__version__} reads "
+            f"{folder} is a submission of format {number!r:.60}, and fedtrees {__version__} reads "
             f"{_FORMAT}: submit the run again with this version"
         )
     try:
@@ -193,15 +218,17 @@ def read(folder: Path) -> Submission:
         raise StoreError(f"{folder}: {err}") from err
     digest = hashlib.sha256(listed).hexdigest()
     submission = Submission(folder, digest, about["by"], date, about, suite, text)
-    frame = submission.rows  # a damaged table is refused with a message about its first fault
+    # Parsing the table first gives a specific message if it is damaged.
+    frame = submission.rows
     check_rows(str(folder), text, submission.records)
     check_advantages(str(folder), frame)
     return submission
 
 
 def _content(folder: Path) -> tuple[bytes, dict[str, bytes]]:
-    """Return the list of checksums and the files of a bundle, each read once."""
+    """Return the list of checksums and the files of a bundle. Each file is read only once."""
     try:
+        # A file that is read twice could be exchanged after its checksum was verified.
         listed = read_regular(folder / CHECKSUMS, _LIST_LIMIT, follow=False)
         content = {n: read_regular(folder / n, _LIMITS[n], follow=False) for n in FILES}
     except OSError as err:
@@ -211,6 +238,7 @@ def _content(folder: Path) -> tuple[bytes, dict[str, bytes]]:
     lines = listed.decode("utf-8", "replace").splitlines()
     digests = [(line[:64], line[66:]) for line in lines]
     names = sorted(name for _, name in digests)
+    # Exactly the expected files must be listed, so that no further file can be added unnoticed.
     if names != sorted(FILES):
         shown = short(", ".join(map(repr, names)), 200)
         raise StoreError(f"{folder}: {CHECKSUMS} lists {shown}; not {', '.join(FILES)}")
@@ -224,8 +252,9 @@ def _content(folder: Path) -> tuple[bytes, dict[str, bytes]]:
 
 
 def _checked_date(text: object) -> str:
-    """Return a date as it is written; ValueError if it is malformed or lies in the future."""
-    if text == "":  # of a release that wrote none
+    """Return a date unchanged. Raise ValueError if it is malformed or lies in the future."""
+    # Older releases wrote no date.
+    if text == "":
         return ""
     rule = f"date {short(text)!r}: give the time of the submission in UTC, such as 2026-11-29T12:00"
     if not isinstance(text, str):
@@ -240,15 +269,15 @@ def _checked_date(text: object) -> str:
 
 
 def read_all(folder: Path) -> list[Submission]:
-    """Read the submissions of a folder, in the order in which they count.
+    """Read the submissions of a folder, in the order in which they are credited.
 
-    Those that are listed in ``accepted.csv`` come first, in the order of that file. The others
-    follow by the date that they state, and those without a date come last.
+    Submissions that are listed in ``accepted.csv`` come first, in the order of that file. The
+    remaining ones follow by their stated date, and those without a date come last.
 
     Raises
     ------
     StoreError
-        As `read`, and if there is no submission, or one repeats an earlier one.
+        If `read` refuses a submission, if there is none, or if one repeats an earlier one.
     """
     try:
         folders = sorted(p for p in folder.iterdir() if p.is_dir() or p.is_symlink())
@@ -257,6 +286,7 @@ def read_all(folder: Path) -> list[Submission]:
     if not folders:
         raise StoreError(f"{folder} holds no submissions; fedtrees submit RUN -o {folder}/NAME")
     order = {digest: at for at, digest in enumerate(_accepted(folder))}
+    # Submissions without a date are sorted after all dates, because "later" follows every digit.
     submissions = sorted(
         map(read, folders),
         key=lambda s: (order.get(s.digest, len(order)), s.date or "later", s.name),
@@ -280,10 +310,11 @@ def _accepted(folder: Path) -> dict[str, dict[str, str]]:
 
 
 def accept(folder: Path, submissions: Sequence[Submission]) -> None:
-    """Add submissions to the list of accepted ones, from which later copies cannot take credit.
+    """Add submissions to the list of accepted ones.
 
-    The list orders submissions by the time at which a leaderboard accepted them. A date inside a
-    bundle is stated by its submitter, who may backdate it.
+    The list orders submissions by the time at which a leaderboard accepted them, so that later
+    copies cannot take credit. The date inside a bundle is not reliable, because its submitter can
+    backdate it.
     """
     lines = _accepted(folder)
     now = datetime.now(UTC).strftime(_DATE)
@@ -301,15 +332,17 @@ def accept(folder: Path, submissions: Sequence[Submission]) -> None:
 
 
 def _check_copies(submissions: Sequence[Submission], accepted: Mapping[str, int]) -> None:
-    """Raise `StoreError` if a submission has no number that an earlier one does not have.
+    """Raise `StoreError` if a submission contains only numbers of an earlier one.
 
-    Numbers are compared without parameters, so that writing a default out makes no new result. Also
-    refused: two authors state the same date for the same cells, so that none of them is earlier.
+    Numbers are compared without parameters, so that stating a default explicitly makes no new
+    result. Two submitters who state the same date for the same cells are also refused, because it
+    is not known which of them is earlier.
     """
     earlier: list[tuple[Submission, set[Any], set[Any]]] = []
     for each in submissions:
         cells, numbers = _finished_cells(each), _numbers(each)
         for other, cells_of_other, numbers_of_other in earlier:
+            # The list of accepted submissions decides the order, if one of the two is in it.
             unordered = each.date == other.date and {each.digest, other.digest}.isdisjoint(accepted)
             if unordered and each.by != other.by and cells & cells_of_other:
                 raise StoreError(
@@ -327,13 +360,16 @@ def _check_copies(submissions: Sequence[Submission], accepted: Mapping[str, int]
 def _check_additions(submissions: Sequence[Submission]) -> None:
     """Raise `StoreError` if earlier submissions finished every cell of a later one.
 
-    Cells are compared without their numbers, so that changing a score a little makes no new result.
+    Cells are compared without their numbers, so that a slightly changed score makes no new result.
     """
     earlier: dict[str, set[Any]] = {}
     for each in submissions:
         cells = _finished_cells(each)
         if cells <= set().union(*earlier.values()):
-            names = ", ".join(name for name, others in earlier.items() if cells & others) or "none"
+            names = (
+                ", ".join(name for name, earlier_cells in earlier.items() if cells & earlier_cells)
+                or "none"
+            )
             raise StoreError(
                 f"{each.folder} (by {each.by}) adds nothing: all of its {len(cells)} finished "
                 f"cells are in earlier submissions ({names}); remove it, or submit other cells"
@@ -358,32 +394,35 @@ def _numbers(submission: Submission) -> set[tuple[str, ...]]:
 
 
 def merged(submissions: Sequence[Submission]) -> pd.DataFrame:
-    """Return the rows of all submissions, each cell from the first one that finished it.
+    """Return the rows of all submissions. Each cell is taken from the first one that finished it.
 
-    Raises `StoreError` if two submissions contradict each other, or one adds no cell to those
-    before it.
+    Raises `StoreError` if two submissions contradict each other, or if one adds no cell to the
+    earlier ones.
     """
-    every = pd.concat([s.rows for s in submissions], ignore_index=True)
-    every["setting"] = pd.Categorical(every["setting"].tolist())
-    for text in _contradictions(every):
+    all_rows = pd.concat([s.rows for s in submissions], ignore_index=True)
+    all_rows["setting"] = pd.Categorical(all_rows["setting"].tolist())
+    for text in _contradictions(all_rows):
         raise StoreError(text)
     _check_additions(submissions)
-    first = every.assign(bad=every["status"].isin(("failed", "timeout"))).sort_values(
+    # A failed cell is credited only if no submission finished it.
+    first = all_rows.assign(bad=all_rows["status"].isin(("failed", "timeout"))).sort_values(
         "bad", kind="stable"
     )
+    # The sort was stable, so that among finished cells the earliest submission is first.
     owner = first.groupby(_CELL, observed=True)["submission"].transform("first")
-    return every[owner.reindex(every.index) == every["submission"]].reset_index(drop=True)
+    return all_rows[owner.reindex(all_rows.index) == all_rows["submission"]].reset_index(drop=True)
 
 
 def _contradictions(every: pd.DataFrame) -> Iterator[str]:
-    """Yield which values of the same row differ by more than a recomputation may."""
+    """Yield a message for each row whose values differ by more than a recomputation may."""
     values = every[every["value"].notna() & ~every["metric"].isin(KEPT_COSTS)]
-    # Protocols share blind rows, and attacks repeat the values that they are compared with.
+    # Protocols share blind rows, and attack rows repeat the baselines with which they are compared.
     values = values[values["stage"] != "blind"]
     ends = {"low": ("value", "min"), "high": ("value", "max"), "of": ("submission", "nunique")}
     for key, (low, high, _) in (
         values.groupby(_ROW, observed=True).agg(**ends).query("of > 1").iterrows()
     ):
+        # Some guesses of attacks depend on the machine.
         tolerance = _SAME.get(key[0], 1e-6)
         if not math.isclose(low, high, rel_tol=tolerance, abs_tol=tolerance):
             pair = values[(values[_ROW] == list(key)).all(axis=1)]

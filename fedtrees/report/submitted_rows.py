@@ -1,9 +1,9 @@
-"""The rows that a submission may contain: what is left out, and which rows are refused.
+"""Define the rows that a submission contains, and refuse bundles with other rows.
 
-A bundle of a stranger is refused if it has a row that `fedtrees.report.submissions.write` cannot
-have written: another stage or status, numbers that are not finite or beyond the best possible, a
-unit or class that is not the one of the metric, costs of the machine, or an advantage that does not
-follow from its score.
+A bundle is refused if it has a row that `fedtrees.report.submissions.write` cannot have written.
+Examples are an unknown stage or status, a number that is not finite or exceeds the best possible
+one, a unit or class that differs from that of the metric, a cost of the machine, or an advantage
+that does not follow from its score.
 """
 
 import csv
@@ -21,26 +21,34 @@ from fedtrees.metrics.advantage import advantage
 from fedtrees.report.coverage import STOPPED_EARLY
 
 STAGES = ("train", "cheated", "adversary", "attack", "blind", "reference")
-#: Costs that a bundle contains although they depend on the machine.
+#: Costs that a bundle contains although they depend on the machine or the data.
 KEPT_COSTS = {"bytes", CPU.key, RAREST.key}
 _STATUSES = ("ok", "failed", "timeout", "skipped", "no-claim")
-_LEAKS = {"person", "guess", "group"}  # classes of measures that a score may replace by another
-# Written in the rows of trainings only.
+# Classes of leaks. A row may state another class of leak than its metric.
+_LEAKS = {"person", "guess", "group"}
+# These columns are filled in rows of trainings only.
 _OF_TRAININGS = ("claimed", "spent", "bytes_up", "bytes_down", "rounds")
 
 
 def is_shared(row: Mapping[str, str]) -> bool:
-    """Return whether bundles contain a row: a result, a kept cost, or a search cut short."""
+    """Return whether bundles contain a row.
+
+    They contain results, some costs (`KEPT_COSTS`), and the note that a search reached its limit.
+    """
     stopped = row["part"] == STOPPED_EARLY
     return rows.is_result(row) or row["metric"] in KEPT_COSTS or stopped
 
 
 def shared(row: Mapping[str, str]) -> dict[str, str]:
-    """Return a row without times of the machine and texts of errors, which may name files."""
+    """Return a row without times of the machine and without texts of errors.
+
+    Such texts can contain names of files.
+    """
     left_out = ["seconds"]
     if row["stage"] not in ("train", "cheated"):
         left_out += _OF_TRAININGS
-    if row["reason_code"]:  # the sentence follows from the code
+    # The sentence can be built from the code.
+    if row["reason_code"]:
         left_out.append("reason")
     if row["status"] in ("failed", "timeout"):
         left_out += ["reason", "reason_args"]
@@ -50,8 +58,8 @@ def shared(row: Mapping[str, str]) -> dict[str, str]:
 def check_rows(where: str, text: str, records: Sequence[Mapping[str, str]]) -> None:
     """Raise `StoreError` unless `write` can have written every row of a bundle.
 
-    The text has to be the one that a CSV writer makes of its records. Otherwise two readers of the
-    same text may see different rows.
+    The text must equal the output of a CSV writer for its records. Otherwise, two programs that
+    read the same text may see different rows.
 
     Parameters
     ----------
@@ -60,7 +68,7 @@ def check_rows(where: str, text: str, records: Sequence[Mapping[str, str]]) -> N
     text : str
         Content of its ``rows.csv``.
     records : sequence of mapping
-        The same as the `csv` module reads it.
+        The same rows as the `csv` module reads them.
     """
     names, header = [c.name for c in rows.COLUMNS], list(records[0]) if records else []
     unknown = [name for name in header if name not in names]
@@ -79,7 +87,7 @@ def check_rows(where: str, text: str, records: Sequence[Mapping[str, str]]) -> N
 
 
 def _problems(record: Mapping[str, str]) -> Iterator[str]:
-    """Yield why `write` cannot have written a record."""
+    """Yield the reasons why `write` cannot have written a record."""
     for column in rows.COLUMNS:
         text = record.get(column.name, "")
         if not text.isprintable():
@@ -107,40 +115,41 @@ def _problems(record: Mapping[str, str]) -> Iterator[str]:
 
 
 def _problems_of_metric(record: Mapping[str, str]) -> Iterator[str]:
-    """Yield what contradicts the definition of a record's metric."""
-    key, stated = record["metric"], record["measure_class"]
+    """Yield the contradictions between a record and the definition of its metric."""
+    key, klass = record["metric"], record["measure_class"]
     if not key:
         return
     if key not in measures():
         yield f"measures {short(key)!r}, which no installed metric measures"
         return
-    what = measure(key)
-    if record["unit"] not in ("", what.unit):
-        yield f"has {key} in {short(record['unit'])!r}; it is measured in {what.unit!r}"
-    if stated not in ("", what.klass) and not {stated, what.klass} <= _LEAKS:
-        yield f"has {key} of the class {short(stated)!r}; it is of the class {what.klass!r}"
+    spec = measure(key)
+    if record["unit"] not in ("", spec.unit):
+        yield f"has {key} in {short(record['unit'])!r}; it is measured in {spec.unit!r}"
+    if klass not in ("", spec.klass) and not {klass, spec.klass} <= _LEAKS:
+        yield f"has {key} of the class {short(klass)!r}; it is of the class {spec.klass!r}"
     for name in ("value", "blind", "population"):
         text = record[name]
-        if text and what.best is not None and math.isfinite(what.best):
-            beyond = (float(text) - what.best) * what.sign
+        if text and spec.best is not None and math.isfinite(spec.best):
+            # For a loss, smaller values are better, and the sign is negative.
+            beyond = (float(text) - spec.best) * spec.sign
             if beyond > 1e-9:
-                yield f"has a {name} of {text} in {key}, beyond the best possible, {what.best:g}"
+                yield f"has a {name} of {text} in {key}, beyond the best possible, {spec.best:g}"
 
 
 def check_advantages(where: str, frame: pd.DataFrame) -> None:
     """Raise `StoreError` if an advantage does not follow from its score and its baseline.
 
-    `where`: Folder of the bundle. `frame`: Its rows as `load_rows` returns them.
+    `where` is the folder of the bundle, and `frame` contains its rows as `load_rows` returns them.
     """
     scored = frame[(frame["stage"] == "attack") & frame["value"].notna()]
-    for line, gain in (("blind", "advantage"), ("population", "beyond")):
-        columns = (scored[c] for c in ("metric", "value", line, gain))
-        for metric, value, low, stated in zip(*columns, strict=True):
+    for baseline, gain in (("blind", "advantage"), ("population", "beyond")):
+        columns = (scored[c] for c in ("metric", "value", baseline, gain))
+        for metric, value, low, stated_gain in zip(*columns, strict=True):
             computed = None if math.isnan(low) else advantage(value, low, best=measure(metric).best)
-            right = math.nan if computed is None else computed
-            close = math.isclose(right, stated, rel_tol=1e-6, abs_tol=1e-6)
-            if not (close or (math.isnan(right) and math.isnan(stated))):
+            expected = math.nan if computed is None else computed
+            close = math.isclose(expected, stated_gain, rel_tol=1e-6, abs_tol=1e-6)
+            if not (close or (math.isnan(expected) and math.isnan(stated_gain))):
                 raise StoreError(
-                    f"{where} is refused: {gain} {stated:g} in {metric} does not follow from "
-                    f"a score of {value:g} and a {line} one of {low:g}; it is {right:g}"
+                    f"{where} is refused: {gain} {stated_gain:g} in {metric} does not follow from "
+                    f"a score of {value:g} and a {baseline} one of {low:g}; it is {expected:g}"
                 )

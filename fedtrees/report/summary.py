@@ -1,4 +1,4 @@
-"""What a run found, for programs."""
+"""Summarise the results of a run as plain JSON types, for use by other programs."""
 
 from dataclasses import asdict
 from typing import Any
@@ -10,21 +10,21 @@ from fedtrees.report.study import Study
 
 
 def failures(rows: pd.DataFrame) -> int:
-    """Return how many cells of a run failed or ran out of time."""
+    """Return the number of cells of a run that failed or ran out of time."""
     bad = rows["status"].isin(("failed", "timeout")) & (rows["stage"] != "adversary")
     return int(bad.sum())
 
 
 def no_attack_ran(rows: pd.DataFrame) -> bool:
-    """Tell whether there are attacks in a run, and every one of them was skipped."""
+    """Return whether a run contains attacks and every one of them was skipped."""
     attacks = rows[rows["stage"] == "attack"]
     return len(attacks) > 0 and bool((attacks["status"] == "skipped").all())
 
 
 def summary(study: Study) -> dict[str, Any]:
-    """Return leaderboards, findings and verdict as plain JSON types.
+    """Return leaderboards, findings, verdict and gaps of a run as plain JSON types.
 
-    Raises `StoreError` if the run holds no rows.
+    Raises `StoreError` if the run contains no rows.
     """
     from fedtrees.report.findings_json import as_json, estimate
     from fedtrees.report.verdict_text import verdict
@@ -57,14 +57,17 @@ def summary(study: Study) -> dict[str, Any]:
         }
         for f in study.frontiers
     ]
-    said = verdict(study.findings)
+    run_verdict = verdict(study.findings)
     return {
         "run": str(study.folder),
         "rows": len(study.rows),
         "margin": study.margin,
         "leaderboards": boards,
         "findings": as_json(study.findings),
-        "verdict": {"setting": said.setting, "lines": [asdict(x) for x in said.lines]},
+        "verdict": {
+            "setting": run_verdict.setting,
+            "lines": [asdict(x) for x in run_verdict.lines],
+        },
         "gaps": [
             {**asdict(gap), "why": str(gap.why), "code": gap.why.code} for gap in study.gaps.asked
         ],

@@ -1,4 +1,4 @@
-"""What defenses cost and guarantee in one setting, as data."""
+"""Compute the costs and the privacy guarantees of the defenses in one setting."""
 
 import math
 from dataclasses import dataclass
@@ -16,11 +16,21 @@ from fedtrees.report.worst import by_seed
 
 @dataclass(frozen=True)
 class Cost:
-    """What training one defense took, means over seeds.
+    """Costs of training with one defense, as means over seeds.
 
-    `up, down`: Bytes to and from the coordinating party. `rounds, seconds, cpu_seconds`:
-    Communication rounds; wall-clock and processor seconds of the training cell. `ciphertexts`:
-    Ciphertexts sent; not known of runs without cryptography, 0 of masks.
+    Attributes
+    ----------
+    defense : str
+        Name of the defense.
+    up, down : Estimate
+        Bytes that are sent to and from the coordinating party.
+    rounds : Estimate
+        Number of communication rounds.
+    seconds, cpu_seconds : Estimate
+        Wall-clock and processor seconds of the training cell.
+    ciphertexts : Estimate
+        Number of ciphertexts that are sent. Not known (NaN) for runs without cryptography, and 0
+        for pairwise masks.
     """
 
     defense: str
@@ -33,14 +43,28 @@ class Cost:
 
     @property
     def bytes(self) -> float:
-        """Mean bytes in both directions; NaN if neither is known."""
-        known = [e.mean for e in (self.up, self.down) if e.known]
-        return sum(known) if known else math.nan
+        """Mean bytes in both directions, NaN if neither direction is known."""
+        means = [e.mean for e in (self.up, self.down) if e.known]
+        return sum(means) if means else math.nan
 
 
 @dataclass(frozen=True)
 class Guarantees:
-    """What a defense claims, what an accountant says was spent, what an audit measured."""
+    """Guarantees of one defense: as claimed, as composed by an accountant, as measured by an audit.
+
+    Attributes
+    ----------
+    defense : str
+        Name of the defense.
+    claimed, spent, measured : tuple of tuple of Guarantee
+        The distinct guarantees over all seeds and threats. More than one entry means that they
+        differ.
+    verdict : str
+        Comparison of the three in words (`fedtrees.report.claims.compare`), "" if there is nothing
+        to report.
+    refuted : bool
+        Whether an audit measured more than the guarantee permits.
+    """
 
     defense: str
     claimed: tuple[tuple[Guarantee, ...], ...]
@@ -51,12 +75,13 @@ class Guarantees:
 
 
 def _of_setting(rows: pd.DataFrame, setting: Setting) -> pd.DataFrame:
+    """Return the training and attack rows of a setting."""
     here = rows[rows["stage"].isin(["train", "attack"])]
     return here[here["setting"] == setting]
 
 
 def cost_table(rows: pd.DataFrame, setting: Setting) -> tuple[Cost, ...]:
-    """Return what each defense cost in one setting."""
+    """Return the costs of each defense in one setting, in the order of `ordered`."""
     here = _of_setting(rows, setting)
     train = here[here["stage"] == "train"]
     return tuple(
@@ -66,8 +91,10 @@ def cost_table(rows: pd.DataFrame, setting: Setting) -> tuple[Cost, ...]:
 
 
 def _cost(defense: str, train: pd.DataFrame) -> Cost:
+    """Compute the costs of one defense from its training rows."""
     ok = train[train["status"] == "ok"]
-    # The cell's totals stand on each of its rows: one row per seed is enough.
+    # Each row of a training cell repeats the totals of the cell, so that the first row per seed
+    # suffices.
     firsts = ok.groupby("seed")[["bytes_up", "bytes_down", "rounds", "seconds"]].first()
     cpu, ciphertexts = (estimate(by_seed(ok, m.key).values()) for m in (CPU, CIPHERTEXTS))
     totals = (estimate(firsts[name]) for name in firsts)
@@ -79,15 +106,15 @@ def guarantee_table(rows: pd.DataFrame, setting: Setting) -> tuple[Guarantees, .
     here = _of_setting(rows, setting)
     out = []
     for spec in ordered(set(here["defense_spec"])):
-        mine = here[here["defense_spec"] == spec]
-        stated = [
-            tuple(sorted({g for g in mine[c] if g}, key=join))
+        defense_rows = here[here["defense_spec"] == spec]
+        guarantees = [
+            tuple(sorted({g for g in defense_rows[c] if g}, key=join))
             for c in ("claimed", "spent", "measured")
         ]
-        measured = max(stated[2], key=lambda g: g[0].budget or ("", 0.0), default=None)
-        told = (*(found[0] if found else None for found in stated[:2]), measured)
-        verdict = claims.compare(*told)
-        if any(len(found) > 1 for found in stated):
+        measured = max(guarantees[2], key=lambda g: g[0].budget or ("", 0.0), default=None)
+        compared = (*(distinct[0] if distinct else None for distinct in guarantees[:2]), measured)
+        verdict = claims.compare(*compared)
+        if any(len(distinct) > 1 for distinct in guarantees):
             verdict = "; ".join(filter(None, [verdict, "differs between seeds or threats"]))
-        out.append(Guarantees(spec, *stated, verdict, claims.refuted(*told)))
+        out.append(Guarantees(spec, *guarantees, verdict, claims.refuted(*compared)))
     return tuple(out)

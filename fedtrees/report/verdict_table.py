@@ -1,4 +1,4 @@
-"""The table above a verdict: a line per defense, as many measures as fit, the rest in the page."""
+"""Print the table above a verdict: one line per defense, with as many measures as fit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedtrees.report.style import number
 if TYPE_CHECKING:
     from rich.table import Table
 
-_NAME = 34  # columns of the terminal that a defense's name may take
+_NAME = 34  # width of a defense's name in the terminal
 _LEGEND = ("open", "unsettled", "shut", "gone")
 _COLOURS = {"open": "red", "unsettled": "yellow", "unknown": "yellow", "shut": "blue",
             "gone": "blue", "undefined": "dim"}  # fmt: skip
@@ -31,17 +31,17 @@ class Column:
 
     @property
     def head(self) -> str:
-        """Its two lines: the adversary's role, the measure."""
+        """The header of two lines: the role of the adversary and the measure."""
         role = self.adversary.threat.partition("[")[0]
         return f"{role}\n{measure(self.metric).head.lower()}"
 
 
 def columns(found: Found, first: str | None = None) -> tuple[Column, ...]:
-    """Return the measures of a setting: what leads undefended, then under the recipe, the rest.
+    """Return the measures of a setting: open ones without a defense first, then under the recipe.
 
-    `first`: A metric that goes before all.
+    Measures without an open or unsettled cell are left out. The metric `first` comes before all.
     """
-    every = [
+    candidates = [
         Column(a, m)
         for a in found.tested
         for m in a.metrics
@@ -53,18 +53,18 @@ def columns(found: Found, first: str | None = None) -> tuple[Column, ...]:
         after = bool(found.recipe) and c.adversary.cell(found.recipe, c.metric).state == "open"
         return c.metric != first, not before, not after, *gravity(c.metric)
 
-    return tuple(sorted(every, key=rank))
+    return tuple(sorted(candidates, key=rank))
 
 
 def table(found: Found, width: int, first: str | None = None) -> tuple[Table, str]:
-    """Return the table of a setting for a terminal so wide, and the line below it."""
+    """Return the table of a setting and the line below it, for a terminal of the given width."""
     from rich.table import Table
     from rich.text import Text
 
-    every = columns(found, first)
+    candidates = columns(found, first)
     room = width - _NAME - 12
     shown: list[Column] = []
-    for column in every:
+    for column in candidates:
         wide = max(len(line) for line in column.head.split("\n")) + 3
         if wide > room:
             break
@@ -72,25 +72,28 @@ def table(found: Found, width: int, first: str | None = None) -> tuple[Table, st
         room -= wide
     order = {a.threat: i for i, a in enumerate(found.tested)}
     shown.sort(key=lambda c: order[c.adversary.threat])
-    made = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    made.add_column("", width=1)
-    made.add_column("\ndefense", max_width=_NAME, no_wrap=True)
-    made.add_column(f"\nΔ {measure(found.utility.metric).head}", justify="right", no_wrap=True)
+    rich_table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    rich_table.add_column("", width=1)
+    rich_table.add_column("\ndefense", max_width=_NAME, no_wrap=True)
+    rich_table.add_column(
+        f"\nΔ {measure(found.utility.metric).head}", justify="right", no_wrap=True
+    )
     for column in shown:
-        made.add_column(column.head, justify="right", no_wrap=True)
+        rich_table.add_column(column.head, justify="right", no_wrap=True)
     for d in found.defenses:
         cells = [_cell(c, d) for c in shown]
         mark = "→" if found.recipe == d.spec else ""
         style = "bold" if mark else ""
-        made.add_row(mark, Text(said.short(d.spec)), _price(d), *cells, style=style)
+        rich_table.add_row(mark, Text(said.short(d.spec)), _price(d), *cells, style=style)
     legend = "  ".join(f"{said.GLYPHS[s]} {said.WORDS[s]}" for s in _LEGEND)
-    more = len(every) - len(shown)
-    left = f"  ({many(more, 'column')} more in the report)" if more else ""
+    more = len(candidates) - len(shown)
+    hidden_note = f"  ({many(more, 'column')} more in the report)" if more else ""
     marked = "→ recipe  " if found.recipe else ""
-    return made, f"{marked}{legend}  ? unsettled price{left}"
+    return rich_table, f"{marked}{legend}  ? unsettled price{hidden_note}"
 
 
 def _price(d: Defended) -> str:
+    """Format the price of a defense. A question mark shows that it is not settled."""
     if d.spec == UNDEFENDED or not d.price.change.known:
         return ""
     if d.price.settled == "same":
@@ -100,6 +103,7 @@ def _price(d: Defended) -> str:
 
 
 def _cell(column: Column, d: Defended) -> str:
+    """Format a score with the coloured symbol of its state."""
     cell = column.adversary.cell(d.spec, column.metric)
     glyph = said.GLYPHS[cell.state]
     text = said.value(cell, cell.score) if cell.scores else ""

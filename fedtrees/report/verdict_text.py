@@ -23,14 +23,14 @@ from fedtrees.report.rows import UNDEFENDED
 from fedtrees.report.states import SETTLED, Cell, gravity, plain, upper
 from fedtrees.report.style import number
 
-#: Size of the screen on which the verdict has room, below the line that names the setting.
+#: Size of the screen that the verdict must fit, below the line that names the setting.
 SCREEN_LINES, SCREEN_COLUMNS = 22, 80
-#: Characters of the column of labels.
+#: Width of the column of labels in characters.
 LABEL_COLUMNS = 15
 _COMMAND_INDENT = 4
-# An adversary's largest advantage is added to the leak if it exceeds the first one by this much.
+# The largest advantage of the leading adversary is mentioned if it exceeds the first one by this.
 _MUCH_LARGER = 0.25
-# Remaining leaks of one adversary that are described, at most.
+# Largest number of remaining leaks that are described for one adversary.
 _LEAKS_PER_ADVERSARY = 2
 _SEEDS_TO_SETTLE = 10
 #: Label of the first entry, by the kind of the main finding (`fedtrees.report.found.Leak`).
@@ -48,11 +48,11 @@ class Line:
     Attributes
     ----------
     label : str
-        What the entry is about, in capitals.
+        Topic of the entry, in capitals.
     text : str
         One or more sentences.
     command : str
-        A defense or options to type, printed on a line of its own below the text. "" for none.
+        A defense or options to type, printed on a separate line below the text. "" for none.
     """
 
     label: str
@@ -60,9 +60,9 @@ class Line:
     command: str = ""
 
     def wrapped(self, columns: int = SCREEN_COLUMNS) -> str:
-        """Return the entry for a terminal of so many columns.
+        """Return the entry for a terminal with the given number of columns.
 
-        The label is at the left of the text. The command is not wrapped, so that it can be copied.
+        The label is to the left of the text. The command is not wrapped, so that it can be copied.
         """
         indent = " " * LABEL_COLUMNS
         text = textwrap.fill(
@@ -79,7 +79,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The entries about the setting with the gravest leak, and one entry for each other setting."""
+    """The entries about the setting with the gravest leak, and one entry per further setting."""
 
     setting: str
     lines: tuple[Line, ...]
@@ -100,11 +100,15 @@ def verdict(findings: Findings) -> Verdict:
     first, *rest = findings.settings
     lines = _fitting_lines(first, findings)
     room = SCREEN_LINES - sum(line.height for line in lines)
+    # Protocols that are recipes of the first setting are already compared with it.
     compared = {name for c in first.recommendation.candidates if (name := said.parted(c.name)[0])}
-    others = [_other_setting(f) for f in rest if f.setting.protocol not in compared]
-    for at, line in enumerate(others):
-        remaining = Line("ALSO", f"{many(len(others) - at, 'more setting')}: see the report.")
-        is_last = at == len(others) - 1
+    setting_lines = [_other_setting(f) for f in rest if f.setting.protocol not in compared]
+    for at, line in enumerate(setting_lines):
+        # Reserve space for a line that names the number of omitted settings.
+        remaining = Line(
+            "ALSO", f"{many(len(setting_lines) - at, 'more setting')}: see the report."
+        )
+        is_last = at == len(setting_lines) - 1
         if line.height + (0 if is_last else remaining.height) > room:
             lines.append(remaining)
             room -= remaining.height
@@ -117,8 +121,9 @@ def verdict(findings: Findings) -> Verdict:
 
 
 def _fitting_lines(found: Found, findings: Findings) -> list[Line]:
-    """Return the entries of a setting, with as many details as there is room for."""
+    """Return the entries of a setting with the most details that fit on the screen."""
     lines: list[Line] = []
+    # Reduce details step by step until the entries fit on the screen.
     for leaks, details in ((_LEAKS_PER_ADVERSARY, True), (1, True), (1, False), (0, False)):
         lines = list(_lines(found, leaks, details))
         if sum(line.height for line in lines) <= SCREEN_LINES:
@@ -130,8 +135,9 @@ def _fitting_lines(found: Found, findings: Findings) -> list[Line]:
 def _epsilon(found: Found, findings: Findings) -> Iterator[Line]:
     """Yield the epsilon that the recommended defense claims, if it is finite and was kept.
 
-    The claim holds for every outcome, whereas the spent epsilon of a run may depend on its rows.
-    The report states both, also for other coalitions and for another neighbouring relation.
+    The claimed epsilon is valid for every outcome, whereas the spent epsilon of a run may depend on
+    its rows. The report states both, also for other coalitions and for another neighbouring
+    relation.
     """
     if found.use is None:
         return
@@ -144,6 +150,7 @@ def _epsilon(found: Found, findings: Findings) -> Iterator[Line]:
 
 
 def _lines(found: Found, leaks: int, details: bool) -> Iterator[Line]:
+    """Yield the entries of a setting with the given number of leaks per adversary."""
     yield from _collapsed_models(found)
     yield Line(LEAK_LABELS[found.leak.kind], leak(found, details))
     yield from _defense(found, leaks)
@@ -153,13 +160,13 @@ def _lines(found: Found, leaks: int, details: bool) -> Iterator[Line]:
 
 
 def _next_step() -> Line:
-    """Return the command to type after the verdict."""
+    """Return the entry with the command to type after the verdict."""
     text = "Find a defense for your table and your limits:"
     return Line("NEXT STEP", text, "fedtrees advise --csv FILE --target COLUMN")
 
 
 def _collapsed_models(found: Found) -> Iterator[Line]:
-    """Yield the defenses under which the model is useless, so that its privacy has no value."""
+    """Yield a note on defenses under which the model is useless, so that privacy has no value."""
     collapsed = [d.spec for d in found.defenses if d.price.collapsed]
     if collapsed:
         name = measure(found.utility.metric).head
@@ -171,16 +178,16 @@ def _collapsed_models(found: Found) -> Iterator[Line]:
 
 
 def leak(found: Found, details: bool = False) -> str:
-    """Describe the main finding without a defense, or what is known if there is no clear leak.
+    """Describe the main finding without a defense, or the state of knowledge without a clear leak.
 
     If no model was trained without a defense, the first defense takes its place and is named.
 
     Parameters
     ----------
     found : Found
-        The setting.
+        Findings of the setting.
     details : bool
-        Whether to add a much larger advantage of the same adversary by another measure.
+        Whether to mention a much larger advantage of the same adversary by another measure.
     """
     text = _leak(found, details)
     if found.base == UNDEFENDED:
@@ -189,6 +196,7 @@ def leak(found: Found, details: bool = False) -> str:
 
 
 def _leak(found: Found, details: bool) -> str:
+    """Describe the main finding by its kind."""
     lead = found.leak
     who = said_of(lead.adversary)
     match lead.kind, lead.cell:
@@ -226,11 +234,11 @@ def _leak(found: Found, details: bool) -> str:
 
 
 def _missing_attacks(found: Found) -> str:
-    """Write which attacks failed or returned no claim, as the beginning of a sentence."""
+    """Name the attacks that failed or returned no claim, as the beginning of a sentence."""
     gaps = found.untested
     failed, silent = (
-        said.some(list(dict.fromkeys(name.partition("[")[0] for name, _ in of)))
-        for of in (gaps.failed, gaps.no_claim)
+        said.some(list(dict.fromkeys(name.partition("[")[0] for name, _ in pairs)))
+        for pairs in (gaps.failed, gaps.no_claim)
     )
     parts = [f"attacks failed ({failed})"] * bool(failed)
     parts += [f"attacks returned no claim ({silent})"] * bool(silent)
@@ -238,7 +246,7 @@ def _missing_attacks(found: Found) -> str:
 
 
 def _larger_advantage(lead: Leak, who: str) -> str:
-    """Describe the largest advantage of the adversary that leads, if it is much larger."""
+    """Describe the largest advantage of the leading adversary if it is much larger."""
     assert lead.adversary is not None
     assert lead.cell is not None
     cells = lead.adversary.open(lead.adversary.base)
@@ -249,7 +257,7 @@ def _larger_advantage(lead: Leak, who: str) -> str:
 
 
 def _none_found(found: Found) -> str:
-    """Name the adversaries that stay near their baselines, and those that no attack applies to."""
+    """Name the adversaries that stay near their baselines, and those to which no attack applies."""
     safe = {
         a.name: plain([c for c in a.reader.of(found.base) if c.state == "shut"])
         for a in found.tested
@@ -269,7 +277,7 @@ def _none_found(found: Found) -> str:
 
 
 def _how_to_settle(found: Found, adversary: Adversary | None) -> str:
-    """Write what would settle a result: the attacks that did not run, or more seeds."""
+    """Write how to settle a result: run the missing attacks, or use more seeds."""
     reader = adversary.reader if adversary else None
     coverage = reader.coverage.get(found.base) if reader else None
     if coverage is not None and coverage.missing:
@@ -279,7 +287,7 @@ def _how_to_settle(found: Found, adversary: Adversary | None) -> str:
 
 
 def _defense(found: Found, leaks: int) -> Iterator[Line]:
-    """Yield the entries about the defense to take: its name, effect, price and what remains."""
+    """Yield the entries about the best defense: its name, effect, price and remaining leaks."""
     if found.base != UNDEFENDED:
         text = "Nothing to compare with, because no model was trained without a defense."
         yield Line("BEST DEFENSE", text)
@@ -305,7 +313,7 @@ def _defense(found: Found, leaks: int) -> Iterator[Line]:
 
 
 def _recommendation(found: Found, use: Candidate) -> str:
-    """Write how good the best defense is, as a sentence that ends before its name."""
+    """Describe the quality of the best defense, as a sentence that ends before its name."""
     if use.holds:
         if use.failed:
             return (
@@ -320,6 +328,7 @@ def _recommendation(found: Found, use: Candidate) -> str:
     before, after = found.leak.cell, _after(found, use)
     if after is not None and after.state != "open":
         return "It removes this leak, but another leak remains (see STILL LEAKS):"
+    # For a loss, a larger score is a smaller leak.
     sign = 1 if before is None else measure(before.metric).sign
     if before is not None and after is not None and sign * (before.score - after.score) > 0:
         return "No tested defense removes this leak. This one reduces it:"
@@ -327,13 +336,13 @@ def _recommendation(found: Found, use: Candidate) -> str:
 
 
 def command(use: Candidate) -> str:
-    """Return a defense as it is typed, or the options for a defense of another protocol."""
+    """Return the notation of a defense, or the options for a defense of another protocol."""
     protocol, defense = said.parted(use.name)
     return f'-p "{protocol}" -d "{defense}"' if protocol else use.name
 
 
 def refused(found: Found) -> str:
-    """Write why no defense is recommended."""
+    """Explain why no defense is recommended."""
     unfit = found.untested.unfit
     tried = [d.spec for d in found.defenses if d.spec != UNDEFENDED]
     if not tried and unfit:
@@ -372,7 +381,7 @@ def _after(found: Found, use: Candidate) -> Cell | None:
 
 
 def _effect(found: Found, use: Candidate) -> str:
-    """Write the score of the main finding without and with a defense."""
+    """Compare the score of the main finding without and with a defense."""
     before, after = found.leak.cell, _after(found, use)
     if before is None or after is None:
         return ""
@@ -395,7 +404,7 @@ EFFECT_STATES = {
 
 
 def price(p: Price) -> str:
-    """Write a price, how certain it is, and how to make it more certain."""
+    """Describe a price, its certainty, and how to make it more certain."""
     name = measure(p.utility.metric).head
     if p.settled == "same":
         return f"None: {name} is identical in every seed."
@@ -410,7 +419,7 @@ def price(p: Price) -> str:
 
 
 def _certainty(p: Price) -> str:
-    """Write what is shown of a price, as a sentence."""
+    """Describe how certain a price is, as a sentence."""
     match p.settled:
         case "equal":
             return f"The change is at most {TOLERANCE:g}."
@@ -427,22 +436,23 @@ def _certainty(p: Price) -> str:
 
 
 def remains(found: Found, use: Candidate | None, leaks: int = _LEAKS_PER_ADVERSARY) -> str:
-    """Describe what every adversary can still learn under a defense.
+    """Describe the remaining leaks to every adversary under a defense.
 
-    Each adversary is in one of four groups: it can learn something; its attacks scored worse than
-    their baseline; something else is not settled; nothing is above the margin.
+    Each adversary is in one of four groups: it can learn something, its attacks scored worse than
+    their baseline, its cells are not settled for another reason, or nothing is above the margin.
 
     Parameters
     ----------
     found : Found
-        The setting.
+        Findings of the setting.
     use : Candidate or None
-        The defense. None: what the other adversaries can learn without a defense.
+        The defense. None: leaks to the other adversaries without a defense.
     leaks : int
-        How many leaks are described of each adversary. 0: only how many adversaries have one.
+        Largest number of leaks that are described per adversary. With 0, only the number of
+        adversaries with a leak is given.
     """
     if use is None:
-        return _of_others(found, leaks)
+        return _further_adversaries(found, leaks)
     sentences, failed, doubtful, safe = list[str](), list[str](), list[str](), list[str]()
     for adversary in found.tested:
         trial = use.at(adversary.threat)
@@ -477,12 +487,12 @@ def remains(found: Found, use: Candidate | None, leaks: int = _LEAKS_PER_ADVERSA
 
 
 def _can(name: str, cells: Sequence[Cell]) -> str:
-    """Write what one adversary can learn, as a sentence."""
+    """Describe the leaks to one adversary as a sentence."""
     return said.capital(f"{name} can {' and '.join(said.can(c) for c in cells)}.")
 
 
-def _of_others(found: Found, leaks: int) -> str:
-    """Describe what the adversaries other than the first one can learn without a defense."""
+def _further_adversaries(found: Found, leaks: int) -> str:
+    """Describe the leaks to all adversaries except the first one, without a defense."""
     sentences = []
     for adversary in (a for a in found.tested if a != found.leak.adversary):
         cells = sorted(plain(adversary.open(found.base)), key=lambda c: gravity(c.metric))
@@ -492,7 +502,7 @@ def _of_others(found: Found, leaks: int) -> str:
 
 
 def _notes(found: Found) -> Iterator[Line]:
-    """Yield notes on the scores of the models and on guarantees that do not hold."""
+    """Yield notes on the scores of models and on guarantees that were not kept."""
     u = found.utility
     if u.fallen:
         undefined, used = measure(u.fallen).head, measure(u.metric).head
@@ -515,7 +525,7 @@ def _notes(found: Found) -> Iterator[Line]:
 
 
 def untested(found: Found) -> str:
-    """Write what this run did not test. A gap is not evidence of safety."""
+    """Describe what this run did not test. A gap is not evidence of safety."""
     gaps = found.untested
     sentences = ["The run is not finished: continue it with --resume."] * gaps.unfinished
     for pairs, problem in ((gaps.failed, "failed"), (gaps.no_claim, "returned no claim")):
@@ -548,6 +558,7 @@ def _other_setting(found: Found) -> Line:
 
 
 def _attack(cell: Cell) -> str:
+    """Return the name of the strongest attack."""
     return cell.attacks[0].partition("[")[0] if cell.attacks else "none"
 
 
@@ -557,4 +568,5 @@ def said_of(adversary: Adversary | None) -> str:
 
 
 def _stay(adversaries: Sequence[Adversary]) -> str:
+    """Return the verb that agrees with the adversaries."""
     return "stay" if len(adversaries) > 1 or any(a.several for a in adversaries) else "stays"

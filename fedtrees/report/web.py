@@ -1,4 +1,4 @@
-"""What every web figure shares: type, axes, error bars, and text made harmless."""
+"""Define the common parts of all web figures: fonts, axes, error bars, and escaping of text."""
 
 import html
 import json
@@ -14,7 +14,7 @@ FONT = "Inter, 'Source Sans 3', 'Helvetica Neue', Helvetica, Arial, 'Liberation 
 
 @dataclass
 class Drawing:
-    """A figure in plotly's own words, before plotly has seen it."""
+    """A figure in the JSON format of plotly, which can be built without importing plotly."""
 
     data: list[dict[str, Any]] = field(default_factory=list)
     layout: dict[str, Any] = field(default_factory=dict)
@@ -24,11 +24,12 @@ class Drawing:
         self.data.append({"type": "scatter", **trace})
 
     def json(self) -> str:
-        """Return it as JSON that a browser reads; what is not finite becomes null."""
+        """Return the figure as JSON for a browser. Numbers that are not finite become null."""
         return json.dumps({"data": _finite(self.data), "layout": _finite(self.layout)})
 
 
 def _finite(value: Any) -> Any:
+    """Replace numbers that are not finite by None, in nested lists and dicts."""
     if isinstance(value, dict):
         return {k: _finite(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -39,7 +40,7 @@ def _finite(value: Any) -> Any:
 
 
 def axis(title: str = "", **more: Any) -> dict[str, Any]:
-    """Return an axis; the title is taken as it is."""
+    """Return an axis. The title must already be escaped (`esc`)."""
     return {
         "showgrid": True, "gridcolor": "#eef0f3", "zeroline": False, "linecolor": style.RULE,
         "showline": True, "ticks": "outside", "tickcolor": style.RULE, "ticklen": 4,
@@ -48,7 +49,7 @@ def axis(title: str = "", **more: Any) -> dict[str, Any]:
 
 
 def layout() -> dict[str, Any]:
-    """Return the layout every figure starts from."""
+    """Return the layout from which every figure starts."""
     return {
         "font": {"family": FONT, "size": 13, "color": style.INK},
         "paper_bgcolor": "white",
@@ -63,12 +64,12 @@ def layout() -> dict[str, Any]:
 
 
 def esc(text: str) -> str:
-    """Make text harmless to plotly, which reads a subset of HTML in every label."""
+    """Escape a text for plotly, which interprets a subset of HTML in every label."""
     return html.escape(text, quote=False).replace("%{", "% {")
 
 
 def bars(estimates: list[Estimate], colour: str) -> dict[str, Any]:
-    """Return error bars over the intervals; none where there is no interval."""
+    """Return error bars for the intervals, of length zero if there is no interval."""
 
     def gap(a: float, b: float) -> float:
         return a - b if math.isfinite(a - b) else 0.0

@@ -1,4 +1,4 @@
-"""HTML pages that load nothing from the network: templates with the style and script filled in.
+"""Render HTML pages that need no network: templates with embedded style and script.
 
 The content security policy of a page allows exactly the scripts that this package wrote into it,
 each by its SHA-256 hash (Content Security Policy Level 3, section 2.3.1). A browser therefore runs
@@ -53,6 +53,7 @@ def inline_scripts(fragment: str) -> list[str]:
 
 @cache
 def _environment() -> jinja2.Environment:
+    """Return the template engine. It escapes every value and refuses undefined names."""
     env = jinja2.Environment(
         loader=jinja2.FunctionLoader(_file),
         autoescape=True,
@@ -66,4 +67,5 @@ def _environment() -> jinja2.Environment:
 
 @cache
 def _file(name: str) -> str:
+    """Return the text of a file in ``page_files``."""
     return (resources.files(__package__) / "page_files" / name).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The worst case over attacks, per seed, and the attacks that did not finish."""
+"""Select the worst case over attacks for each seed, and list the attacks that did not finish."""
 
 import math
 from typing import Any
@@ -11,7 +11,7 @@ from fedtrees.report.rows import Panel
 
 
 def panels(rows: pd.DataFrame) -> tuple[Panel, ...]:
-    """Return the panels that hold at least one attack row, in order."""
+    """Return the panels that contain at least one attack row, sorted."""
     attacks = rows[rows["stage"] == "attack"]
     return tuple(
         sorted({Panel(s, t) for s, t in zip(attacks["setting"], attacks["threat"], strict=True)})
@@ -19,7 +19,7 @@ def panels(rows: pd.DataFrame) -> tuple[Panel, ...]:
 
 
 def attack_metrics(rows: pd.DataFrame) -> tuple[str, ...]:
-    """Return the attack metrics that have an advantage anywhere, headlines first."""
+    """Return the attack metrics with an advantage in at least one row, headline metrics first."""
     ok = rows[(rows["stage"] == "attack") & (rows["status"] == "ok")]
     names = set(ok.loc[ok["advantage"].notna() & (ok["part"] == ""), "metric"])
     order = {name: at for at, name in enumerate(headlines())}
@@ -27,13 +27,27 @@ def attack_metrics(rows: pd.DataFrame) -> tuple[str, ...]:
 
 
 def worst_case(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return, per (setting, defense, threat, seed), the row of the largest advantage.
+    """Return the row with the largest advantage for each (setting, defense, threat, seed).
 
-    A null advantage (blind already scores the best value) is no advantage and is left out;
-    ties go to the attack whose name comes first. The column ``advantage`` of the result is over the
-    better of both baselines (`over_the_better_baseline`). The columns ``value_error`` and
-    ``advantage_error`` are standard errors where a sample of the rows was scored, else 0: score
-    and blind baseline are of the same sample, and each of them may be off.
+    A row without an advantage is left out. An advantage is missing if the blind baseline already
+    reaches the best value. If several attacks have the same advantage, the one whose name comes
+    first is returned.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Result of `fedtrees.report.rows.load_rows`, or a part of it.
+    metric : str
+        Key of the attack metric.
+
+    Returns
+    -------
+    worst : DataFrame
+        The column ``advantage`` refers to the better of both baselines
+        (`over_the_better_baseline`). The columns ``value_error`` and ``advantage_error`` are
+        standard errors if only a sample of the rows was scored, and 0 otherwise. The error of the
+        advantage includes that of the blind baseline, because both scores come from the same
+        sample.
     """
     keep = (
         (rows["stage"] == "attack")
@@ -49,40 +63,55 @@ def worst_case(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 def over_the_better_baseline(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows whose ``advantage`` is over the blind or the population baseline, the better one.
+    """Return rows whose ``advantage`` refers to the better of the two baselines.
 
-    The attack of an adversary without local rows has the knowledge of the population baseline, so
-    that its advantage over blind alone would count what this knowledge is worth as a leak. Where
-    the population baseline is perfect, no advantage over it is defined, and the attack shows
-    nothing: an advantage of 0.
+    An adversary without local rows knows as much as the population baseline. Its advantage over the
+    blind baseline would therefore count this knowledge as a leak. If the population baseline is
+    perfect, no advantage over it is defined. The attack then demonstrates nothing, and the
+    advantage is 0.
     """
+    # `beyond` is the advantage over the population baseline. It is missing if that baseline does
+    # not exist, or if it is perfect. In the second case the result is 0.
     beyond = rows["beyond"].where(rows["beyond"].notna() | rows["population"].isna(), 0.0)
     return rows.assign(advantage=np.minimum(rows["advantage"], beyond.fillna(math.inf)))
 
 
 def with_errors(rows: pd.DataFrame) -> pd.DataFrame:
-    """Add ``value_error`` and ``advantage_error`` to rows of one metric (see `worst_case`)."""
+    """Add ``value_error`` and ``advantage_error`` to the rows of one metric (see `worst_case`)."""
+    # `room` is the difference between a perfect score and the blind score, by which advantages are
+    # divided. Score and baseline have independent errors of equal size, which gives the factor
+    # sqrt(2).
     error, room = rows["error"].fillna(0.0), (1 - rows["blind"]).where(rows["blind"] < 1, 1.0)
     return rows.assign(value_error=error, advantage_error=math.sqrt(2) * error / room)
 
 
 def troubles(rows: pd.DataFrame, *by: str) -> dict[tuple[Any, ...], dict[float, None]]:
-    """Return the seeds of what is not ok, by other columns; the one way in which rows are grouped.
+    """Group the rows that are not "ok" by some columns, and return the seeds of each group.
 
-    `by`: Such as ``status``, ``why`` and ``attack_spec``.
+    Parameters
+    ----------
+    rows : DataFrame
+        Rows of attacks or of trainings.
+    by : str
+        Names of the columns, for example ``status``, ``why`` and ``attack_spec``.
+
+    Returns
+    -------
+    seeds : dict
+        By the values of the columns. The inner dict is an ordered set of seeds.
     """
     bad = rows[rows["status"] != "ok"]
-    found: dict[tuple[Any, ...], dict[float, None]] = {}
+    seeds_of: dict[tuple[Any, ...], dict[float, None]] = {}
     for seed, *key in zip(*(bad[c].tolist() for c in ("seed", *by)), strict=True):
-        found.setdefault(tuple(key), {})[seed] = None
-    return found
+        seeds_of.setdefault(tuple(key), {})[seed] = None
+    return seeds_of
 
 
 def by_seed(rows: pd.DataFrame, metric: str) -> dict[int, float]:
-    """Return the finite values of one train metric, by seed."""
-    found: dict[int, float] = {}
+    """Return the finite values of one training metric by seed."""
+    values: dict[int, float] = {}
     columns = (rows[c].tolist() for c in ("metric", "status", "seed", "value"))
     for name, status, seed, value in zip(*columns, strict=True):
         if name == metric and status == "ok" and math.isfinite(value):
-            found.setdefault(int(seed), float(value))
-    return found
+            values.setdefault(int(seed), float(value))
+    return values

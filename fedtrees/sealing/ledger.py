@@ -58,11 +58,11 @@ class Ledger:
         return {name: dict(counter) for name, counter in vars(self).items()}
 
     @classmethod
-    def of(cls, told: Mapping[str, Mapping[str, float]]) -> Ledger:
+    def of(cls, counts_by_party: Mapping[str, Mapping[str, float]]) -> Ledger:
         """Return a ledger with the given counters."""
         ledger = cls()
         for name, counter in vars(ledger).items():
-            counter.update(told[name])
+            counter.update(counts_by_party[name])
         return ledger
 
     def __add__(self, other: Ledger) -> Ledger:
@@ -91,9 +91,9 @@ class Ledger:
 Told = Mapping[str, Mapping[str, float]]
 
 
-def costs_of(told: Iterable[Told]) -> dict[str, float]:
+def costs_of(counts: Iterable[Told]) -> dict[str, float]:
     """Return the sum of the ledgers of all parties, as numbers by name."""
-    ledger = sum(map(Ledger.of, told), Ledger())
+    ledger = sum(map(Ledger.of, counts), Ledger())
     names = {name: name.replace(" ", "_") for name in ledger.done}
     return {
         "ciphertexts": ledger.ciphertexts.total(),
@@ -103,10 +103,10 @@ def costs_of(told: Iterable[Told]) -> dict[str, float]:
     }
 
 
-def costs_by_party(told: Mapping[str, Told]) -> dict[str, float]:
+def costs_by_party(counts_by_party: Mapping[str, Told]) -> dict[str, float]:
     """Return the sum of the ledgers, and the operations of each party, as numbers by name."""
-    ledgers = {party: Ledger.of(counters) for party, counters in told.items()}
-    return costs_of(told.values()) | {
+    ledgers = {party: Ledger.of(counters) for party, counters in counts_by_party.items()}
+    return costs_of(counts_by_party.values()) | {
         f"{name.replace(' ', '_')}:{party}": n
         for party, ledger in ledgers.items()
         for name, n in ledger.done.items()

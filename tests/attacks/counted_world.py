@@ -9,7 +9,7 @@ from present import here
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec
-from fedtrees.defenses.leaf_rounding import LeafRounding
+from fedtrees.defenses.rounding import LeafRounding
 from fedtrees.defenses.secure_sum import SecureSum
 from fedtrees.protocols.forests.forest_hist import ForestHist
 

@@ -16,9 +16,9 @@ from fedtrees.core.guess import Records
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.messages.cuts import CutPoints
+from fedtrees.messages.horizontal import CutPoints
 from fedtrees.protocols.base import client_names
-from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
+from fedtrees.protocols.horizontal.histogram_protocols import NVFlareHist
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import Cuts

@@ -32,7 +32,7 @@ from fedtrees.guessing.targets import wide
 from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.metrics.membership import auc
 from fedtrees.metrics.records import score_records
-from fedtrees.protocols.fit import Data, fits
+from fedtrees.protocols.compatibility import Data, fits
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.routing import Routes

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedtrees.attacks.attributes.attack import AttributeInference, _taught
-from fedtrees.attacks.attributes.sums import Sum, Sums, fitted
+from fedtrees.attacks.attributes.sum_constraints import Sum, Sums, fitted
 from fedtrees.bench.conformance.samples import sample_table
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.errors import UsageError
@@ -21,7 +21,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
 from fedtrees.metrics.entries import EntriesMetric
 from fedtrees.metrics.metric import Case
-from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.imputer import Imputer, decoded
@@ -38,7 +38,7 @@ def world(who="server", attribute=0, defense="none", seed=0):
     run = train(protocol, held, schema, defense=made, seed=1)
     roles = {**run.transcript.roles, "public": "public"}
     case = Case(held, roles, (NAMES[who],), schema, Streams(0), f"{who}[sensitive={attribute}]")
-    return view_of(run, case.principals, held, known=case.known, entries=case.entries), case
+    return view_of(run, case.principals, held, known_rows=case.known, entries=case.entries), case
 
 
 def scored(claims, case):
@@ -157,7 +157,7 @@ def test_a_model_that_is_sure_of_the_label_tells_the_attribute():
     run = train(forest, held, schema, seed=1)  # of whose sums nothing is fitted
     roles = {**run.transcript.roles, "public": "public"}
     case = Case(held, roles, ("public",), schema, Streams(0), "public[sensitive=0]")
-    view = view_of(run, ("public",), held, known=case.known, entries=case.entries)
+    view = view_of(run, ("public",), held, known_rows=case.known, entries=case.entries)
     value = AttributeInference().run(view, np.random.default_rng(0)).first(Entries).value
     y = Told.of(view).rows.y
     assert value[y == 1].mean() > value[y == 0].mean()

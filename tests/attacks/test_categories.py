@@ -11,14 +11,14 @@ from fedtrees.attacks.evidence.marginals import likely_rows
 from fedtrees.attacks.evidence.sketched import columns_of
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.joint.attack import Joint
-from fedtrees.attacks.sketches.attack import SketchReading
+from fedtrees.attacks.sketch_reading import SketchReading
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.guess import Records
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid
-from fedtrees.defenses.dp_quantile_cuts import PrivateQuantileCuts
+from fedtrees.defenses.cut_points import PrivateQuantileCuts
 from fedtrees.metrics.records import score_records
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of

@@ -9,16 +9,15 @@ from peeling_world import SERVER, Run, made_up
 from scipy.stats import poisson
 
 from fedtrees.attacks.leaves.attack import ForestBoxes
-from fedtrees.attacks.leaves.chain import State, advance, likelihood, start
 from fedtrees.attacks.leaves.forests import Boxes, Source, sources_of
-from fedtrees.attacks.leaves.shares import Numbers
+from fedtrees.attacks.leaves.gibbs import Numbers, State, advance, likelihood, start
 from fedtrees.attacks.peeling.annealing import LIKELY
 from fedtrees.attacks.peeling.supports import SURE, least_support
 from fedtrees.core.errors import UsageError
 from fedtrees.core.reasons import Reason
-from fedtrees.defenses.leaf_rounding import LeafRounding
+from fedtrees.defenses.rounding import LeafRounding
 from fedtrees.defenses.secure_sum import SecureSum
-from fedtrees.defenses.split_only import SplitOnly
+from fedtrees.defenses.suppression import SplitOnly
 from fedtrees.guessing.recipes import agreement
 from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.protocols.forests.forest_hist import ForestHist

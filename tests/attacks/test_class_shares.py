@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from present import here
 
-from fedtrees.attacks.attributes.shares import ClassShareInference, agreed
+from fedtrees.attacks.attributes.class_shares import ClassShareInference, agreed
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.guess import ClassShares
@@ -15,9 +15,8 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_grid, parse_one
 from fedtrees.core.streams import Streams
-from fedtrees.messages.boosting import LabelSums
-from fedtrees.messages.cuts import CutPoints
-from fedtrees.metrics.class_shares import ClassSharesMetric
+from fedtrees.messages.horizontal import CutPoints, LabelSums
+from fedtrees.metrics.labels import ClassSharesMetric
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of

@@ -11,21 +11,20 @@ from hypothesis import strategies as st
 
 from fedtrees.attacks.forests.attack import DraftDP
 from fedtrees.attacks.forests.chain import State, advance
-from fedtrees.attacks.forests.consensus import consensus, weights
 from fedtrees.attacks.forests.informed import Enumeration
-from fedtrees.attacks.forests.labels import Labels
-from fedtrees.attacks.forests.noise import NAT, Noise
+from fedtrees.attacks.forests.likelihoods import NAT, Labels, Noise
 from fedtrees.attacks.forests.posterior import (
     Question,
     annealed,
+    consensus,
     cut_short,
     posterior,
     seconds,
     share_of_work,
+    weights,
 )
 from fedtrees.attacks.forests.programs import cells_program, rows_program
-from fedtrees.attacks.forests.structure import NoisyForest
-from fedtrees.attacks.forests.variables import Variables
+from fedtrees.attacks.forests.structure import NoisyForest, Variables
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.schema import Feature, OneHot, Schema
 from fedtrees.data.catalogue import load

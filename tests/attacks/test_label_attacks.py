@@ -10,14 +10,12 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import v_measure_score
 
 from fedtrees.attacks.labels import mixture
-from fedtrees.attacks.labels.asked import AskedLabels
 from fedtrees.attacks.labels.attack import FewShot, ID2Graph, LabelMixture, Spectral
-from fedtrees.attacks.labels.choices import Candidates, log_probability
+from fedtrees.attacks.labels.communities import contract
+from fedtrees.attacks.labels.endpoint import AskedLabels, RoutedRows
 from fedtrees.attacks.labels.evidence import own_columns, seen_leaves, seen_trees, tree_weights
-from fedtrees.attacks.labels.mixture import mixture_of
-from fedtrees.attacks.labels.noise import denoised
-from fedtrees.attacks.labels.routed import RoutedRows
-from fedtrees.attacks.labels.twins import contract
+from fedtrees.attacks.labels.mixture import denoised, mixture_of
+from fedtrees.attacks.labels.split_likelihood import Candidates, log_probability
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Labels, RoutedLabels
@@ -28,12 +26,11 @@ from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.core.streams import Streams
 from fedtrees.messages import vertical
 from fedtrees.messages.vertical import replayed, visible_leaves
-from fedtrees.metrics.labels import LabelScores
+from fedtrees.metrics.labels import LabelScores, RoutedLabelScores
 from fedtrees.metrics.metric import Case
-from fedtrees.metrics.routed_labels import RoutedLabelScores
 from fedtrees.privacy.noise import Response
 from fedtrees.privacy.randomised_response import odds_within, respond
-from fedtrees.protocols.fit import Data, fit
+from fedtrees.protocols.compatibility import Data, fit
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
@@ -266,7 +263,7 @@ def test_few_known_labels_are_drawn_declared_spread_and_not_scored(few_restarts)
     assert len(truth.ids) == len(table.target) - 20
     assert not np.isin(truth.ids, case.known.ids).any()
     run = train(made, held, schema, seed=1)
-    view = view_of(run, ("passive-1",), held, known=case.known)
+    view = view_of(run, ("passive-1",), held, known_rows=case.known)
     guess = FewShot().run(view, np.random.default_rng(0))
     scores = {s.name: s.value for s in LabelScores().score(guess.claims, truth)}
     assert LabelScores().refuses(guess.claims, case) is None

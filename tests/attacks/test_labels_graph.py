@@ -4,12 +4,16 @@ import numpy as np
 import pytest
 from scipy.sparse.csgraph import connected_components
 
-from fedtrees.attacks.labels.communities import louvain, merge_to, modularity
+from fedtrees.attacks.labels.communities import contract, louvain, merge_to, modularity
+from fedtrees.attacks.labels.graph_methods import (
+    ALPHA,
+    REGULARISATION,
+    STEPS,
+    components,
+    embedding,
+    spread,
+)
 from fedtrees.attacks.labels.published import _first_level, _members, published_communities
-from fedtrees.attacks.labels.spectral import REGULARISATION, embedding
-from fedtrees.attacks.labels.spreading import ALPHA, STEPS, spread
-from fedtrees.attacks.labels.twins import contract
-from fedtrees.attacks.labels.union import components
 
 
 def small_view(seed, n=7, trees=3, leaves=3, absent=0.15):

@@ -24,11 +24,10 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.defenses.hist_rounding import HistogramRounding
-from fedtrees.defenses.laplace_hist import LaplaceHistogram
-from fedtrees.defenses.split_only import SplitOnly
-from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
-from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
+from fedtrees.defenses.laplace import LaplaceHistogram
+from fedtrees.defenses.rounding import HistogramRounding
+from fedtrees.defenses.suppression import SplitOnly
+from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist, NVFlareHist
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 

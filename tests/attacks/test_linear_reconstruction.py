@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from columns import dealt, run, seen_by
 
-from fedtrees.attacks.bins.attack import LinearReconstruction
+from fedtrees.attacks.bins.attack import LinearReconstruction, columns_of
 from fedtrees.attacks.bins.feasible import told_of_open
-from fedtrees.attacks.bins.sums import columns_of
 from fedtrees.attacks.evidence.subsets import _of_all, _of_few, certain_bins
 from fedtrees.core.guess import ColumnBins, ColumnRanks
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_grid
-from fedtrees.metrics.column_bins import ColumnBinsMetric
+from fedtrees.metrics.bins import ColumnBinsMetric
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.training import train
 

@@ -10,12 +10,13 @@ from present import here
 from fedtrees.attacks.membership.attack import MembershipInference, model_in, together
 from fedtrees.attacks.membership.learners import trainer_of
 from fedtrees.attacks.membership.margins import is_plain, margins
-from fedtrees.attacks.membership.ratios import lira, rmia
 from fedtrees.attacks.membership.references import (
     boosted_trainer,
     forest_logits,
     halves,
+    lira,
     references,
+    rmia,
 )
 from fedtrees.attacks.membership.structure import shared_thresholds
 from fedtrees.bench.conformance.samples import sample_table
@@ -29,7 +30,7 @@ from fedtrees.core.specs import parse_grid, parse_one
 from fedtrees.core.streams import Streams
 from fedtrees.metrics.membership import MembershipMetric, at_few, auc, blind_scores
 from fedtrees.metrics.metric import Case
-from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import bin_rows

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedtrees.attacks.gradients.local_steps import LocalSteps
+from fedtrees.attacks.gradients.gradient_matching import LocalSteps
 from fedtrees.attacks.gradients.membership import NetworkMembership
 from fedtrees.core.composition import Composition
 from fedtrees.core.schema import Feature, Schema, Table

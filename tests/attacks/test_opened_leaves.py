@@ -17,7 +17,7 @@ from fedtrees.core.party import acting
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
-from fedtrees.messages.boosting import LeafSums
+from fedtrees.messages.horizontal import LeafSums
 from fedtrees.protocols.horizontal.dp_gbdt import LeafClient
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of

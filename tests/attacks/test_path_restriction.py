@@ -10,7 +10,7 @@ from fedtrees.benchmarks.papers.study import trained
 from fedtrees.core.errors import DataError, ProtocolError
 from fedtrees.core.guess import Branches
 from fedtrees.core.specs import parse_list
-from fedtrees.metrics.branches import BranchesMetric
+from fedtrees.metrics.thresholds import BranchesMetric
 from fedtrees.protocols.views import view_of
 
 NOBODY = np.random.default_rng(0)

@@ -17,11 +17,10 @@ from fedtrees.attacks.peeling.sources import sources_of
 from fedtrees.core.errors import ProtocolError, UsageError
 from fedtrees.core.guess import Records
 from fedtrees.core.schema import Table
-from fedtrees.defenses.hist_rounding import HistogramRounding
-from fedtrees.defenses.laplace_hist import LaplaceHistogram
+from fedtrees.defenses.laplace import LaplaceHistogram
+from fedtrees.defenses.rounding import HistogramRounding
 from fedtrees.defenses.secure_sum import SecureSum
-from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
-from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
+from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist, NVFlareHist
 
 
 @pytest.fixture(scope="module")

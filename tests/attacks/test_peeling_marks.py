@@ -10,13 +10,13 @@ import pytest
 from peeling_world import SERVER, Run, made_up, misleading, patients, schema_of
 
 from fedtrees.attacks.evidence.laws import law_of_rows
-from fedtrees.attacks.peeling.marks import marked_rows
+from fedtrees.attacks.peeling.noise_fingerprints import marked_rows
 from fedtrees.attacks.peeling.sources import sources_of
 from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.core.schema import Table
-from fedtrees.defenses.laplace_gradient import LaplaceGradient
+from fedtrees.defenses.laplace import LaplaceGradient
 from fedtrees.defenses.secure_sum import SecureSum
-from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
+from fedtrees.protocols.horizontal.histogram_protocols import NVFlareHist
 
 FINE = NVFlareHist(trees=4, max_depth=4, max_bin=64)
 

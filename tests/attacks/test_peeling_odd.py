@@ -14,11 +14,11 @@ from fedtrees.attacks.peeling.rows import ANYTHING, take_out
 from fedtrees.attacks.peeling.sources import sources_of
 from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Table
-from fedtrees.defenses.hist_rounding import HistogramRounding
-from fedtrees.defenses.laplace_hist import LaplaceHistogram
-from fedtrees.defenses.min_bin import MinBin
-from fedtrees.messages.boosting import BaseScore
-from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
+from fedtrees.defenses.laplace import LaplaceHistogram
+from fedtrees.defenses.rounding import HistogramRounding
+from fedtrees.defenses.suppression import MinBin
+from fedtrees.messages.horizontal import BaseScore
+from fedtrees.protocols.horizontal.histogram_protocols import NVFlareHist
 from fedtrees.trees.binning import MOST_BINS
 
 

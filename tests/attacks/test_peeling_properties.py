@@ -14,7 +14,7 @@ from peeling_world import misleading_run
 
 from fedtrees.attacks.peeling.sources import sources_of
 from fedtrees.core.composition import Composition
-from fedtrees.defenses.hist_rounding import HistogramRounding
+from fedtrees.defenses.rounding import HistogramRounding
 from fedtrees.trees.boosted.losses import logistic_gradients
 
 EXAMPLES = 10

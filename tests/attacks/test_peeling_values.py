@@ -10,7 +10,7 @@ from fedtrees.attacks.evidence.prior import pooled_range, value_ranges
 from fedtrees.attacks.peeling.owners import owners_of
 from fedtrees.attacks.peeling.values import ranges_of, told_values, values_in
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.sketch import equal_width_cuts, quantile_cuts
 

@@ -21,13 +21,11 @@ from fedtrees.core.guess import LeafCounts
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Table
 from fedtrees.data import catalogue
-from fedtrees.defenses.hist_rounding import HistogramRounding
-from fedtrees.defenses.laplace_hist import LaplaceHistogram
-from fedtrees.defenses.min_bin import MinBin
+from fedtrees.defenses.laplace import LaplaceHistogram
+from fedtrees.defenses.rounding import HistogramRounding
 from fedtrees.defenses.secure_sum import SecureSum
-from fedtrees.defenses.split_only import SplitOnly
-from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
-from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
+from fedtrees.defenses.suppression import MinBin, SplitOnly
+from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist, NVFlareHist
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import bin_rows

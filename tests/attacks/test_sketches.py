@@ -14,17 +14,15 @@ from fedtrees.attacks.evidence.column import Column, filled, reliability, shorte
 from fedtrees.attacks.evidence.marginals import likely_rows, pooled
 from fedtrees.attacks.evidence.noisy_counts import likely_counts
 from fedtrees.attacks.evidence.sketched import _in_bins, columns_of, holds_all_values
-from fedtrees.attacks.sketches.attack import SketchReading, _as_own
+from fedtrees.attacks.sketch_reading import SketchReading, _as_own
 from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.core.errors import ProtocolError, UsageError
 from fedtrees.core.guess import ColumnValues, Records
 from fedtrees.core.schema import Feature, Table
-from fedtrees.defenses.dp_quantile_cuts import PrivateQuantileCuts
+from fedtrees.defenses.cut_points import GridCuts, PrivateGridCuts, PrivateQuantileCuts
 from fedtrees.defenses.secure_sum import SecureSum
-from fedtrees.defenses.settled_cuts import GridCuts, PrivateGridCuts
 from fedtrees.protocols.forests.forest_hist import ForestHist
-from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
-from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
+from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist, NVFlareHist
 from fedtrees.trees.sketch import POINTS_PER_BIN, local_sketch
 
 

@@ -10,9 +10,8 @@ from fedtrees.attacks.evidence.told_sides import value_ends
 from fedtrees.attacks.orders.attack import SplitOrdering
 from fedtrees.attacks.orders.expected import better_ranks, expected_ranks
 from fedtrees.core.guess import ColumnRanks
-from fedtrees.metrics.column_ranks import ColumnRanksMetric
 from fedtrees.metrics.metric import Case
-from fedtrees.metrics.orders import orders_of_own
+from fedtrees.metrics.splits import ColumnRanksMetric, orders_of_own
 
 ONE = "[trees=1,max_depth=4,max_bin=16,{}]"
 BOOST = "secureboost" + ONE.format("colsample_bytree=1.0")

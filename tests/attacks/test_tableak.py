@@ -10,16 +10,13 @@ import pytest
 from data_dir import data_dir
 from federations import sample_federation
 
-from fedtrees.attacks.gradients.evidence import encoding_of, local_steps_of
-from fedtrees.attacks.gradients.exact import exact_rows
+from fedtrees.attacks.gradients.attack import encoding_of, local_steps_of
+from fedtrees.attacks.gradients.exact import exact_rows, restored_counts
+from fedtrees.attacks.gradients.gradient_matching import LocalSteps, Matching, batch_gradient
 from fedtrees.attacks.gradients.hidden import rows_by_units, rows_of_steps
-from fedtrees.attacks.gradients.inversion import invert, noise_of
-from fedtrees.attacks.gradients.labels import restored_counts
-from fedtrees.attacks.gradients.local_steps import LocalSteps, batch_gradient
-from fedtrees.attacks.gradients.matching import Matching
-from fedtrees.attacks.gradients.pooling import accepted
+from fedtrees.attacks.gradients.inversion import accuracy, invert, likely_rows, noise_of
 from fedtrees.attacks.gradients.posterior import RowGradients, explained
-from fedtrees.attacks.gradients.rehearsal import accuracy, likely_rows
+from fedtrees.attacks.gradients.search import accepted
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.guess import BatchRows
 from fedtrees.core.local_data import over_clients

@@ -32,7 +32,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.data import catalogue
 from fedtrees.data.dataset import prepare
 from fedtrees.data.partition import Partition
-from fedtrees.messages.packing import base_weights
+from fedtrees.messages.models import base_weights
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.boosted.intercept import start_margin

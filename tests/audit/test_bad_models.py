@@ -292,7 +292,7 @@ def test_a_tree_deeper_than_any_training_grows_is_refused(tmp_path, whole):
         chained(booster["trees"][0], MOST_LEVELS)
 
     said = hostile(copy.deepcopy(whole), deep, tmp_path)
-    assert said.startswith("a tree of 8193 nodes has more than 4096 levels")
+    assert "bad.json: a tree of 8193 nodes has more than 4096 levels" in said
     model = copy.deepcopy(whole)
     chained(model["learner"]["gradient_booster"]["model"]["trees"][0], MOST_LEVELS - 1)
     assert len(read_model(written(tmp_path, model)).forest.trees[0]) == 2 * MOST_LEVELS - 1

@@ -12,7 +12,7 @@ from sklearn.ensemble import (
     RandomForestClassifier,
 )
 
-from fedtrees.attacks.forests.variables import Variables
+from fedtrees.attacks.forests.structure import Variables
 from fedtrees.audit import audit, read_model
 from fedtrees.audit.attack import attack
 from fedtrees.audit.forest_attack import trees_of_a_client, with_groups

@@ -19,8 +19,7 @@ import xgboost as xgb
 from fedtrees.audit import audit, read_model
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.protocols.horizontal.flower_bagging import FlowerBagging
-from fedtrees.protocols.horizontal.flower_cyclic import FlowerCyclic
+from fedtrees.protocols.horizontal.tree_sharing import FlowerBagging, FlowerCyclic
 from fedtrees.protocols.training import train
 
 MODELS = Path(__file__).parent / "models"

@@ -1,5 +1,6 @@
 """The conformance checks pass what keeps the rules and catch what breaks them."""
 
+import re
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from fedtrees.core.attack import contenders
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import PUBLIC
-from fedtrees.protocols.fit import Data, fits
+from fedtrees.protocols.compatibility import Data, fits
 
 PRIVATE = (
     *("laplace-hist", "laplace-gradient", "dp-grid-cuts", "dp-quantile-cuts"),
@@ -48,7 +49,9 @@ ONCE = {
         (Spec("paillier", {"mode": "ideal"}), None),
     ]
 }
-OWN = {kind: register.names(kind) for kind in ("defense", "attack")} | {"protocol": trainable()}
+OWN = {kind: register.names(kind) for kind in ("defense", "attack", "metric")} | {
+    "protocol": trainable()
+}
 
 #: Attacks that read nothing under default parameters, and where they do.
 ELSEWHERE = {
@@ -178,7 +181,7 @@ def test_a_cheating_attack_is_caught_or_finds_nothing(how, tmp_path):
 def test_a_guard_that_does_nothing_is_caught(tmp_path):
     file = tmp_path / "idle.py"
     file.write_text(
-        "from fedtrees.defenses.split_only import SplitOnly\n"
+        "from fedtrees.defenses.suppression import SplitOnly\n"
         "from fedtrees.core.registry import register\n"
         "from fedtrees.messages.models import BoostedModel\n"
         "@register.defense('leaky-open')\n"
@@ -315,7 +318,7 @@ def test_a_defense_that_forgets_a_message_is_caught(tmp_path):
         "from fedtrees.core.defense import Defense\n"
         "from fedtrees.core.messages import Reveal\n"
         "from fedtrees.core.registry import register\n"
-        "from fedtrees.messages.boosting import NodeSplits\n"
+        "from fedtrees.messages.horizontal import NodeSplits\n"
         "@register.defense('leaky-split-only')\n"
         "@dataclass(frozen=True)\n"
         "class Leaky(Defense):\n"
@@ -338,8 +341,8 @@ def test_what_a_protocol_says_of_itself_is_compared_with_a_run(tmp_path):
     file.write_text(
         "from dataclasses import dataclass\n"
         "from fedtrees.core.registry import register\n"
-        "from fedtrees.messages.boosting import Histogram\n"
-        "from fedtrees.protocols.horizontal.flower_bagging import FlowerBagging\n"
+        "from fedtrees.messages.horizontal import Histogram\n"
+        "from fedtrees.protocols.horizontal.tree_sharing import FlowerBagging\n"
         "@register.protocol('boastful')\n"
         "@dataclass(frozen=True)\n"
         "class Boastful(FlowerBagging):\n"
@@ -354,3 +357,78 @@ def test_what_a_protocol_says_of_itself_is_compared_with_a_run(tmp_path):
         "its parties keep to gradient_clip (`serves`), or say why not",
     }
     assert "Histogram" in broken["what is declared crosses, or `sometimes` says when (`says`)"]
+
+
+BAD_METRIC = """
+import itertools
+
+from fedtrees.core.columns import Measure
+from fedtrees.core.registry import register
+from fedtrees.metrics.metric import Score
+from fedtrees.metrics.victims_rows import RecordMetric
+
+count = itertools.count()
+
+
+class Bad(RecordMetric):
+    measures = (Measure("bad_score", "a bad score"),)
+    main = ()
+
+
+@register.metric("bad-undeclared")
+class Undeclared(Bad):
+    def score(self, claims, truth):
+        return [Score("bad_scores", 0.5)]
+
+
+@register.metric("bad-nan")
+class NotANumber(Bad):
+    measures = (Measure("nan_score", "a score that is not a number"),)
+
+    def score(self, claims, truth):
+        return [Score("nan_score", float("nan"))]
+
+
+@register.metric("bad-changing")
+class Changing(Bad):
+    measures = (Measure("changing_score", "a score that changes"),)
+
+    def score(self, claims, truth):
+        return [Score("changing_score", float(next(count)))]
+
+
+@register.metric("bad-error")
+class Error(Bad):
+    measures = (Measure("error_score", "a score that is never computed"),)
+
+    def score(self, claims, truth):
+        raise KeyError("column")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "detail"),
+    [
+        ("undeclared", "scores of the blind guess .* are declared numbers", "declare a Measure"),
+        ("nan", "scores of the blind guess .* are declared numbers", "is not a number; return Non"),
+        ("changing", "the blind guess .* is scored alike twice", ""),
+        ("error", "it can be constructed and run", "KeyError: 'column'"),
+    ],
+)
+def test_a_metric_that_breaks_the_rules_is_found_out(tmp_path, monkeypatch, name, rule, detail):
+    # Not for the tests that come after: all metrics that are registered are scored there.
+    monkeypatch.setitem(register._known, "metric", dict(register._known["metric"]))
+    monkeypatch.setattr(register, "_origin", dict(register._origin))
+    file = tmp_path / "bad_metrics.py"
+    file.write_text(BAD_METRIC + f"# {name}")
+    load_plugin(file)
+    broken = [f for f in check("metric", Spec(f"bad-{name}"), ["fedtree-hist"]) if not f.kept]
+    assert broken
+    assert all(re.search(rule, f.rule) and detail in f.detail for f in broken)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", OWN["metric"])
+def test_every_built_in_metric_conforms(name):
+    protocols = ["fedtree-hist", "secureboost", "federboost-v", "dp-forest", "flower-bagging"]
+    assert [f for f in check("metric", Spec(name), protocols) if not f.kept] == []

@@ -9,7 +9,7 @@ from fedtrees.benchmarks.papers.cut_points import told_by_sums
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed
-from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 from fedtrees.protocols.training import train
 
 

@@ -325,7 +325,7 @@ DEADLY = """
 import os, signal
 from dataclasses import dataclass
 from fedtrees.core.registry import register
-from fedtrees.defenses.split_only import SplitOnly
+from fedtrees.defenses.suppression import SplitOnly
 
 @register.defense("deadly")
 @dataclass(frozen=True)

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from fedtrees.attacks.forests.structure import NoisyForest
-from fedtrees.attacks.forests.variables import Variables
+from fedtrees.attacks.forests.structure import NoisyForest, Variables
 from fedtrees.benchmarks.papers import draft_dp_network
 from fedtrees.core.schema import Table
 

@@ -27,7 +27,7 @@ from fedtrees.core.attack import Attack
 from fedtrees.core.guess import Guess, Labels
 from fedtrees.core.messages import Message, load_families
 from fedtrees.core.registry import register
-from fedtrees.messages.boosting import LabelSums, LeafValues
+from fedtrees.messages.horizontal import LabelSums, LeafValues
 
 PAGE = Path(__file__).parents[2] / "docs" / "studies" / "evidence.md"
 TABLE = PAGE.with_suffix(".csv")

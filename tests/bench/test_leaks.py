@@ -33,8 +33,8 @@ import numpy as np
 from fedtrees.core.messages import Message, Reveal, summable
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register
-from fedtrees.messages.boosting import Histogram, HistogramRequest
-from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+from fedtrees.messages.horizontal import Histogram, HistogramRequest
+from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 from fedtrees.protocols.horizontal.histograms import DecidingServer, HistogramClient
 
 class Client(HistogramClient):
@@ -164,7 +164,7 @@ class Sharing(Client):
         self.seen[self.name] = X
         return full
 
-from fedtrees.messages.cuts import CutsRequest
+from fedtrees.messages.horizontal import CutsRequest
 registered("leak-sharing", CutsRequest, Sharing)
 """
 

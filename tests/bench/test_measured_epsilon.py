@@ -15,10 +15,10 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.core.transcript import Transcript
 from fedtrees.defenses import dp_sgd
-from fedtrees.messages.boosting import Histogram
+from fedtrees.messages.horizontal import Histogram
 from fedtrees.neural import training as neural_training
 from fedtrees.neural.perceptron import Layers
-from fedtrees.privacy.residuals import noise_found
+from fedtrees.privacy.measured import noise_found
 from fedtrees.protocols.canaries import _read, laws_of_sums
 from fedtrees.protocols.horizontal import dp_gbdt
 from fedtrees.protocols.networks import network_canaries

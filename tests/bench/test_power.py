@@ -16,8 +16,8 @@ from fedtrees.core.errors import UsageError
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import parse_one
-from fedtrees.defenses.dp_quantile_cuts import PrivateQuantileCuts
-from fedtrees.messages.cuts import FeatureSketch
+from fedtrees.defenses.cut_points import PrivateQuantileCuts
+from fedtrees.messages.horizontal import FeatureSketch
 from fedtrees.privacy.quantiles import log_chance, private_quantiles
 
 # What takes more canaries than a test has time for, or cannot be refuted: it spends without bound.

@@ -14,7 +14,7 @@ from fedtrees.core.coarsening import Rounding
 from fedtrees.core.defense import Defense
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.registry import register
-from fedtrees.messages.boosting import Histogram
+from fedtrees.messages.horizontal import Histogram
 from fedtrees.privacy.noise import Laplace
 
 class Additive(Rounding):
@@ -104,8 +104,8 @@ PROTOCOL = """
 from dataclasses import dataclass
 from fedtrees.core.channel import Share
 from fedtrees.core.registry import register
-from fedtrees.messages.boosting import LeafValues
-from fedtrees.messages.private_forests import PrivateForest
+from fedtrees.messages.horizontal import LeafValues
+from fedtrees.messages.forests import PrivateForest
 from fedtrees.privacy.noise import Gaussian
 from fedtrees.protocols.{base} import {kind}
 

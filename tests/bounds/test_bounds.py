@@ -9,19 +9,20 @@ import pytest
 from present import here
 
 from fedtrees.bench.conformance.defenses import _sums_alone
-from fedtrees.bounds.aligned import AlignedTables
-from fedtrees.bounds.attacked import attacked, recognised, submitted
-from fedtrees.bounds.ceiling import (
+from fedtrees.bounds.ceilings import (
+    attacked,
     best_of,
     ceiling,
     equal_views,
     pooled,
     ranked,
+    recognised,
     recognition,
     splits,
+    submitted,
+    tiny,
 )
-from fedtrees.bounds.cells import tiny
-from fedtrees.bounds.tables import TinyTables
+from fedtrees.bounds.tables import AlignedTables, TinyTables
 from fedtrees.bounds.views import Views, views
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import ColumnBins, Guess, Labels, Records
@@ -30,9 +31,9 @@ from fedtrees.core.party import handles
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_one
 from fedtrees.defenses.secure_sum import SecureSum
-from fedtrees.messages.boosting import Histogram, HistogramRequest
+from fedtrees.messages.horizontal import Histogram, HistogramRequest
 from fedtrees.protocols.horizontal.dp_gbdt import DPGBDT
-from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 from fedtrees.protocols.horizontal.histograms import HistogramClient
 
 FEW = TinyTables(columns=1, rows=(1, 1))

@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from fedtrees.bounds.cells import lines
+from fedtrees.bounds.ceilings import lines
 from fedtrees.bounds.tables import TinyTables
 from fedtrees.cli.main import app
 from fedtrees.core.specs import parse_composed, parse_grid, parse_list

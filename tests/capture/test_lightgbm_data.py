@@ -9,7 +9,7 @@ from captures import HERE, decoded, rows
 
 from fedtrees.attacks.mappers.attack import BinMapperReading, SingleRowBins
 from fedtrees.attacks.peeling.attack import HistogramPeeling
-from fedtrees.attacks.peeling.machines import machine_sources, told_whole
+from fedtrees.attacks.peeling.sources import machine_sources, told_whole
 from fedtrees.attacks.peeling.values import to_bins
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.errors import UsageError

@@ -20,7 +20,7 @@ from fedtrees.capture.replay import Replay
 from fedtrees.capture.wires import Decoded
 from fedtrees.core.schema import Table
 from fedtrees.messages.captured import Intercept, ModelBytes
-from fedtrees.messages.shared_trees import ClientTrees, GlobalTrees, GrowRequest
+from fedtrees.messages.horizontal import ClientTrees, GlobalTrees, GrowRequest
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "capture"
 

@@ -11,10 +11,9 @@ from fedtrees.capture.readings import readings
 from fedtrees.core.errors import DataError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Feature, Schema
-from fedtrees.messages.boosting import GlobalHistogram, Histogram
 from fedtrees.messages.captured import HistogramSegment, LabelShare, RankedSketch, WireBytes
-from fedtrees.messages.cuts import FeatureSketch
-from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
+from fedtrees.messages.horizontal import FeatureSketch, GlobalHistogram, Histogram
+from fedtrees.protocols.horizontal.histogram_protocols import NVFlareHist
 from fedtrees.protocols.training import train
 
 

@@ -15,7 +15,7 @@ from sklearn.datasets import load_breast_cancer, load_wine
 from fedtrees.attacks.clear.attack import ClearGradients, SplitValues
 from fedtrees.attacks.mappers.ring import RingSegments
 from fedtrees.attacks.peeling.attack import HistogramPeeling
-from fedtrees.attacks.sketches.attack import SketchReading
+from fedtrees.attacks.sketch_reading import SketchReading
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.capture.attack import captured_view, report, said_of, scored
 from fedtrees.capture.differences import from_protocol
@@ -33,7 +33,7 @@ from fedtrees.isolation.process import attacks
 from fedtrees.messages.captured import BestSplits, HistogramSegment, MergedCuts, RankedSketch
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.cut_points import public_cuts
-from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
+from fedtrees.protocols.horizontal.histogram_protocols import NVFlareHist
 from fedtrees.protocols.horizontal.xgboost_ring import XGBoostRing
 from fedtrees.protocols.training import train
 from fedtrees.protocols.vertical.xgboost_vertical import XGBoostVertical

@@ -10,7 +10,7 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.guarantee import Structural
-from fedtrees.messages.boosting import Histogram
+from fedtrees.messages.horizontal import Histogram
 from fedtrees.privacy.noise import Gaussian
 
 

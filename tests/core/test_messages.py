@@ -10,7 +10,7 @@ from fedtrees.core.aggregation import add_messages
 from fedtrees.core.codec import decode, encode, encoded_size
 from fedtrees.core.errors import DataError, ProtocolError
 from fedtrees.core.messages import Message, Reveal, summable
-from fedtrees.messages.boosting import Histogram, LeafValues, NodeSplits
+from fedtrees.messages.horizontal import Histogram, LeafValues, NodeSplits
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.sealed import Sealed
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import see
-from fedtrees.messages.boosting import BaseScore, LabelSums, LabelSumsRequest
+from fedtrees.messages.horizontal import BaseScore, LabelSums, LabelSumsRequest
 
 
 class Counter(Party):

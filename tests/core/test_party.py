@@ -4,7 +4,7 @@ import pytest
 from fedtrees.core.errors import LocalDataError, ProtocolError
 from fedtrees.core.party import Party, acting, handles
 from fedtrees.core.schema import Table
-from fedtrees.messages.boosting import LabelSums, LabelSumsRequest
+from fedtrees.messages.horizontal import LabelSums, LabelSumsRequest
 
 
 class Clerk(Party):

@@ -16,9 +16,8 @@ from fedtrees.core.registry import register
 from fedtrees.core.sealed import Sealed
 from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import PUBLIC, Transcript
-from fedtrees.messages.boosting import Histogram
-from fedtrees.messages.class_counts import ClassCounts, ClassTotals
-from fedtrees.messages.forests import ForestModel
+from fedtrees.messages.forests import ClassCounts, ClassTotals, ForestModel
+from fedtrees.messages.horizontal import Histogram
 from fedtrees.messages.models import BoostedModel
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of

@@ -18,9 +18,9 @@ from fedtrees.core.messages import Message
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import Transcript
-from fedtrees.messages.boosting import Histogram, LabelSums
-from fedtrees.protocols.fit import fit
-from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+from fedtrees.messages.horizontal import Histogram, LabelSums
+from fedtrees.protocols.compatibility import fit
+from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 
 SCHEMA = Schema((Feature("a"), Feature("b")), "y")
 Y = np.array([0, 1, 1])

@@ -18,7 +18,7 @@ from fedtrees.core.guess import LeafCounts, Records
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.sealed import Sealed
 from fedtrees.core.values import pack, unpack
-from fedtrees.messages.boosting import BaseScore, Histogram
+from fedtrees.messages.horizontal import BaseScore, Histogram
 
 TYPES = (Table, Records, LeafCounts, Feature, Schema)
 KINDS = st.sampled_from(["f4", "f8", "i8", "i4", "u1", "?", ">f8"])

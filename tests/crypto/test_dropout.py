@@ -18,7 +18,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_grid, parse_one
 from fedtrees.defenses.masking import MaskedSums, Masking
 from fedtrees.messages.aggregation import MaskSurvivors
-from fedtrees.messages.boosting import Histogram
+from fedtrees.messages.horizontal import Histogram
 from fedtrees.messages.models import as_message
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of

@@ -8,7 +8,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.crypto.coins import Coins
 from fedtrees.crypto.randomness import Randomness
-from fedtrees.protocols.fit import fit
+from fedtrees.protocols.compatibility import fit
 
 
 def test_a_class_has_its_old_name():

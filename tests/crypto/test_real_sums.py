@@ -42,16 +42,16 @@ from fedtrees.defenses.masking import SUMS_AT_ONCE
 from fedtrees.defenses.secure_sum import SealedSums
 from fedtrees.isolation.process import attacks
 from fedtrees.messages.aggregation import MaskSurvivors, OpenedSum, PaillierKey, PaillierSeeds
-from fedtrees.messages.boosting import (
+from fedtrees.messages.forests import ClassCounts, ClassTotals
+from fedtrees.messages.horizontal import (
+    GridCounts,
     Histogram,
     LabelSums,
     LabelSumsRequest,
     ValidationLoss,
 )
-from fedtrees.messages.class_counts import ClassCounts, ClassTotals
-from fedtrees.messages.cuts import GridCounts
 from fedtrees.messages.models import as_message
-from fedtrees.protocols.fit import Data, fit
+from fedtrees.protocols.compatibility import Data, fit
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.sealing.errors import (

@@ -7,7 +7,7 @@ from seeded_keys import seeded
 
 from fedtrees.crypto.keys import KeyPair
 from fedtrees.crypto.row_sums import BlindRowSums, KeyedRowSums
-from fedtrees.defenses.id_lmid import IDLMID
+from fedtrees.defenses.nodes import IDLMID
 from fedtrees.messages.vertical import BinSums, RowStatistics, visible_leaves
 from fedtrees.sealing.ledger import Ledger
 from fedtrees.sealing.row_sums import Sums

@@ -8,7 +8,7 @@ from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.errors import UsageError
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_composed
-from fedtrees.protocols.fit import fit
+from fedtrees.protocols.compatibility import fit
 from fedtrees.protocols.views import view_of
 
 SMALL = "secureboost[trees=2,max_depth=2,max_bin=8]"

@@ -12,9 +12,8 @@ from fedtrees.core.messages import closed
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import Transcript
-from fedtrees.messages.boosting import GlobalHistogram, Histogram
-from fedtrees.messages.cuts import CutPoints
-from fedtrees.protocols.fit import fit
+from fedtrees.messages.horizontal import CutPoints, GlobalHistogram, Histogram
+from fedtrees.protocols.compatibility import fit
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import Cuts

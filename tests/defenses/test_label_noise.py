@@ -30,7 +30,7 @@ from fedtrees.privacy.randomised_response import (
     respond,
     true_shares,
 )
-from fedtrees.protocols.fit import fit
+from fedtrees.protocols.compatibility import fit
 from fedtrees.protocols.training import train
 from fedtrees.protocols.vertical.secureboost import SecureBoost
 from fedtrees.trees.boosted.forest import Tree

@@ -17,7 +17,7 @@ from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec
-from fedtrees.messages.boosting import Histogram, LeafValues, NodeSplits
+from fedtrees.messages.horizontal import Histogram, LeafValues, NodeSplits
 from fedtrees.protocols.training import train
 from fedtrees.trees.boosted.fixed_point import from_fixed
 

@@ -14,7 +14,7 @@ from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import BudgetEvent
-from fedtrees.messages.boosting import Histogram
+from fedtrees.messages.horizontal import Histogram
 from fedtrees.privacy.accounting import composed, histogram_sensitivity
 from fedtrees.privacy.mechanisms import discrete_laplace
 from fedtrees.protocols.training import train

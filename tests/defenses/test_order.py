@@ -18,8 +18,8 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_grid, parse_one
 from fedtrees.core.streams import Streams
 from fedtrees.defenses import dp_sgd
-from fedtrees.messages.boosting import GlobalHistogram, Histogram, LeafSums
-from fedtrees.protocols.fit import fit
+from fedtrees.messages.horizontal import GlobalHistogram, Histogram, LeafSums
+from fedtrees.protocols.compatibility import fit
 from fedtrees.protocols.training import train
 
 NOISE = "laplace-hist[epsilon=1,calibrated=true]"

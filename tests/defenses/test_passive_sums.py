@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedtrees.attacks.bins.changed import shares_of_changed
+from fedtrees.attacks.bins.noisy_bin_sums import shares_of_changed
 from fedtrees.attacks.evidence.subsets import Column, NodeSums
 from fedtrees.bench.conformance.samples import sample_local_data, sample_table
 from fedtrees.core.coarsening import FewRows
@@ -15,14 +15,14 @@ from fedtrees.core.reasons import Unfit
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import Spec
-from fedtrees.defenses.laplace_hist import LaplaceHistogram
-from fedtrees.defenses.min_bin import MinBin
+from fedtrees.defenses.laplace import LaplaceHistogram
+from fedtrees.defenses.suppression import MinBin
 from fedtrees.messages.vertical import NodeRows, OpenedBinSums, replayed
 from fedtrees.privacy.noise import Laplace
-from fedtrees.protocols.fit import Data, fit
-from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+from fedtrees.protocols.compatibility import Data, fit
+from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 from fedtrees.protocols.training import train
-from fedtrees.protocols.vertical.limits import Limits
+from fedtrees.protocols.vertical.passive import Limits
 from fedtrees.protocols.vertical.secureboost import SecureBoost
 from fedtrees.protocols.vertical.vertical_forest import VerticalForest
 from fedtrees.protocols.views import view_of

@@ -17,8 +17,8 @@ from fedtrees.core.reasons import Unfit
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid
-from fedtrees.defenses.settled_cuts import GridCuts
-from fedtrees.messages.cuts import (
+from fedtrees.defenses.cut_points import GridCuts
+from fedtrees.messages.horizontal import (
     CutPoints,
     CutsRequest,
     FeatureRanges,
@@ -28,7 +28,7 @@ from fedtrees.messages.cuts import (
 )
 from fedtrees.privacy.mechanisms import discrete_laplace_share
 from fedtrees.privacy.quantiles import private_quantiles, rank_error
-from fedtrees.protocols.fit import fit
+from fedtrees.protocols.compatibility import fit
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 

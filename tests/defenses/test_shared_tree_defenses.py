@@ -12,9 +12,9 @@ from fedtrees.core.messages import Reveal
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec
-from fedtrees.messages.packing import unpack
-from fedtrees.messages.shared_trees import ClientTrees, SharedTrees
-from fedtrees.protocols.fit import fit
+from fedtrees.messages.horizontal import ClientTrees, SharedTrees
+from fedtrees.messages.models import unpack
+from fedtrees.protocols.compatibility import fit
 from fedtrees.protocols.training import train
 from fedtrees.trees.routing import Routes
 

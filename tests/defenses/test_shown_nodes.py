@@ -12,8 +12,7 @@ from fedtrees.core.defense import Defense
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import MutualInformation, parse
 from fedtrees.core.local_data import LocalData
-from fedtrees.defenses.id_lmid import IDLMID
-from fedtrees.defenses.reduced_leakage import ReducedLeakage
+from fedtrees.defenses.nodes import IDLMID, ReducedLeakage
 from fedtrees.messages.vertical import NodeRows, RowsToRoute, visible_leaves, visible_nodes
 from fedtrees.privacy.node_information import node_information
 from fedtrees.protocols.training import train

@@ -16,7 +16,7 @@ from fedtrees.core.local_data import over_clients
 from fedtrees.core.messages import Reveal
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
-from fedtrees.messages.boosting import Histogram, LeafValues
+from fedtrees.messages.horizontal import Histogram, LeafValues
 from fedtrees.protocols.training import train
 
 

@@ -8,7 +8,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 
 import fedtrees
 from fedtrees import FederatedGBDTClassifier, FederatedGBDTRegressor
-from fedtrees.messages.cuts import CutsRequest
+from fedtrees.messages.horizontal import CutsRequest
 from fedtrees.trees.binning import Cuts
 
 BINARY = (FederatedGBDTClassifier, load_breast_cancer, {"objective": "binary:logistic"})

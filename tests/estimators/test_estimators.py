@@ -24,8 +24,7 @@ from fedtrees import (
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
-from fedtrees.messages.boosting import ValidationLoss
-from fedtrees.messages.cuts import CutPoints, CutsRequest
+from fedtrees.messages.horizontal import CutPoints, CutsRequest, ValidationLoss
 from fedtrees.trees.files.forests import load_random_forest
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
 

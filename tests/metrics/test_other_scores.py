@@ -4,7 +4,7 @@ import pytest
 from fedtrees.core.errors import DataError
 from fedtrees.core.guess import BinClassCounts
 from fedtrees.metrics.advantage import advantage
-from fedtrees.metrics.bin_counts import BinCountsMetric, VictimsCounts, parts_of
+from fedtrees.metrics.bins import BinCountsMetric, VictimsCounts, parts_of
 from fedtrees.metrics.utility import regression_scores, utility_scores
 
 

@@ -155,7 +155,7 @@ def test_a_sample_of_the_true_rows_is_matched_with_all_guessed_ones():
     X[:300] += 100  # 100 rows are right, whichever of the true ones are scored
     guess, schema = Table(X, guess.y), Schema(tuple(map(Feature, "abcdefghijkl")), "y")
     part = truth.take(np.arange(0, 400, 4))
-    cut, whole = (score_records(guess, part, schema, most=m) for m in (None, 400))
+    cut, whole = (score_records(guess, part, schema, limit=m) for m in (None, 400))
     assert cut.exact_rows < 0.03  # the first 100 guesses are wrong ones
     assert abs(whole.exact_rows - 0.25) < 3 * whole.errors["exact_rows"]
     p = whole.exact_rows

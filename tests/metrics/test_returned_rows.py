@@ -8,7 +8,7 @@ import pytest
 from fedtrees.core.errors import DataError
 from fedtrees.core.guess import Records
 from fedtrees.core.schema import Table
-from fedtrees.metrics.returned_rows import ReturnedRows, score_returned_rows
+from fedtrees.metrics.rows import ReturnedRows, score_returned_rows
 from fedtrees.metrics.victims_rows import BinnedVictims, ReturnedRowsMetric
 from fedtrees.trees.binning import Cuts
 

@@ -172,7 +172,7 @@ def test_the_accountant_equals_dp_accounting():
 
 @pytest.mark.extra("dp_accounting")
 def test_rows_that_are_drawn_cost_less():
-    from fedtrees.privacy.sampled_gaussian import multiplier
+    from fedtrees.privacy.gaussian_dp import multiplier
 
     scale = multiplier(2.0, 1e-5, 0.1, 20)
     events = [released("gaussian", 3 * scale, l2=3.0, rate=0.1) for _ in range(20)]

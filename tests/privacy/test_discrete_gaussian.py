@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from fedtrees.core.errors import UsageError
-from fedtrees.privacy.discrete_gaussian import (
+from fedtrees.privacy.mechanisms import (
     Randomness,
     discrete_gaussian,
     discrete_gaussian_share,

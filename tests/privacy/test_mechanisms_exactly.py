@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedtrees.privacy.discrete_gaussian import discrete_gaussian
 from fedtrees.privacy.mechanisms import (
     _fraction,
+    discrete_gaussian,
     discrete_laplace,
     discrete_laplace_share,
     noise_log_pmf,

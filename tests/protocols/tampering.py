@@ -42,9 +42,9 @@ from fedtrees.privacy import noise
 SAMPLERS = {
     "fedtrees.protocols.horizontal.dp_gbdt.discrete_gaussian_share": (0, 3),
     "fedtrees.protocols.forests.dp_forest.discrete_laplace_share": (0, 3),
-    "fedtrees.defenses.settled_cuts.discrete_laplace_share": (0, 3),
-    "fedtrees.defenses.dp_quantile_cuts.discrete_laplace": (0,),
-    "fedtrees.defenses.dp_quantile_cuts.private_quantiles": (1, 2, 3, 4),
+    "fedtrees.defenses.cut_points.discrete_laplace_share": (0, 3),
+    "fedtrees.defenses.cut_points.discrete_laplace": (0,),
+    "fedtrees.defenses.cut_points.private_quantiles": (1, 2, 3, 4),
     "fedtrees.defenses.dp_sgd.multiplier": (0, 1, 2, 3),
 }
 

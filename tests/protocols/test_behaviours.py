@@ -27,19 +27,18 @@ from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Composed, Spec, parse_composed
 from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
-from fedtrees.defenses.laplace_hist import LaplaceHistogram
-from fedtrees.defenses.min_bin import MinBin
+from fedtrees.defenses.laplace import LaplaceHistogram
 from fedtrees.defenses.secure_sum import SecureSum
-from fedtrees.messages.boosting import BaseScore, LabelSumsRequest
-from fedtrees.messages.cuts import CutPoints, FeatureSketch
-from fedtrees.metrics.bin_counts import BinCountsMetric
+from fedtrees.defenses.suppression import MinBin
+from fedtrees.messages.horizontal import BaseScore, CutPoints, FeatureSketch, LabelSumsRequest
+from fedtrees.metrics.bins import BinCountsMetric
 from fedtrees.metrics.metric import Case
-from fedtrees.metrics.moved_cuts import MovedCutsMetric
+from fedtrees.metrics.splits import MovedCutsMetric
 from fedtrees.metrics.victims_rows import ReturnedRowsMetric
+from fedtrees.protocols.compatibility import Data, before, fits
 from fedtrees.protocols.cut_points import check_sketches
-from fedtrees.protocols.fit import Data, before, fits
-from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
-from fedtrees.protocols.horizontal.followed import FollowedTree
+from fedtrees.protocols.horizontal.followed_trees import FollowedTree
+from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.partition import Decisions

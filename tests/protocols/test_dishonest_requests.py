@@ -23,8 +23,7 @@ from fedtrees.core.party import rules_of
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.defenses.dp_sgd import clipped
-from fedtrees.messages.boosting import LabelSumsRequest
-from fedtrees.messages.cuts import CutsRequest
+from fedtrees.messages.horizontal import CutsRequest, LabelSumsRequest
 from fedtrees.protocols.training import train
 from fedtrees.trees.boosted.fixed_point import saturated, to_fixed
 

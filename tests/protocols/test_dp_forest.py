@@ -16,8 +16,8 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.sealed import Sealed
 from fedtrees.core.specs import parse_composed, parse_grid
+from fedtrees.messages.forests import LeafClassCounts, PrivateForest
 from fedtrees.messages.models import as_message
-from fedtrees.messages.private_forests import LeafClassCounts, PrivateForest
 from fedtrees.privacy.mechanisms import noise_log_pmf
 from fedtrees.privacy.polya import log_probabilities
 from fedtrees.protocols.training import train

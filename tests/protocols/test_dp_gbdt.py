@@ -23,7 +23,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.sealed import Sealed
 from fedtrees.core.specs import parse_composed, parse_grid
-from fedtrees.messages.boosting import LeafSums
+from fedtrees.messages.horizontal import LeafSums
 from fedtrees.messages.models import as_message
 from fedtrees.privacy.leaf_sums import row_bound
 from fedtrees.protocols.horizontal.dp_gbdt import LeafClient

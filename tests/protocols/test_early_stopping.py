@@ -14,7 +14,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.sealed import Sealed
 from fedtrees.core.specs import Spec
-from fedtrees.messages.boosting import Histogram, StopBoosting, ValidationLoss
+from fedtrees.messages.horizontal import Histogram, StopBoosting, ValidationLoss
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.boosted.losses import LOSS_BOUND

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from digests import content, digest
 
-from fedtrees.attacks.bins.beside import likeliest
+from fedtrees.attacks.bins.noisy_bin_sums import likeliest
 from fedtrees.bench.conformance.samples import sample_table, sample_training
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.errors import BeyondParametersError
@@ -14,10 +14,9 @@ from fedtrees.core.guess import ColumnBins
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_composed, parse_grid
-from fedtrees.messages.cuts import GridCounts
-from fedtrees.messages.shared_trees import GrowRequest
+from fedtrees.messages.horizontal import GridCounts, GrowRequest
 from fedtrees.messages.vertical import RowBuckets
-from fedtrees.protocols.vertical.columns import GlobalBins
+from fedtrees.protocols.vertical.local_bins import GlobalBins
 from fedtrees.protocols.views import view_of
 
 

@@ -7,10 +7,9 @@ from shared_trees_world import sent, tables
 from fedtrees.core.errors import UsageError
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.streams import Streams
+from fedtrees.messages.horizontal import ClientModels
 from fedtrees.messages.models import as_message
-from fedtrees.messages.networks import NetworkUpdate, NetworkWeights
-from fedtrees.messages.shared_trees import ClientModels
-from fedtrees.messages.tree_networks import start_of, tree_outputs
+from fedtrees.messages.networks import NetworkUpdate, NetworkWeights, start_of, tree_outputs
 from fedtrees.neural.adam import Adam
 from fedtrees.neural.tree_outputs import RatesNetwork
 from fedtrees.protocols.training import train

@@ -11,8 +11,8 @@ from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.messages.shared_trees import ClientTrees, GlobalTrees
-from fedtrees.protocols.horizontal.flower_bagging import FlowerBagging
+from fedtrees.messages.horizontal import ClientTrees, GlobalTrees
+from fedtrees.protocols.horizontal.tree_sharing import FlowerBagging
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.files.xgboost import to_xgboost_json

@@ -8,8 +8,8 @@ from shared_trees_world import CLOSE, assert_same_trees, sent, tables, xgboost_p
 
 from fedtrees.core.errors import UsageError
 from fedtrees.core.local_data import over_clients
-from fedtrees.messages.shared_trees import ClientTrees, GlobalTrees
-from fedtrees.protocols.horizontal.flower_cyclic import FlowerCyclic
+from fedtrees.messages.horizontal import ClientTrees, GlobalTrees
+from fedtrees.protocols.horizontal.tree_sharing import FlowerCyclic
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 

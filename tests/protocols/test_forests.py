@@ -18,10 +18,17 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.core.streams import Streams
-from fedtrees.messages.boosting import NodeSplits
-from fedtrees.messages.class_counts import ClassCounts, ClassCountsRequest, ClassTotals
-from fedtrees.messages.forests import ForestModel, LeafClasses, LocalForest, PooledForest
-from fedtrees.protocols.fit import fit
+from fedtrees.messages.forests import (
+    ClassCounts,
+    ClassCountsRequest,
+    ClassTotals,
+    ForestModel,
+    LeafClasses,
+    LocalForest,
+    PooledForest,
+)
+from fedtrees.messages.horizontal import NodeSplits
+from fedtrees.protocols.compatibility import fit
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import bin_rows

@@ -12,9 +12,17 @@ from fedtrees.core.messages import closed
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec
-from fedtrees.messages.boosting import GlobalHistogram, Histogram, LabelSums, LeafValues, NodeSplits
-from fedtrees.messages.cuts import CutsRequest, FeatureRanges, FeatureSketch
-from fedtrees.protocols.fit import fit
+from fedtrees.messages.horizontal import (
+    CutsRequest,
+    FeatureRanges,
+    FeatureSketch,
+    GlobalHistogram,
+    Histogram,
+    LabelSums,
+    LeafValues,
+    NodeSplits,
+)
+from fedtrees.protocols.compatibility import fit
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.boosted.boosting import grow_forest

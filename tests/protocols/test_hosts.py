@@ -21,9 +21,9 @@ from fedtrees.core.network import LocalNetwork
 from fedtrees.core.party import Party, acting, handles
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_composed
-from fedtrees.messages.boosting import LabelSumsRequest
+from fedtrees.messages.horizontal import LabelSumsRequest
 from fedtrees.protocols import training
-from fedtrees.protocols.fit import fit
+from fedtrees.protocols.compatibility import fit
 
 pytestmark = pytest.mark.filterwarnings("ignore:a 1024-bit Paillier key is weak")
 

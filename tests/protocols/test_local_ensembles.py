@@ -7,8 +7,8 @@ from flower_reference import base_score_of, grown, model_bytes, trees_of
 from shared_trees_world import CLOSE, assert_same_trees, sent, tables, xgboost_params
 
 from fedtrees.core.local_data import over_clients
-from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees
-from fedtrees.protocols.horizontal.local_ensembles import LocalEnsembles
+from fedtrees.messages.horizontal import ClientModels, ClientTrees, GlobalTrees
+from fedtrees.protocols.horizontal.tree_sharing import LocalEnsembles
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.files.xgboost import to_xgboost_json

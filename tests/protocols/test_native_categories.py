@@ -13,8 +13,7 @@ from fedtrees.core.messages import Reveal
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec
-from fedtrees.messages.boosting import NodeSplits
-from fedtrees.messages.cuts import CutPoints
+from fedtrees.messages.horizontal import CutPoints, NodeSplits
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.boosted.boosting import grow_forest

@@ -6,7 +6,7 @@ import pytest
 from fedtrees.core.errors import BeyondParametersError
 from fedtrees.core.sealed import Sealed
 from fedtrees.messages.vertical import ChosenSplits, NodeRows, RootRows, RowStatistics
-from fedtrees.protocols.vertical.limits import LimitedTree, Limits
+from fedtrees.protocols.vertical.passive import LimitedTree, Limits
 
 LIMITS = Limits(trees=2, depth=2, leaves=3, statistics=2, classes=3)
 COLUMNS, BINS = np.array([4], np.int32), np.array([5], np.int32)

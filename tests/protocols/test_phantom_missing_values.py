@@ -11,7 +11,7 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
-from fedtrees.messages.cuts import CutPoints
+from fedtrees.messages.horizontal import CutPoints
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 

@@ -6,10 +6,10 @@ import pytest
 from fedtrees.core.errors import DataError
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.messages.cuts import CutPoints, CutsRequest
+from fedtrees.messages.horizontal import CutPoints, CutsRequest
 from fedtrees.protocols.cut_points import public_cuts
 from fedtrees.protocols.forests.forest_hist import ForestHist
-from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 from fedtrees.protocols.training import train
 
 SCHEMA = Schema(

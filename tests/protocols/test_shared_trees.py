@@ -10,10 +10,9 @@ from fedtrees.core.codec import decode, encode
 from fedtrees.core.errors import DataError
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.messages import Reveal
-from fedtrees.messages.packing import join, pack, unpack
-from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees
-from fedtrees.protocols.horizontal.flower_bagging import FlowerBagging
-from fedtrees.protocols.horizontal.local_ensembles import LocalEnsembles
+from fedtrees.messages.horizontal import ClientModels, ClientTrees, GlobalTrees
+from fedtrees.messages.models import join, pack, unpack
+from fedtrees.protocols.horizontal.tree_sharing import FlowerBagging, LocalEnsembles
 from fedtrees.protocols.training import train
 from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.boosted.xgboost_cuts import xgboost_cuts

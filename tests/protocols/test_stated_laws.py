@@ -8,8 +8,8 @@ from fedtrees.bench.conformance.samples import sample_local_data, sample_trainin
 from fedtrees.core.channel import Mechanism, Share
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
-from fedtrees.messages.boosting import BaseScore, LeafSums, LeafValues
-from fedtrees.messages.private_forests import LeafClassCounts, PrivateForest
+from fedtrees.messages.forests import LeafClassCounts, PrivateForest
+from fedtrees.messages.horizontal import BaseScore, LeafSums, LeafValues
 from fedtrees.protocols.views import view_of
 
 

@@ -19,7 +19,7 @@ from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.core.streams import Streams
 from fedtrees.data import catalogue
 from fedtrees.data.partition import Partition
-from fedtrees.defenses.id_lmid import IDLMID
+from fedtrees.defenses.nodes import IDLMID
 from fedtrees.messages.vertical import (
     NodeRows,
     RootRows,
@@ -30,7 +30,7 @@ from fedtrees.messages.vertical import (
 )
 from fedtrees.privacy.node_information import node_information
 from fedtrees.protocols.training import train
-from fedtrees.protocols.vertical.node_quantiles import candidate_cuts
+from fedtrees.protocols.vertical.local_bins import candidate_cuts
 from fedtrees.protocols.vertical.secureboost import SecureBoost
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.boosting import grow_forest

@@ -5,17 +5,16 @@ import pytest
 from regression_runs import seen, trained
 
 from fedtrees.attacks.forests.attack import DraftDP
-from fedtrees.attacks.forests.consensus import consensus
 from fedtrees.attacks.forests.informed import Enumeration
-from fedtrees.attacks.forests.noise import Noise
-from fedtrees.attacks.forests.structure import NoisyForest
-from fedtrees.attacks.forests.variables import Variables
+from fedtrees.attacks.forests.likelihoods import Noise
+from fedtrees.attacks.forests.posterior import consensus
+from fedtrees.attacks.forests.structure import NoisyForest, Variables
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Records
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, OneHot, Schema, Table
 from fedtrees.data import load_csv
-from fedtrees.metrics.row_errors import row_errors
+from fedtrees.metrics.rows import row_errors
 from fedtrees.metrics.victims_rows import RecordMetric, SpecificityMetric
 from fedtrees.report.adversaries import adversary_named
 
@@ -99,8 +98,10 @@ def test_samples_are_matched_among_rows_that_are_told_alike():
 def test_a_missing_row_is_looked_for_among_those_that_are_told():
     variables = Variables.binary(4)
     forest = NoisyForest.of(variables, np.zeros((1, 1), int), np.zeros((1, 2, 2), int))
-    others = np.zeros((5, 5), dtype=np.int16)
-    row, chance = Enumeration.of(forest).missing_row(Noise("geometric", 50.0), others, told={2: 1})
+    companions = np.zeros((5, 5), dtype=np.int16)
+    row, chance = Enumeration.of(forest).missing_row(
+        Noise("geometric", 50.0), companions, known_values={2: 1}
+    )
     assert row.tolist()[:4] == [0, 0, 1, 0]
     assert chance.sum() == pytest.approx(1.0)
 

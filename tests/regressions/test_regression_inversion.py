@@ -11,7 +11,7 @@ from present import CRYPTO
 from regression_runs import by_columns, by_rows, inverted, seen, table, trained
 
 from fedtrees.attacks.regression.columns import ColumnsView
-from fedtrees.attacks.regression.modular import rank, solved
+from fedtrees.attacks.regression.exact_algebra import rank, solved
 from fedtrees.attacks.regression.rotation import Column, solutions
 from fedtrees.benchmarks.papers.regression import printed_rates
 from fedtrees.core.errors import UsageError

@@ -11,6 +11,7 @@ from matplotlib.font_manager import findfont
 from matplotlib.text import Text
 from synthetic_run import DEFENSES, rows, write_run
 
+from fedtrees.cli.main import main
 from fedtrees.core.errors import UsageError
 from fedtrees.report import paper
 from fedtrees.report.plot import plot
@@ -173,3 +174,41 @@ def test_a_title_breaks_between_its_parts_and_within_long_parameters():
     assert (
         paper._wrapped("hist[trees=10,depth=4] · client", 16) == "hist[trees=10,\ndepth=4]\nclient"
     )
+
+
+def test_several_runs_are_one_figure_and_a_cell_counts_once(three, tmp_path, capsys):
+    chosen = [r for r in rows(SETTINGS, DEFENSES, (0, 1)) if r["metric"] in KEPT]
+    names = sorted({r["defense"] for r in chosen})
+    halves = (names[:2], [names[0], *names[2:]])  # one defense is in both
+    folders = [
+        write_run(
+            tmp_path / str(k), [r for r in chosen if r["defense"] in half or not r["defense"]]
+        )
+        for k, half in enumerate(halves)
+    ]
+    together = plot([*folders, folders[0]], tmp_path / "several.svg", metric="ra")
+    assert together.read_bytes() == plot(three, tmp_path / "one.svg", metric="ra").read_bytes()
+    assert (
+        together.read_bytes() != plot(folders[0], tmp_path / "half.svg", metric="ra").read_bytes()
+    )
+    out = tmp_path / "printed.html"
+    with pytest.raises(SystemExit) as stopped:
+        main(["plot", *map(str, folders), "-o", str(out)])
+    assert not stopped.value.code
+    assert out.read_text().startswith("<!doctype html>")
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stopped:
+        main(["plot", *map(str, folders)])
+    assert stopped.value.code == 2
+    assert "give -o FILE" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="no run to plot"):
+        plot([], out)
+
+
+def test_runs_that_contradict_one_another_are_not_drawn(three, tmp_path):
+    other = [dict(r) for r in rows(SETTINGS, DEFENSES, (0, 1)) if r["metric"] in KEPT]
+    for row in other:
+        if row["stage"] == "train" and row["metric"] == "auc":
+            row["value"] = float(row["value"]) - 0.1
+    with pytest.raises(UsageError, match=r"both hold .* auc is"):
+        plot([three, write_run(tmp_path / "other", other)], tmp_path / "f.svg")

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import xgboost as xgb
 
-from fedtrees import FederatedGBDTClassifier
+from fedtrees import FederatedForestClassifier, FederatedGBDTClassifier
 from fedtrees.audit import audit, read_model
 from fedtrees.audit.attack import evidence_of
 from fedtrees.audit.rows import Columns, read_rows
@@ -26,6 +26,7 @@ from fedtrees.trees.files.categories import (
     in_table_values,
     read_categories,
 )
+from fedtrees.trees.files.forests import load_columns, load_random_forest
 
 VERSION = tuple(map(int, xgb.__version__.split(".")[:2]))
 
@@ -246,3 +247,31 @@ def test_text_in_alphabetical_order_can_still_be_attacked(tmp_path):
     assert not isinstance(evidence_of(audit(model)), Reason)
     assert by_thresholds(model.forest, {}) is None
     assert by_thresholds(model.forest, {0: [*model.categories[0], "zz"]}) is None
+
+
+def test_a_saved_forest_of_an_estimator_takes_the_numbers_of_the_table(tmp_path):
+    rng = np.random.default_rng(5)
+    grade = rng.choice([10, 20, 30, 50], 300)
+    X = pd.DataFrame({"grade": pd.Categorical(grade), "x": rng.normal(size=300)})
+    y = (grade >= 30) ^ (rng.random(300) < 0.1)
+    forest = FederatedForestClassifier(n_estimators=5, max_features=None, random_state=0).fit(X, y)
+    forest.save_model(tmp_path / "m.npz")
+    raw = np.column_stack([grade, X["x"]]).astype(np.float32)
+    saved = load_random_forest(tmp_path / "m.npz")
+    shares = np.asarray(saved.predict(raw))
+    np.testing.assert_allclose(shares, forest.predict_proba(X)[:, 1], atol=1e-6)
+    assert load_columns(tmp_path / "m.npz") == (("grade", "x"), {})
+
+
+def test_a_saved_forest_of_an_estimator_names_categories_or_is_refused(tmp_path):
+    rng = np.random.default_rng(6)
+    code = rng.integers(0, 3, 200)
+    names = ["low", "mid", "high"]  # the order of the codes is not alphabetical
+    X = pd.DataFrame({"size": pd.Categorical.from_codes(code, names, ordered=True)})
+    forest = FederatedForestClassifier(n_estimators=2, max_features=None, random_state=0)
+    forest.fit(X, code > 1).save_model(tmp_path / "m.npz")
+    assert load_columns(tmp_path / "m.npz") == (("size",), {0: tuple(names)})
+    X = pd.DataFrame({"size": pd.Categorical(code * 10, categories=[20, 0, 10], ordered=True)})
+    forest.fit(X, code > 1)
+    with pytest.raises(DataError, match="'size' are no increasing float32 numbers"):
+        forest.save_model(tmp_path / "m.npz")

@@ -11,6 +11,7 @@ import xgboost_reference as reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedtrees.audit import read_model
 from fedtrees.core.errors import DataError
 from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.boosted.builder import TreeBuilder
@@ -373,3 +374,27 @@ def test_names_and_width_must_fit(cancer):
         to_xgboost_json(forest, 1)
     with pytest.raises(DataError, match="without trees"):
         to_xgboost_json(forest.first(0), X.shape[1])
+
+
+def test_a_truncated_model_is_refused_by_file_rule_and_remedy(theirs, tmp_path):
+    file = tmp_path / "cut.json"
+    raw = bytes(theirs.booster.save_raw("json"))
+    whole = json.loads(raw)
+    cases = [(raw[: len(raw) // 2], "is not JSON"), (b"{}", "no 'learner' object")]
+    for name in ("objective", "gradient_booster", "learner_model_param"):
+        learner = {k: v for k, v in whole["learner"].items() if k != name}
+        rule = f"lacks the entry '{name}', which every model of XGBoost contains"
+        cases.append((json.dumps({**whole, "learner": learner}).encode(), rule))
+    cases.append((theirs.booster.save_config().encode(), "lacks the entry 'model'"))
+    ubj = bytes(theirs.booster.save_raw("ubj"))
+    cases.append((ubj[: len(ubj) // 2], "the UBJSON ends at byte"))
+    for data, rule in cases:
+        file.write_bytes(data)
+        for read in (load_model, read_model):
+            with pytest.raises(DataError) as refused:
+                read(file)
+            text = str(refused.value)
+            assert text.startswith(f"{file}: ")
+            assert rule in text
+            assert "save the model again by save_model('model.json')" in text
+            assert "KeyError" not in text

@@ -12,8 +12,8 @@ from fedtrees.attacks.evidence.clients.released import released_trees
 from fedtrees.attacks.evidence.clients.turns import turns_of
 from fedtrees.attacks.evidence.laws import law_of_shared
 from fedtrees.core.view import View
-from fedtrees.messages.packing import unpack
-from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees, SharedTrees
+from fedtrees.messages.horizontal import ClientModels, ClientTrees, GlobalTrees, SharedTrees
+from fedtrees.messages.models import unpack
 from fedtrees.trees.boosted.forest import Tree
 
 Floats = NDArray[np.float64]

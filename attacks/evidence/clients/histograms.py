@@ -10,7 +10,7 @@ from fedtrees.attacks.evidence.counts import first_gradient, reliability_of, sha
 from fedtrees.attacks.evidence.replay import EVERYONE, OTHERS, replay_trees
 from fedtrees.attacks.evidence.view import evidence_of, histograms_of, noise_of
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import LabelSums
+from fedtrees.messages.horizontal import LabelSums
 from fedtrees.trees.boosted.fixed_point import from_fixed
 
 # Smallest mean reliability of single clients' bins. Below it, the sum over clients is more

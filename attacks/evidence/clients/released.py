@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.replay import params_of
 from fedtrees.core.view import View
+from fedtrees.messages.horizontal import ClientModels, GlobalTrees, SharedTrees
 from fedtrees.messages.models import BoostedModel
-from fedtrees.messages.shared_trees import ClientModels, GlobalTrees, SharedTrees
 from fedtrees.trees.boosted.losses import Logistic, objective_of, sigmoid
 from fedtrees.trees.boosted.newton import weights_of
 

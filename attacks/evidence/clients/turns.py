@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from fedtrees.core.view import View
-from fedtrees.messages.shared_trees import ClientTrees, GlobalTrees
+from fedtrees.messages.horizontal import ClientTrees, GlobalTrees
 
 
 @dataclass(frozen=True)

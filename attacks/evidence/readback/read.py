@@ -34,7 +34,7 @@ from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import LeafCounts
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import (
+from fedtrees.messages.horizontal import (
     BaseScore,
     GlobalHistogram,
     Histogram,

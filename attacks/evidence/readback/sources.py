@@ -16,7 +16,7 @@ from fedtrees.attacks.evidence.readback.forms import LISTED, OPEN, Row, SumBound
 from fedtrees.attacks.evidence.replay import EVERYONE
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import GlobalHistogram, Histogram
+from fedtrees.messages.horizontal import GlobalHistogram, Histogram
 from fedtrees.trees.binning import Cuts, bin_rows
 from fedtrees.trees.boosted.fixed_point import Bits, to_fixed
 from fedtrees.trees.boosted.forest import Tree

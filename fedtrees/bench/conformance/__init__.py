@@ -1,1 +1,1 @@
-"""The rules that protocols, defenses, attacks and behaviours keep: `fedtrees check`."""
+"""Check the rules of protocols, defenses, attacks, behaviours and metrics: `fedtrees check`."""

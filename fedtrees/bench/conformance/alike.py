@@ -1,4 +1,4 @@
-"""Whether two runs or guesses are the same, bit by bit."""
+"""Compare two trainings, guesses or values bit by bit."""
 
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -12,7 +12,7 @@ from fedtrees.protocols.training import Training
 
 
 def same_run(a: Training, b: Training) -> bool:
-    """Tell whether two trainings say the same, but for what is sealed."""
+    """Return whether two trainings send the same messages, except for sealed contents."""
     return len(a.transcript.deliveries) == len(b.transcript.deliveries) and all(
         x.sender == y.sender and alike(emptied(x.message), emptied(y.message))
         for x, y in zip(a.transcript, b.transcript, strict=True)
@@ -20,19 +20,22 @@ def same_run(a: Training, b: Training) -> bool:
 
 
 def same_transcript(a: Training, b: Training) -> bool:
-    """Tell whether the same bytes cross in two trainings."""
+    """Return whether two trainings send the same bytes."""
     return [encode(d.message) for d in a.transcript] == [encode(d.message) for d in b.transcript]
 
 
 def same(a: Guess, b: Guess) -> bool:
-    """Tell whether two guesses claim the same."""
+    """Return whether two guesses make the same claims."""
     return len(a.claims) == len(b.claims) and all(
         type(x) is type(y) and alike(x, y) for x, y in zip(a.claims, b.claims, strict=True)
     )
 
 
 def alike(a: Any, b: Any) -> bool:
-    """Compare values, arrays, and whatever dataclasses are made of them."""
+    """Return whether two values, arrays, or dataclasses of them are equal.
+
+    NaN equals NaN in float arrays.
+    """
     if is_dataclass(a) and is_dataclass(b):
         return type(a) is type(b) and all(
             alike(getattr(a, f.name), getattr(b, f.name)) for f in fields(a)

@@ -1,4 +1,4 @@
-"""Does an attack keep the rules?"""
+"""Check the rules of attacks: determinism, and independence of the ground truth."""
 
 import contextlib
 import secrets
@@ -26,18 +26,30 @@ from fedtrees.isolation.plugins import Elsewhere
 from fedtrees.isolation.process import Answer, attacks
 from fedtrees.isolation.watch import HOLD_TRUTH
 from fedtrees.metrics.records import score_records
-from fedtrees.protocols.fit import Data, fit
+from fedtrees.protocols.compatibility import Data, fit
 from fedtrees.protocols.views import view_of
 
-# What a file needs that brings its own claim: the bases of metrics hold no truth.
+# An attack with a new kind of claim needs the base classes of metrics. They contain no ground
+# truth.
 _BASES = "fedtrees.metrics.metric"
-_STRANGERS = 2  # how often other parties run before a party, each time with other rows
+# Number of times that other parties run before a party, each time with other rows.
+_STRANGERS = 2
 
 
 def check_attack(attack: Attack, spec: Spec, protocols: Sequence[str]) -> Iterator[Finding]:
     """Check imports, determinism, independence of the truth and of earlier runs, and empty views.
 
-    The attack runs in the process of attacks, as in a bench. This process contains other rows.
+    The attack runs in the process of attacks, as in a benchmark, whereas this process contains
+    further rows. An attack that returns some of these rows has left its process.
+
+    Parameters
+    ----------
+    attack : Attack
+        The attack.
+    spec : Spec
+        Its name and parameters.
+    protocols : sequence of str
+        Protocols on whose views it is checked.
     """
     reached = sorted(imports_of(attack))
     bad = [n for n in reached if n.startswith(HOLD_TRUTH) and not f"{n}.".startswith(f"{_BASES}.")]
@@ -47,13 +59,14 @@ def check_attack(attack: Attack, spec: Spec, protocols: Sequence[str]) -> Iterat
     views += tuple(views_that_tell(attack, protocols))
     for behaviour in attack.behaviours:
         views += tuple(
-            (f"{run.protocol.name}, {who}:{behaviour}", view_of(run, (who,), held))
-            for run, held, who in cheated_runs(behaviour, protocols)
+            (f"{run.protocol.name}, {who}:{behaviour}", view_of(run, (who,), local_data))
+            for run, local_data, who in cheated_runs(behaviour, protocols)
         )
     for name, view in views:
         if not fit(attack=spec, data=Data(view=view)).ok:
             continue
         ran = True
+        # Attacks on membership need rows to decide on.
         if attack.candidates:
             view = replace(view, candidates=sample_table()[0])
         try:
@@ -64,7 +77,8 @@ def check_attack(attack: Attack, spec: Spec, protocols: Sequence[str]) -> Iterat
         yield Finding(f"{name}: it survives an empty transcript", ok, detail)
         try:
             answers = [_run_beside_bait(spec, view, seed) for seed in (1, 2, 1)]
-        except ProtocolError as err:  # such as a guess without claims and without a reason
+        # For example, a guess without claims and without a reason.
+        except ProtocolError as err:
             yield Finding(f"{name}: it returns claims, or the reason for none", False, str(err))
             continue
         guesses = [answer.guess for answer in answers if answer.guess is not None]
@@ -77,44 +91,46 @@ def check_attack(attack: Attack, spec: Spec, protocols: Sequence[str]) -> Iterat
             copied < 0.5,
             f"{copied:.0%} of unseen rows returned exactly",
         )
-        touched = dict.fromkeys(what for answer in answers for what in answer.touched)
+        touched = dict.fromkeys(entry for answer in answers for entry in answer.touched)
         rule = f"{name}: it opens no file, no socket and no module with truth"
         yield Finding(rule, not touched, ", ".join(touched))
     yield Finding("it runs with at least one protocol", ran)
-    if isinstance(attack, Elsewhere):  # a built-in attack shares no files with others
+    # Only attacks of plug-ins could store files.
+    if isinstance(attack, Elsewhere):
         yield from _passes_nothing_on(spec, views)
 
 
 def _passes_nothing_on(spec: Spec, views: Sequence[tuple[str, View]]) -> Iterator[Finding]:
-    """Run the attack as every party, with and without runs as other parties before it.
+    """Run the attack as every party, with and without earlier runs as other parties.
 
-    The parties are those of one role, and all guesses of one party must be equal. The runs before
-    it get rows that are drawn for this check. So an attack that stores rows anywhere and returns
-    them under another threat is caught, even if an earlier check left rows there.
+    The parties have the same role, and all guesses of one party must be equal. The earlier runs
+    receive rows that are drawn for this check. An attack that stores rows anywhere and returns them
+    under another threat is therefore detected, even if an earlier check left rows there.
     """
     of_role = ((name, view, _parties(view)) for name, view in views if view.own)
-    found = next(((n, v, p) for n, v, p in of_role if len(p) > 1 and _reads(spec, v)), None)
-    if found is None:
+    usable = next(((n, v, p) for n, v, p in of_role if len(p) > 1 and _reads(spec, v)), None)
+    if usable is None:
         return
-    name, view, parties = found
-    rng, alike = np.random.default_rng(secrets.randbits(64)), True
+    name, view, parties = usable
+    rng, equal = np.random.default_rng(secrets.randbits(64)), True
     for party in parties:
         guesses = []
-        for others in ([], *(_STRANGERS * [[p for p in parties if p != party]])):
-            for other in others:
-                own = tuple(replace(part, X=rng.permuted(part.X, axis=0)) for part in view.own)
-                with contextlib.suppress(FedtreesError):  # it may store rows even if it fails
-                    stranger = replace(view, principals=(other,), own=own)
+        for earlier_parties in ([], *(_STRANGERS * [[p for p in parties if p != party]])):
+            for other in earlier_parties:
+                shuffled = tuple(replace(part, X=rng.permuted(part.X, axis=0)) for part in view.own)
+                # An attack may store rows even if it fails.
+                with contextlib.suppress(FedtreesError):
+                    stranger = replace(view, principals=(other,), own=shuffled)
                     attacks().run(spec, stranger, anyway=True)
             guesses.append(_run_beside_bait(spec, replace(view, principals=(party,)), 1).guess)
         first, *later = guesses
-        alike &= all(a is first or (a and first and same(a, first)) for a in later)
-    why = "" if alike else "its guess depends on the threats that it ran on before"
-    yield Finding(f"{name}: it keeps nothing from one threat to the next", bool(alike), why)
+        equal &= all(a is first or (a and first and same(a, first)) for a in later)
+    why = "" if equal else "its guess depends on the threats that it ran on before"
+    yield Finding(f"{name}: it keeps nothing from one threat to the next", bool(equal), why)
 
 
 def _parties(view: View) -> list[str]:
-    """Return the parties of the role of a single principal, no party for a coalition."""
+    """Return the parties with the role of a single principal. The list is empty for a coalition."""
     if len(view.principals) != 1:
         return []
     role = view.roles[view.principals[0]]
@@ -122,13 +138,15 @@ def _parties(view: View) -> list[str]:
 
 
 def _reads(spec: Spec, view: View) -> bool:
+    """Return whether an attack applies to a view."""
     return fit(attack=spec, data=Data(view=view)).ok
 
 
 def _run_beside_bait(attack: Spec, view: View, seed: int) -> Answer:
-    """Run an attack while rows that have nothing to do with its view lie in this process."""
+    """Run an attack while this process contains rows that are not related to its view."""
     federation = _bait(seed)
     if view.oracle is not None:
+        # Each run of an attack has the full number of queries.
         view.oracle.log.clear()
     answer = attacks().run(attack, view, watch=True)
     del federation
@@ -136,21 +154,22 @@ def _run_beside_bait(attack: Spec, view: View, seed: int) -> Answer:
 
 
 def _bait(seed: int) -> Federation:
-    """Make rows of the same shape that no view has seen, held as a bench holds the truth."""
+    """Build rows of the same shape that no view contains, in the object that contains the truth."""
     table, schema = sample_table(100 + seed)
     parts = [table.take(rows) for rows in np.array_split(np.arange(len(table)), 3)]
     return Federation(prepare("bait", schema, table.X, table.y), over_clients(parts), table, None)
 
 
 def _fits(guess: Guess, schema: Schema) -> bool:
+    """Return whether guessed rows have the columns of the schema."""
     return all(r.table.X.shape[1] == len(schema.features) for r in guess.all(Records))
 
 
 def _copied(guess: Guess, seed: int, schema: Schema) -> float:
     """Return the share of bait rows that the guess reproduces exactly."""
-    found = [r.table for r in guess.all(Records) if len(r.table)]
-    if not found or not _fits(guess, schema):
+    tables = [r.table for r in guess.all(Records) if len(r.table)]
+    if not tables or not _fits(guess, schema):
         return 0.0
     truth = stacked(list(_bait(seed).local_data.values())[:-1], schema)
     assert truth is not None
-    return score_records(found[0], truth, schema).exact_rows
+    return score_records(tables[0], truth, schema).exact_rows

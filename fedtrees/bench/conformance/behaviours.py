@@ -1,4 +1,4 @@
-"""Does a behaviour keep the rules?"""
+"""Check the rules of behaviours of malicious parties."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -15,16 +15,16 @@ from fedtrees.protocols.training import Training, train
 
 
 def check_behaviour(behaviour: Any, protocols: Sequence[str]) -> Iterator[Finding]:
-    """Check what it says of itself, whose place it takes, and that nobody else need change."""
-    told = bool(behaviour.beyond and behaviour.noticed)
-    yield Finding("it says what it does beyond, and whether others notice", told)
+    """Check description and determinism of a behaviour, and that it sends only known messages."""
+    described = bool(behaviour.beyond and behaviour.noticed)
+    yield Finding("it says what it does beyond, and whether others notice", described)
     ran = False
-    for run, _, who in cheated_runs(behaviour.name, protocols):
-        ran, name = True, f"{run.protocol.name}, {who}"
+    for run, _, cheater in cheated_runs(behaviour.name, protocols):
+        ran, name = True, f"{run.protocol.name}, {cheater}"
         twice = cheated_runs(behaviour.name, [run.protocol.name])
-        again = next(other for other, _, party in twice if party == who)
+        again = next(other for other, _, party in twice if party == cheater)
         yield Finding(f"{name}: two runs of one seed are one", same_transcript(run, again))
-        sent = {type(d.message) for d in run.transcript if d.sender == who}
+        sent = {type(d.message) for d in run.transcript if d.sender == cheater}
         other = sorted(kind.__name__ for kind in sent - {*run.protocol.says, *_released(run)})
         rule = f"{name}: it sends messages of the protocol alone"
         yield Finding(rule, not other, ", ".join(other))
@@ -34,22 +34,28 @@ def check_behaviour(behaviour: Any, protocols: Sequence[str]) -> Iterator[Findin
 def cheated_runs(
     behaviour: str, protocols: Sequence[str]
 ) -> Iterator[tuple[Training, dict[str, LocalData], str]]:
-    """Train every protocol that has a party whose place a behaviour takes; yield who cheats."""
+    """Train every protocol with the behaviour in each of its roles that allows it.
+
+    Yields the training, the local data and the name of the malicious party.
+    """
     for name in protocols:
         protocol = made(name)
         if protocol is None:
             continue
-        held, (_, schema) = sample_local_data(protocol), sample_table()
-        last = {role: who for who, role in protocol.roles(3).items()}
-        for who in last.values():
-            cheats = {who: behaviour}
+        local_data, (_, schema) = sample_local_data(protocol), sample_table()
+        last = {role: cheater for cheater, role in protocol.roles(3).items()}
+        for cheater in last.values():
+            cheats = {cheater: behaviour}
             with contextlib.suppress(Unfit):
                 yield (
-                    train(protocol, held, schema, seed=5, noise_from="seed", behaviours=cheats),
-                    held,
-                    who,
+                    train(
+                        protocol, local_data, schema, seed=5, noise_from="seed", behaviours=cheats
+                    ),
+                    local_data,
+                    cheater,
                 )
 
 
 def _released(run: Training) -> set[type[Message]]:
+    """Return the types of messages that are published."""
     return {type(d.message) for d in run.transcript if d.receivers == (PUBLIC,)}

@@ -1,4 +1,4 @@
-"""Does a protocol, defense, attack or behaviour keep the rules? What `fedtrees check` runs."""
+"""Check a protocol, defense, attack, behaviour or metric. `fedtrees check` calls this module."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
@@ -9,6 +9,7 @@ from fedtrees.bench.conformance.behaviours import check_behaviour
 from fedtrees.bench.conformance.defenses import check_defense
 from fedtrees.bench.conformance.findings import Finding
 from fedtrees.bench.conformance.imports import imported_cleanly
+from fedtrees.bench.conformance.metrics import check_metric
 from fedtrees.bench.conformance.protocols import check_protocol
 from fedtrees.bench.conformance.samples import small, trainable
 from fedtrees.core.errors import FedtreesError
@@ -17,26 +18,41 @@ from fedtrees.core.specs import Spec
 
 
 def check(kind: str, spec: Spec, protocols: Sequence[str] | None = None) -> list[Finding]:
-    """Check one registered thing against the rules of its kind.
+    """Check a registered plug-in against the rules of its kind.
 
-    `protocols`: What a defense or an attack is checked beside; None is every protocol there is.
+    Parameters
+    ----------
+    kind : str
+        "protocol", "defense", "attack" or "behaviour".
+    spec : Spec
+        Name and parameters.
+    protocols : sequence of str or None
+        Protocols with which a defense, an attack or a behaviour is checked. None: all that can be
+        trained here.
+
+    Returns
+    -------
+    findings : list of Finding
+        One finding per rule. An exception is a finding, too.
     """
-    beside = trainable() if protocols is None else protocols
+    names = trainable() if protocols is None else protocols
     checks: dict[str, Callable[[Any], Iterator[Finding]]] = {
         "protocol": check_protocol,
-        "defense": lambda made: check_defense(made, beside),
-        "attack": lambda made: check_attack(made, spec, beside),
-        "behaviour": lambda made: check_behaviour(made, beside),
+        "defense": lambda plugin: check_defense(plugin, names),
+        "attack": lambda plugin: check_attack(plugin, spec, names),
+        "behaviour": lambda plugin: check_behaviour(plugin, names),
+        "metric": lambda plugin: check_metric(plugin, names),
     }
-    found: list[Finding] = []
+    findings: list[Finding] = []
     try:
         if kind == "protocol":
             spec = small(spec)
-        whole = kind != "behaviour"  # which is of a party that a protocol makes
-        made = register.make(kind, spec) if whole else register.get(kind, spec.name)
-        for finding in chain(imported_cleanly(made), checks[kind](made)):
-            found.append(finding)
+        # A behaviour is a class whose instances are parties that a protocol creates.
+        constructible = kind != "behaviour"
+        plugin = register.make(kind, spec) if constructible else register.get(kind, spec.name)
+        for finding in chain(imported_cleanly(plugin), checks[kind](plugin)):
+            findings.append(finding)
     except Exception as err:
         text = str(err) if isinstance(err, FedtreesError) else f"{type(err).__name__}: {err}"
-        found.append(Finding("it can be constructed and run", False, text))
-    return found
+        findings.append(Finding("it can be constructed and run", False, text))
+    return findings

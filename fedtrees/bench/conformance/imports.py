@@ -1,4 +1,4 @@
-"""What an attack imports, and what the import of a plugin's file does."""
+"""Check the imports of an attack, and the effects of importing a plug-in file."""
 
 import ast
 import inspect
@@ -16,45 +16,55 @@ from fedtrees.isolation.process import attacks
 
 
 def imported_cleanly(thing: Any) -> Iterator[Finding]:
-    """See that the import of a plugin's file does nothing but register.
+    """Check that importing the file of a plug-in does nothing but register plug-ins.
 
-    It is imported beside a bench without truth, where what it changes does no harm.
+    The file is imported in the process of attacks, which contains no ground truth, so that its
+    effects do no harm.
     """
-    here = sys.modules.get(type(thing).__module__)
-    file = thing.file if isinstance(thing, Elsewhere) else getattr(here, "__file__", None)
-    known = {str(Path(path)): digest for path, digest in loaded_plugins()}
-    if file is None or str(file) not in known:
+    module = sys.modules.get(type(thing).__module__)
+    file = thing.file if isinstance(thing, Elsewhere) else getattr(module, "__file__", None)
+    digests = {str(Path(path)): digest for path, digest in loaded_plugins()}
+    if file is None or str(file) not in digests:
         return
-    did = attacks().describe(str(file), known[str(file)], bait=True).did
-    did = dict.fromkeys([*(thing.did if isinstance(thing, Elsewhere) else ()), *did])
-    yield Finding("its import does nothing but register", not did, "; ".join([*did][:6]))
+    effects = attacks().describe(str(file), digests[str(file)], bait=True).did
+    effects = dict.fromkeys([*(thing.did if isinstance(thing, Elsewhere) else ()), *effects])
+    yield Finding("its import does nothing but register", not effects, "; ".join([*effects][:6]))
 
 
 def imports_of(attack: Attack) -> set[str]:
-    """Return the modules that an attack imports, whether its code is here or elsewhere."""
+    """Return the modules that an attack imports.
+
+    The source of a plug-in attack is parsed without running it.
+    """
     if not isinstance(attack, Elsewhere):
         return _imports(sys.modules[type(attack).__module__])
     return _named_imports(Path(attack.file).read_text(encoding="utf-8"))
 
 
 def _named_imports(source: str) -> set[str]:
-    found: set[str] = set()
+    """Return the modules that import statements in a source name."""
+    names: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            found |= {a.name for a in node.names}
+            names |= {a.name for a in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{a.name}" for a in node.names)}
-    return found
+            names |= {node.module, *(f"{node.module}.{a.name}" for a in node.names)}
+    return names
 
 
 def _imports(module: ModuleType, seen: set[str] | None = None) -> set[str]:
-    """Return the modules a module imports, following those beside it in its own package."""
+    """Return the modules that a module imports, following modules of the same package."""
     seen = set() if seen is None else seen
     seen.add(module.__name__)
-    found = _named_imports(inspect.getsource(module))
+    names = _named_imports(inspect.getsource(module))
     package = module.__name__.rpartition(".")[0]
-    for name in list(found):
-        beside = sys.modules.get(name)
-        if package and beside is not None and name.startswith(f"{package}.") and name not in seen:
-            found |= _imports(beside, seen)
-    return found
+    for name in list(names):
+        neighbour = sys.modules.get(name)
+        if (
+            package
+            and neighbour is not None
+            and name.startswith(f"{package}.")
+            and name not in seen
+        ):
+            names |= _imports(neighbour, seen)
+    return names

@@ -1,4 +1,4 @@
-"""Small tables, and protocols trained on them, that checks look at."""
+"""Build small tables, and train protocols on them, for checks."""
 
 import inspect
 from typing import Any
@@ -18,21 +18,21 @@ from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.training import Training, train
 
 _SMALL: dict[str, Any] = {"trees": 3, "max_depth": 3, "max_bin": 16, "iterations": 8}
-#: Networks learn in few long steps, and cryptography takes time by their parameters.
+#: Networks learn in a few long steps. The duration of cryptography depends on their parameters.
 _SMALL_NETWORK: dict[str, Any] = {"units": 8, "rounds": 8, "lr": 1.0}
 
 
 def trainable() -> list[str]:
-    """Return the protocols whose extra, if they need one, is installed."""
+    """Return the protocols whose optional packages are installed."""
     return [
         name for name in register.names("protocol") if not register.get("protocol", name).missing()
     ]
 
 
 def sample_table(seed: int = 0, rows: int = 240) -> tuple[Table, Schema]:
-    """Make a small table nobody could know by heart."""
+    """Build a small random table that an attack cannot contain."""
     rng = np.random.default_rng([77, seed])
-    X = rng.normal(size=(rows, 5)) * [1, 10, 3, 0.5, 2]  # as many bits as a float32 has
+    X = rng.normal(size=(rows, 5)) * [1, 10, 3, 0.5, 2]  # values use all bits of a float32
     X[:, 4] = rng.integers(0, 3, rows)
     y = (X[:, 0] + X[:, 1] / 10 + rng.normal(0, 0.5, rows) > 0).astype(np.int64)
     names = ["a", "b", "c", "d"]
@@ -42,7 +42,7 @@ def sample_table(seed: int = 0, rows: int = 240) -> tuple[Table, Schema]:
 
 
 def sample_local_data(protocol: Protocol, parties: int = 3) -> dict[str, LocalData]:
-    """Lay the small table out over the parties of a protocol that hold data."""
+    """Distribute the small table over the parties of a protocol."""
     table, schema = sample_table()
     names = protocol.holder_names(parties)
     rng = Streams(0).rng("sample")
@@ -52,14 +52,26 @@ def sample_local_data(protocol: Protocol, parties: int = 3) -> dict[str, LocalDa
 def sample_training(
     protocol: Protocol, defense: Composition | None = None, parties: int = 3, seed: int = 5
 ) -> tuple[Training, dict[str, LocalData]]:
-    """Train on the small table."""
-    held, (_, schema) = sample_local_data(protocol, parties=parties), sample_table()
-    run = train(protocol, held, schema, defense=defense, seed=seed, noise_from="seed")
-    return run, held
+    """Train a protocol on the small table. Return the training and the local data.
+
+    Parameters
+    ----------
+    protocol : Protocol
+        The protocol.
+    defense : Composition or None
+        The defense.
+    parties : int
+        Number of parties that have data.
+    seed : int
+        Seed of the training.
+    """
+    local_data, (_, schema) = sample_local_data(protocol, parties=parties), sample_table()
+    run = train(protocol, local_data, schema, defense=defense, seed=seed, noise_from="seed")
+    return run, local_data
 
 
 def made(name: str) -> Protocol | None:
-    """Return a small protocol; None if it cannot be made here."""
+    """Return a small protocol, None if it cannot be created here."""
     try:
         protocol = register.make("protocol", small(parse_grid(name)[0]))
     except FedtreesError:
@@ -68,7 +80,7 @@ def made(name: str) -> Protocol | None:
 
 
 def small(spec: Spec) -> Spec:
-    """Return a protocol with few trees where it has such parameters: they show all there is."""
-    known = inspect.signature(register.get("protocol", spec.name)).parameters
-    few = _SMALL | (_SMALL_NETWORK if "units" in known else {})
-    return Spec(spec.name, {**{k: v for k, v in few.items() if k in known}, **spec.params})
+    """Return a protocol with few trees or rounds, if it has such parameters."""
+    parameters = inspect.signature(register.get("protocol", spec.name)).parameters
+    few = _SMALL | (_SMALL_NETWORK if "units" in parameters else {})
+    return Spec(spec.name, {**{k: v for k, v in few.items() if k in parameters}, **spec.params})

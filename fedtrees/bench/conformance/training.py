@@ -1,4 +1,4 @@
-"""What no training may leave or carry, of a protocol or under a defense."""
+"""Check that a training leaks nothing outside its messages and declares their contents."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,15 +15,27 @@ def carries_nothing(
     held: Mapping[str, LocalData],
     kinds: tuple[type[Message], ...] = (),
 ) -> Finding:
-    """See that no message carries what somebody holds without saying so (`Message.verbatim`).
+    """Check that no message contains local data without declaring it (`Message.verbatim`).
 
-    Of a defense, those of its `kinds` are searched: it changes no others.
+    For a defense, only the types `kinds` of messages are searched, because it changes no other
+    ones.
+
+    Parameters
+    ----------
+    name : str
+        Prefix of the rule.
+    training : Training
+        The training.
+    held : mapping of str to LocalData
+        Data of every party.
+    kinds : tuple of message types
+        Types to search, empty for all.
     """
-    found = held_values(training.transcript, held, training.schema, kinds)
-    return Finding(f"{name}no message carries held values unsaid", not found, "; ".join(found))
+    texts = held_values(training.transcript, held, training.schema, kinds)
+    return Finding(f"{name}no message carries held values unsaid", not texts, "; ".join(texts))
 
 
 def leaves_nothing(name: str, left: Sequence[str]) -> Finding:
-    """See that a training left nothing outside its messages, where an attack could find it."""
+    """Check that a training left nothing outside its messages, where an attack could find it."""
     what = "; ".join(dict.fromkeys(left))
     return Finding(f"{name}training leaves nothing but messages", not left, what)

@@ -1,4 +1,4 @@
-"""Views that attacks are checked on, of which everybody else's rows are gone."""
+"""Build views for checks of attacks. They do not contain rows of other parties."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -16,12 +16,12 @@ from fedtrees.metrics.metric import Case
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.views import view_of
 
-QUERIES = 1000  # rows that an attack which asks may ask for, each time that it runs
-KNOWN = "holder[labels=20]"  # what attacks that know a few labels know
+QUERIES = 1000  # queries that an attack may make in each of its runs
+KNOWN = "holder[labels=20]"  # threat of attacks that know a few labels
 
 
 def views_without_truth(protocols: Sequence[str]) -> Iterator[tuple[str, View]]:
-    """Train every protocol and yield a view per role, of which everybody else's rows are gone."""
+    """Train every protocol, and yield a view per role without the rows of other parties."""
     for name in protocols:
         protocol = made(name)
         if protocol is not None:
@@ -31,51 +31,64 @@ def views_without_truth(protocols: Sequence[str]) -> Iterator[tuple[str, View]]:
 
 @lru_cache
 def _views_of(name: str, kind: type[Protocol]) -> dict[str, View]:
-    """Train a protocol, of this class now, and return a view per role; attacks share them."""
+    """Train a protocol, and return one view per role. The result is cached for all attacks.
+
+    The class is an argument so that a redefined plug-in is not confused with its former version.
+    """
     protocol = made(name)
     assert type(protocol) is kind
-    training, held = sample_training(protocol)
-    training.predict(sample_table()[0].X)  # a model that nobody holds whole asks parties
-    last = {role: who for who, role in training.transcript.roles.items()}
+    training, local_data = sample_training(protocol)
+    # If no party has the complete model, prediction sends messages.
+    training.predict(sample_table()[0].X)
+    last = {role: party for party, role in training.transcript.roles.items()}
     views = {}
-    for role, who in last.items():
-        known, records = None, "chosen"
-        if who in held and held[who].y is None:
-            case = Case(held, training.transcript.roles, (who,), training.schema, Streams(3), KNOWN)
-            known, records = case.known, "held"  # rows that only others have the labels of
-        views[role] = view_of(training, (who,), held, QUERIES, records=records, known=known)
+    for role, party in last.items():
+        known_labels, records = None, "chosen"
+        if party in local_data and local_data[party].y is None:
+            case = Case(
+                local_data, training.transcript.roles, (party,), training.schema, Streams(3), KNOWN
+            )
+            # Queries are restricted to rows whose labels other parties have.
+            known_labels, records = case.known, "held"
+        views[role] = view_of(
+            training, (party,), local_data, QUERIES, records=records, known_rows=known_labels
+        )
     return views
 
 
 def views_that_tell(attack: Attack, protocols: Sequence[str]) -> Iterator[tuple[str, View]]:
-    """Yield views of who is told all but one attribute, where an attack's threats say so."""
+    """Yield views of adversaries that know all attributes except one.
+
+    There are none if no threat of the attack includes such knowledge.
+    """
     threats = [t for t in attack.threats if Threat.parse(t).sensitive is not None]
     for name in protocols if threats else ():
         protocol = made(name)
         if protocol is None:
             continue
-        training, held = sample_training(protocol)
+        training, local_data = sample_training(protocol)
         for threat in threats:
             roles = training.transcript.roles
-            with contextlib.suppress(UsageError):  # no such role, or columns of rows
-                who = Threat.parse(threat).principals(roles)
-                case = Case(held, roles, who, training.schema, Streams(3), threat)
-                told = {"known": case.known, "entries": case.entries}
-                yield f"{name}, {threat}", view_of(training, who, held, **told)
+            # The protocol lacks the role, or its parties have columns instead of rows.
+            with contextlib.suppress(UsageError):
+                principals = Threat.parse(threat).principals(roles)
+                case = Case(local_data, roles, principals, training.schema, Streams(3), threat)
+                knowledge = {"known": case.known, "entries": case.entries}
+                yield f"{name}, {threat}", view_of(training, principals, local_data, **knowledge)
 
 
 def blind_views() -> Iterator[tuple[str, View]]:
-    """Yield what every holder of a table knows before any training, whatever the layout."""
+    """Yield the knowledge of each party before a training, for every layout."""
     table, schema = sample_table()
     for layout in LAYOUTS:
         for names in (["holder-0", "holder-1"], ["holder-0"]):
             try:
-                held = lay_out(
+                local_data = lay_out(
                     layout, table, schema, names, Partition("iid"), Streams(3).rng("conformance")
                 )
-            except UsageError:  # it is for other numbers of parties
+            except UsageError:  # the layout needs another number of parties
                 continue
             roles = dict.fromkeys(names, "holder")
             for name in names:
-                case = Case(held, roles, (name,), schema, Streams(3), KNOWN)
+                case = Case(local_data, roles, (name,), schema, Streams(3), KNOWN)
                 yield f"{layout}, {name} of {len(names)}", case.blind_view()

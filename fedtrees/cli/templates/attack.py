@@ -1,4 +1,4 @@
-"""A new attack: read the class counts of the first tree's leaves off the statistics beside them.
+"""A new attack: compute the class counts of the first tree's leaves from sent statistics.
 
 fedtrees check told_counts.py
 fedtrees bench --plugin told_counts.py -a told-counts --threat server -d none,split-only
@@ -11,18 +11,19 @@ import numpy as np
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import Guess, LeafCounts
 from fedtrees.core.registry import register
-from fedtrees.messages.boosting import LeafValues
+from fedtrees.messages.horizontal import LeafValues
 
 
 @register.attack("told-counts")
 @dataclass(frozen=True)
 class ToldCounts(Attack):
-    """Divide G and H of every leaf by those of one row: in the first tree all rows have the same.
+    """Compute class counts from the sums G and H of every leaf.
 
-    A row of the share p of class 1 has the hessian p (1 - p) and the gradient p - y.
+    In the first tree, all rows have the same prediction p. A row with label y has the gradient p -
+    y and the hessian p (1 - p), so that H is proportional to the number of rows of a leaf.
     """
 
-    likely: float = 0.25  # where p is thought to lie: G and H are the same at 1 - p
+    likely: float = 0.25  # expected value of p, because G and H do not distinguish p from 1 - p
 
     def inapplicable(self, view):
         if view.rows is not None:
@@ -33,9 +34,9 @@ class ToldCounts(Attack):
 
     def run(self, view, rng):
         claims = []
-        if told := self.told(view):
+        if leaf_messages := self.told(view):
             nodes, g, h = (
-                np.concatenate([getattr(m, k) for m in told]) for k in ("nodes", "g", "h")
+                np.concatenate([getattr(m, k) for m in leaf_messages]) for k in ("nodes", "g", "h")
             )
             variance = min(h.sum() / view.n_rows, 0.25)
             low = (1 - np.sqrt(1 - 4 * variance)) / 2
@@ -46,6 +47,6 @@ class ToldCounts(Attack):
         return Guess.of(claims, otherwise="no statistics are beside the leaf values")
 
     def told(self, view):
-        """Return the messages about leaves of the first tree that carry statistics."""
-        found = (m for _, m in view.messages(LeafValues) if m.tree == 0)
-        return [m for m in found if m.h is not None and m.h.ndim == 1 and m.h.sum() > 0]
+        """Return the messages about leaves of the first tree that contain statistics."""
+        first_tree = (m for _, m in view.messages(LeafValues) if m.tree == 0)
+        return [m for m in first_tree if m.h is not None and m.h.ndim == 1 and m.h.sum() > 0]

@@ -1,4 +1,4 @@
-"""A new behaviour: a server that asks for both children of a node, where one would do.
+"""A new behaviour: a server that requests both children of a node, although one would suffice.
 
 fedtrees check repeating.py
 fedtrees explain fedtree-hist --plugin repeating.py --threat server:repeating
@@ -13,9 +13,10 @@ from fedtrees.protocols.horizontal.histograms import HistogramServer
 
 @register.behaviour("repeating")
 class Repeating(Behaviour, HistogramServer):
-    """Ask for both children of a node, to compare their sums with their parent's.
+    """Request both children of a node, to compare their sums with the sum of their parent.
 
-    Under noise, a parent less one child is a second look at the other.
+    If the sums contain noise, the difference between the parent and one child is a second
+    observation of the other child.
     """
 
     beyond = "asks for both children of every node, not for the lighter one"

@@ -1,4 +1,4 @@
-"""A new defense: the server broadcasts G, H and gain rounded to a step.
+"""A new defense: the server broadcasts G, H and gain rounded to multiples of a step.
 
 fedtrees check rounded_statistics.py
 fedtrees bench --plugin rounded_statistics.py -d "rounded-statistics[step=0.1,1,4]"
@@ -10,7 +10,7 @@ from fedtrees.core.coarsening import Rounding
 from fedtrees.core.defense import Defense
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.registry import register
-from fedtrees.messages.boosting import LeafValues, NodeSplits
+from fedtrees.messages.horizontal import LeafValues, NodeSplits
 from fedtrees.messages.models import BoostedModel
 
 ROUNDED = {NodeSplits: ("g", "h", "gain"), LeafValues: ("g", "h")}
@@ -19,7 +19,7 @@ ROUNDED = {NodeSplits: ("g", "h", "gain"), LeafValues: ("g", "h")}
 @register.defense("rounded-statistics")
 @dataclass(frozen=True)
 class RoundedStatistics(Defense):
-    """Round the statistics beside splits and leaf values to multiples of `step`."""
+    """Round the statistics of splits and leaves to multiples of `step`."""
 
     step: float = 1.0
 
@@ -30,7 +30,7 @@ class RoundedStatistics(Defense):
     requires = (LeafValues,)
 
     def __post_init__(self):
-        Rounding(self.step)  # refuses a step that is none
+        Rounding(self.step)  # raises an error if the step is not valid
 
     def claim(self):
         return Structural()
@@ -39,6 +39,6 @@ class RoundedStatistics(Defense):
         return {(kind, f): Rounding(self.step) for kind, names in ROUNDED.items() for f in names}
 
     def outgoing(self, message, ctx):
-        told = {f: getattr(message, f) for f in ROUNDED[type(message)]}
+        values = {f: getattr(message, f) for f in ROUNDED[type(message)]}
         law = Rounding(self.step)
-        return replace(message, **{f: v if v is None else law.send(v) for f, v in told.items()})
+        return replace(message, **{f: v if v is None else law.send(v) for f, v in values.items()})

@@ -1,4 +1,4 @@
-"""A new protocol: every tree may look at a third of the features only, by a public schedule.
+"""A new protocol: every tree uses a third of the features only, by a public schedule.
 
 fedtrees check rotating_features.py
 fedtrees bench --plugin rotating_features.py -p fedtree-hist,rotating-features
@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register
-from fedtrees.messages.boosting import Histogram, HistogramRequest
-from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+from fedtrees.messages.horizontal import Histogram, HistogramRequest
+from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 from fedtrees.protocols.horizontal.histograms import HistogramClient
 
 
 class RotatingClient(HistogramClient):
-    """A client that answers with the bins of the features whose turn it is; the rest is zero."""
+    """A client that sends zeros in the bins of all features except those of the current tree."""
 
     @handles(HistogramRequest)
     def histogram(self, message: HistogramRequest) -> Histogram:

@@ -25,13 +25,13 @@ from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, refuse
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.transcript import Transcript
-from fedtrees.messages.private_forests import LeafClassCounts, PrivateForest, RandomTests
+from fedtrees.messages.forests import LeafClassCounts, PrivateForest, RandomTests
 from fedtrees.privacy.accounting import composed, with_adversaries
 from fedtrees.privacy.mechanisms import discrete_laplace_share, permute_and_flip
 from fedtrees.privacy.noise import Laplace, TruncatedLaplace
 from fedtrees.protocols.base import Coordinator, Protocol
 from fedtrees.protocols.canaries import ALONE_DEPTH, ForestCanaries
-from fedtrees.protocols.forest_settings import FOREST_FILE, checked_rows, class_count
+from fedtrees.protocols.settings import FOREST_FILE, checked_rows, class_count
 from fedtrees.protocols.training import Training
 from fedtrees.trees.files.forests import save_random_decision_forest
 from fedtrees.trees.forest.random_decision import RandomDecisionForest, draw_splits, public_tests
@@ -318,9 +318,14 @@ class DPForest(Protocol):
         public_tests(schema, self.bins)
 
     def party(
-        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
+        self,
+        name: str,
+        role: str,
+        local_data: LocalData | None,
+        schema: Schema,
+        defense: Composition,
     ) -> DrawingServer | CountingClient:
         """Create the server or a client."""
-        if held is None:
+        if local_data is None:
             return DrawingServer(self, schema)
-        return CountingClient(name, held.table, self, class_count(schema))
+        return CountingClient(name, local_data.table, self, class_count(schema))

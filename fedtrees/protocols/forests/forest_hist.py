@@ -18,18 +18,17 @@ from fedtrees.core.party import handles
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Turns, check_equal, refuse
 from fedtrees.core.schema import Schema, Table
-from fedtrees.messages.boosting import NodeSplits
-from fedtrees.messages.class_counts import (
+from fedtrees.messages.forests import (
     ClassCounts,
     ClassCountsRequest,
     ClassTotals,
     ClassTotalsRequest,
+    LeafClasses,
 )
-from fedtrees.messages.cuts import CUT_MESSAGES, SOME_CUT_MESSAGES
-from fedtrees.messages.forests import LeafClasses
+from fedtrees.messages.horizontal import CUT_MESSAGES, SOME_CUT_MESSAGES, NodeSplits
 from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.cut_points import CUT_METHODS, BinningClient, settle_cuts
-from fedtrees.protocols.forest_settings import ForestProtocol, checked_rows, class_count
+from fedtrees.protocols.settings import ForestProtocol, checked_rows, class_count
 from fedtrees.trees.forest.gini import class_histogram
 from fedtrees.trees.forest.grower import ForestGrower, class_totals, draw_columns, draw_rows
 from fedtrees.trees.forest.params import ForestParams
@@ -235,9 +234,14 @@ class ForestHist(ForestProtocol):
             )
 
     def party(
-        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
+        self,
+        name: str,
+        role: str,
+        local_data: LocalData | None,
+        schema: Schema,
+        defense: Composition,
     ) -> ForestServer | ForestClient:
         """Create the server or a client."""
-        if held is None:
+        if local_data is None:
             return ForestServer(self, schema)
-        return ForestClient(name, held.table, self, class_count(schema))
+        return ForestClient(name, local_data.table, self, class_count(schema))

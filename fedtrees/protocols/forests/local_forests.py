@@ -18,7 +18,7 @@ from fedtrees.core.requests import Once
 from fedtrees.core.schema import Schema, Table
 from fedtrees.messages.forests import LocalForest, LocalForestRequest, PooledForest
 from fedtrees.protocols.base import Coordinator
-from fedtrees.protocols.forest_settings import ForestProtocol, checked_rows, class_count
+from fedtrees.protocols.settings import ForestProtocol, checked_rows, class_count
 from fedtrees.trees.forest.grower import grow_random_forest, rows_of_tree
 from fedtrees.trees.forest.random_forest import RandomForest, keep_large_leaves
 from fedtrees.trees.sketch import quantile_cuts
@@ -123,13 +123,18 @@ class LocalForests(ForestProtocol):
     serves: ClassVar[frozenset[str]] = frozenset({"least_leaf_rows"})
 
     def party(
-        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
+        self,
+        name: str,
+        role: str,
+        local_data: LocalData | None,
+        schema: Schema,
+        defense: Composition,
     ) -> PoolingServer | GrowingClient:
         """Create the server or a client."""
-        if held is None:
+        if local_data is None:
             return PoolingServer(schema)
         least = defense.least_leaf_rows
-        return GrowingClient(name, held.table, self, class_count(schema), least)
+        return GrowingClient(name, local_data.table, self, class_count(schema), least)
 
 
 def no_trees(n_classes: int) -> LocalForest:

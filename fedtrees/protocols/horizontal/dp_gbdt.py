@@ -36,25 +36,29 @@ from fedtrees.core.registry import register
 from fedtrees.core.requests import Turns, check_equal, refuse
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.transcript import BudgetEvent, Transcript
-from fedtrees.messages.boosting import BaseScore, LeafSums, LeafSumsRequest, LeafValues, NodeSplits
-from fedtrees.messages.cuts import (
+from fedtrees.messages.horizontal import (
     CUT_MESSAGES,
     SOME_CUT_MESSAGES,
     SUMMARIES,
+    BaseScore,
     CutPoints,
     CutsRequest,
     FeatureSketch,
+    LeafSums,
+    LeafSumsRequest,
+    LeafValues,
+    NodeSplits,
     exact_summaries,
 )
 from fedtrees.privacy.accounting import composed, for_each_party, trusted_with, with_adversaries
-from fedtrees.privacy.discrete_gaussian import discrete_gaussian_share
 from fedtrees.privacy.gaussian_dp import mu_of
 from fedtrees.privacy.leaf_sums import RowBound, clipped_row_bound, leaf_scales
+from fedtrees.privacy.mechanisms import discrete_gaussian_share
 from fedtrees.privacy.noise import Gaussian
 from fedtrees.protocols.base import Coordinator, Protocol
 from fedtrees.protocols.canaries import ALONE_DEPTH, LeafSumCanaries
 from fedtrees.protocols.cut_points import settle_cuts
-from fedtrees.protocols.horizontal.growing_client import GrowingClient
+from fedtrees.protocols.horizontal.followed_trees import GrowingClient
 from fedtrees.trees.binning import Cuts, lower_sentinel, upper_sentinel
 from fedtrees.trees.boosted.fixed_point import Bits, from_fixed, saturated, to_fixed
 from fedtrees.trees.boosted.forest import Forest, Tree
@@ -657,9 +661,14 @@ class DPGBDT(Protocol):
         return bare and Reason("no-tests", **dict(bare.args))
 
     def party(
-        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
+        self,
+        name: str,
+        role: str,
+        local_data: LocalData | None,
+        schema: Schema,
+        defense: Composition,
     ) -> RandomTreeServer | LeafClient:
         """Create the server or a client."""
-        if held is None:
+        if local_data is None:
             return RandomTreeServer(self, schema)
-        return LeafClient(name, held.table, self, self.objective_for(schema))
+        return LeafClient(name, local_data.table, self, self.objective_for(schema))

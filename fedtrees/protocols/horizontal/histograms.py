@@ -21,8 +21,9 @@ from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.requests import Once, Turns, check_equal, refuse
 from fedtrees.core.schema import Schema, Table
-from fedtrees.messages.boosting import (
+from fedtrees.messages.horizontal import (
     BaseScore,
+    CutPoints,
     Histogram,
     HistogramRequest,
     LabelSums,
@@ -33,11 +34,9 @@ from fedtrees.messages.boosting import (
     ValidationLoss,
     ValidationRequest,
 )
-from fedtrees.messages.cuts import CutPoints
 from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.cut_points import settle_cuts
-from fedtrees.protocols.horizontal.followed import FollowedTree, check_cuts
-from fedtrees.protocols.horizontal.growing_client import GrowingClient
+from fedtrees.protocols.horizontal.followed_trees import FollowedTree, GrowingClient, check_cuts
 from fedtrees.protocols.horizontal.settings import HistogramProtocol
 from fedtrees.trees.boosted.boosting import checked_weights
 from fedtrees.trees.boosted.fixed_point import (

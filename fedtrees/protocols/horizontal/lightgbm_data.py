@@ -1,8 +1,18 @@
-"""Protocol `lightgbm-data`: LightGBM's data-parallel training between machines."""
+"""The protocol `lightgbm-data`: LightGBM's data-parallel training between machines.
 
-from collections.abc import Mapping
+Every machine runs the same script and grows the same trees. It sends sums over its local rows to
+the machines that find the splits of the features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from itertools import accumulate
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError, UsageError, check_known, check_whole
 from fedtrees.core.local_data import LocalData
@@ -18,10 +28,279 @@ from fedtrees.messages.lightgbm import (
     RootSums,
     WeightedLabels,
 )
-from fedtrees.protocols.horizontal.lightgbm_machine import FirstMachine, Machine
-from fedtrees.protocols.lockstep import RowPeers
+from fedtrees.protocols.cut_points import public_cuts
+from fedtrees.protocols.lockstep import First, RowHolder, RowPeers, Script, hears
+from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import Logistic, Objective, SquaredError, objective_of
-from fedtrees.trees.lightgbm.splits import Limits
+from fedtrees.trees.lightgbm.bins import Mapper, find_bins
+from fedtrees.trees.lightgbm.growing import Growing
+from fedtrees.trees.lightgbm.halving import scattering
+from fedtrees.trees.lightgbm.midpoints import blocks, dealt
+from fedtrees.trees.lightgbm.splits import LeafTotals, Limits, Split, best_split, fixed
+
+
+class Machine(RowHolder):
+    """One machine of LightGBM's data-parallel training."""
+
+    params: LightGBMData
+
+    hear_bins = hears(BinMappers)
+    hear_classes = hears(ClassRows)
+    hear_labels = hears(WeightedLabels)
+    hear_start = hears(OwnStart)
+    hear_root = hears(RootSums)
+    hear_splits = hears(FoundSplits)
+    hear_histogram = hears(HistogramSegment)
+
+    def key(self, message: Message, rank: int | None = None) -> Any:
+        """Return the type of a message, its place in the run, and its sender."""
+        if isinstance(message, HistogramSegment):
+            return HistogramSegment, message.tree, message.level, message.parties
+        fields: Any = message
+        tree, step = getattr(fields, "tree", 0), getattr(fields, "step", 0)
+        return type(message), tree, step, fields.rank if rank is None else rank
+
+    def trained(self) -> Script:
+        """Agree on bins and initial prediction, and boost."""
+        p = self.params
+        self.sit()
+        self.columns = yield from self.settled()
+        self.owners = dealt({c: m.sent for c, m in self.columns.items()}, self.world)
+        start = yield from self.started()
+        margin, trees = np.full(len(self.data), start), []
+        for tree in range(p.trees):
+            growing = yield from self.grown(tree, margin)
+            # LightGBM stops training at the first tree without a split.
+            if len(growing.leaves) < 2:
+                break
+            values = growing.values(p.reg_lambda, p.learning_rate)
+            for leaf, value in zip(growing.leaves, values, strict=True):
+                margin[leaf.rows] += value
+            trees.append(growing.tree(self.columns, values))
+        self.model = Forest(tuple(trees), np.array([start], np.float32), self.objective)
+
+    def settled(self) -> Script:
+        """Compute the bins of a block of columns, and return the bins of all columns."""
+        p, X, plan = self.params, self.data.X, self.net.cut_plan()
+        block = blocks(X.shape[1], self.world)[self.rank]
+        # A defense can force the bin borders, for example to declared ones.
+        forced = None if plan is None else public_cuts(self.schema, plan.cells + 1)
+        mappers = []
+        for c in block:
+            bounds = None if forced is None else forced.of(c).astype(np.float64)
+            max_bins = p.max_bin if bounds is None or plan.fill else max(len(bounds) + 1, 2)
+            column = X[:, c].astype(np.float64)
+            mappers.append(
+                find_bins(column, max_bins, p.min_data_in_bin, p.min_data_in_leaf, bounds)
+            )
+        found_bounds = [m.bounds for m in mappers]
+        message = BinMappers(
+            self.rank, block.start, np.array([m.low for m in mappers]),
+            np.array([m.high for m in mappers]), np.concatenate([np.zeros(0), *found_bounds]),
+            np.cumsum([0, *map(len, found_bounds)]), np.array([m.used for m in mappers], np.bool_),
+            np.zeros(len(mappers), np.bool_), np.array([m.frequent for m in mappers], np.int64),
+            np.array([m.sparse for m in mappers], np.float64),
+        )  # fmt: skip
+        all_mappers = yield from self.gathered(
+            message, "each machine finds the bins of some columns"
+        )
+        columns = {}
+        for part in all_mappers:
+            for k in np.flatnonzero(part.used).tolist():
+                mapper = Mapper(
+                    part.bins(k), part.low[k], part.high[k], True,
+                    int(part.frequent[k]), part.sparse[k],
+                )  # fmt: skip
+                c = part.first + k
+                bins = mapper.bin(X[:, c].astype(np.float64))
+                columns[c] = Column(c, mapper, bins)
+        return columns
+
+    def started(self) -> Script:
+        """Agree on the initial prediction."""
+        y, n = self.data.y, len(self.data)
+        if isinstance(self.objective, Logistic):
+            ones = int((y > 0).sum())
+            classes = ClassRows(self.rank, ones, n - ones)
+            yield from self.gathered(classes, "the objective's classes")
+            labels = WeightedLabels(self.rank, float(ones), float(n))
+            all_labels = yield from self.gathered(labels, "the objective's labels")
+            mean = sum(t.labels for t in all_labels) / sum(t.weights for t in all_labels)
+            # As in LightGBM, labels of a single class start at a finite score.
+            mean = min(max(mean, 1e-15), 1 - 1e-15)
+            local_start = float(np.log(mean / (1 - mean)))
+        else:
+            local_start = float(_added(y.astype(np.float32)) / n)
+        # All machines use the mean of the local starts, as in LightGBM.
+        starts = yield from self.gathered(OwnStart(self.rank, local_start), "where boosting starts")
+        return sum(s.score for s in starts) / self.world
+
+    def grown(self, tree: int, margin: NDArray[np.float64]) -> Script:
+        """Grow a tree, splitting the leaf with the greatest gain first."""
+        p, n = self.params, len(self.data)
+        self.gh = self.gradients(margin)
+        sums = RootSums(self.rank, tree, _added(self.gh[:, 0]), _added(self.gh[:, 1]), n)
+        roots = yield from self.gathered(sums, "sums over the root of a tree")
+        root_sums = LeafTotals(
+            sum(r.gradient for r in roots),
+            sum(r.hessian for r in roots),
+            sum(r.rows for r in roots),
+        )
+        growing, step, pair = Growing(np.arange(n), root_sums), 0, (0, -1)
+        for _ in range(p.num_leaves - 1):
+            # LightGBM skips the search if a leaf is too small or too deep.
+            if growing.worth(pair, p.min_data_in_leaf, p.max_depth):
+                yield from self.searched(growing, tree, step, growing.ordered(pair))
+                step += 1
+            children = growing.advance(self.columns)
+            if children is None:
+                break
+            pair = children
+        return growing
+
+    def gradients(self, margin: NDArray[np.float64]) -> NDArray[np.float32]:
+        """Return gradient and hessian of each row, float32, shape (n, 2)."""
+        if not isinstance(self.objective, Logistic):
+            gradient = (margin - self.data.y.astype(np.float32)).astype(np.float32)
+            return np.column_stack([gradient, np.ones_like(gradient)])
+        sign = np.where(self.data.y > 0, 1.0, -1.0)
+        # LightGBM's labels are -1 and 1, and the hessian is |g| (1 - |g|).
+        response = -sign / (1.0 + np.exp(sign * margin))
+        size = np.abs(response)
+        return np.column_stack([response, size * (1.0 - size)]).astype(np.float32)
+
+    def searched(self, growing: Growing, tree: int, step: int, pair: tuple[int, int]) -> Script:
+        """Sum the smaller leaf's histogram over all machines. Find the best splits of both leaves.
+
+        Parameters
+        ----------
+        growing : Growing
+            State of the tree.
+        tree, step : int
+            Number of the tree, and step within it.
+        pair : (int, int)
+            The smaller and the larger leaf. The larger one is -1 for the root.
+        """
+        smaller, larger = pair
+        leaf = growing.leaves[smaller]
+        column_sums = yield from self.scattered(self.histogram(leaf.rows), tree, step)
+        best_splits: list[Split | None] = [None, None]
+        begin, before = 0, growing.parent if larger >= 0 else {}
+        for c in self.owners[self.rank]:
+            column = self.columns[c]
+            part, begin = column_sums[begin : begin + column.sent], begin + column.sent
+            frequent, missing = column.mapper.frequent, column.mapper.missing
+            sums = fixed(part, frequent, leaf.sums.gradient, leaf.sums.hessian)
+            # Stored, because the histogram of a later child is a difference to it.
+            leaf.histogram[c] = sums
+            both = [(leaf, sums)]
+            if larger >= 0:
+                other = growing.leaves[larger]
+                # Only the smaller leaf is summed over the network. The larger one is the
+                # difference.
+                other.histogram[c] = before[c] - sums
+                both.append((other, other.histogram[c]))
+            for k, (which, histogram) in enumerate(both):
+                # Each machine searches only the columns whose totals it has.
+                best = best_split(
+                    c, histogram, which.sums, self.params.limits,
+                    frequent=frequent, missing=missing,
+                )  # fmt: skip
+                if best is not None and best.beats(best_splits[k]):
+                    best_splits[k] = best
+        message = _message(self.rank, tree, step, best_splits)
+        all_splits = yield from self.gathered(message, "all take the best split of all")
+        growing.settle(pair, [part.splits for part in all_splits])
+
+    def histogram(self, rows: NDArray[np.intp]) -> list[NDArray[np.float64]]:
+        """Return the sums of rows per bin, separately for the machine that receives them."""
+        gh, by_machine = self.gh[rows].astype(np.float64), []
+        for machine_columns in self.owners:
+            parts: list[NDArray[Any]] = [np.zeros((0, 2))]
+            for column in (self.columns[c] for c in machine_columns):
+                bins, count = column.bins[rows], len(column.mapper.bounds)
+                sums = [np.bincount(bins, gh[:, k], count) for k in (0, 1)]
+                part = np.stack(sums, axis=1)
+                # LightGBM does not store the most frequent bin. It is the difference to the total.
+                part[column.mapper.frequent] = 0.0
+                parts.append(part[count - column.sent :])
+            by_machine.append(np.concatenate(parts))
+        return by_machine
+
+    def scattered(self, sums: list[NDArray[np.float64]], tree: int, step: int) -> Script:
+        """Sum histograms by recursive halving. Return the total of this machine's columns.
+
+        Parameters
+        ----------
+        sums : list of float64 array
+            Local sums per bin, by the machine that receives them.
+        tree, step : int
+            Number of the tree, and step within it.
+        """
+        begins = [0, *accumulate(2 * len(s) for s in sums)]
+        final = None
+        for move in scattering(self.world, 8 * begins[-1]):
+            members = ",".join(self.names[r] for r in move.members)
+            if move.sender == self.rank:
+                numbers = np.concatenate([sums[b].ravel() for b in move.blocks])
+                hop = HistogramSegment(tree, step, 1, begins[move.blocks[0]], numbers, members)
+                why = "a histogram on its way to who finds the best split of its columns"
+                self.net.tell(self.names[move.receiver], hop, why=why)
+            elif move.receiver == self.rank:
+                received = yield (HistogramSegment, tree, step, members)
+                assert isinstance(received, HistogramSegment)
+                position = 0
+                for b in move.blocks:
+                    size = sums[b].size
+                    part = received.sums[position : position + size].reshape(-1, 2)
+                    position += size
+                    # The last hop contains the total over all machines and needs no addition.
+                    if len(move.members) == self.world:
+                        final = part
+                    else:
+                        sums[b] = sums[b] + part
+        return sums[self.rank] if final is None else final
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """A column that is used for splits: its bins, and the bin of each local row."""
+
+    feature: int
+    mapper: Mapper
+    bins: NDArray[np.int64]
+
+    @property
+    def sent(self) -> int:
+        """Number of bins in histograms."""
+        return len(self.mapper.bounds) - int(self.mapper.frequent == 0)
+
+
+class FirstMachine(Machine, First):
+    """The machine of rank 0."""
+
+    role = "client"
+
+
+def _added(values: NDArray[np.float32]) -> float:
+    """Return the sum in float64, in the order of the rows."""
+    return float(np.bincount(np.zeros(len(values), np.int64), values, 1)[0])
+
+
+def _message(rank: int, tree: int, step: int, best_splits: Sequence[Split | None]) -> FoundSplits:
+    """Return the best splits of two leaves as a message."""
+    no_split = Split(-1, 0, -np.inf, LeafTotals(0.0, 0.0, 0), LeafTotals(0.0, 0.0, 0), True)
+    pair = [no_split if split is None else split for split in best_splits]
+    left, right = (
+        np.array([[s.gradient, s.hessian, s.rows] for s in (getattr(p, side) for p in pair)])
+        for side in ("left", "right")
+    )
+    return FoundSplits(
+        rank, tree, step, np.array([p.feature for p in pair], np.int32),
+        np.array([p.bin for p in pair], np.int32), np.array([p.gain for p in pair]), left, right,
+        np.array([p.default_left for p in pair]),
+    )  # fmt: skip
+
 
 _MOST_ROWS = 200_000  # with more rows, LightGBM computes bins from a sample
 
@@ -98,9 +377,9 @@ class LightGBMData(RowPeers):
         """Check that the objective suits the target."""
         self.objective_for(schema)
 
-    def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
+    def check_local_data(self, name: str, local_data: LocalData, schema: Schema) -> None:
         """Refuse weights, no rows, and so many rows that LightGBM would sample them."""
-        if held.weight is not None or len(held) > _MOST_ROWS or not len(held):
+        if local_data.weight is not None or len(local_data) > _MOST_ROWS or not len(local_data):
             raise DataError(
                 f"{self.name!r} takes 1 to {_MOST_ROWS:,} rows of {name!r}, without weights"
             )

@@ -14,7 +14,9 @@ from fedtrees.core.errors import DataError, UsageError, check_flag, check_known,
 from fedtrees.core.messages import Message
 from fedtrees.core.schema import Schema
 from fedtrees.core.streams import Streams
-from fedtrees.messages.boosting import (
+from fedtrees.messages.horizontal import (
+    CUT_MESSAGES,
+    SOME_CUT_MESSAGES,
     BaseScore,
     Histogram,
     HistogramRequest,
@@ -24,10 +26,9 @@ from fedtrees.messages.boosting import (
     ValidationLoss,
     ValidationRequest,
 )
-from fedtrees.messages.cuts import CUT_MESSAGES, SOME_CUT_MESSAGES
-from fedtrees.protocols.boosting_protocol import BoostingProtocol
 from fedtrees.protocols.canaries import HistogramCanaries
 from fedtrees.protocols.cut_points import CUT_METHODS
+from fedtrees.protocols.settings import BoostingProtocol
 from fedtrees.protocols.stump_canaries import StumpCanaries
 from fedtrees.trees.boosted.sampling import dropped_rows
 

@@ -52,13 +52,15 @@ class ShapeCanaries(Canaries):
         """A column whose equal-width bins have width 1."""
         return Schema((Feature("x", low=0.0, high=float(_APART * self.most)),), "y")
 
-    def held(self, rows: Table, there: NDArray[np.bool_], others: Table) -> dict[str, LocalData]:
+    def held(
+        self, rows: Table, is_included: NDArray[np.bool_], companions: Table
+    ) -> dict[str, LocalData]:
         """Return the included canaries and the crowd for one client, and one row for another.
 
         The single row belongs to one class, so that the second client trains no model.
         """
-        first_client = Table.concat([rows.take(there), others])
-        return over_clients([first_client, others.take(np.arange(1))])
+        first_client = Table.concat([rows.take(is_included), companions])
+        return over_clients([first_client, companions.take(np.arange(1))])
 
     def rows(self, count: int, rng: np.random.Generator) -> tuple[Table, Table]:
         """Return a canary of random class for every third bin, and the crowd."""
@@ -66,7 +68,7 @@ class ShapeCanaries(Canaries):
         crowd = np.repeat(X, self._crowd, axis=0)
         return Table(X, rng.integers(0, 2, count)), Table(crowd, np.arange(len(crowd)) % 2)
 
-    def scores(self, training: Any, rows: Table, others: Table) -> NDArray[np.float64]:
+    def scores(self, training: Any, rows: Table, companions: Table) -> NDArray[np.float64]:
         """Compare the count of a canary's bin with that of its crowd."""
         shapes, scale = _told(training), self.scales[0]
         bins = np.searchsorted(shapes.cuts, rows.X[:, 0], side="right")
@@ -82,13 +84,13 @@ class ShapeCanaries(Canaries):
         return min(math.ceil(_CROWD * self.scales[0]), _MOST_CROWD)
 
     def residuals(
-        self, training: Any, rows: Table, there: NDArray[np.bool_], others: Table
+        self, training: Any, rows: Table, is_included: NDArray[np.bool_], companions: Table
     ) -> NDArray[np.float64]:
         """Compare the noisy sums of residuals of every bag's single round with the true sums."""
         shapes, parts = _told(training), [np.zeros(0)]
         if not self.rate:
             return parts[0]
-        included = Table.concat([rows.take(there), others])
+        included = Table.concat([rows.take(is_included), companions])
         off = np.bincount(
             np.searchsorted(shapes.cuts, included.X[:, 0], side="right"),
             0.5 - included.y,

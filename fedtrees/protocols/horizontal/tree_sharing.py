@@ -1,9 +1,15 @@
-"""Parties of protocols in which clients boost on their local rows and share the trees."""
+"""Protocols in which clients boost trees on their local rows and share the trees.
+
+In `flower-bagging`, every client grows trees on the global model in each round. In `flower-cyclic`,
+clients take turns to grow trees on the model and pass it on. In `local-ensembles`, each client
+boosts a local model, and all clients receive all models.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -11,18 +17,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
+from fedtrees.core.deployment import XGBOOST, Deployed
 from fedtrees.core.errors import DataError, check_known, check_whole
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message, names_of_type
+from fedtrees.core.model import Model
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
+from fedtrees.core.registry import register
 from fedtrees.core.requests import Turns
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import Streams
-from fedtrees.messages.packing import join, pack, unpack
-from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees, GrowRequest
+from fedtrees.messages.horizontal import ClientModels, ClientTrees, GlobalTrees, GrowRequest
+from fedtrees.messages.models import join, pack, unpack
 from fedtrees.protocols.base import Coordinator
-from fedtrees.protocols.boosting_protocol import BoostingProtocol
+from fedtrees.protocols.settings import BoostingProtocol
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.boosting import Continuation, Owned, add_trees
 from fedtrees.trees.boosted.forest import Forest, Tree
@@ -86,12 +95,17 @@ class TreeSharingProtocol(BoostingProtocol):
         return None if dropped is None else ~dropped
 
     def party(
-        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
+        self,
+        name: str,
+        role: str,
+        local_data: LocalData | None,
+        schema: Schema,
+        defense: Composition,
     ) -> TreeSharingServer | BoostingClient:
         """Create the server or a client."""
-        if held is None:
+        if local_data is None:
             return self.server(self, schema)
-        return BoostingClient(name, held.table, schema, self, defense.least_leaf_rows)
+        return BoostingClient(name, local_data.table, schema, self, defense.least_leaf_rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,3 +285,177 @@ class TreeSharingServer(Coordinator):
         """Return the model as it was sent."""
         start = start_margin(self.objective, self.parts[0].base_score)
         return Forest(tuple(self.trees), start, self.objective)
+
+
+ARRIVALS = ("client", "shuffled")
+
+
+class BaggingServer(TreeSharingServer):
+    """The server. It asks all clients at once and appends their trees in order of arrival."""
+
+    params: FlowerBagging
+
+    def train(self, net: Network) -> Forest:
+        """Request, append and broadcast trees, round after round."""
+        for round in range(self.params.trees):
+            why = "trees each client grew on its own rows, on top of the global model"
+            replies = net.ask("client", GrowRequest(round), why=why)
+            for part in self.arrived(replies, round):
+                self.keep(part)
+            self.tell(net, "client", round, "the global model's new trees, in order of arrival")
+        return self.released()
+
+    def arrived(self, replies: list, round: int) -> list[ClientTrees]:  # type: ignore[type-arg]
+        """Return the replies in the simulated order of arrival."""
+        if self.params.arrival == "client":
+            return replies
+        # The order is simulated, because all clients run in one process.
+        order = self.streams.rng("arrival", round).permutation(len(replies))
+        return [replies[i] for i in order]
+
+
+@register.protocol("flower-bagging")
+@dataclass(frozen=True, kw_only=True)
+class FlowerBagging(FlowerProtocol):
+    """Bagging as in Flower's `FedXgbBagging` strategy and its XGBoost example.
+
+    In each of `trees` rounds, every client boosts `local_trees` rounds on top of the global model
+    and sends the new trees. The server appends them in order of arrival and broadcasts them. The
+    model has the base score of the first client that arrived. The first trees of every client start
+    from the client's base score. Clients receive an ordered list of trees without names. The server
+    knows the sender of each tree.
+
+    Flower sends the complete model in every round. Here only the new trees are sent, which reveals
+    the same. Flower's server keeps only the first tree of each reply (except in the first round)
+    and drops the rest if there are several local trees or one per class. Here all trees are kept.
+
+    Parameters
+    ----------
+    arrival : {"client", "shuffled"}
+        Trees arrive in client order, or in an order that the server draws in every round.
+    """
+
+    arrival: str = "client"
+    server: ClassVar[type[BaggingServer]] = BaggingServer
+    deployed: ClassVar[Mapping[str, Deployed]] = {
+        "flower": Deployed(
+            "FedXgbBagging() in the ServerApp", {**XGBOOST, "trees": "num_rounds={}"}
+        ),
+        "nvflare": Deployed(
+            "FedXGBTreeExecutor(training_mode='bagging', num_client_bagging=1, ...)",
+            {"trees": "num_rounds={}", "max_depth": "max_depth={}",
+             "learning_rate": "learning_rate={}"},
+            {"local_trees": 1},
+        ),
+    }  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_known("arrival", self.arrival, ARRIVALS)
+
+
+class CyclicServer(TreeSharingServer):
+    """The server. It sends the model to the next client in turn, and receives its trees."""
+
+    def train(self, net: Network) -> Forest:
+        """Ask one client per round, in client order. At the end send the model to all clients."""
+        clients = net.members("client")
+        for round in range(self.params.trees):
+            name = clients[round % len(clients)]
+            # In the first round there is no model to send.
+            if self.parts:
+                self.tell(net, name, round, "the model so far, for the client whose turn it is")
+            why = "trees the client grew on its own rows, on top of the model"
+            (part,) = net.ask(name, GrowRequest(round), why=why)
+            assert isinstance(part, ClientTrees)
+            self.keep(part)
+        for name in clients:
+            self.tell(net, name, self.params.trees, "the finished model, as far as it is new")
+        return self.released()
+
+
+@register.protocol("flower-cyclic")
+@dataclass(frozen=True, kw_only=True)
+class FlowerCyclic(FlowerProtocol):
+    """Cyclic boosting as in Flower's `FedXgbCyclic` strategy and its XGBoost example.
+
+    In each of `trees` rounds, the next client in turn receives the model and boosts `local_trees`
+    rounds on top of it. The model has the base score of the first client. A receiver of the model
+    knows from its position in the cycle which client grew which tree.
+
+    Flower sends the complete model in both directions. Here only trees that the receiver does not
+    have are sent, which reveals the same. All clients receive the final model.
+    """
+
+    server: ClassVar[type[CyclicServer]] = CyclicServer
+    deployed: ClassVar[Mapping[str, Deployed]] = {
+        "flower": Deployed(
+            "FedXgbCyclic() in the ServerApp", {**XGBOOST, "trees": "num_rounds={}"}
+        ),
+        "nvflare": Deployed(
+            "FedXGBTreeExecutor(training_mode='cyclic', ...)",
+            {"trees": "num_rounds={}", "max_depth": "max_depth={}",
+             "learning_rate": "learning_rate={}"},
+            {"local_trees": 1},
+        ),
+    }  # fmt: skip
+
+
+class EnsembleServer(TreeSharingServer):
+    """The server. It requests the clients' models once and broadcasts them."""
+
+    def train(self, net: Network) -> Model:
+        """Request the models, broadcast them, and return their average."""
+        return self.averaged(self.shared(net))
+
+    def shared(self, net: Network) -> ClientModels:
+        """Request the models, and return them as they were sent to all clients."""
+        why = "the model each client boosted on its own rows"
+        replies = net.ask("client", GrowRequest(0), why=why)
+        # Clients without rows send no trees.
+        owners = [i for i, part in enumerate(replies) if len(part.sizes)]  # type: ignore[attr-defined]
+        for i in owners:
+            self.keep(replies[i])  # type: ignore[arg-type]
+        if not owners:
+            raise DataError(no_tree(self.params.name))
+        message = ClientModels(
+            0,
+            **join(self.parts),
+            base_score=np.stack([p.base_score for p in self.parts]),
+            owner=np.array(owners, dtype=np.int32),
+            trees=np.array([len(p.sizes) for p in self.parts], dtype=np.int64),
+        )
+        sent = net.tell("client", message, why="everybody's models: the aggregated ensemble")
+        assert isinstance(sent, ClientModels)
+        return sent
+
+    def averaged(self, models: ClientModels) -> Forest:
+        """Return one forest whose margin is the mean of the models' margins."""
+        # The mean of margins is the sum of all trees, scaled by the number of models.
+        share = np.float32(1 / len(models.owner))
+        p = self.params
+        trees = unpack(models, p.learning_rate, p.reg_lambda, p.reg_alpha)
+        starts = [start_margin(self.objective, score) for score in models.base_score]
+        scaled = tuple(replace(t, value=t.value * share) for t in trees)
+        return Forest(scaled, np.mean(starts, axis=0, dtype=np.float64), self.objective)
+
+
+@register.protocol("local-ensembles")
+@dataclass(frozen=True, kw_only=True)
+class LocalEnsembles(TreeSharingProtocol):
+    """The first phase of FedXGBllr (Ma et al. 2023): local models, sent once to all clients.
+
+    Each client boosts `trees` rounds on its local rows, from its local base score. As in Flower's
+    baseline, the broadcast models are labelled with the number of the client. The second phase is
+    the protocol `fedxgbllr`: a convolutional network over the trees' outputs that learns a learning
+    rate for each tree. Here all trees have the same weight: the margin of the released model is the
+    mean of the clients' margins. This average uses no rows, so that only the trees reveal data.
+    """
+
+    says: ClassVar[tuple[type[Message], ...]] = (GrowRequest, ClientTrees, ClientModels)
+    server: ClassVar[type[EnsembleServer]] = EnsembleServer
+
+    @property
+    def rounds_at_once(self) -> int:
+        """Number of boosting rounds of a client before it sends its trees."""
+        return self.trees

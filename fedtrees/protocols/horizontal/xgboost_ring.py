@@ -26,9 +26,9 @@ from fedtrees.messages.captured import (
     RankedSketch,
     RowCount,
 )
-from fedtrees.protocols.boosting_protocol import PlainBoosting
 from fedtrees.protocols.cut_points import public_cuts
 from fedtrees.protocols.lockstep import First, RowHolder, RowPeers, Script, hears
+from fedtrees.protocols.settings import PlainBoosting
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.fixed_point import UNIT_BITS, from_fixed, to_fixed
 from fedtrees.trees.boosted.forest import Forest
@@ -220,7 +220,7 @@ class XGBoostRing(RowPeers, PlainBoosting):
         "xgboost": Deployed("xgboost.dask.train, or workers of a RabitTracker", XGBOOST)
     }
 
-    def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
+    def check_local_data(self, name: str, local_data: LocalData, schema: Schema) -> None:
         """Refuse weights, and parties without rows."""
-        if held.weight is not None or not len(held):
+        if local_data.weight is not None or not len(local_data):
             raise DataError(f"{self.name!r} takes one row of {name!r} or more, without weights")

@@ -53,7 +53,7 @@ class NetworkCanaries(Canaries):
         table, is_canary = Table(X, rng.integers(0, 2, n)), np.arange(n) < count
         return table.take(is_canary), table.take(~is_canary)
 
-    def scores(self, training: Any, rows: Table, others: Table) -> NDArray[np.float64]:
+    def scores(self, training: Any, rows: Table, companions: Table) -> NDArray[np.float64]:
         """Compare updates of the first layer with the canaries' gradients at the sent weights."""
         encoding, scores = Encoding.of(self.schema), np.zeros(len(rows))
         layers, weights = training.model.layers, dict[int, NDArray[np.float32]]()
@@ -101,22 +101,24 @@ class GradientCanaries(Canaries):
         ends, middle = np.ones((count, 1), np.float32), np.full((self.batch, 1), 0.5, np.float32)
         return Table(ends, np.zeros(count, np.int64)), Table(middle, np.arange(self.batch) % 2)
 
-    def held(self, rows: Table, there: NDArray[np.bool_], others: Table) -> dict[str, LocalData]:
+    def held(
+        self, rows: Table, is_included: NDArray[np.bool_], companions: Table
+    ) -> dict[str, LocalData]:
         """Return at most one canary per client, and the known rows."""
         client_canaries = (
-            rows.take(np.flatnonzero(there[i : i + 1]) + i) for i in range(len(rows))
+            rows.take(np.flatnonzero(is_included[i : i + 1]) + i) for i in range(len(rows))
         )
-        return over_clients([Table.concat([canary, others]) for canary in client_canaries])
+        return over_clients([Table.concat([canary, companions]) for canary in client_canaries])
 
-    def scores(self, training: Any, rows: Table, others: Table) -> NDArray[np.float64]:
+    def scores(self, training: Any, rows: Table, companions: Table) -> NDArray[np.float64]:
         """Compare each client's first update with the gradient of its canary."""
         layers, scores = training.model.layers, np.zeros(len(rows))
         client_index = {name: i for i, name in enumerate(client_names(len(rows)))}
         for d in training.transcript:
             m = d.message
             if isinstance(m, NetworkWeights):
-                inputs = training.model.encoding.encode(np.concatenate([rows.X[:1], others.X]))
-                y = np.concatenate([rows.y[:1], others.y])
+                inputs = training.model.encoding.encode(np.concatenate([rows.X[:1], companions.X]))
+                y = np.concatenate([rows.y[:1], companions.y])
                 gradients = example_gradients(layers, m.weights, inputs, y).astype(np.float64)
                 norms = np.linalg.norm(gradients, axis=1, keepdims=True)
                 canary_gradient, *rest = gradients * np.minimum(1.0, self.clip / norms)

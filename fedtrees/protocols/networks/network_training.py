@@ -341,14 +341,14 @@ class NetworkProtocol(Protocol):
                 f"the target {schema.target!r} is a number; {self.name!r} is trained on classes"
             )
 
-    def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
+    def check_local_data(self, name: str, local_data: LocalData, schema: Schema) -> None:
         """Refuse a client that has too few rows for a batch, and a target without classes."""
         self.check(schema)
-        min_rows = max(self.rows_of_update(len(held)), self.batch)
-        if len(held) < min_rows:
+        min_rows = max(self.rows_of_update(len(local_data)), self.batch)
+        if len(local_data) < min_rows:
             raise DataError(
-                f"{name!r} holds {len(held)} rows, fewer than the {min_rows} it is to draw; give "
-                "a smaller batch, or fewer clients"
+                f"{name!r} holds {len(local_data)} rows, fewer than the {min_rows} it is to draw; "
+                "give a smaller batch, or fewer clients"
             )
 
     @abstractmethod
@@ -410,16 +410,27 @@ class NetworkProtocol(Protocol):
         return rows_in(self.batches(n, streams, round, defense or Composition()), n)
 
     def party(
-        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
+        self,
+        name: str,
+        role: str,
+        local_data: LocalData | None,
+        schema: Schema,
+        defense: Composition,
     ) -> NetworkServer | NetworkClient:
         """Create the server or a client."""
-        if held is None:
+        if local_data is None:
             return NetworkServer(self, schema)
-        return NetworkClient(name, held.table, self, schema, defense)
+        return NetworkClient(name, local_data.table, self, schema, defense)
 
 
 def drawn(
-    n: int, count: int, streams: Streams, round: int, step: int, poisson: bool, told: int = 0
+    n: int,
+    count: int,
+    streams: Streams,
+    round: int,
+    step: int,
+    poisson: bool,
+    announced_rows: int = 0,
 ) -> Rows:
     """Draw a batch from n rows.
 
@@ -436,13 +447,13 @@ def drawn(
     poisson : bool
         Draw each row independently with probability ``count / told``. This sample is secret like
         noise, because accountants use amplification by subsampling.
-    told : int
+    announced_rows : int
         Declared number of rows. 0 for n.
     """
     # A batch of fixed size has the rows with the smallest of n uniform numbers.
     u = (streams.noise if poisson else streams).rng("batch", round, step).random(n)
     if poisson:
-        return np.flatnonzero(u < count / (told or n))
+        return np.flatnonzero(u < count / (announced_rows or n))
     return np.sort(np.argsort(u, kind="stable")[:count])
 
 

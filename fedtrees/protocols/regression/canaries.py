@@ -46,9 +46,11 @@ class RegressionCanaries(Canaries):
         names = (f"x{i}" for i in range(_COLUMNS * self.parties))
         return Schema(tuple(Feature(n, low=-1.0, high=1.0) for n in names), "y", ("0", "1"))
 
-    def held(self, rows: Table, there: NDArray[np.bool_], others: Table) -> dict[str, LocalData]:
+    def held(
+        self, rows: Table, is_included: NDArray[np.bool_], companions: Table
+    ) -> dict[str, LocalData]:
         """Return the same number of columns of all rows for each party."""
-        all_rows = Table.concat([rows.take(there), others])
+        all_rows = Table.concat([rows.take(is_included), companions])
         ids, local_data = np.arange(len(all_rows)), dict[str, LocalData]()
         for k, columns in enumerate(np.split(np.arange(all_rows.X.shape[1]), self.parties)):
             name, y = (f"{PASSIVE}-{k}", None) if k else (ACTIVE, all_rows.y)
@@ -62,7 +64,7 @@ class RegressionCanaries(Canaries):
         X = np.tile(_FAR * np.eye(_COLUMNS, dtype=np.float32)[:count], self.parties)
         return Table(X, np.zeros(count, np.int64)), Table(np.zeros_like(X[:2]), np.arange(2))
 
-    def scores(self, training: Any, rows: Table, others: Table) -> NDArray[np.float64]:
+    def scores(self, training: Any, rows: Table, companions: Table) -> NDArray[np.float64]:
         """Compare each entry of every gradient with the contribution of a canary to it.
 
         The contribution depends on the weights, which follow from the earlier gradients.

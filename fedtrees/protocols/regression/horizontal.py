@@ -66,22 +66,27 @@ class HorizontalRegression(RegressionParams, Protocol):
         """Refuse more than two classes."""
         self.kind_for(schema)
 
-    def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
+    def check_local_data(self, name: str, local_data: LocalData, schema: Schema) -> None:
         """Refuse weights, a client without rows, and infinite values."""
         self.check(schema)
-        check_weightless(name, held)
-        if not len(held):
+        check_weightless(name, local_data)
+        if not len(local_data):
             raise DataError(f"{name!r} holds no row; leave it out")
-        if np.isinf(held.X).any():
+        if np.isinf(local_data.X).any():
             raise DataError(f"{name!r} has an infinite value; leave it missing")
 
     def party(
-        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
+        self,
+        name: str,
+        role: str,
+        local_data: LocalData | None,
+        schema: Schema,
+        defense: Composition,
     ) -> Party:
         """Create the server or a client."""
-        if held is None:
+        if local_data is None:
             return AveragingServer(self, schema)
-        return RegressionClient(name, held.table, self, schema)
+        return RegressionClient(name, local_data.table, self, schema)
 
 
 def columns_of(table: Table, classes: bool) -> NDArray[np.float64]:

@@ -70,7 +70,7 @@ class RegressionParams:
         return self.kind or ("logistic" if schema.classes else "linear")
 
 
-def check_weightless(name: str, held: LocalData) -> None:
+def check_weightless(name: str, local_data: LocalData) -> None:
     """Refuse sample weights and missing columns.
 
     Raises
@@ -78,7 +78,7 @@ def check_weightless(name: str, held: LocalData) -> None:
     DataError
         If the rows have sample weights, or the party has no column.
     """
-    if held.weight is not None:
+    if local_data.weight is not None:
         raise DataError(f"{name!r} holds sample weights; regressions count every row once")
-    if len(held) and not len(held.columns):
+    if len(local_data) and not len(local_data.columns):
         raise DataError(f"{name!r} holds no column; give it one, or leave it out")

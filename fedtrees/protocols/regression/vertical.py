@@ -183,46 +183,53 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
         """Refuse more than two classes."""
         self.kind_for(schema)
 
-    def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
+    def check_local_data(self, name: str, local_data: LocalData, schema: Schema) -> None:
         """Refuse weights, fewer labels than a batch, and labels that are all equal."""
         self.check(schema)
-        if held.weight is not None:
-            check_weightless(name, held)
-        if held.y is None:
+        if local_data.weight is not None:
+            check_weightless(name, local_data)
+        if local_data.y is None:
             return
-        if self.batch > len(held):
+        if self.batch > len(local_data):
             raise UsageError(
-                f"batch={self.batch}: there are {len(held)} rows; take fewer, or 0 for all"
+                f"batch={self.batch}: there are {len(local_data)} rows; take fewer, or 0 for all"
             )
-        super().check_held(name, held, schema)
-        if not schema.classes and (held.y == held.y[0]).all():
+        super().check_local_data(name, local_data, schema)
+        if not schema.classes and (local_data.y == local_data.y[0]).all():
             raise DataError("all targets are the same; a regression takes two values")
 
-    def check_declared(self, said: Mapping[str, Declared], schema: Schema) -> None:
+    def check_declarations(self, declarations: Mapping[str, Declared], schema: Schema) -> None:
         """Refuse labels at a passive party, and a cubic polynomial with several passive parties."""
-        super().check_declared(said, schema)
-        if self.degree == 3 and self.kind_for(schema) == "logistic" and len(said) > 2:
+        super().check_declarations(declarations, schema)
+        if self.degree == 3 and self.kind_for(schema) == "logistic" and len(declarations) > 2:
             raise UsageError(
-                f"degree=3: {len(said) - 1} passive parties would multiply what they "
+                f"degree=3: {len(declarations) - 1} passive parties would multiply what they "
                 "encrypt; take degree=1, or one passive party"
             )
 
     def party(
-        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
+        self,
+        name: str,
+        role: str,
+        local_data: LocalData | None,
+        schema: Schema,
+        defense: Composition,
     ) -> Party:
         """Create the arbiter, the active party or a passive party."""
-        if held is None:
+        if local_data is None:
             return Arbiter(name, self, schema)
         kind: type[ActiveRegression] | type[PassiveRegression]
         kind = ActiveRegression if role == ACTIVE else PassiveRegression
-        return kind(name, held, self, schema, defense.row_bounds)
+        return kind(name, local_data, self, schema, defense.row_bounds)
 
     def residual_bits(self, schema: Schema) -> int:
         """Return the binary places of residuals."""
         return 2 * self.bits * (len(link_of(vars(self), bool(schema.classes))) - 1) + SIGMOID_BITS
 
 
-def declared(held: LocalData, schema: Schema) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def declared(
+    local_data: LocalData, schema: Schema
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return mean and deviation of columns, assuming that they are uniform on the declared range.
 
     Raises
@@ -230,8 +237,8 @@ def declared(held: LocalData, schema: Schema) -> tuple[NDArray[np.float64], NDAr
     DataError
         If a column declares no range.
     """
-    ends = [schema.features[c].declared_range for c in held.columns]
-    for column, both in zip(held.columns, ends, strict=True):
+    ends = [schema.features[c].declared_range for c in local_data.columns]
+    for column, both in zip(local_data.columns, ends, strict=True):
         if both is None:
             raise DataError(
                 f"statistics=public: column {schema.names[column]!r} declares no range; declare "
@@ -294,22 +301,22 @@ class Holder(Party):
     def __init__(
         self,
         name: str,
-        held: LocalData,
+        local_data: LocalData,
         protocol: VerticalRegression,
         schema: Schema,
         bounds: tuple[float, float] | None = None,
     ) -> None:
         super().__init__(name)
-        self.held, self.params, self.schema, self.bounds = held, protocol, schema, bounds
-        if np.isinf(held.X).any():
+        self.held, self.params, self.schema, self.bounds = local_data, protocol, schema, bounds
+        if np.isinf(local_data.X).any():
             raise DataError("a column has an infinite value; leave it missing")
         public = protocol.statistics == "public"
-        self.mean, self.scale = declared(held, schema) if public else moments(held.X)
-        design = standardised(held.X, self.mean, self.scale, protocol.bits)
+        self.mean, self.scale = declared(local_data, schema) if public else moments(local_data.X)
+        design = standardised(local_data.X, self.mean, self.scale, protocol.bits)
         self.design = shortened(design, protocol.bits, bounds)
         self.weights = integers(np.zeros(self.design.shape[1], dtype=np.int64))
         self.link = link_of(vars(protocol), bool(schema.classes))
-        self.batches = batches_of(len(held.X), protocol.batch)
+        self.batches = batches_of(len(local_data.X), protocol.batch)
 
     def _batch(self, round: int) -> slice:
         """Return the rows of a round."""

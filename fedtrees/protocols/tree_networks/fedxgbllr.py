@@ -19,14 +19,23 @@ from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, Turns, check_bounded, check_equal, refuse
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import Streams
-from fedtrees.messages.networks import NetworkUpdate, NetworkWeights
-from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GrowRequest
-from fedtrees.messages.tree_networks import TreeNetwork, TreeNetworkModel, start_of, tree_outputs
+from fedtrees.messages.horizontal import ClientModels, ClientTrees, GrowRequest
+from fedtrees.messages.networks import (
+    NetworkUpdate,
+    NetworkWeights,
+    TreeNetwork,
+    TreeNetworkModel,
+    start_of,
+    tree_outputs,
+)
 from fedtrees.neural.adam import Adam
 from fedtrees.neural.tree_outputs import RatesNetwork
 from fedtrees.protocols.base import ENCODED_FILE
-from fedtrees.protocols.horizontal.local_ensembles import EnsembleServer, LocalEnsembles
-from fedtrees.protocols.horizontal.tree_sharing import BoostingClient
+from fedtrees.protocols.horizontal.tree_sharing import (
+    BoostingClient,
+    EnsembleServer,
+    LocalEnsembles,
+)
 from fedtrees.protocols.networks.network_training import WHY, drawn, mean_update, rows_in
 from fedtrees.trees.boosted.losses import SquaredError, sigmoid
 
@@ -209,10 +218,10 @@ class FedXGBllr(LocalEnsembles):
                 "takes two, or a number, as its authors do: use 'local-ensembles'"
             )
 
-    def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
+    def check_local_data(self, name: str, local_data: LocalData, schema: Schema) -> None:
         """Refuse sample weights, and more than two classes."""
         self.check(schema)
-        if held.weight is not None:
+        if local_data.weight is not None:
             raise DataError("networks take no sample weights; drop the weights")
 
     @property
@@ -265,9 +274,14 @@ class FedXGBllr(LocalEnsembles):
         return rows_in(self.batches(n, streams, round, defense or Composition()), n)
 
     def party(
-        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
+        self,
+        name: str,
+        role: str,
+        local_data: LocalData | None,
+        schema: Schema,
+        defense: Composition,
     ) -> RatesServer | RatesClient:
         """Create the server or a client."""
-        if held is None:
+        if local_data is None:
             return RatesServer(self, schema)
-        return RatesClient(name, held.table, schema, self, defense)
+        return RatesClient(name, local_data.table, schema, self, defense)

@@ -35,10 +35,9 @@ from fedtrees.messages.vertical import (
     sibling,
 )
 from fedtrees.protocols.base import Coordinator
-from fedtrees.protocols.vertical.columns import GlobalBins
-from fedtrees.protocols.vertical.model import VerticalModel
+from fedtrees.protocols.vertical.local_bins import GlobalBins
 from fedtrees.protocols.vertical.passive import drawn_columns
-from fedtrees.protocols.vertical.settings import VerticalProtocol
+from fedtrees.protocols.vertical.protocol import VerticalModel, VerticalProtocol
 from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE
 from fedtrees.sealing import sizes
 from fedtrees.sealing.row_sums import RowSums, Sums, key_bytes
@@ -106,14 +105,14 @@ class Active(Coordinator):
     def __init__(
         self,
         name: str,
-        held: LocalData,
+        local_data: LocalData,
         bins: GlobalBins,
         share: str | int | float | None,
         protocol: VerticalProtocol,
         schema: Schema,
     ) -> None:
         super().__init__(name)
-        self.held, self.bins, self.share = held, bins, share
+        self.held, self.bins, self.share = local_data, bins, share
         self.params, self.schema = protocol, schema
 
     # --- before the first tree
@@ -235,7 +234,11 @@ class Active(Coordinator):
         self.sealing.ledger.sent("RowStatistics", receivers * len(rows), receivers * nbytes)
 
     def sums(
-        self, net: Network, tree: TreeInProgress, waiting: NDArray[np.int32], asked: NDArray[Any]
+        self,
+        net: Network,
+        tree: TreeInProgress,
+        open_nodes: NDArray[np.int32],
+        requested: NDArray[Any],
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
         """Return the sums of nodes over the bins of all parties, and the permitted splits.
 
@@ -245,9 +248,9 @@ class Active(Coordinator):
             Network of the run.
         tree : TreeInProgress
             State of the tree.
-        waiting : int32 array, shape (k,)
+        open_nodes : int32 array, shape (k,)
             Nodes that wait for a split: the root, or children in pairs.
-        asked : int32 array, shape (a,)
+        requested : int32 array, shape (a,)
             Nodes whose sums are computed: the root, or at least one node of each pair. The sums of
             the sibling are the difference to the sums of the parent.
 
@@ -258,24 +261,26 @@ class Active(Coordinator):
         allowed : bool array, shape (k, total_bins), or None
             None if all splits are permitted.
         """
-        shown = self._shown(net, tree, waiting)
-        out = np.zeros((len(asked), self.cuts.total_bins, tree.statistics.shape[1]), dtype=np.int64)
-        is_known = np.zeros((len(waiting), self.cuts.total_bins), dtype=bool)
-        self.bins.look(tree.rows, asked)
+        shown = self._shown(net, tree, open_nodes)
+        out = np.zeros(
+            (len(requested), self.cuts.total_bins, tree.statistics.shape[1]), dtype=np.int64
+        )
+        is_known = np.zeros((len(open_nodes), self.cuts.total_bins), dtype=bool)
+        self.bins.look(tree.rows, requested)
         local_places = self._places(tree.columns[self.name])
         out[:, local_places], is_known[:, local_places] = (
-            self.bins.sums(tree.statistics, tree.rows, asked),
+            self.bins.sums(tree.statistics, tree.rows, requested),
             True,
         )
         if shown.any():
-            is_shown = np.isin(asked, waiting[shown])
+            is_shown = np.isin(requested, open_nodes[shown])
             for party, party_sums in self._ask_sums(
-                net, tree, waiting[shown], asked[is_shown]
+                net, tree, open_nodes[shown], requested[is_shown]
             ).items():
                 places = self._places(tree.columns[party])
                 out[np.ix_(is_shown, places)] = party_sums
                 is_known[np.ix_(shown, places)] = True
-        return out, self._allowed(net, tree, waiting, asked, out, is_known)
+        return out, self._allowed(net, tree, open_nodes, requested, out, is_known)
 
     def _shown(
         self, net: Network, tree: TreeInProgress, nodes: NDArray[np.int32]
@@ -335,11 +340,15 @@ class Active(Coordinator):
         return np.concatenate([np.zeros(0, dtype=np.intp), *spans])
 
     def _ask_sums(
-        self, net: Network, tree: TreeInProgress, waiting: NDArray[np.int32], asked: NDArray[Any]
+        self,
+        net: Network,
+        tree: TreeInProgress,
+        open_nodes: NDArray[np.int32],
+        requested: NDArray[Any],
     ) -> dict[str, NDArray[np.int64]]:
         """Ask the passive parties for sums, and decrypt their replies."""
         why = "which rows are in which node, to sum what they bring over bins"
-        message = node_rows(tree, waiting, asked)
+        message = node_rows(tree, open_nodes, requested)
         ranges = tree.rows.ranges(message.asked)
         counts, sums_by_party = ranges[:, 1] - ranges[:, 0], {}
         for reply in net.ask(PASSIVE, message, why=why):
@@ -473,8 +482,8 @@ def _rows_at(rows: RowPartition, node: int) -> NDArray[np.int32]:
 
 def completed(
     tree: TreeInProgress,
-    waiting: NDArray[np.int32],
-    asked: NDArray[np.int32],
+    open_nodes: NDArray[np.int32],
+    requested: NDArray[np.int32],
     sums: NDArray[np.int64],
 ) -> dict[int, NDArray[np.int64]]:
     """Return the class counts of all open nodes, by node.
@@ -486,15 +495,15 @@ def completed(
     ----------
     tree : TreeInProgress
         State of the tree.
-    waiting : int32 array, shape (k,)
+    open_nodes : int32 array, shape (k,)
         Open nodes.
-    asked : int32 array, shape (a,)
+    requested : int32 array, shape (a,)
         Nodes whose counts are known.
     sums : int64 array, shape (a, total_bins, K)
         Their counts.
     """
-    counts = dict(zip(asked.tolist(), sums, strict=True))
-    for node in waiting.tolist():
+    counts = dict(zip(requested.tolist(), sums, strict=True))
+    for node in open_nodes.tolist():
         if node not in counts:
             counts[node] = tree.classes[tree.parents[node]] - counts[sibling(node)]
     return counts
@@ -510,7 +519,7 @@ def cumulated(counts: NDArray[np.int64], offsets: NDArray[np.int32]) -> NDArray[
 
 
 def node_rows(
-    tree: TreeInProgress, waiting: NDArray[np.int32], asked: NDArray[np.int32]
+    tree: TreeInProgress, open_nodes: NDArray[np.int32], requested: NDArray[np.int32]
 ) -> NodeRows:
     """Return the request for sums. It announces the rows of the smaller child of every pair.
 
@@ -518,22 +527,22 @@ def node_rows(
     ----------
     tree : TreeInProgress
         State of the tree.
-    waiting : int32 array, shape (k,)
+    open_nodes : int32 array, shape (k,)
         The root, or children in pairs.
-    asked : int32 array, shape (a,)
+    requested : int32 array, shape (a,)
         Nodes whose sums are requested.
     """
     nodes = np.zeros(0, dtype=np.int32)
-    if waiting[0] != 0:
-        pairs = waiting.reshape(-1, 2)
-        sizes = np.diff(tree.rows.ranges(waiting), axis=1).reshape(-1, 2)
+    if open_nodes[0] != 0:
+        pairs = open_nodes.reshape(-1, 2)
+        sizes = np.diff(tree.rows.ranges(open_nodes), axis=1).reshape(-1, 2)
         # The rows of the smaller child determine those of the larger one and need less traffic.
         nodes = np.where(sizes[:, 1] < sizes[:, 0], pairs[:, 1], pairs[:, 0]).astype(np.int32)
     parts = [_rows_at(tree.rows, node) for node in nodes.tolist()]
     offsets = np.cumsum([0, *map(len, parts)]).astype(np.int64)
     return NodeRows(
         tree.number,
-        asked.astype(np.int32),
+        requested.astype(np.int32),
         nodes,
         np.array([tree.parents[n] for n in nodes.tolist()], dtype=np.int32),
         offsets,

@@ -23,17 +23,16 @@ from fedtrees.core.registry import register
 from fedtrees.core.requests import Turns, refuse
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
-from fedtrees.messages.shared_trees import GrowRequest
-from fedtrees.messages.vertical import ChosenSplits, RowBuckets
-from fedtrees.messages.vertical_model import HeldModel
+from fedtrees.messages.horizontal import GrowRequest
+from fedtrees.messages.vertical import ChosenSplits, HeldModel, RowBuckets
 from fedtrees.privacy.accounting import composed
 from fedtrees.privacy.noise import Response
 from fedtrees.privacy.randomised_response import odds_within
-from fedtrees.protocols.boosting_protocol import BoostingProtocol
+from fedtrees.protocols.settings import BoostingProtocol
 from fedtrees.protocols.vertical.active import Active
-from fedtrees.protocols.vertical.columns import GlobalBins
-from fedtrees.protocols.vertical.model import VerticalModel
+from fedtrees.protocols.vertical.local_bins import GlobalBins
 from fedtrees.protocols.vertical.passive import SplitHolder
+from fedtrees.protocols.vertical.protocol import VerticalModel
 from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE, VerticallyHeld
 from fedtrees.trees.binning import Bins, Cuts
 from fedtrees.trees.boosted.boosting import grow_forest
@@ -43,9 +42,14 @@ class BucketHolder(SplitHolder):
     """A passive party that sends its bins once, and receives its splits at the end."""
 
     def __init__(
-        self, name: str, held: LocalData, bins: GlobalBins, protocol: FederBoostV, schema: Schema
+        self,
+        name: str,
+        local_data: LocalData,
+        bins: GlobalBins,
+        protocol: FederBoostV,
+        schema: Schema,
     ) -> None:
-        super().__init__(name, held, bins)
+        super().__init__(name, local_data, bins)
         self.params, self.schema, self.asked = protocol, schema, Turns(1)
 
     @handles(GrowRequest, round="0, and answered once")
@@ -239,14 +243,19 @@ class FederBoostV(VerticallyHeld, BoostingProtocol):
         return _given_ends(composed(transcript.events)) if self.noisy else NoGuarantee()
 
     def party(
-        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
+        self,
+        name: str,
+        role: str,
+        local_data: LocalData | None,
+        schema: Schema,
+        defense: Composition,
     ) -> BoostingAlone | BucketHolder:
         """Create the active party or a passive party."""
-        assert held is not None
-        bins, params = GlobalBins(held, self.max_bin), cast(Any, self)
+        assert local_data is not None
+        bins, params = GlobalBins(local_data, self.max_bin), cast(Any, self)
         if role == ACTIVE:
-            return BoostingAlone(name, held, bins, None, params, schema)
-        return BucketHolder(name, held, bins, self, schema)
+            return BoostingAlone(name, local_data, bins, None, params, schema)
+        return BucketHolder(name, local_data, bins, self, schema)
 
 
 def _given_ends(epsilon: float) -> PureDP:

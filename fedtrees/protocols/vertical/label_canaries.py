@@ -42,9 +42,11 @@ class LabelCanaries(Canaries):
             Table(X[:count], np.zeros(count, np.int64)), Table(X[count:], np.ones(_KNOWN, np.int64))
         )  # fmt: skip
 
-    def held(self, rows: Table, there: NDArray[np.bool_], others: Table) -> dict[str, LocalData]:
+    def held(
+        self, rows: Table, is_included: NDArray[np.bool_], companions: Table
+    ) -> dict[str, LocalData]:
         """Return labels and a constant column of the active party, and the passive party's line."""
-        X, y = np.concatenate([rows.X, others.X]), np.concatenate([there, others.y])
+        X, y = np.concatenate([rows.X, companions.X]), np.concatenate([is_included, companions.y])
         ids = np.arange(len(X))
         constant_column, line = (np.array([c]) for c in (0, 1))
         return {
@@ -52,9 +54,9 @@ class LabelCanaries(Canaries):
             "passive-1": LocalData(ids, line, X[:, line]),
         }
 
-    def scores(self, training: Any, rows: Table, others: Table) -> NDArray[np.float64]:
+    def scores(self, training: Any, rows: Table, companions: Table) -> NDArray[np.float64]:
         """Predict one label for the rows of a leaf, and the other label for the next leaf."""
-        local_data = self.held(rows, np.zeros(len(rows), bool), others)
+        local_data = self.held(rows, np.zeros(len(rows), bool), companions)
         leaf, size = np.zeros(len(rows) + _KNOWN), np.full(len(rows) + _KNOWN, np.inf)
         view = view_of(training, ("passive-1",), local_data)
         for _, node, inside in visible_nodes(view):

@@ -1,13 +1,20 @@
-"""The passive party of vertical tree protocols.
+"""The passive party of vertical tree protocols, and the limits of the requests that it answers.
 
 It adds encrypted row statistics over the bins of its columns without decrypting them, and answers
-which rows go left at the splits that the active party chose among its candidates.
+which rows go left at the splits that the active party chose among its candidates. It refuses
+requests that the public parameters do not allow, because a malicious active party could otherwise
+request sums of arbitrary sets of rows.
 """
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
+from fedtrees.core.errors import BeyondParametersError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.party import Party, handles
 from fedtrees.core.requests import Once, check_among, check_equal, refuse
@@ -26,13 +33,188 @@ from fedtrees.messages.vertical import (
     RowStatistics,
     RowsToRoute,
     TreeColumns,
+    sibling,
 )
-from fedtrees.protocols.vertical.columns import GlobalBins
-from fedtrees.protocols.vertical.limits import LimitedTree, Limits
+from fedtrees.protocols.vertical.local_bins import GlobalBins
 from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE
 from fedtrees.sealing.row_sums import BlindSums, Sums
 from fedtrees.sealing.slots import Slots
 from fedtrees.trees.forest.params import feature_count
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits that the public parameters of a run set on every tree.
+
+    Attributes
+    ----------
+    trees : int
+        Number of trees.
+    depth : int
+        Depth of the deepest leaf.
+    leaves : int
+        Largest number of leaves, 0 for no limit.
+    statistics : int
+        Number of statistics of each row.
+    classes : int
+        Number of one-hot labels that may accompany the statistics if a defense counts classes.
+    bits : int
+        Binary places of the statistics.
+    ranges : tuple of (int, int)
+        Smallest and largest value of each statistic, in fixed-point units. Empty if the statistics
+        are not clipped.
+    """
+
+    trees: int
+    depth: int
+    leaves: int
+    statistics: int
+    classes: int = 0
+    bits: int = 0
+    ranges: tuple[tuple[int, int], ...] = ()
+
+    def clipped(self, statistics: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Clip row statistics to their ranges.
+
+        It simulates a zero-knowledge proof that each ciphertext is in its range.
+        """
+        if not self.ranges:
+            return statistics
+        return np.clip(statistics, *np.array(self.ranges, dtype=np.int64).T)
+
+
+@dataclass(eq=False)
+class LimitedTree:
+    """The announced part of one tree. Messages beyond the limits raise `BeyondParametersError`.
+
+    Attributes
+    ----------
+    limits : Limits
+        The limits.
+    number : int
+        Number of the tree, -1 before the first one.
+    rows : int
+        Number of rows that the tree is trained on.
+    held : int
+        Number of rows of the party.
+    """
+
+    limits: Limits
+    number: int = -1
+    rows: int = 0
+    held: int = 0
+    _brought: bool = False
+    _depths: dict[int, int] = field(default_factory=lambda: {0: 0})  # depth of every known node
+    _left: dict[int, int] = field(default_factory=dict)  # left child by node
+    _asked: set[int] = field(default_factory=set)
+
+    def next(self, root_rows: RootRows, n_rows: int) -> LimitedTree:
+        """Return the state of a later tree on some of the party's `n_rows` rows.
+
+        Trees may be missing between the two, because defenses may hide a tree from the party.
+        """
+        if not self.number < root_rows.tree < self.limits.trees:
+            raise BeyondParametersError(
+                f"tree {root_rows.tree} after {self.number}; they are {self.limits.trees}, in turn"
+            )
+        rows = root_rows.rows
+        if len(rows) and not (rows[0] >= 0 and rows[-1] < n_rows and (np.diff(rows) > 0).all()):
+            raise BeyondParametersError(
+                f"tree {root_rows.tree}: its rows are none of 0 to {n_rows - 1}"
+            )
+        return LimitedTree(self.limits, root_rows.tree, len(rows), n_rows)
+
+    def bring(self, statistics: RowStatistics) -> None:
+        """Accept row statistics once, with the agreed width and the number of rows of the tree."""
+        self._same(statistics.tree)
+        if self._brought:
+            raise BeyondParametersError(f"tree {self.number}: its rows brought statistics before")
+        self._brought, few = True, self.limits.statistics
+        n, width = statistics.statistics.shape
+        if (n, statistics.terms) != (self.rows,) * 2 or width not in (
+            few,
+            few + self.limits.classes,
+        ):
+            raise BeyondParametersError(
+                f"{n} rows bring {width} statistics each, of which {statistics.terms} are added; "
+                f"they are {self.rows} rows, and {few} statistics"
+            )
+
+    def ask(self, request: NodeRows) -> None:
+        """Accept a request for sums: each node once, and only above the deepest leaves."""
+        self._same(request.tree)
+        if not self._brought:
+            raise BeyondParametersError(f"tree {self.number}: sums of what no row brought")
+        count, offsets = len(request.nodes), request.offsets
+        ordered = offsets.shape == (count + 1,) and not (np.diff(offsets) < 0).any()
+        if (
+            not ordered
+            or len(request.parents) != count
+            or offsets[0]
+            or offsets[-1] != len(request.rows)
+        ):
+            raise BeyondParametersError(f"{count} nodes need a parent each, and rows in order")
+        if len(request.rows) and not 0 <= request.rows.min() <= request.rows.max() < self.held:
+            raise BeyondParametersError(f"rows of nodes are none of 0 to {self.held - 1}")
+        for node, parent in zip(request.nodes.tolist(), request.parents.tolist(), strict=True):
+            self._part(parent, min(node, sibling(node)))
+        for node in request.asked.tolist():
+            if node in self._asked:
+                raise BeyondParametersError(f"node {node} was asked for before")
+            self._asked.add(node)
+            self._above(node)
+
+    def split(
+        self, chosen: ChosenSplits, columns: NDArray[np.int32], n_bins: NDArray[np.int32]
+    ) -> None:
+        """Accept the splits that were chosen among the bins of the columns of this tree.
+
+        Parameters
+        ----------
+        chosen : ChosenSplits
+            The message of the active party.
+        columns : int32 array, shape (c,)
+            Columns that this tree may use.
+        n_bins : int32 array, shape (c,)
+            Their numbers of bins.
+        """
+        self._same(chosen.tree)
+        bins = dict(zip(columns.tolist(), n_bins.tolist(), strict=True))
+        parts = (chosen.nodes, chosen.left, chosen.columns, chosen.bins, chosen.default_left)
+        if len({len(part) for part in parts}) > 1:
+            raise BeyondParametersError("each node needs one split")
+        for node, left, column, bin in zip(
+            *(a.tolist() for a in (chosen.nodes, chosen.left, chosen.columns, chosen.bins)),
+            strict=True,
+        ):
+            if not -1 <= bin < bins.get(column, -1):
+                raise BeyondParametersError(f"node {node}: bin {bin} of column {column} is no cut")
+            if node in self._left:
+                raise BeyondParametersError(f"node {node} was split before")
+            self._part(node, left)
+
+    def _same(self, tree: int) -> None:
+        if self.number < 0:
+            raise BeyondParametersError(f"tree {tree} before its root; tell its rows first")
+        if tree != self.number:
+            raise BeyondParametersError(f"tree {tree}, while {self.number} is grown")
+
+    def _above(self, node: int) -> None:
+        if node not in self._depths:
+            raise BeyondParametersError(f"node {node} is none that was told of")
+        if self._depths[node] >= self.limits.depth:
+            raise BeyondParametersError(f"node {node} is deeper than max_depth={self.limits.depth}")
+
+    def _part(self, node: int, left: int) -> None:
+        self._above(node)
+        # A node keeps its children, and no two nodes share a child.
+        if self._left.get(node, left) != left or (node not in self._left and left in self._depths):
+            raise BeyondParametersError(f"node {node} has other children than before, or others'")
+        self._left[node] = left
+        self._depths[left] = self._depths[left + 1] = self._depths[node] + 1
+        max_splits = self.limits.leaves - 1
+        if 0 < max_splits < len(self._left):
+            raise BeyondParametersError(f"{len(self._left)} splits of a tree; at most {max_splits}")
 
 
 class SplitHolder(Party):
@@ -48,9 +230,9 @@ class SplitHolder(Party):
 
     role = PASSIVE
 
-    def __init__(self, name: str, held: LocalData, bins: GlobalBins) -> None:
+    def __init__(self, name: str, local_data: LocalData, bins: GlobalBins) -> None:
         super().__init__(name)
-        self.held, self.bins = held, bins
+        self.held, self.bins = local_data, bins
         self.splits: dict[tuple[int, int], tuple[int, np.float32, bool]] = {}
 
     def own_thresholds(self) -> dict[tuple[int, int], tuple[int, float]]:
@@ -114,13 +296,13 @@ class Passive(SplitHolder):
     def __init__(
         self,
         name: str,
-        held: LocalData,
+        local_data: LocalData,
         bins: GlobalBins,
         share: str | int | float | None,
         limits: Limits,
         defense: Composition,
     ) -> None:
-        super().__init__(name, held, bins)
+        super().__init__(name, local_data, bins)
         self.share, self.limited, self.limits = share, LimitedTree(limits), limits
         # Without a defense of sums, the party adds ciphertexts and never sees a statistic.
         self.defended = any(PASSIVE in part.at for part in defense.parts)

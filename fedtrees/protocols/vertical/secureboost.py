@@ -18,15 +18,12 @@ from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.messages.vertical import OpenedBinSums
-from fedtrees.protocols.boosting_protocol import BoostingProtocol
+from fedtrees.protocols.settings import BoostingProtocol
 from fedtrees.protocols.vertical.active import Active
-from fedtrees.protocols.vertical.columns import GlobalBins
 from fedtrees.protocols.vertical.label_canaries import LabelCanaries
-from fedtrees.protocols.vertical.limits import Limits
-from fedtrees.protocols.vertical.model import VerticalModel
-from fedtrees.protocols.vertical.node_quantiles import NodeQuantiles
-from fedtrees.protocols.vertical.passive import Passive
-from fedtrees.protocols.vertical.settings import VerticalProtocol
+from fedtrees.protocols.vertical.local_bins import GlobalBins, NodeQuantiles
+from fedtrees.protocols.vertical.passive import Limits, Passive
+from fedtrees.protocols.vertical.protocol import VerticalModel, VerticalProtocol
 from fedtrees.protocols.vertically_held import ACTIVE
 from fedtrees.sealing.slots import Slots
 from fedtrees.trees.boosted.boosting import checked_weights
@@ -287,15 +284,22 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
         return grown, LabelCanaries()
 
     def party(
-        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
+        self,
+        name: str,
+        role: str,
+        local_data: LocalData | None,
+        schema: Schema,
+        defense: Composition,
     ) -> Active | Passive:
         """Create the active party or a passive party."""
-        assert held is not None
+        assert local_data is not None
         kind = GlobalBins if self.candidates == "global" else NodeQuantiles
-        bins, share = kind(held, self.max_bin), self.colsample_bytree
+        bins, share = kind(local_data, self.max_bin), self.colsample_bytree
         share_or_all = None if share == 1 else float(share)
         if role == ACTIVE:
-            return BoostingActive(name, held, bins, share_or_all, self, schema, defense=defense)
+            return BoostingActive(
+                name, local_data, bins, share_or_all, self, schema, defense=defense
+            )
         outputs = self.objective_for(schema).n_outputs
         together = self.multi_output and outputs > 1
         limits = Limits(
@@ -312,7 +316,7 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
                 ranges = self.ranges(objective, defense.gradient_clip) * (limits.statistics // 2)
                 # Only with proofs can a passive party rely on the ranges of encrypted statistics.
                 limits = replace(limits, ranges=ranges)
-        return Passive(name, held, bins, share_or_all, limits, defense)
+        return Passive(name, local_data, bins, share_or_all, limits, defense)
 
     def ranges(self, objective: Objective, clip: float) -> tuple[tuple[int, int], ...]:
         """Return the range of a clipped gradient and of a clipped hessian, in fixed-point units."""

@@ -15,14 +15,12 @@ from fedtrees.core.local_data import LocalData
 from fedtrees.core.network import Network
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
-from fedtrees.protocols.forest_settings import class_count
+from fedtrees.protocols.settings import class_count
 from fedtrees.protocols.vertical.active import Active, TreeInProgress, completed
-from fedtrees.protocols.vertical.columns import GlobalBins
 from fedtrees.protocols.vertical.label_canaries import LabelCanaries
-from fedtrees.protocols.vertical.limits import Limits
-from fedtrees.protocols.vertical.model import VerticalModel
-from fedtrees.protocols.vertical.passive import Passive
-from fedtrees.protocols.vertical.settings import VerticalProtocol
+from fedtrees.protocols.vertical.local_bins import GlobalBins
+from fedtrees.protocols.vertical.passive import Limits, Passive
+from fedtrees.protocols.vertical.protocol import VerticalModel, VerticalProtocol
 from fedtrees.protocols.vertically_held import ACTIVE
 from fedtrees.sealing.slots import Slots
 from fedtrees.trees.forest.grower import ForestGrower, class_totals, draw_rows
@@ -107,22 +105,22 @@ class ForestActive(Active):
             tree.classes = completed(tree, open_nodes, requested, sums)
         return None if allowed is None else dict(zip(open_nodes.tolist(), allowed, strict=True))
 
-    def asked(self, grower: ForestGrower, known: Mapping[int, NDArray[Any]]) -> NDArray[Any]:
+    def asked(self, grower: ForestGrower, known_rows: Mapping[int, NDArray[Any]]) -> NDArray[Any]:
         """Select the arrays that the grower requested, one node and feature after the other.
 
         Parameters
         ----------
         grower : ForestGrower
             Grower with open nodes and their drawn features.
-        known : mapping of int to array
+        known_rows : mapping of int to array
             Array over the bins of all columns, by node.
         """
-        starts, template = self.cuts.offsets, next(iter(known.values()))
+        starts, template = self.cuts.offsets, next(iter(known_rows.values()))
         parts = [template[:0]]
         for node, begin, end in zip(
             grower.nodes.tolist(), grower.offsets[:-1], grower.offsets[1:], strict=True
         ):
-            node_array = known[node]
+            node_array = known_rows[node]
             parts += [node_array[starts[f] : starts[f + 1]] for f in grower.features[begin:end]]
         return np.concatenate(parts)
 
@@ -178,14 +176,19 @@ class VerticalForest(VerticalProtocol, ForestParams):
         return grown, LabelCanaries()
 
     def party(
-        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
+        self,
+        name: str,
+        role: str,
+        local_data: LocalData | None,
+        schema: Schema,
+        defense: Composition,
     ) -> Active | Passive:
         """Create the active party or a passive party."""
-        assert held is not None
-        if held.weight is not None:
+        assert local_data is not None
+        if local_data.weight is not None:
             raise DataError("random forests count rows and take no sample weights; drop them")
-        bins: Any = GlobalBins(held, self.max_bin)
+        bins: Any = GlobalBins(local_data, self.max_bin)
         if role == ACTIVE:
-            return ForestActive(name, held, bins, self.tree_features, self, schema)
+            return ForestActive(name, local_data, bins, self.tree_features, self, schema)
         limits = Limits(self.trees, self.depth, 0, class_count(schema))
-        return Passive(name, held, bins, self.tree_features, limits, defense)
+        return Passive(name, local_data, bins, self.tree_features, limits, defense)

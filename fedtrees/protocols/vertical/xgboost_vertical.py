@@ -20,8 +20,8 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.messages.captured import BestSplits, Intercept, PartitionBits, RowGradients
 from fedtrees.messages.vertical import TreeColumns
-from fedtrees.protocols.boosting_protocol import PlainBoosting
 from fedtrees.protocols.lockstep import First, Lockstep, Script, hears
+from fedtrees.protocols.settings import PlainBoosting
 from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE, VerticallyHeld
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.fixed_point import UNIT_BITS, from_fixed, to_fixed
@@ -43,12 +43,14 @@ class ColumnHolder(Lockstep):
     role = PASSIVE
     audience = (ACTIVE, PASSIVE)
 
-    def __init__(self, name: str, held: LocalData, schema: Schema, params: XGBoostVertical) -> None:
+    def __init__(
+        self, name: str, local_data: LocalData, schema: Schema, params: XGBoostVertical
+    ) -> None:
         super().__init__(name)
-        self.held, self.schema, self.params = held, schema, params
+        self.held, self.schema, self.params = local_data, schema, params
         self.objective = params.objective_for(schema)
-        if held.y is not None:
-            self.objective.check(held.y)
+        if local_data.y is not None:
+            self.objective.check(local_data.y)
 
     hear_columns = hears(TreeColumns)
     hear_start = hears(Intercept)
@@ -110,18 +112,18 @@ class ColumnHolder(Lockstep):
         g, h = self.objective.gradients(margin, self.held.y)[0].T
         return RowGradients(round, g.copy(), h.copy())
 
-    def said_first(self, made: Any, like: Message) -> Script:
+    def said_first(self, state: Any, like: Message) -> Script:
         """Return a message that the first party, which has the labels, sends to all parties.
 
         Parameters
         ----------
-        made : callable
+        state : callable
             Creates the message at the first party.
         like : Message
             A message with the same key, by which the other parties wait for it.
         """
         if not self.rank:
-            return self.to_others(made(), "every party sums them over its own bins")
+            return self.to_others(state(), "every party sums them over its own bins")
         return (yield self.key(like, 0))
 
     def grown(self, round: int) -> Script:
@@ -206,32 +208,32 @@ class LabelHolder(ColumnHolder, First):
     role = ACTIVE
 
 
-def together(told: list[BestSplits], own: Splits, rank: int) -> Splits:
+def together(announced: list[BestSplits], local_splits: Splits, rank: int) -> Splits:
     """Return the best split of each node over all parties. Of equal gains, the first party's.
 
     Parameters
     ----------
-    told : list of BestSplits
+    announced : list of BestSplits
         Best splits of each party, by rank.
-    own : Splits
+    local_splits : Splits
         Best splits of this party, which include their bins.
     rank : int
         Rank of this party.
     """
-    gain = np.stack([t.gain for t in told])
+    gain = np.stack([t.gain for t in announced])
     best, node_index = gain.argmax(axis=0), np.arange(gain.shape[1])
 
     def of(name: str) -> NDArray[Any]:
-        values: NDArray[Any] = np.stack([getattr(t, name) for t in told])[best, node_index]
+        values: NDArray[Any] = np.stack([getattr(t, name) for t in announced])[best, node_index]
         return values
 
     # XGBoost leaves a node unsplit if no split has a positive gain.
     splits = gain.max(axis=0) > 0
     # Only the owner of the split column knows the bin. The other parties need no bin.
-    is_local = (best == rank) & (own.feature >= 0)
+    is_local = (best == rank) & (local_splits.feature >= 0)
     return Splits(
         np.where(splits, of("feature"), -1).astype(np.int32),
-        np.where(is_local, own.bin, -1).astype(np.int32),
+        np.where(is_local, local_splits.bin, -1).astype(np.int32),
         of("threshold"), of("default_left"), of("gain"),
         to_fixed(of("left"), UNIT_BITS), to_fixed(of("right"), UNIT_BITS),
     )  # fmt: skip
@@ -280,18 +282,23 @@ class XGBoostVertical(VerticallyHeld, PlainBoosting):
             raise UsageError(f"{self.name!r} needs two parties or more")
         return super().roles(parties)
 
-    def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
+    def check_local_data(self, name: str, local_data: LocalData, schema: Schema) -> None:
         """Refuse weights, a party without columns or rows, and labels of one class."""
-        if held.weight is not None or not len(held.columns) or not len(held):
+        if local_data.weight is not None or not len(local_data.columns) or not len(local_data):
             raise DataError(f"{self.name!r} takes rows and columns of {name!r}, without weights")
-        super().check_held(name, held, schema)
+        super().check_local_data(name, local_data, schema)
 
     def party(
-        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
+        self,
+        name: str,
+        role: str,
+        local_data: LocalData | None,
+        schema: Schema,
+        defense: Composition,
     ) -> ColumnHolder:
         """Create a party. The party with the labels starts."""
-        assert held is not None
-        return (LabelHolder if role == ACTIVE else ColumnHolder)(name, held, schema, self)
+        assert local_data is not None
+        return (LabelHolder if role == ACTIVE else ColumnHolder)(name, local_data, schema, self)
 
     def predict(
         self, net: LocalNetwork | None, model: Model, queries: Mapping[str, LocalData]

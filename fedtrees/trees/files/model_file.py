@@ -1,5 +1,7 @@
 """Read a model file into memory, and limit its size and the depth of its trees."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from os import PathLike
@@ -44,6 +46,17 @@ def read_model_file(path: str | PathLike[str]) -> bytes:
             "read: save it with fewer trees"
         )
     return data
+
+
+@contextmanager
+def naming(path: str | PathLike[str]) -> Iterator[None]:
+    """Put the name of a model file in front of a `DataError` of the block that lacks it."""
+    try:
+        yield
+    except DataError as error:
+        if str(path) in str(error):
+            raise
+        raise DataError(f"{path!s}: {error}") from error
 
 
 def check_depth(left: NDArray[np.integer[Any]], right: NDArray[np.integer[Any]]) -> None:

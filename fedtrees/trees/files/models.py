@@ -6,7 +6,7 @@ from fedtrees.core.errors import DataError
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.files.forests import load_random_forest
 from fedtrees.trees.files.lightgbm import from_lightgbm_text
-from fedtrees.trees.files.model_file import read_model_file
+from fedtrees.trees.files.model_file import naming, read_model_file
 from fedtrees.trees.files.xgboost import from_xgboost_json
 from fedtrees.trees.forest.random_forest import RandomForest
 
@@ -31,10 +31,11 @@ def load_model(path: str | PathLike[str]) -> Forest | RandomForest:
     """
     data = read_model_file(path)
     start = data.lstrip()[:16]
-    if start.startswith(b"{"):
-        return from_xgboost_json(data.lstrip())
-    if start.split(b"\n")[0].rstrip() == b"tree":
-        return from_lightgbm_text(data.lstrip())
+    with naming(path):
+        if start.startswith(b"{"):
+            return from_xgboost_json(data.lstrip())
+        if start.split(b"\n")[0].rstrip() == b"tree":
+            return from_lightgbm_text(data.lstrip())
     if data.startswith(b"PK"):
         return load_random_forest(path)
     if data.startswith(b"binf"):

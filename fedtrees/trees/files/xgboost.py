@@ -38,6 +38,12 @@ READ_OBJECTIVES = (
     "reg:squarederror",
 )
 
+#: What to do about a file that was cut off, or that another function of XGBoost wrote.
+SAVE_AGAIN = (
+    "the file was cut off or changed, or save_config or dump_model wrote it: save the model again "
+    "by save_model('model.json') of XGBoost"
+)
+
 _UNWRITABLE = re.compile(r"[\[\]<\x00-\x07\x0b\x0e-\x1f\ud800-\udfff]")
 
 _MOST_ADDED = 10**5  # limit of empty trees that are added to incomplete rounds (`trees_alone`)
@@ -290,9 +296,18 @@ def from_xgboost_json(
         ArithmeticError,
         RecursionError,
     ) as error:
-        raise DataError(f"not a complete XGBoost model: {type(error).__name__} {error}") from error
+        raise DataError(f"not a complete XGBoost model: {_missing(error)}; {SAVE_AGAIN}") from error
     forest = Forest(tuple(trees[i] for i in order), start, objective)
     return forest if served is None else forest.first(served // outputs)
+
+
+def _missing(error: Exception) -> str:
+    """Return what is wrong with the entries of a model, of the error that reading them raised."""
+    if isinstance(error, KeyError):
+        return f"it lacks the entry {error}, which every model of XGBoost contains"
+    return (
+        f"an entry has another type or length than XGBoost writes ({type(error).__name__} {error})"
+    )
 
 
 _NOTHING = Tree(
@@ -324,7 +339,7 @@ def model_of(model: dict[str, Any] | str | bytes | PathLike[str]) -> dict[str, A
     if isinstance(model, bytes | bytearray):
         model = _decoded(bytes(model))
     if not isinstance(model, dict) or not isinstance(model.get("learner"), dict):
-        raise DataError("not an XGBoost model: there is no 'learner' object")
+        raise DataError(f"not an XGBoost model: there is no 'learner' object; {SAVE_AGAIN}")
     return {**model, "learner": _with_dropout(model["learner"])}
 
 
@@ -411,11 +426,14 @@ def is_ubjson(data: bytes) -> bool:
 def _decoded(data: bytes) -> Any:
     """Return the parsed JSON or UBJSON."""
     if is_ubjson(data):
-        return decode_ubjson(data)
+        try:
+            return decode_ubjson(data)
+        except DataError as error:
+            raise DataError(f"{error}; {SAVE_AGAIN}") from error
     try:
         return json.loads(data, object_pairs_hook=_each_once)
     except (ValueError, RecursionError) as error:  # ValueError includes undecodable bytes
-        raise DataError(f"the model is not JSON ({error}); save it as model.json") from error
+        raise DataError(f"the model is not JSON ({error}); {SAVE_AGAIN}") from error
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

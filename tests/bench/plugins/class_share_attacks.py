@@ -8,7 +8,7 @@ import numpy as np
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import Claim, Guess
 from fedtrees.core.registry import register
-from fedtrees.messages.boosting import BaseScore
+from fedtrees.messages.horizontal import BaseScore
 
 ClassShare = register.get("metric", "plugin-class-share").of
 

@@ -1,0 +1,130 @@
+"""Simple methods on the record-id graph.
+
+They are connected components (UNI, Takahashi et al. 2023), propagation of the known labels of a few
+rows, and the normalised cut by the singular vectors of the leaf incidence.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from fedtrees.attacks.labels.clustering import k_means
+from fedtrees.attacks.labels.communities import Twins
+from fedtrees.core.compilation import kernel
+
+
+def components(twins: Twins) -> NDArray[np.int64]:
+    """Return the connected component of every group, int64, shape (S,).
+
+    Two groups are connected if they share a visible leaf.
+    """
+    S, J = len(twins.leaf), len(twins.tree)
+    s, t = np.nonzero(twins.leaf >= 0)
+    ends = (s, S + twins.leaf[s, t])
+    graph = coo_array((np.ones(len(s), np.int8), ends), shape=(S + J, S + J))
+    return connected_components(graph, directed=False)[1][:S].astype(np.int64)
+
+
+ALPHA = 0.99
+STEPS = 50
+
+
+def spread(twins: Twins, known_labels: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return class shares of every group by label spreading (Zhou et al. 2004, random walk).
+
+    Parameters
+    ----------
+    twins : Twins
+        The record-id graph with S groups of rows.
+    known_labels : float64 array, shape (S, K)
+        Number of known rows of each class in each group.
+
+    Returns
+    -------
+    float64 array, shape (S, K)
+        Shares that add up to 1. They are equal if no known row is connected to the group. All
+        classes have the same total weight, independently of the number of their known rows.
+    """
+    K = known_labels.shape[1]
+    # Normalise per class, so that a frequent class does not dominate.
+    source = known_labels / np.maximum(known_labels.sum(axis=0), 1.0) / twins.weight[:, None]
+    seen = twins.leaf >= 0
+    inverse = 1.0 / np.maximum(twins.degree, 1.0)[:, None]
+    scores = source.copy()
+    for _ in range(STEPS):
+        per_leaf = twins.per_leaf(twins.weight[:, None] * scores) * twins.eta[twins.tree][:, None]
+        per_leaf = np.vstack([per_leaf, np.zeros((1, K))])
+        walked = per_leaf[np.where(seen, twins.leaf, len(twins.tree))].sum(axis=1) * inverse
+        scores = ALPHA * walked + (1 - ALPHA) * source
+    total = scores.sum(axis=1, keepdims=True)
+    return np.asarray(np.where(total > 0, scores / np.where(total > 0, total, 1.0), 1.0 / K))
+
+
+#: Share of the mean degree that is added to every degree. Without it, a few rows that share leaves
+#: only with one another are a perfect cut, and hide all other clusters (Amini et al. 2013; Qin and
+#: Rohe 2013).
+REGULARISATION = 0.3
+
+
+def embedding(twins: Twins, count: int) -> NDArray[np.float64]:
+    """Return the first eigenvectors of the normalised adjacency matrix, scaled to unit rows.
+
+    Parameters
+    ----------
+    twins : Twins
+        The record-id graph with S groups of rows.
+    count : int
+        Number of eigenvectors.
+
+    Returns
+    -------
+    float64 array, shape (S, count)
+        Rows of length 1, or 0 for a group in no leaf. Columns are 0 if the matrix has a lower rank.
+
+    Notes
+    -----
+    With the incidence ``B[s, leaf] = sqrt(eta_t)``, weights W and degrees D, the matrix
+    ``M = W^1/2 D^-1/2 B`` fulfils ``M M' = W^1/2 D^-1/2 A D^-1/2 W^1/2`` (Shi and Malik 2000; Ng,
+    Jordan and Weiss 2001). Its left singular vectors follow from the eigenvectors of M'M, which has
+    one row per leaf.
+    """
+    J = len(twins.tree)
+    per_leaf = twins.eta[twins.tree]
+    seen, degree = twins.leaf >= 0, twins.degree
+    if not degree.any():
+        return np.zeros((len(twins.leaf), count))
+    mean = degree @ twins.weight / twins.weight.sum()
+    part = np.where(degree > 0, 1.0 / (degree + REGULARISATION * mean), 0.0)
+    gram = _gram(twins.leaf, twins.weight * part, np.sqrt(per_leaf), J)
+    values, vectors = np.linalg.eigh(gram)
+    # `eigh` sorts in ascending order. Eigenvectors of eigenvalue 0 are arbitrary: set them to 0.
+    vectors = vectors[:, ::-1][:, :count] * (values[::-1][:count] > 1e-10)
+    ends = np.vstack([vectors * np.sqrt(per_leaf)[:, None], np.zeros((1, vectors.shape[1]))])
+    U = np.sqrt(part)[:, None] * ends[np.where(seen, twins.leaf, J)].sum(axis=1)
+    U = U / np.sqrt(np.maximum(values[::-1][:count], 1e-10))
+    U = np.pad(U, ((0, 0), (0, count - U.shape[1])))
+    length = np.linalg.norm(U, axis=1, keepdims=True)
+    return np.asarray(U / np.where(length > 0, length, 1.0))
+
+
+def spectral(twins: Twins, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Cluster the groups by their normalised eigenvectors. Return a cluster number per group."""
+    return k_means(embedding(twins, count), count, rng, twins.weight)
+
+
+@kernel
+def _gram(leaf, weight, scale, J):  # type: ignore[no-untyped-def]
+    out = np.zeros((J, J))
+    for s in range(leaf.shape[0]):
+        for t in range(leaf.shape[1]):
+            a = leaf[s, t]
+            if a < 0:
+                continue
+            for u in range(leaf.shape[1]):
+                b = leaf[s, u]
+                if b >= 0:
+                    out[a, b] += weight[s] * scale[a] * scale[b]
+    return out

@@ -1,1 +1,0 @@
-"""The victims' columns, read off the summaries that settle the cut points."""

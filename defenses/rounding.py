@@ -1,0 +1,178 @@
+"""Defenses that round the numbers of messages.
+
+- `hist-rounding`: the gradient and hessian sums of clients' histograms.
+- `leaf-rounding`: leaf values.
+- `sketch-rounding`: the values of clients' quantile sketches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.channel import Change, Reshaped
+from fedtrees.core.coarsening import Decimals, Rounding
+from fedtrees.core.defense import Context, Defense, Place
+from fedtrees.core.deployment import Deployed
+from fedtrees.core.errors import check_flag, check_positive, check_whole
+from fedtrees.core.guarantee import Structural
+from fedtrees.core.messages import Message, Reveal, Trait, exempting, having
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema
+from fedtrees.defenses.cut_points import LATER
+from fedtrees.messages.horizontal import FeatureSketch, Histogram
+
+
+@register.defense("hist-rounding")
+@dataclass(frozen=True)
+class HistogramRounding(Defense):
+    """Round every gradient and hessian sum to a multiple of `step` before a client sends it.
+
+    Rounding guarantees no bound on the leakage, because an adversary can exploit that a sum adds
+    the gradients of a whole number of rows, and these take few values.
+
+    Parameters
+    ----------
+    step : float
+        Distance of the rounded values, in the unit of the gradient, above 0.
+    random : bool
+        Round up or down at random so that the expected value is the sum (stochastic rounding).
+        False: round to the nearest multiple.
+    """
+
+    step: float = 0.001
+    random: bool = False
+
+    acts_through = frozenset({"outgoing"})
+    guarantee = Structural()
+    at = frozenset({"client"})
+    guards = (Histogram,)
+
+    def __post_init__(self) -> None:
+        check_positive("step", self.step)
+        check_flag("random", self.random)
+
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+        """State the rounding of the sums of bins and of nodes."""
+        law = Rounding(float(self.step), self.random)
+        return {(Histogram, "sums"): law, (Histogram, "totals"): law}
+
+    def outgoing(self, message: Message, ctx: Context) -> Message:
+        """Round the sums of bins and of nodes."""
+        assert isinstance(message, Histogram)
+        # Sums are integers in fixed point. The rounding is done in these units, without floats.
+        law = Rounding(float(self.step), self.random).within(*message.unit_of("sums"))
+        rng = ctx.rng("rounding")
+        return replace(
+            message, sums=law.send(message.sums, rng), totals=law.send(message.totals, rng)
+        )
+
+
+@register.defense("leaf-rounding")
+@dataclass(frozen=True)
+class LeafRounding(Defense):
+    """Round every leaf value, or class share of a leaf, to `decimals` before it is sent.
+
+    Rounding makes it harder to infer the class counts of a leaf from its value. It is not effective
+    without a second defense, because the exact sums are sent together with the rounded values. A
+    shared tree even contains the exact leaf value among its ``base_weights``. Combine it with
+    `split-only`, or with ``leaf_counts=false`` for forests.
+
+    Parameters
+    ----------
+    decimals : int
+        Number of decimals of the rounded values, 0 to 12.
+    """
+
+    decimals: int = 3
+
+    acts_through = frozenset({"outgoing"})
+    guarantee = Structural()
+    deployed: ClassVar[Mapping[str, Deployed]] = {
+        "flower": Deployed(
+            "the ClientApp rounds the split_conditions of leaves", {"decimals": "to {} decimals"}
+        )
+    }
+    at = frozenset({"server", "client"})
+    guards = having(Trait.LEAVES)
+
+    def __post_init__(self) -> None:
+        check_whole("decimals", self.decimals, 0, 12)
+
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+        """State the rounding of leaf values, which are float32, and of class shares."""
+        return {(kind, kind.leaf_value): self.law(kind) for kind in self.guards}
+
+    def law(self, kind: type[Message]) -> Decimals:
+        """Return the rounding that is applied to messages of a type."""
+        # Leaf values are float32 and class shares float64, which matters for the exact preimage of
+        # a rounded value.
+        return Decimals(self.decimals, single=kind.leaf_value == "value")
+
+    def outgoing(self, message: Message, ctx: Context) -> Message:
+        """Round the leaf values of a message."""
+        field, law = message.leaf_value, self.law(type(message))
+        return replace(message, **{field: law.send(getattr(message, field))})
+
+
+@register.defense("sketch-rounding")
+@dataclass(frozen=True)
+class SketchRounding(Defense):
+    """Round every value of a client's quantile summary to `digits` significant decimal digits.
+
+    Values that become equal are sent once, with the sum of their rows. Rounding guarantees no bound
+    on the leakage. Integers with at most `digits` digits stay exact, and so do the numbers of rows
+    around every value.
+
+    Parameters
+    ----------
+    digits : int
+        Number of significant digits, 1 to 8.
+    """
+
+    digits: int = 2
+
+    acts_through = frozenset({"outgoing"})
+    guarantee = Structural()
+    at = frozenset({"client"})
+    protects = frozenset({Reveal.FEATURES})
+    guards = (FeatureSketch,)
+    exempts = exempting(LATER)
+
+    def __post_init__(self) -> None:
+        check_whole("digits", self.digits, 1, 8)
+
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+        """State that values which become equal are sent once."""
+        merged = Reshaped(f"values of {self.digits} significant digits; equal ones are sent once")
+        return {(FeatureSketch, f): merged for f in ("points", "weights", "offsets", "low")}
+
+    def outgoing(self, message: Message, ctx: Context) -> Message:
+        """Round the points and the smallest values of all columns."""
+        assert isinstance(message, FeatureSketch)
+        rounded = self._rounded(message.points)
+        points, weights = [rounded[:0]], [message.weights[:0]]
+        for a, b in pairwise(message.offsets):
+            # Values that become equal are merged, and the weights of all of them are added.
+            values, group = np.unique(rounded[a:b], return_inverse=True)
+            rows = np.zeros(len(values), dtype=np.int64)
+            np.add.at(rows, group, message.weights[a:b])
+            points.append(values)
+            weights.append(rows)
+        return replace(
+            message,
+            points=np.concatenate(points),
+            weights=np.concatenate(weights),
+            offsets=np.cumsum([0, *map(len, points[1:])]).astype(np.int32),
+            low=self._rounded(message.low),
+        )
+
+    def _rounded(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Round by way of decimal text, so that the result is the same on every machine."""
+        text = [f"{v:.{self.digits - 1}e}" for v in values.tolist()]
+        return np.array(text, dtype=np.float64).astype(np.float32)

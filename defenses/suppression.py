@@ -1,0 +1,235 @@
+"""Defenses that omit or overwrite statistics.
+
+- `min-bin`: histogram bins with few rows are sent as zeros.
+- `min-leaf`: a client that grows trees creates no leaf with few rows.
+- `split-only`: statistics of nodes and splits stay with the party that grows trees.
+- `mask-sum-hessian`: clients overwrite the hessian sums in their trees with 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedtrees.core.channel import Change, Event, Removal
+from fedtrees.core.coarsening import FewRows, Suppression
+from fedtrees.core.defense import Context, Defense, Place
+from fedtrees.core.deployment import Deployed
+from fedtrees.core.errors import UsageError, check_known, check_whole
+from fedtrees.core.guarantee import Structural
+from fedtrees.core.messages import Message, Reveal, Trait, exempting, having
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema
+from fedtrees.messages.horizontal import ClientTrees, GlobalHistogram, Histogram
+from fedtrees.messages.vertical import OpenedBinSums
+from fedtrees.trees.boosted.losses import objective_of
+
+PLACES = ("client", "server")
+
+
+@register.defense("min-bin")
+@dataclass(frozen=True)
+class MinBin(Defense):
+    """Suppress bins that may contain fewer than `k` rows.
+
+    A histogram contains sums, not counts. A row adds at most b to a sum of hessians (b is 1/4 for
+    two classes), so that a bin with a sum of at least ``k b`` contains at least k rows. All
+    remaining bins are sent as 0. The split search treats their rows as missing values. For numeric
+    targets, in columns that are declared complete, it treats them like the rows of the remaining
+    bins instead.
+
+    Suppression hides little if few bins are suppressed. The total of the node bounds the sum over
+    the suppressed bins of a feature. If a feature has one suppressed bin in a node, the total
+    determines its sums.
+
+    In vertical training, passive parties count the rows themselves. The counts include rows whose
+    gradients are 0. A malicious active party that sends such rows knows which rows they are.
+
+    Parameters
+    ----------
+    k : int
+        Smallest number of rows of a bin that is sent, at least 2.
+    by : {"client", "server"}
+        Role that suppresses bins. ``client``: clients and passive parties, in the sums that they
+        send. ``server``: the server, in the sum that it returns to the clients.
+    node : int
+        Vertical training only: smallest number of rows of a node. If the columns of a party have
+        values in fewer rows on average, no bin of the node is sent.
+    """
+
+    k: int = 5
+    by: str = "client"
+    node: int = 0
+
+    acts_through = frozenset({"outgoing"})
+    guarantee = Structural()
+    bounds_hessian = True
+
+    def __post_init__(self) -> None:
+        check_whole("k", self.k, 2)
+        check_known("place", self.by, PLACES)
+        check_whole("node", self.node, 0)
+        if self.node and self.by == "server":
+            raise UsageError("node is of passive parties, where no server sums; leave by out")
+
+    @property
+    def at(self) -> frozenset[str]:  # type: ignore[override]
+        """Roles that suppress bins."""
+        return frozenset({"client", "passive"} if self.by == "client" else {"server"})
+
+    @property
+    def guards(self) -> tuple[type[Message], ...]:  # type: ignore[override]
+        """Histograms that clients and passive parties send, or the sum that the server returns."""
+        return (Histogram, OpenedBinSums) if self.by == "client" else (GlobalHistogram,)
+
+    @property
+    def requires(self) -> tuple[type[Message], ...]:  # type: ignore[override]
+        """Histograms of passive parties if `node` is set, because only they contain row counts."""
+        # `node` has an effect on passive parties only, so that their messages must occur.
+        return (OpenedBinSums,) if self.node else ()
+
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+        """State the limit on sums of hessians, and on row counts of passive parties."""
+        changes: dict[Place, Change] = {(self.guards[0], "sums"): self.law(schema, parameters)}
+        return changes | {(kind, "sums"): FewRows(self.k, self.node) for kind in self.guards[1:]}
+
+    def law(self, schema: Schema, parameters: Mapping[str, Any]) -> Suppression:
+        """Return the limit on sums of hessians."""
+        # The bound on the hessian of one row, for example 1/4 for two classes.
+        _, bound = objective_of(parameters.get("objective"), schema.classes).bounds
+        return Suppression(self.k * bound)
+
+    def outgoing(self, message: Message, ctx: Context) -> Message:
+        """Replace the sums of small bins by 0."""
+        if isinstance(message, OpenedBinSums):
+            assert message.rows is not None
+            node_rows = message.rows.sum(axis=1, keepdims=True)  # summed over all columns
+            shown = (message.rows >= self.k) & (node_rows >= self.node * len(message.columns))
+            return replace(message, sums=message.sums * shown[..., None])
+        assert isinstance(message, Histogram | GlobalHistogram)
+        law = self.law(ctx.schema, ctx.parameters).within(*message.unit_of("sums"))
+        return replace(message, sums=law.send(message.sums))
+
+
+@register.defense("min-leaf")
+@dataclass(frozen=True)
+class MinLeaf(Defense):
+    """Grow no leaf below `k` rows: a split needs k of the client's rows on either side.
+
+    Rows whose value of the split feature is missing are not counted, because the direction of
+    missing values may send them to either side. A client with fewer than k rows shares no tree. The
+    claim is structural. The numbers of rows in the leaves remain exact, and a leaf of one tree may
+    contain the same rows as a leaf of another tree and a single further row.
+
+    Parameters
+    ----------
+    k : int
+        Smallest number of rows of a leaf, at least 2.
+    """
+
+    k: int = 5
+
+    guarantee = Structural()
+
+    def __post_init__(self) -> None:
+        check_whole("k", self.k, 2)
+
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+        """State that splits into smaller leaves do not occur."""
+        return {("leaves", "rows"): Event(f"no leaf has fewer than {self.k} rows")}
+
+    @property
+    def least_leaf_rows(self) -> int:  # type: ignore[override]
+        """Smallest number of rows that clients leave on either side of a split."""
+        return self.k
+
+
+_TO_SERVER = (
+    "the server grows the trees and needs it; what clients learn is limited, not the server"
+)
+
+
+@register.defense("split-only")
+@dataclass(frozen=True)
+class SplitOnly(Defense):
+    """Keep G, H and gains where the trees are grown (Di Gennaro et al. 2025, Sec. 7).
+
+    A server that grows trees from the clients' histograms broadcasts them without these statistics.
+    A client that grows trees locally also sends them without statistics, so that the server does
+    not learn the sums either. Predictions are identical to those of the undefended run, bit for
+    bit. The claim is structural. The leaf values that remain still reveal most leaf counts
+    (measured in `docs/`), so that no bound on the leakage is guaranteed.
+    """
+
+    acts_through = frozenset({"outgoing"})
+    guarantee = Structural()
+    deployed: ClassVar[Mapping[str, Deployed]] = {
+        "flower": Deployed(
+            "the ClientApp sends no sum_hessian, loss_changes and base_weights of its trees"
+        )
+    }
+    at = frozenset({"server", "client"})
+    protects = frozenset({Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES})
+    guards = having(Trait.STATISTICS)
+    exempts = exempting(
+        {
+            Trait.START: "every prediction starts from it; it is the label mean of the federation",
+            Trait.SETTLED: "the splits are made of them, or the model ends there",
+            Trait.SUMMARY: _TO_SERVER,
+            Trait.SUMMED: _TO_SERVER,
+            Trait.SUMMED_SECURELY: _TO_SERVER,
+            Trait.COUNTED: _TO_SERVER,
+            Trait.NETWORK: "not covered: a network is trained on what the trees say, as without "
+            "this",
+        }
+    )
+
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+        """State which fields are not sent."""
+        # Every message type declares its statistics, so that a new type is covered without a
+        # change.
+        return {(kind, f): Removal() for kind in self.guards for f in kind.row_statistics}
+
+    def outgoing(self, message: Message, ctx: Context) -> Message:
+        """Remove the statistics from a message."""
+        return replace(message, **dict.fromkeys(message.row_statistics))
+
+
+@register.defense("mask-sum-hessian")
+@dataclass(frozen=True)
+class MaskSumHessian(Defense):
+    """Overwrite ``sum_hessian`` with 1 in every tree a client sends, as NVFlare does.
+
+    This is ``mask_sum_hessian`` of NVFlare's tree-based XGBoost executor, which was added as a
+    defense against Di Gennaro et al. (2025). Like NVFlare, it does not change leaf values,
+    ``base_weights`` and ``loss_changes``. Predictions do not change.
+
+    The claim is structural and weak. The weights and the gain of a split give two linear equations
+    for the hessian sums of its two children. An adversary that knows lambda and the learning rate
+    can solve them, unless two leaves have equal weights (see `docs/`).
+    """
+
+    acts_through = frozenset({"outgoing"})
+    guarantee = Structural()
+    deployed: ClassVar[Mapping[str, Deployed]] = {
+        "nvflare": Deployed("nothing: FedXGBTreeExecutor always does it")
+    }
+    at = frozenset({"client"})
+    protects = frozenset({Reveal.COUNTS})
+    guards = (ClientTrees,)
+    exempts = exempting({Trait.NETWORK: "a network over the trees has no sums of hessians"})
+
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+        """State that the hessian sums are replaced by the constant 1."""
+        return {(ClientTrees, "sum_hessian"): Removal(1.0)}
+
+    def outgoing(self, message: Message, ctx: Context) -> Message:
+        """Replace the hessian sums, if the message contains any."""
+        assert isinstance(message, ClientTrees)
+        # Another defense, for example `split-only`, has removed the sums already.
+        if message.sum_hessian is None:
+            return message
+        return replace(message, sum_hessian=np.ones_like(message.sum_hessian))

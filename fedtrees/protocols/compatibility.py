@@ -1,0 +1,235 @@
+"""Compatibility of protocol, defense, attack, threat and data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from fedtrees.core.channel import Channel
+from fedtrees.core.composition import Composition
+from fedtrees.core.defense import Defense
+from fedtrees.core.errors import FedtreesError, UsageError
+from fedtrees.core.reasons import FITS, Reason, Unfit
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema
+from fedtrees.core.sensitivity import misplaced_in
+from fedtrees.core.specs import Spec
+from fedtrees.core.view import View
+from fedtrees.isolation.process import attacks as process
+from fedtrees.messages.horizontal import GlobalHistogram, Histogram
+from fedtrees.trees.boosted.losses import objective_of
+
+
+@dataclass(frozen=True)
+class Data:
+    """Known properties of the table and of the view. Unknown properties exclude nothing.
+
+    Attributes
+    ----------
+    schema : Schema or None
+        Columns and target.
+    rows : int
+        Number of training rows.
+    roles : mapping of str to str
+        Role of every party by name.
+    scored : callable or None
+        Function of the claim type of an attack (its `gives`): whether a metric scores such claims.
+    view : View or None
+        View that an attack receives.
+    """
+
+    schema: Schema | None = None
+    rows: int = 0
+    roles: Mapping[str, str] = field(default_factory=dict)
+    scored: Callable[[Any], bool] | None = None
+    view: View | None = None
+
+
+def fit(
+    protocol: Any = None,
+    defense: Composition | Sequence[Defense] = (),
+    attack: Spec | None = None,
+    threat: Sequence[str] = (),
+    data: Data | None = None,
+) -> Reason:
+    """Return whether the given parts are compatible, or else the first reason why they are not.
+
+    Parameters
+    ----------
+    protocol : Protocol or None
+        None checks the remaining parts without a protocol.
+    defense : Composition or sequence of Defense
+        Parts that cannot be composed are also a reason.
+    attack : Spec or None
+        Attack with its parameters.
+    threat : sequence of str
+        Names of the colluding parties.
+    data : Data or None
+        Known properties of the table.
+
+    Returns
+    -------
+    reason : Reason
+        `FITS` if everything is compatible.
+    """
+    data = data or Data()
+    try:
+        composition = defense if isinstance(defense, Composition) else Composition(tuple(defense))
+    except Unfit as err:
+        return err.reason
+    # A coalition that can decrypt a protected value would have a view that no transcript shows.
+    opened = (part.undone_by(threat, data.roles) for part in composition.parts)
+    return (
+        (protocol is not None and _defended(protocol, composition, data.schema))
+        or next(filter(None, opened), None)
+        or (FITS if attack is None else fits([attack], data)[0])
+    )
+
+
+def fits(attacks: Sequence[Spec], data: Data) -> list[Reason]:
+    """Return for each attack whether it applies. All attacks are asked in one process."""
+    reasons = [before(attack, data) for attack in attacks]
+    if data.view is None:
+        return reasons
+    remaining = [attack for attack, reason in zip(attacks, reasons, strict=True) if reason.ok]
+    answers = iter(_asked(remaining, data.view) if remaining else ())
+    return [next(answers) if reason.ok else reason for reason in reasons]
+
+
+def _defended(protocol: Any, defense: Composition, schema: Schema | None) -> Reason | None:
+    """Return why a defense is incompatible with a protocol on a table, None if it is compatible."""
+    named = {"protocol": protocol.name}
+    roles = set(protocol.roles(2).values())
+    for part in defense.parts:
+        # A released model answers any number of queries, so that a defense of the endpoint is void.
+        if protocol.released and "endpoint" in part.acts_through:
+            return Reason("model-released", subject=part.name, **named)
+        if part.guards and part.at and not part.at & roles:
+            defense_roles, protocol_roles = ", ".join(sorted(part.at)), ", ".join(sorted(roles))
+            return Reason(
+                "defense-role", subject=part.name, at=defense_roles, roles=protocol_roles, **named
+            )
+    for part in defense.parts:
+        # A defense that finds none of its messages would have no effect and is refused.
+        handled = part.requires or part.guards
+        if handled and not any(message_type in handled for message_type in protocol.says):
+            types = ", ".join(t.__name__ for t in handled)
+            return Reason("defense-message", subject=part.name, types=types, **named)
+        unserved = sorted(_wanted(part) - protocol.serves)
+        if unserved:
+            stage = ", ".join(unserved)
+            return Reason("defense-stage", subject=part.name, stage=stage, **named)
+    reason = None
+    if protocol.claim().budget:
+        noised = protocol.noised or protocol.says
+        shares = protocol.summed
+        # A claim about noise is void if a defense changes values before the noise is added.
+        reason = misplaced_in(defense.parts, protocol.name, noised, protocol.holders, shares)
+    return reason or (None if schema is None else protocol.lacks(schema, defense))
+
+
+def _wanted(part: Defense) -> set[str]:
+    """Return the hooks and limits of a defense that the parties of the protocol must implement."""
+    hooks = {*part.acts_through} & {"rows", "candidates", "shown"}
+    if part.acts_on == {"labels"}:  # applied before the party is created, without a hook
+        hooks.discard("rows")
+    limits = {
+        "gradient_clip": part.gradient_clip is not None,
+        "least_leaf_rows": part.least_leaf_rows > 0,
+        "poisson_sampling": part.poisson_sampling,
+        "declared_rows": part.declared_rows > 0,
+        "row_bounds": part.row_bounds is not None,
+    }
+    return hooks | {name for name, used in limits.items() if used}
+
+
+def before(attack: Spec, data: Data) -> Reason:
+    """Return why an attack cannot apply, before it is asked itself.
+
+    The reasons are malicious behaviours that the attack does not read or that did not occur, too
+    many rows, and claims about a numeric target that no metric scores.
+    """
+    maker = register.get("attack", attack.name)
+    reads_cheats: tuple[str, ...] = getattr(maker, "behaviours", ())
+    did = () if data.view is None else data.view.behaviours
+    # An attack that reads a malicious run does not apply to an honest one, and vice versa.
+    if data.view is not None and not {*reads_cheats} & {*did} and (reads_cheats or did):
+        if did:
+            return Reason("other-behaviour", behaviour=", ".join(did))
+        return Reason("nobody-cheats", behaviour=", ".join(reads_cheats))
+    # Some attacks have a running time that grows faster than linearly.
+    max_rows = getattr(maker, "most_rows", None)
+    if max_rows is not None and data.rows > max_rows:
+        return Reason("too-many-rows", rows=data.rows, most=max_rows)
+    numeric = data.schema is not None and not data.schema.classes
+    reads = getattr(maker, "numbers", False)
+    if numeric and not reads and data.scored and not data.scored(getattr(maker, "gives", None)):
+        return Reason("numeric-target")
+    return FITS
+
+
+def _asked(attacks: Sequence[Spec], view: View) -> list[Reason]:
+    """Ask attacks in their own process. If one of them breaks, ask each one separately."""
+    try:
+        return process().reasons(attacks, view)
+    except UsageError as err:
+        if len(attacks) == 1:
+            return [Reason("needs-parameter", error=str(err))]
+    except FedtreesError:
+        # An attack with an error is not evidence of safety, so that it counts as applicable.
+        if len(attacks) == 1:
+            return [FITS]
+    return [reason for attack in attacks for reason in _asked([attack], view)]
+
+
+def check_channels(
+    defense: Composition, schema: Schema, parameters: Mapping[str, Any], rows: int
+) -> None:
+    """Refuse a defense that maps all possible sums of gradients to the same value.
+
+    Parameters
+    ----------
+    defense : Composition
+        Defenses of the run.
+    schema : Schema
+        Columns and target.
+    parameters : mapping of str to object
+        Public parameters of the protocol.
+    rows : int
+        Number of training rows. It bounds all sums.
+
+    Raises
+    ------
+    UsageError
+        If a defense sends all sums alike.
+    """
+    for part in defense.parts:
+        channels = part.channels(schema, parameters)
+        for site in (Histogram, GlobalHistogram):
+            law = channels.get((site, "sums"))
+            # A change without a known distribution cannot be checked.
+            if not isinstance(law, Channel):
+                continue
+            bounds = objective_of(parameters.get("objective"), schema.classes).bounds
+            largest = rows * np.asarray(bounds, dtype=np.float64)
+            if np.isfinite(largest).all() and _erases(law, largest):
+                raise UsageError(
+                    f"{_written(part)} sends all sums alike: over {rows} rows, gradients add up to "
+                    f"{largest[0]:g} at most and hessians to {largest[1]:g}; give less"
+                )
+
+
+def _erases(law: Channel, largest: np.ndarray[Any, np.dtype[np.float64]]) -> bool:
+    """Return whether the channel's uncertainty exceeds all sums, or maps the largest ones to 0."""
+    low, high = law.spread(2)
+    if np.isfinite([low, high]).all():
+        return bool((high - low > 2 * largest).all())
+    return law.deterministic and not law.send(np.stack([largest, [-1, 1] * largest])).any()
+
+
+def _written(part: Defense) -> str:
+    parameters = (f"{f.name}={getattr(part, f.name)}" for f in fields(part))  # type: ignore[arg-type]
+    return f"{part.name}[{','.join(parameters)}]"

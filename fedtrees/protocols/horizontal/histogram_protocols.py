@@ -1,0 +1,228 @@
+"""The protocols `fedtree-hist`, `nvflare-hist` and `federboost-h`: trees from summed histograms.
+
+They differ in the party that finds the splits and in the statistics that all clients receive. In
+`fedtree-hist` the server finds splits and broadcasts them with statistics. In `nvflare-hist` the
+server broadcasts the summed histograms and every client finds the splits. In `federboost-h` the
+sums are computed securely and the splits are broadcast without statistics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.composition import Composition
+from fedtrees.core.deployment import XGBOOST, Deployed
+from fedtrees.core.local_data import LocalData
+from fedtrees.core.messages import Message
+from fedtrees.core.network import Network
+from fedtrees.core.party import handles
+from fedtrees.core.registry import register
+from fedtrees.core.requests import check_equal
+from fedtrees.core.schema import Schema
+from fedtrees.messages.horizontal import (
+    CutsRequest,
+    FeatureRanges,
+    FeatureSketch,
+    GlobalHistogram,
+    GridCounts,
+    GridRequest,
+    Histogram,
+    LabelSums,
+    LeafValues,
+    NodeSplits,
+    ValidationLoss,
+)
+from fedtrees.protocols.horizontal.histograms import (
+    DecidingServer,
+    HistogramClient,
+    HistogramServer,
+)
+from fedtrees.protocols.horizontal.settings import HistogramProtocol
+from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.grower import TreeGrower
+
+
+@register.protocol("fedtree-hist")
+@dataclass(frozen=True, kw_only=True)
+class FedTreeHist(HistogramProtocol):
+    """FedTree's horizontal boosting (Li et al. 2023), as attacked by Di Gennaro et al. (2025).
+
+    Clients send gradient histograms. The server sums them and broadcasts the chosen split of each
+    node with the gradient sum G and hessian sum H, and the leaf values. The default of `max_bin` is
+    FedTree's 32. FedTree's base score of 0.5 and equal-width cut points correspond to
+    ``base_score=0.5,cuts=equal-width``.
+    """
+
+    max_bin: int = 32
+
+    says: ClassVar[tuple[type[Message], ...]] = (*HistogramProtocol.says, NodeSplits, LeafValues)
+    client: ClassVar[type[HistogramClient]] = HistogramClient
+    server: ClassVar[type[DecidingServer]] = DecidingServer
+
+    def party(
+        self,
+        name: str,
+        role: str,
+        local_data: LocalData | None,
+        schema: Schema,
+        defense: Composition,
+    ) -> DecidingServer | HistogramClient:
+        """Create the server or a client."""
+        if local_data is None:
+            return self.server(self, schema, defense)
+        return self.client(name, local_data.table, schema, self, defense.gradient_clip)
+
+
+class AllReduceClient(HistogramClient):
+    """A client that receives all histogram sums and grows the same tree as all other parties."""
+
+    @handles(
+        FeatureSketch,
+        **dict.fromkeys(("points", "weights", "offsets", "low", "owner"), "not read"),
+    )
+    def note(self, message: FeatureSketch) -> None:
+        """Receive a sketch. The client needs only the merged cut points, which follow."""
+
+    @handles(
+        GlobalHistogram,
+        tree="the tree that is grown",
+        **dict.fromkeys(
+            ("nodes", "sums", "totals", "g_bits", "h_bits", "allowed"),
+            "any: the splits that follow are held to the rules of `NodeSplits`",
+        ),
+    )
+    def follow(self, message: GlobalHistogram) -> None:
+        """Find the splits of a level from the global sums, and move the rows."""
+        check_equal(message, "tree", self.tree, "the tree that is grown")
+        # Only the histogram of a root has totals. It starts a new tree.
+        if message.totals.size:
+            self.grower = TreeGrower(
+                self.cuts, self.params, message.totals[0],
+                bits=message.bits, complete=self.complete,
+                unbounded=math.isinf(self.objective.bounds[0]),
+            )  # fmt: skip
+        self.follow_splits(self.grower.decide(message.sums, message.allowed))
+        if not len(self.grower.nodes):
+            tree = self.grower.finish()
+            leaves = tree.leaves.astype(np.int32)
+            margin = self.margin[self.tree % self.objective.n_outputs]
+            self.partition.add_to(margin, leaves, tree.value[leaves])
+            self.ended = self.tree
+
+
+class AllReduceServer(HistogramServer):
+    """A server that broadcasts sums. It finds the same splits as every client."""
+
+    gathers_sketches: ClassVar[bool] = True
+
+    def share_level(
+        self,
+        net: Network,
+        grower: TreeGrower,
+        total: Histogram,
+        mask: NDArray[np.bool_] | None,
+    ) -> None:
+        """Broadcast the summed histograms.
+
+        Parameters
+        ----------
+        net, grower, total, mask
+            As in `HistogramServer.share_level`.
+        """
+        message = GlobalHistogram(**vars(total), allowed=mask)
+        why = "summed histograms: every client finds the splits itself"
+        sent = net.tell("client", message, why=why)
+        assert isinstance(sent, GlobalHistogram)
+        # A defense may have changed the sums. Server and clients must decide from the same ones.
+        grower.decide(sent.sums, sent.allowed)
+
+    def share_tree(self, net: Network, grower: TreeGrower, tree: int) -> Tree:
+        """Return the tree. Nothing is sent, because the clients compute the leaf values.
+
+        Parameters
+        ----------
+        net, grower, tree
+            As in `HistogramServer.share_tree`.
+        """
+        return grower.finish()
+
+
+@register.protocol("nvflare-hist")
+@dataclass(frozen=True, kw_only=True)
+class NVFlareHist(HistogramProtocol):
+    """NVFlare's histogram-based XGBoost: an all-reduce of gradient histograms.
+
+    The messages follow the notes of the published artefact (Di Gennaro et al. 2025): every client
+    receives the summed histogram of every candidate node. Before the first tree, with
+    ``cuts=sketch``, every client receives the sketches of all clients for every column, as XGBoost
+    sends them (`GatherSketchInfo` in ``src/common/quantile.cc`` of XGBoost 3.2).
+    """
+
+    says: ClassVar[tuple[type[Message], ...]] = (*HistogramProtocol.says, GlobalHistogram)
+    deployed: ClassVar[Mapping[str, Deployed]] = {
+        "xgboost": Deployed(
+            "a federated server (xgboost.federated); workers load DMatrix(..., "
+            "data_split_mode=DataSplitMode.ROW)", XGBOOST,
+        ),
+        "nvflare": Deployed(
+            "XGBFedController(data_split_mode=0, xgb_params={...}, ...)",
+            {**XGBOOST, "trees": "num_rounds={}"},
+        ),
+    }  # fmt: skip
+
+    def party(
+        self,
+        name: str,
+        role: str,
+        local_data: LocalData | None,
+        schema: Schema,
+        defense: Composition,
+    ) -> AllReduceServer | AllReduceClient:
+        """Create the server or a client."""
+        if local_data is None:
+            return AllReduceServer(self, schema, defense)
+        return AllReduceClient(name, local_data.table, schema, self, defense.gradient_clip)
+
+
+class SummingServer(DecidingServer):
+    """A server that broadcasts splits and leaf values without their statistics."""
+
+    tells_statistics = False
+
+
+@register.protocol("federboost-h")
+@dataclass(frozen=True, kw_only=True)
+class FederBoostH(FedTreeHist):
+    """FederBoost (Tian et al. 2020), horizontal: only sums over clients are decrypted.
+
+    Quantiles are computed from sums of counts of rows below a value. The paper uses a binary search
+    for each quantile. Here the rows are counted twice in the cells of a grid, as in the defense
+    `grid-cuts`. Histograms are summed securely (ideal functionality). The server broadcasts splits
+    and leaf values.
+
+    Parameters
+    ----------
+    cuts : {"grid", "public"}
+        Cut points from sums of counts, or declared ones.
+    """
+
+    cuts: str = "grid"
+
+    # Clients send counts on a grid instead of summaries.
+    says: ClassVar[tuple[type[Message], ...]] = tuple(
+        kind for kind in FedTreeHist.says if kind not in (CutsRequest, FeatureSketch, FeatureRanges)
+    )
+    sometimes: ClassVar[Mapping[type[Message], str]] = {
+        kind: when
+        for kind, when in FedTreeHist.sometimes.items()
+        if kind not in (FeatureRanges, GridRequest, GridCounts)
+    }
+    summed: ClassVar[tuple[type[Message], ...]] = (LabelSums, ValidationLoss, Histogram, GridCounts)
+    server: ClassVar[type[DecidingServer]] = SummingServer
+    cut_methods: ClassVar[tuple[str, ...]] = ("grid", "public")

@@ -1,0 +1,164 @@
+"""Public parameters that the families of protocols share: boosted trees and random forests.
+
+Both add checks, the capabilities of the family, and the locally trained model that results are
+compared with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from fedtrees.core.errors import DataError, UsageError, check_flag, check_known
+from fedtrees.core.schema import Schema, Table
+from fedtrees.protocols.base import Protocol
+from fedtrees.protocols.training import Training
+from fedtrees.trees.boosted.losses import OBJECTIVES, Logistic, Objective, objective_of
+from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.files.forests import save_random_forest
+from fedtrees.trees.forest.params import ForestParams
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoostingProtocol(TreeParams, Protocol):
+    """Boosted trees with the parameters of the engine (`TreeParams`) and an objective.
+
+    Parameters
+    ----------
+    objective : str or None
+        Loss function. None chooses it by the target.
+    """
+
+    objective: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.objective is not None:
+            check_known("objective", self.objective, OBJECTIVES)
+        if self.objective == Logistic.name:
+            self._check_probability()
+
+    def objective_for(self, schema: Schema) -> Objective:
+        """Return the loss function for a target.
+
+        Raises
+        ------
+        UsageError
+            If the objective does not suit the target, or the base score does not suit the
+            objective.
+        """
+        objective = objective_of(self.objective, schema.classes)
+        if isinstance(objective, Logistic):
+            self._check_probability()
+        return objective
+
+    def check(self, schema: Schema) -> None:
+        """Check that the objective suits the target."""
+        self.objective_for(schema)
+
+    def _check_probability(self) -> None:
+        score = self.base_score
+        if score is not None and not 0 < score < 1:
+            raise UsageError(
+                f"base_score={score!r}: {Logistic.name} starts from a probability, strictly "
+                "between 0 and 1"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainBoosting(BoostingProtocol):
+    """Binary classification with all rows and columns in every tree, level by level.
+
+    Raises
+    ------
+    UsageError
+        If a parameter asks for anything else.
+    """
+
+    trees: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.subsample < 1 or self.samples_columns or self.grow_policy != "depthwise":
+            raise UsageError(
+                f"{self.name!r} grows trees level by level on all rows and columns: leave "
+                "subsample, colsample_* and grow_policy out"
+            )
+        check_known("objective", self.objective or Logistic.name, (Logistic.name,))
+
+    def objective_for(self, schema: Schema) -> Objective:
+        """Return the logistic loss. Raise `UsageError` unless the target has two classes."""
+        objective = super().objective_for(schema)
+        if not isinstance(objective, Logistic):
+            raise UsageError(f"{self.name!r} trains on two classes, not {objective.name}")
+        return objective
+
+
+#: Suffix and description of model files.
+FOREST_FILE = (".npz", "a random forest; XGBoost has no such model")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForestProtocol(ForestParams, Protocol):
+    """A random forest over the clients' rows, with the parameters of the engine (`ForestParams`).
+
+    Parameters
+    ----------
+    leaf_counts : bool
+        Send the clients the class counts of every leaf in addition to the predicted probabilities.
+    """
+
+    leaf_counts: bool = True
+
+    file: ClassVar[tuple[str, str]] = FOREST_FILE
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_flag("leaf_counts", self.leaf_counts)
+
+    def save(self, training: Training, path: Path) -> None:
+        """Write the forest to a file.
+
+        If every tree counts every row once, the file states it.
+        """
+        once = training.defense.sums_exactly and not self.bootstrap
+        model = training.model
+        save_random_forest(model.counted_once() if once else model, path, training.schema.features)
+
+    def check(self, schema: Schema) -> None:
+        """Refuse a target without classes."""
+        class_count(schema)
+
+
+def class_count(schema: Schema) -> int:
+    """Return the number of classes K.
+
+    Raises
+    ------
+    UsageError
+        If the target has no classes.
+    """
+    if len(schema.classes) < 2:
+        raise UsageError(
+            f"random forests here classify; target {schema.target!r} has {len(schema.classes)} "
+            "classes: use a boosting protocol"
+        )
+    return len(schema.classes)
+
+
+def checked_rows(data: Table, n_classes: int) -> Table:
+    """Return a client's rows if a forest can count them.
+
+    Raises
+    ------
+    DataError
+        If rows have weights, or a label is not a class code.
+    """
+    if data.weight is not None:
+        raise DataError("random forests count rows and take no sample weights; drop the weights")
+    if data.y.dtype.kind != "i" or (
+        len(data) and not 0 <= data.y.min() <= data.y.max() < n_classes
+    ):
+        raise DataError(f"labels must be class codes from 0 to {n_classes - 1}")
+    return data
