@@ -151,6 +151,7 @@ def measures() -> dict[str, Measure]:
 
 @cache
 def _measures(metrics: tuple[str, ...]) -> dict[str, Measure]:
+    """Return every measure by its key. The names of the metrics are the key of the cache."""
     by_key: dict[str, Measure] = {}
     owners = [(f"metric {n!r}", register.get("metric", n).measures) for n in metrics]  # type: ignore[attr-defined]
     for owner, declared in (*owners, ("the bench", OTHERS)):

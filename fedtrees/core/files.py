@@ -89,6 +89,7 @@ def write_whole(
 
 
 def _opens_private(path: str, flags: int) -> int:
+    """Open a file with mode 0600 if it is created."""
     return os.open(path, flags, 0o600)
 
 
@@ -177,6 +178,7 @@ def write_listed(folder: Path, name: str, content: bytes) -> None:
 
 
 def _write_lines(folder: Path, lines: list[bytes]) -> None:
+    """Write the list of checksums of a folder."""
     write_whole(folder / CHECKSUMS, b"".join(line + b"\n" for line in lines))
 
 

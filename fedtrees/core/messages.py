@@ -265,6 +265,7 @@ class _Having:
 
 @cache
 def _having(traits: tuple[tuple[Trait, str], ...], _: int) -> dict[type[Message], str]:
+    """Return the message types with given traits, in order of the traits, with the reasons."""
     registered = sorted(_TYPES.items())
     return {t: why for trait, why in traits for _, t in registered if trait in t.traits}
 

@@ -220,6 +220,7 @@ class Table:
         self.__post_init__()  # numpy unpickles arrays as writeable arrays
 
     def _keep(self, name: str, array: NDArray[Any], kind: type) -> None:
+        """Store an array as a read-only array with the given dtype."""
         object.__setattr__(self, name, read_only(array, kind))
 
     def __len__(self) -> int:

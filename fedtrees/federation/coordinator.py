@@ -111,9 +111,9 @@ def conduct(
     names, key = federation.answering, secrets.token_bytes(16)
 
     def ask(name: str, header: Mapping[str, Any], body: bytes = b"") -> Mapping[str, Any]:
-        replies, _ = unframed(send(name, framed(header) + body, federation.patience))
-        refusal(name, federation.site(name), replies)
-        return replies
+        reply_header, _ = unframed(send(name, framed(header) + body, federation.patience))
+        refusal(name, federation.site(name), reply_header)
+        return reply_header
 
     log: Log | None = None
     beats = Beats(names, send, federation.patience)

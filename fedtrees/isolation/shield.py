@@ -50,11 +50,9 @@ def close_for_good() -> None:
         header, sets = (ctypes.c_uint32 * 2)(_VERSION_3, 0), (ctypes.c_uint32 * 6)()
         libc = ctypes.CDLL(None)
         if libc.capget(header, sets) == 0:
-            file_rights = [
-                sets[0] & _FILES,
-                sets[1] & _FILES,
-            ]  # effective, permitted; none inherited
-            libc.capset(header, (ctypes.c_uint32 * 6)(*file_rights, 0, 0, 0, 0))
+            # Effective and permitted rights. No rights are inherited.
+            kept_rights = [sets[0] & _FILES, sets[1] & _FILES]
+            libc.capset(header, (ctypes.c_uint32 * 6)(*kept_rights, 0, 0, 0, 0))
 
 
 def end_with_parent() -> None:

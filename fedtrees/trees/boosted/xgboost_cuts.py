@@ -89,7 +89,7 @@ def _pruned(
     m = len(below)
     if m <= size:
         return slice(None)
-    least = below - held  # smallest rank of a point; `below` is its largest rank
+    least = below - held  # smallest rank of a point, whose largest rank is `below`
     # Ranks are compared in doubled form, because a point has a range of ranks.
     reach = least[-1] - below[0]
     targets = 2 * (np.arange(1, size - 1) * reach / (size - 1) + below[0])

@@ -16,7 +16,7 @@ _ROOT_PARENT = 2147483647  # XGBoost's mark of a node without parent
 DELETED = 2147483647  # split index of a node that pruning removed and that is still listed
 # XGBoost's split condition of a split by categories
 _BY_CATEGORY = np.finfo(np.float32).smallest_subnormal
-_MAX_CELLS = 2**27  # limit of nodes times categories of all trees; each cell takes two bytes
+_MAX_CELLS = 2**27  # Limit of nodes times categories of all trees. Each cell takes two bytes.
 
 
 def write_tree(

@@ -99,7 +99,7 @@ class RandomDecisionForest:
     """
 
     splits: RandomSplits
-    counts: NDArray[np.int64]  # shape (T, 2^depth, K); noise can make them negative
+    counts: NDArray[np.int64]  # shape (T, 2^depth, K): noise can make counts negative
     rows: int = 0  # announced number N of training rows, 0 if it was not announced
 
     def __post_init__(self) -> None:
