@@ -1,1 +1,1 @@
-"""The grid of a bench on several machines of one owner, over Ray. It is no boundary."""
+"""Run the grid of a bench on several machines of one owner with Ray. It is no security boundary."""

@@ -1,4 +1,7 @@
-"""A job as it travels: with the tables and the finished cells that it reads. No engine here."""
+"""Bundle of a job for another machine: the job with the tables and finished cells that it reads.
+
+The module does not depend on Ray.
+"""
 
 import hashlib
 import os
@@ -16,7 +19,8 @@ from fedtrees.core.errors import StoreError
 from fedtrees.core.files import write_whole
 from fedtrees.data.sources import SOURCES, data_directory
 
-#: In a node's folder for temporary files; what is older than a day in it was left by the killed.
+#: Prefix of job folders in a node's temporary folder. A folder that is older than a day belongs to
+#: a killed worker.
 PREFIX = "fedtrees-job-"
 _TABLES = "fedtrees-tables-"
 _DAY = 86400.0
@@ -24,10 +28,18 @@ _DAY = 86400.0
 
 @dataclass(frozen=True)
 class Bundle:
-    """A job, what it reads, and the driver's own versions.
+    """A job, the files that it reads, and the versions of the driver.
 
-    `cells`: Finished cells that it reads, sealed, by id.
-    `stamp`: `Provenance.stamp` of the driver.
+    Attributes
+    ----------
+    job : Job
+        The job.
+    runner : Runner
+        Runner of the driver.
+    cells : mapping of str to bytes
+        Finished cells that the job reads, sealed, by id.
+    stamp : mapping
+        `Provenance.stamp` of the driver.
     """
 
     job: Job
@@ -38,24 +50,24 @@ class Bundle:
 
 @dataclass(frozen=True)
 class Done:
-    """What came of a job: its results, or why it has none; and every cell that it finished."""
+    """Result of a job: its results, or why there are none, and every cell that it finished."""
 
     results: Results | Lost | str
     cells: Mapping[str, bytes]
 
 
 def tables_of(runner: Runner, settings: Sequence[Setting]) -> dict[str, bytes]:
-    """Return the files that a plan reads, by the path that the driver has them at: plugins, too."""
-    found = {path: Path(path).read_bytes() for path in runner.plugins}
+    """Return the files that a plan reads, including plug-ins, by their path at the driver."""
+    files = {path: Path(path).read_bytes() for path in runner.plugins}
     for ref in dict.fromkeys(s.data for s in settings):
-        found |= {path: Path(path).read_bytes() for path in ref.files}
+        files |= {path: Path(path).read_bytes() for path in ref.files}
     folder = data_directory(runner.data_dir)
     for source in SOURCES.values():
         path = folder / source.filename
         names = {s.data.name.partition("[")[0] for s in settings if not s.data.csv}
         if names & {n for n, other in SOURCES.items() if other is source} and path.is_file():
-            found[f"data/{source.filename}"] = path.read_bytes()
-    return found
+            files[f"data/{source.filename}"] = path.read_bytes()
+    return files
 
 
 def reads(job: Job, provenance: Provenance) -> Iterator[str]:
@@ -69,28 +81,40 @@ def reads(job: Job, provenance: Provenance) -> Iterator[str]:
 
 def bundle_of(job: Job, runner: Runner) -> Bundle:
     """Return a job with the finished cells that it reads."""
-    found = {}
+    finished = {}
     for key in dict.fromkeys(reads(job, runner.provenance)):
         if runner.store.read(key) is not None:
-            found[key] = (runner.store.cells / f"{key}.json").read_bytes()
-    return Bundle(job, runner, found, runner.provenance.stamp)
+            finished[key] = (runner.store.cells / f"{key}.json").read_bytes()
+    return Bundle(job, runner, finished, runner.provenance.stamp)
 
 
 def accept(done: Done, job: Job, runner: Runner) -> None:
-    """Write the cells of a job that came back sealed, and no others.
+    """Store the returned cells of a job. Cells that do not belong to the job are ignored.
 
-    Raises `StoreError` if one is not what was written there.
+    Parameters
+    ----------
+    done : Done
+        Result of the job.
+    job : Job
+        The job.
+    runner : Runner
+        Runner of the driver.
+
+    Raises
+    ------
+    StoreError
+        If the seal of a cell is not valid.
     """
-    mine = {cell.key(runner.provenance) for cell in job.cells}
+    job_cells = {cell.key(runner.provenance) for cell in job.cells}
     for key, content in done.cells.items():
-        if key in mine:
+        if key in job_cells:
             write_whole(runner.store.cells / f"{key}.json", content)
             if runner.store.read(key) is None:
                 raise StoreError(f"cell {key} came back damaged; run again with --resume")
 
 
 def apart(runner: Runner, job: Job) -> Results | Lost:
-    """Do a job in a process of its own, with threads and limits that hold."""
+    """Run a job in a separate process with its thread and resource limits."""
     processes = Processes(runner)
     try:
         return processes.next([processes.submit(job)])[1]
@@ -103,40 +127,54 @@ def work(
     tables: Mapping[str, bytes],
     does: Callable[[Runner, Job], Results | Lost] = apart,
 ) -> Done:
-    """Do a job on a node, in a folder that nobody else reads.
+    """Run a job on a node, in a folder that only this user can read.
 
-    A node of other versions does nothing, and says what differs.
+    A node with other versions does not run it, and returns the differences.
+
+    Parameters
+    ----------
+    bundle : Bundle
+        The job.
+    tables : mapping of str to bytes
+        Files that the job reads, by their path at the driver.
+    does : callable
+        Runs the job, by default in a separate process.
     """
-    own = bundle.runner.provenance.stamp
-    differs = [name for name, value in bundle.stamp.items() if own[name] != value]
+    stamp = bundle.runner.provenance.stamp
+    differs = [name for name, value in bundle.stamp.items() if stamp[name] != value]
     if differs:
-        told = "; ".join(f"{n}: {own[n]}, not {bundle.stamp[n]}" for n in differs)
-        return Done(f"a node of {os.uname().nodename} runs other versions ({told})", {})
+        differences = "; ".join(f"{n}: {stamp[n]}, not {bundle.stamp[n]}" for n in differs)
+        return Done(f"a node of {os.uname().nodename} runs other versions ({differences})", {})
     _sweep()
     places = {path: _placed(path, content) for path, content in tables.items()}
-    with tempfile.TemporaryDirectory(prefix=PREFIX) as made:
-        runner, job = _here(bundle, places, Path(made))
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as temporary:
+        runner, job = _here(bundle, places, Path(temporary))
         cells = runner.store.cells
         cells.mkdir(mode=0o700)
         for key, content in bundle.cells.items():
             (cells / f"{key}.json").write_bytes(content)
         results = does(runner, job)
-        mine = {cell.key(runner.provenance) for cell in job.cells}
-        kept = {key: cells / f"{key}.json" for key in mine}
-        return Done(results, {k: p.read_bytes() for k, p in kept.items() if p.is_file()})
+        job_cells = {cell.key(runner.provenance) for cell in job.cells}
+        cell_files = {key: cells / f"{key}.json" for key in job_cells}
+        return Done(results, {k: p.read_bytes() for k, p in cell_files.items() if p.is_file()})
 
 
 def _placed(path: str, content: bytes) -> Path:
-    """Return where a file lies on this node, by its content; what was planted is replaced."""
+    """Write a file to this node's folder of tables, named by its digest, and return its path.
+
+    A file whose content does not match the digest is replaced, because it may have been
+    manipulated.
+    """
     digest = hashlib.sha256(content).hexdigest()
     folder = Path(tempfile.gettempdir()) / f"{_TABLES}{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
+    # In a shared temporary folder, another user could have created this folder or a link to it.
     if folder.stat().st_uid != os.getuid() or folder.is_symlink():
         raise StoreError(f"{folder} is somebody else's; remove it")
     folder.chmod(0o700)
-    own = folder / digest
-    own.mkdir(mode=0o700, exist_ok=True)
-    at = own / Path(path).name
+    digest_folder = folder / digest
+    digest_folder.mkdir(mode=0o700, exist_ok=True)
+    at = digest_folder / Path(path).name
     if not at.is_file() or hashlib.sha256(at.read_bytes()).hexdigest() != digest:
         write_whole(at, content)
     return at
@@ -166,10 +204,11 @@ def _here(bundle: Bundle, places: Mapping[str, Path], folder: Path) -> tuple[Run
 
 
 def _moved(cell: Cell, moved: Mapping[Any, Any]) -> Cell:
-    found = replace(cell, setting=replace(cell.setting, data=moved[cell.setting.data]))
-    if isinstance(found, (AttackCell, AdversaryCell)):
-        found = replace(found, train=_moved(found.train, moved))  # type: ignore[arg-type]
-    return found
+    """Return a cell with the paths of this node."""
+    local_cell = replace(cell, setting=replace(cell.setting, data=moved[cell.setting.data]))
+    if isinstance(local_cell, (AttackCell, AdversaryCell)):
+        local_cell = replace(local_cell, train=_moved(local_cell.train, moved))  # type: ignore[arg-type]
+    return local_cell
 
 
 def _sweep() -> None:

@@ -1,4 +1,7 @@
-"""Ray as the engine of a bench: a job is a task. Whoever reaches a node of it owns all of it."""
+"""Ray as the engine of a bench: each job is a task.
+
+A user that reaches a node controls the node.
+"""
 
 import math
 import os
@@ -13,15 +16,18 @@ from fedtrees.bench.runner import Job, Runner
 from fedtrees.cluster.bundle import Done, accept, bundle_of, tables_of, work
 from fedtrees.core.errors import StoreError, UsageError
 
-_BEGIN = 60.0  # seconds that a worker may take to begin
-_LOOK = 5.0  # seconds between looks for jobs that hang
+_BEGIN = 60.0  # seconds that a worker has to start
+_LOOK = 5.0  # seconds between checks for jobs that hang
 _LOOPBACK = ("127.", "localhost", "[::1]")
 
 
 def address_of(text: str) -> str | None:
-    """Return the address of a cluster as ``--on`` names it, None: one of this machine is started.
+    """Return the address of the cluster in ``--on``, None to start one on this machine.
 
-    Raises `UsageError` if it cannot be used.
+    Raises
+    ------
+    UsageError
+        If the address cannot be used.
     """
     name, equals, address = text.partition("=")
     if name != "ray" or (equals and not address.rpartition(":")[2].isdigit()):
@@ -39,34 +45,47 @@ def address_of(text: str) -> str | None:
 
 
 class RayEngine:
-    """Jobs as tasks of a cluster; the driver alone writes."""
+    """Runs jobs as tasks of a cluster. Only the driver writes results.
+
+    Parameters
+    ----------
+    on : str
+        Value of ``--on``.
+    runner : Runner
+        Runner of the driver.
+    settings : sequence of Setting
+        Settings whose tables the jobs read.
+    workers : int
+        Number of workers of a local cluster.
+    """
 
     def __init__(self, on: str, runner: Runner, settings: Sequence[Any], workers: int) -> None:
         address = address_of(on)
-        os.environ.setdefault("RAY_worker_niceness", "0")  # at Ray's 15 a busy machine never begins
+        # With Ray's niceness of 15, a job may never start on a busy machine.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         import ray
 
         self._ray, self._runner = ray, runner
-        own: dict[str, Any] = {"num_cpus": workers, "include_dashboard": False}
+        local_options: dict[str, Any] = {"num_cpus": workers, "include_dashboard": False}
         ray.init(
             address=address or "local",
             log_to_driver=False,
             logging_level="ERROR",
             configure_logging=False,
-            **({} if address else own),
+            **({} if address else local_options),
         )
         try:
             self._tables = ray.put(tables_of(runner, settings))
-            task = ray.remote(num_cpus=1, max_retries=0)(work)  # lost jobs are the bench's to count
+            task = ray.remote(num_cpus=1, max_retries=0)(work)  # the bench itself counts lost jobs
             self._submit: Any = task.remote
         except BaseException:
             ray.shutdown()
             raise
-        self._jobs: dict[Any, tuple[Job, float]] = {}  # with when it is overdue
+        self._jobs: dict[Any, tuple[Job, float]] = {}  # with the time at which it is overdue
 
     @property
     def slots(self) -> int:
-        """How many tasks the cluster runs at a time."""
+        """Number of tasks that the cluster runs at a time."""
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def submit(self, job: Job) -> Any:
@@ -77,11 +96,15 @@ class RayEngine:
         return handle
 
     def next(self, busy: Sequence[Any]) -> tuple[Any, Results | Lost]:
-        """Wait until a job is done, and write what it finished.
+        """Wait until a job is done, and store the cells that it finished.
 
-        With a time limit, one whose worker does not keep to it (it is stopped) is given up.
+        With a time limit, a job is abandoned if its worker exceeds the limit, for example because
+        it was suspended.
 
-        Raises `UsageError` if a node runs other versions.
+        Raises
+        ------
+        UsageError
+            If a node has other versions.
         """
         ready: list[Any] = []
         while not ready:
@@ -97,7 +120,7 @@ class RayEngine:
             done: Done = self._ray.get(handle)
         except (self._ray.exceptions.RayTaskError, StoreError):
             raise
-        except self._ray.exceptions.RayError as err:  # its worker or node is gone
+        except self._ray.exceptions.RayError as err:  # the worker or its node is lost
             return handle, Lost(type(err).__name__)
         accept(done, job, self._runner)
         if isinstance(done.results, str):
@@ -105,7 +128,7 @@ class RayEngine:
         return handle, done.results
 
     def close(self) -> None:
-        """Cancel what runs, and leave."""
+        """Cancel running jobs and disconnect."""
         for handle in self._jobs:
             with suppress(Exception):
                 self._ray.cancel(handle, force=True)

@@ -54,7 +54,7 @@ class Known:
     exact: bool
     classes: int  # number of classes of the target, 0 if it is numeric
     parameters: Mapping[str, Any]  # public parameters of the protocol
-    # by reply type, the number of parties whose noise shares a sum must contain to be opened
+    # By reply type, the number of parties whose noise shares a sum must contain to be opened.
     shares: Mapping[type[Message], int]
 
 
@@ -75,7 +75,7 @@ class Wire:
     # ``seal(names, how, why)`` requests the protected replies of the parties. ``how`` contains the
     # arguments of their `Closing.seal`.
     seal: Callable[[Iterable[str], Mapping[str, Any], str], dict[str, Message]]
-    # randomness of the simulated network, for example of lost messages, independent of all parties
+    # Randomness of the simulated network, for example of lost messages, independent of all parties.
     streams: Streams
     # Smallest number of replies whose sum may be opened: the number of noise shares that add up to
     # the claimed noise.
@@ -219,6 +219,7 @@ class IdealSum(Aggregation):
     def digest(self, message: Message) -> bytes:
         """Return the digest of a message, computed once for all receivers of a broadcast."""
         if self._last[0] is not message:
+            # A broadcast is digested once, and not once per receiver.
             self._last = message, digest_of(message)
         return self._last[1]
 
@@ -283,6 +284,7 @@ class IdealOpening(Opening):
         EquivocationError
             If the parties received different messages from the server.
         """
+        # With a single reply, the sum would be this reply.
         if len(waiting) < 2 <= len(wire.known.parties):
             raise ProtocolError(
                 f"a sum of {', '.join(waiting)} alone is no sum; ask all "
@@ -396,6 +398,7 @@ def from_whole(
     if dtype.kind != "f":
         return sums.reshape(shape).astype(dtype, copy=False)
     totals = []
+    # Python integers have no overflow, so that the digits of a sum need no carry.
     for digits in sums.reshape(-1, _DIGITS).tolist():
         numerator = 0
         for digit in digits:

@@ -24,7 +24,7 @@ def described(value: Any, arrays: list[Any], *, open_seals: bool = False) -> Any
         This is sufficient for counting bytes.
     """
     if isinstance(value, np.ndarray):
-        # the methods of an array subclass may describe other data than the array
+        # The methods of an array subclass may describe other data than the array.
         value = np.asarray(value)
         arrays.append(np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<")))
         return {"dtype": arrays[-1].dtype.str, "shape": list(value.shape)}

@@ -257,6 +257,7 @@ class Channel(Change):
             raise NotImplementedError(f"{type(self).__name__} must define log_mass")
         # Compare in the space of x: a value that is computed again can differ from the sent float
         # in its last bits.
+        # A deterministic channel sends a value in the interval if and only if x is in its preimage.
         first, last = self.preimage(lo, hi)
         return np.where(((first <= x) & (x <= last)).all(axis=-1), 0.0, -np.inf)
 
@@ -267,6 +268,7 @@ class Channel(Change):
         variance is infinite if the preimage of y is unbounded.
         """
         lo, hi = self.bounds(y)
+        # The variance of a uniform distribution is the squared width divided by 12.
         ends = np.isfinite(lo) & np.isfinite(hi)
         lo, hi = np.where(ends, lo, y), np.where(ends, hi, y)
         return (lo + hi) / 2, np.where(ends, (hi - lo) ** 2 / 12, np.inf)
@@ -335,7 +337,7 @@ class Chain(Channel):
         return np.asarray(lo, dtype=np.float64), np.asarray(hi, dtype=np.float64)
 
     def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
-        """Return the log mass of every cell, see `Channel.log_mass`.
+        """Return the log mass of every cell, as defined in `Channel`.
 
         It is exact if at most one part is random. With more random parts it is an average over 512
         draws of all parts before the last random one. Deterministic parts after that are replaced
@@ -434,7 +436,7 @@ class SumOf(Channel):
         return lo + self.n * least, hi + self.n * greatest
 
     def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
-        """Return the log mass given the true sum, see `Channel.log_mass`.
+        """Return the log mass given the true sum, as defined in `Channel`.
 
         Parameters
         ----------
@@ -493,6 +495,7 @@ def chained(changes: Iterable[Change], parties: int = 1) -> Channel | None:
     all_changes = list(changes)
     parts: Sequence[Channel] = [c for c in all_changes if isinstance(c, Channel)]
     if parts and parties > 1:
+        # Every party applies the channels to its contribution before the sum.
         parts = [SumOf(parts[0] if len(parts) == 1 else Chain(tuple(parts)), parties)]
     if parties > 1:
         # Shares of noise are defined for the sum only, so that they follow the sum of the parts.

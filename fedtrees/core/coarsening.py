@@ -55,6 +55,7 @@ class Rounding(Channel):
         """Return the same rounding in these units. Steps of integers are at least 1."""
         steps = np.asarray(self.step) * np.asarray(units, dtype=np.float64)
         if whole:
+            # A step below one unit would not change an integer.
             steps = np.maximum(np.rint(steps), 1)
         return replace(self, step=plain(steps), whole=whole)
 
@@ -95,7 +96,7 @@ class Rounding(Channel):
         return -step if self.random else -step / 2, step if self.random else step / 2
 
     def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
-        """Return the log mass of the multiples in the box, see `Channel.log_mass`.
+        """Return the log mass of the multiples in the box, as defined in `Channel`.
 
         Parameters
         ----------
@@ -210,6 +211,7 @@ class Suppression(Channel):
         box contains no visible cell.
         """
         lo, hi = (np.array(end, dtype=np.float64) for end in np.broadcast_arrays(lo, hi))
+        # A cell of zeros may be a suppressed cell.
         hidden = np.asarray(((lo <= 0) & (hi >= 0)).all(axis=-1))
         shown = hi[..., -1] >= self.least
         below = np.ceil(self.least) - 1 if self.whole else self.least
@@ -309,9 +311,11 @@ class LargestRemainders(Channel):
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
         """Round the shares of every record."""
         steps = x * 10.0**self.decimals
+        # The tolerance prevents that rounding errors take a step from a share that is a multiple of
+        # the step.
         cut = np.floor(steps + 1e-9)
         short = np.round(steps.sum(axis=-1) - cut.sum(axis=-1)).astype(np.int64)
-        # rank of each remainder within its record, 0 for the largest
+        # Rank of each remainder within its record, 0 for the largest.
         place = np.argsort(np.argsort(cut - steps, axis=-1, kind="stable"), axis=-1)
         return np.asarray((cut + (place < short[..., None])) / 10.0**self.decimals)
 

@@ -78,6 +78,7 @@ def message_of(header: Mapping[str, Any], reader: Reader) -> Message:
     DataError
         If the message type is unknown, or an array is truncated.
     """
+    # Only registered message types can be created.
     cls = message_type(header["type"])
     if cls is None:
         raise DataError(

@@ -11,7 +11,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.rows import COLUMNS
 
 Klass = Literal["person", "guess", "group", "utility", "cost", "meta", "diagnostic"]
-#: Severity of plug-in measures that declare none. The least severe leak is reported last.
+#: Severity of measures that declare none, for example those of plug-ins. They are reported last.
 LAST = 1000
 
 
@@ -31,9 +31,9 @@ class Measure:
         Value of a perfect guess or model: 1 for a share, 0 for an error, infinity if a higher value
         is always better. None if no direction is better, for example for a count.
     klass : str
-        For a leak, the affected party: a ``person``, a ``guess`` about persons, or a ``group``.
-        Other measures are the ``utility`` of a model, a ``cost``, ``meta`` (about the scoring) or
-        ``diagnostic`` (about an attack).
+        For a leak, the subject of the leaked information: a ``person``, a ``guess`` about persons,
+        or a ``group``. Other measures are the ``utility`` of a model, a ``cost``, ``meta`` (about
+        the scoring) or ``diagnostic`` (about an attack).
     part : str
         Meaning of the column ``part``, "" if it is empty.
     slot : str
@@ -151,6 +151,7 @@ def measures() -> dict[str, Measure]:
 
 @cache
 def _measures(metrics: tuple[str, ...]) -> dict[str, Measure]:
+    """Return every measure by its key. The names of the metrics are the key of the cache."""
     by_key: dict[str, Measure] = {}
     owners = [(f"metric {n!r}", register.get("metric", n).measures) for n in metrics]  # type: ignore[attr-defined]
     for owner, declared in (*owners, ("the bench", OTHERS)):

@@ -31,7 +31,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # guard their divisions explicitly, and a hidden branch would slow down every loop. The wrapper for
 # callers written in C is not needed, and it takes a tenth of the time of a compilation.
 _OPTIONS: Any = {"cache": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
-_LONGEST_WAIT = 60.0  # seconds; the largest kernel compiles in 15 on a loaded machine
+_LONGEST_WAIT = 60.0  # seconds. On a loaded machine, the largest kernel compiles in 15.
 _POLL_INTERVAL = 0.02  # seconds
 
 
@@ -61,7 +61,7 @@ def _stored(function: Any, **options: Any) -> Any:
 
 
 def _store_for_this_run() -> bool:
-    """Let numba store machine code in a new temporary folder; return whether there is one.
+    """Let numba store machine code in a new temporary folder. Return whether there is one.
 
     Processes that this one starts use the same folder. It is removed when this process ends.
     """

@@ -39,6 +39,7 @@ class Composition:
     parts: tuple[Defense, ...] = ()
 
     def __post_init__(self) -> None:
+        # A hessian of 1 exceeds the bound of the loss function.
         for one in (p for p in self.parts if p.unit_hessian):
             for other in (p for p in self.parts if p.bounds_hessian):
                 raise Unfit(Reason("hessians-of-one", subject=one.name, other=other.name))
@@ -63,7 +64,7 @@ class Composition:
 
     @property
     def proven(self) -> bool:
-        """Whether every part requires a proof that encrypted summands are clipped."""
+        """Whether no part forgoes the proof that encrypted summands are clipped."""
         return all(p.proven for p in self.parts)
 
     @property
@@ -338,6 +339,7 @@ class Composition:
 
 def _for(part: Defense, ctx: Context) -> Context:
     """Return the context of a part. It gives access to rows only if the part declares this."""
+    # `Context.held` raises an error that names the reader.
     return ctx if part.reads_rows else replace(ctx, reader=part.name)
 
 

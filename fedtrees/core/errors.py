@@ -58,7 +58,7 @@ class Problems(DataError):
     def __init__(self, where: str, found: Sequence[Problem]) -> None:
         self.where, self.found = where, tuple(found)
         problem_text = "; also ".join(problem.text for problem in found)
-        # shorten long cells and names, so that the message stays one line
+        # Shorten long cells and names, so that the message stays one line.
         super().__init__(f"{where}: " + re.sub(r"(\S{60})\S{60,}", r"\1...", problem_text))
 
 

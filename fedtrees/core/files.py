@@ -79,6 +79,7 @@ def write_whole(
             if flush:
                 out.flush()
                 os.fsync(out.fileno())
+        # Renaming is atomic: a reader finds the old or the new file.
         os.replace(partial, path)
     except OSError as err:
         raise error(f"cannot write {path}: {err.strerror or err}; {remedy}") from err
@@ -88,6 +89,7 @@ def write_whole(
 
 
 def _opens_private(path: str, flags: int) -> int:
+    """Open a file with mode 0600 if it is created."""
     return os.open(path, flags, 0o600)
 
 
@@ -116,6 +118,7 @@ def sweep(folder: Path) -> None:
     """Remove temporary files of killed writers from a folder."""
     for path in folder.glob(".*.partial"):
         named = _PARTIAL.fullmatch(path.name)
+        # The name of a temporary file contains the id of its writer.
         if named and not _alive(int(named[1])):
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
@@ -175,6 +178,7 @@ def write_listed(folder: Path, name: str, content: bytes) -> None:
 
 
 def _write_lines(folder: Path, lines: list[bytes]) -> None:
+    """Write the list of checksums of a folder."""
     write_whole(folder / CHECKSUMS, b"".join(line + b"\n" for line in lines))
 
 
@@ -213,6 +217,7 @@ def read_regular(path: Path, limit: int | None = None, *, follow: bool = True) -
         If the file cannot be opened, is not regular, is a symbolic link that is not followed, or is
         larger than `limit`.
     """
+    # O_NONBLOCK: opening a pipe without a writer must not block.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     if not follow:
         flags |= getattr(os, "O_NOFOLLOW", 0)
@@ -223,6 +228,7 @@ def read_regular(path: Path, limit: int | None = None, *, follow: bool = True) -
         if not stat.S_ISREG(mode):
             code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
             raise OSError(code, "it is not a regular file", str(path))
+        # One byte more than allowed shows that the file is too large.
         content = file.read() if limit is None else file.read(limit + 1)
     if limit is not None and len(content) > limit:
         raise OSError(errno.EFBIG, f"it is larger than {limit:,} bytes", str(path))

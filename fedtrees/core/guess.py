@@ -552,6 +552,7 @@ class Entries(Claim):
         _same_length(self, ("ids", "feature"), ("value",))
         if not np.isfinite(self.value).all():
             raise ProtocolError("claimed values are finite; leave out what is not known")
+        # Duplicate entries would count twice in a score.
         if len(np.unique(np.stack([self.ids, self.feature]), axis=1).T) < len(self.ids):
             raise ProtocolError("an entry is claimed twice; give every row and column once")
 
@@ -678,6 +679,7 @@ class Guess:
                 "an attack claims nothing and gives no reason; write Guess.none(Reason(code)), or "
                 'Guess.none("a sentence")'
             )
+        # A sentence is stored under a common code.
         no_claim_reason = (
             reason if isinstance(reason, Reason) else Reason("no-claim", text=str(reason))
         )

@@ -141,8 +141,9 @@ class Host:
         self._sealing, self._aggregation = sealing, aggregation
         self._closing: Closing | None = None
         self._sums = bool(agreement.summed or agreement.defense.summed)
+        # With sample weights, the number of rows does not bound the sums of the party.
         self._rows = None if held is None or held.weight is not None else len(held)
-        # the rows are stored only for defenses that read them
+        # The rows are stored only for defenses that read them.
         reads = any(part.reads_rows for part in agreement.defense.parts)
         self.context = Context(
             party=name,
@@ -161,6 +162,7 @@ class Host:
         self.party = party
         with acting(party):
             party.streams, party.agreement = self._streams, self.agreement
+            # The context is bound here, so that the party passes only its rows and messages.
             party.row_hook = partial(self.agreement.defense.rows, ctx=self.context)
             party.before_sealing = partial(self.agreement.defense.outgoing, ctx=self.context)
             party.sealing = None if self._sealing is None else self._sealing.part(self.role)
@@ -261,6 +263,7 @@ class Host:
 
     def spent(self) -> Reply:
         """Return a reply without a message: only budget events, and the defenses that acted."""
+        # Each budget event is reported once.
         events, self.context.ledger[:] = tuple(self.context.ledger), []
         return Reply(events=events, acted=frozenset(self.context.acted))
 

@@ -80,6 +80,7 @@ class Keystream:
         capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p,
                                                                ctypes.c_void_p]  # fmt: skip
         self.capsule = capsule(ctypes.addressof(self._bitgen), b"BitGenerator", None)
+        # Compiled code only knows the address of the buffer, by which `_refill` finds this object.
         _streams[address] = self
 
     def refill(self) -> None:
@@ -88,6 +89,7 @@ class Keystream:
         drawn = self._cipher.update(self._zeros[: 8 * self._size])
         self._words[self._header : self._header + self._size] = np.frombuffer(drawn, "<u8")
         self._words[0], self._words[1] = 0, self._size
+        # Small first parts make a generator with few draws cheap.
         self._size = min(2 * self._size, self._largest)
 
 

@@ -80,6 +80,8 @@ class Served:
                 return self._answered(blob)
             except Exception as err:  # only the type of an exception may be sent
                 self._failed(err)
+                # After a failure the state of the host is undefined, so that it answers no further
+                # call.
                 self._stopped = type(err).__name__
         return framed({"error": self._stopped})
 

@@ -206,6 +206,7 @@ class Declared:
     @classmethod
     def of(cls, held: LocalData, key: bytes = b"") -> Declared:
         """Describe local data. The parties that have rows must use the same secret `key`."""
+        # Without the key, ids could be guessed from the digest.
         order = hashlib.blake2b(held.ids.tobytes(), key=key, digest_size=16).digest()
         columns = tuple(held.columns.tolist())
         return cls(len(held), columns, held.y is not None, held.weight is not None, order)
@@ -218,7 +219,7 @@ def rows_declared(said: Iterable[Declared]) -> int:
 
 def rows_of(local_data: Mapping[str, LocalData]) -> int:
     """Return the number of different rows of all parties, from their ids."""
-    distinct_ids = list({held.ids.tobytes(): held.ids for held in local_data.values()}.values())
+    distinct_ids = list({part.ids.tobytes(): part.ids for part in local_data.values()}.values())
     if len(distinct_ids) < 2:  # columns of the same rows, whose ids are distinct
         return sum(map(len, distinct_ids))
     return len(np.unique(np.concatenate(distinct_ids)))
@@ -247,7 +248,7 @@ def check_own(name: str, held: LocalData, schema: Schema) -> None:
     if (np.diff(held.columns) <= 0).any():
         raise DataError(f"{name!r} names its columns out of order; sort them as the schema")
     complete = [c < len(schema.features) and schema.features[c].complete for c in held.columns]
-    # one column at a time, because a mask of all columns needs a quarter of the table's memory
+    # One column at a time, because a mask of all columns needs a quarter of the table's memory.
     for k in np.flatnonzero(complete):
         if np.isnan(held.X[:, k]).any():
             column = int(held.columns[k])

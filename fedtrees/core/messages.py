@@ -175,6 +175,7 @@ class Message:
                 f"two message types are called {cls.__name__!r} ({registered.__module__} and "
                 f"{cls.__module__}); rename one"
             )
+        # Traits are not inherited, because a subclass may reveal more.
         if "traits" not in vars(cls):
             cls.traits = frozenset()
         _TYPES[cls.__name__] = cls
@@ -203,8 +204,8 @@ class Message:
         """Return the unit of an array field, and whether the field contains integers only.
 
         The unit is the number of stored units that make one, for example ``2 ** g_bits`` for a
-        fixed-point gradient. It is a number, or an array for the last axis. `Channel.within` takes
-        both values.
+        fixed-point gradient. It is a number, or an array for the last axis. `within` of a channel
+        takes both values.
         """
         return 1.0, getattr(self, field).dtype.kind in "iu"
 
@@ -228,6 +229,7 @@ def frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     The memory of the copy belongs to a ``bytes`` object, which is why numpy refuses
     ``flags.writeable = True``.
     """
+    # Python objects could be changed by their owner after the message was sent.
     if array.dtype.hasobject:
         raise ProtocolError("a message cannot carry an array of Python objects; use numbers")
     if array.size == 0:
@@ -242,6 +244,7 @@ def frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def message_type(name: str) -> type[Message] | None:
     """Return the message class of this name, None if no installed module defines it."""
+    # The family that defines the type may not be imported yet.
     if name not in _TYPES:
         load_families()
     return _TYPES.get(name)
@@ -262,6 +265,7 @@ class _Having:
 
 @cache
 def _having(traits: tuple[tuple[Trait, str], ...], _: int) -> dict[type[Message], str]:
+    """Return the message types with given traits, in order of the traits, with the reasons."""
     registered = sorted(_TYPES.items())
     return {t: why for trait, why in traits for _, t in registered if trait in t.traits}
 

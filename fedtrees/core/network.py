@@ -179,7 +179,7 @@ class LocalNetwork(Network):
         self.reach(host.name, self.line(host))
         self._hosts[host.name] = host
         with acting(host.party):
-            # a weak reference, so that a party gives no access to another one
+            # A weak reference, so that a party gives no access to another one.
             host.party.net = proxy(self)
 
     def reach(self, name: str, line: Host | Far) -> None:
@@ -389,6 +389,7 @@ class LocalNetwork(Network):
 
     def cut_plan(self) -> CutPlan | None:
         """Return how the defenses choose cut points, None if no defense changes the protocol."""
+        # A part that chooses cut points counts as acting.
         settling = [i for i, p in enumerate(self.defense.parts) if p.cuts() is not None]
         self.transcript.acted.update(settling)
         return self.defense.cut_plan
@@ -432,6 +433,7 @@ class LocalNetwork(Network):
             raise ProtocolError(f"{type(message).__name__} needs a reason: why=...")
         name = self._sender().name
         self.transcript.coordinator = self.transcript.coordinator or name
+        # The first sender is the coordinator. A party does not send to itself.
         other_receivers = [receiver for receiver in self._resolve(to) if receiver != name]
         receivers = self.defense.audience(message, other_receivers, self.context(name))
         message = self._leaving(name, message)
@@ -475,6 +477,7 @@ class LocalNetwork(Network):
             return {n: reply.message for n, reply in heard.items() if reply.message is not None}
 
         agreed_sums = agreed.sums(agreed.roles[next(iter(waiting))])
+        # Losses of messages are simulated with separate randomness.
         on_the_way = self._streams.child("network")
         return Wire(server, self._rows, agreed_sums, ask, seal, on_the_way, least)
 

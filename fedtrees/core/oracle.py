@@ -89,6 +89,7 @@ class Oracle:
                 f"a query of {len(X)} rows; {self.left} of {self.budget} are left: ask fewer, or "
                 "give the threat a larger budget (queries=)"
             )
+        # A query is counted before it is answered, so that an error of the model costs budget, too.
         self.log.append(len(X))
         return self._answer(X) if ids is None else self._answer(X, ids)
 
@@ -99,6 +100,7 @@ class Oracle:
             raise DataError(f"the endpoint takes rows of shape ({shape}); got {X.shape}")
         bad = np.isinf(X).any(axis=1)
         if self.records == "chosen":
+            # Other kinds of records permit rows without a value of the adversary.
             bad |= np.isnan(X).all(axis=1)
         if bad.any():
             raise DataError(

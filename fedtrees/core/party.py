@@ -64,6 +64,7 @@ def rules_of(party: type[Party]) -> dict[type[Message], dict[str, str]]:
     A method that overrides another one declares only the rules that it adds or changes.
     """
     rules: dict[type[Message], dict[str, str]] = {}
+    # Base classes first, so that a subclass overrides their rules.
     for base in reversed(party.__mro__):
         for member in vars(base).values():
             if hasattr(member, "_handles"):
@@ -201,6 +202,7 @@ class Party(metaclass=_Walled):
             If the party has no handler for this message type, or if the handler returns something
             else than a message or None.
         """
+        # The exact type is compared: a subclass with more fields is another message.
         key = type(self)._handlers.get(type(message))
         if key is None:
             handled = ", ".join(sorted(t.__name__ for t in type(self)._handlers)) or "nothing"

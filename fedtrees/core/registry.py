@@ -267,11 +267,13 @@ def load_plugin(path: str | Path, sha256: str = "") -> str:
     file = Path(path).resolve()
     if not file.is_file():
         raise UsageError(f"plugin {str(path)!r} is not a file")
+    # The file is read once: the code that runs has this digest.
     source = file.read_bytes()
     digest = hashlib.sha256(source).hexdigest()
     if sha256 not in ("", digest):
         raise UsageError(f"plugin {str(path)!r} was changed after it was loaded; start again")
     name = f"{PLUGIN}{digest[:12]}"
+    # A plug-in with the same content is loaded once.
     if name in sys.modules or register.elsewhere.get(str(file)) == digest:
         return digest
     describe = None if register.attacks_here or b"attack" not in source else register.describe

@@ -130,6 +130,7 @@ class Schema:
                     f"one-hot group {list(group.columns)} has {fault}; name two or more columns, "
                     "each in one group"
                 )
+            # A column may belong to one group only.
             seen |= {*group.columns}
 
     @property
@@ -173,6 +174,7 @@ class Schema:
         """Return the schema of some columns. One-hot groups that lose a column are dropped."""
         features = tuple(self.features[c] for c in columns)
         names = {f.name for f in features}
+        # Without one of its columns, a group no longer has exactly one 1 per row.
         groups = tuple(g for g in self.groups if names.issuperset(g.columns))
         return replace(self, features=features, groups=groups)
 
@@ -218,6 +220,7 @@ class Table:
         self.__post_init__()  # numpy unpickles arrays as writeable arrays
 
     def _keep(self, name: str, array: NDArray[Any], kind: type) -> None:
+        """Store an array as a read-only array with the given dtype."""
         object.__setattr__(self, name, read_only(array, kind))
 
     def __len__(self) -> int:

@@ -85,6 +85,7 @@ def misplaced_in(
     for part in parts:
         if part.reads_rows and not bounded(part):
             return Reason("reads-rows", subject=part.name, claiming=protocol)
+        # A role that reads these sums would see them before the noise is added.
         opened = {*noised} & {*part.summed()} - {*shared}
         if part.opens_to and opened:
             arguments = {

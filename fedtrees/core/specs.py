@@ -75,6 +75,7 @@ def parse_value(text: str) -> Value:
             )
         return int(text)
     if _NUMBER.fullmatch(text):
+        # The number is too large for a float, for example 1e999.
         if math.isinf(float(text)) and "inf" not in text.lower():
             raise UsageError(f"{short(text)!r} is beyond float64; write inf for no limit")
         return float(text)
@@ -98,6 +99,7 @@ def split_outside(text: str, separator: str) -> list[str]:
     """Split a text at a separator outside brackets, and drop empty pieces."""
     pieces, depth, start = [], 0, 0
     for at, char in enumerate(text):
+        # The separator may occur inside brackets, for example in a list of values.
         depth += (char == "[") - (char == "]")
         if depth < 0:
             raise UsageError(f"unbalanced ']' in {short(text)!r}")
@@ -142,6 +144,7 @@ def parse_grid(text: str) -> list[Spec]:
             axes[key].append(parse_value(token))
         except UsageError as error:
             raise UsageError(f"{name}[{short(key)}=...]: {error}") from None
+    # The number is checked before the combinations are created.
     if math.prod(map(len, axes.values())) > MOST_COMBINATIONS:
         raise UsageError(f"{short(text)!r} has more than {MOST_COMBINATIONS} combinations")
     combinations = itertools.product(*axes.values())

@@ -28,6 +28,7 @@ def binomial(k: ArrayLike, n: ArrayLike, p: ArrayLike) -> NDArray[np.float64]:
     k, n = np.broadcast_arrays(np.asarray(k, dtype=np.float64), np.asarray(n, dtype=np.float64))
     inside = (k >= 0) & (k <= n)
     k = np.where(inside, k, 0.0)
+    # Logarithms prevent an overflow of the binomial coefficient.
     log = (
         gammaln(n + 1)
         - gammaln(k + 1)

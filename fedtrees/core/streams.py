@@ -89,6 +89,7 @@ class Streams:
         digest = _derived(self._key, "rng", purpose, *map(str, index))
         if self._hides:
             return np.random.Generator(Keystream(digest))  # type: ignore[arg-type]
+        # The seed sequence receives all 256 bits of the digest.
         words = [int.from_bytes(digest[i : i + 4], "little") for i in range(0, 32, 4)]
         return np.random.default_rng(np.random.SeedSequence(words))
 

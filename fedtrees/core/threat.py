@@ -95,6 +95,7 @@ class Threat:
                         f"threat {piece!r}: {key}={value} is not a valid number; give a whole "
                         f"number, {_LEAST[key]} or more"
                     )
+            # Both parameters select parties.
             if {"index", "count"} <= set(spec.params):
                 raise UsageError(f"threat {piece!r}: give index or count, not both")
             parts.append(spec)

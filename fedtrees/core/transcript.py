@@ -81,9 +81,9 @@ class Transcript:
     events: list[BudgetEvent] = field(default_factory=list)
     rounds: int = 0
     coordinator: str = ""  # name of the party that drives the training
-    # positions of the defenses that changed something in this run
+    # Positions of the defenses that changed something in this run.
     acted: set[int] = field(default_factory=set)
-    # costs of cryptography (`Aggregation.costs`), numbers only
+    # Costs of cryptography (`Aggregation.costs`), numbers only.
     costs: dict[str, float] = field(default_factory=dict)
     # Plain content of sealed replies that does not follow from the rows of the sender, by index of
     # the delivery. It is part of the sender's view only, and it is not saved.
@@ -126,6 +126,7 @@ class Transcript:
         """
         total: Counter[tuple[str, str]] = Counter()
         for d in self.deliveries:
+            # Neither an opened sum nor the released model is sent during the training.
             if d.receivers == (d.sender,) or d.receivers == (PUBLIC,):
                 continue
             total[self.direction(d), type(d.message).__name__] += d.nbytes * len(d.receivers)

@@ -74,6 +74,7 @@ def unpack(blob: bytes, types: Iterable[type] = (), most_text: int | None = None
     if len(blob) < _PREFIX or blob[: len(_MAGIC)] != _MAGIC:
         raise DataError(f"not a packed value: it starts with {blob[:4]!r}")
     (length,) = struct.unpack_from("<I", blob, len(_MAGIC))
+    # The check precedes the parser, which needs several times the memory of the text.
     if most_text is not None and length > most_text:
         raise DataError(
             f"a value with {length:,} bytes of text; at most {most_text:,} are read: return arrays "
@@ -140,4 +141,5 @@ def _value(entry: Any, reader: Reader, known: Mapping[str, type]) -> Any:
     if entry["is"] not in known:
         raise DataError(f"a {entry['is']!r} was sent, which is not expected here")
     parts = {k: _value(e, reader, known) for k, e in entry["of"].items()}
+    # The constructor validates the values, because the bytes may be forged.
     return known[entry["is"]](**parts)

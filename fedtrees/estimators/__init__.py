@@ -1,6 +1,8 @@
-"""Federated trees as scikit-learn estimators: every fit is a real federation with a transcript.
+"""Federated trees as scikit-learn estimators.
 
-It may import `bench` and below.
+Every fit runs a federation and records a transcript.
+
+The package may import `fedtrees.bench` and the layers below it.
 """
 
 from fedtrees.estimators.boosting import FederatedGBDTClassifier, FederatedGBDTRegressor

@@ -26,11 +26,13 @@ _SAME = (
 )  # fmt: skip
 
 
-# What XGBoost calls the loss of an objective.
+# XGBoost's name for the loss of an objective.
 _LOSSES = {"binary:logistic": "logloss", "multi:softprob": "mlogloss", "reg:squarederror": "rmse"}
 
 
 class _Boosting(FederatedEstimator):
+    """Common part of the federated boosting estimators."""
+
     _fields: ClassVar = {"n_estimators": "trees", **{name: name for name in _SAME}}
     _forest = False
     model_: Forest
@@ -70,20 +72,20 @@ class _Boosting(FederatedEstimator):
 
     @property
     def n_iter_(self) -> int:
-        """Boosting rounds of the model; fewer than `n_estimators` where it stopped early."""
+        """Number of boosting rounds, smaller than `n_estimators` after early stopping."""
         check_is_fitted(self)
         return self.model_.rounds
 
     @property
     def feature_importances_(self) -> NDArray[np.float32]:
-        """Mean gain of the splits on each feature, summing to 1, float32, shape (d,).
+        """Mean gain of the splits on each feature, scaled to a sum of 1, float32, shape (d,).
 
-        XGBoost's default. All 0 where no tree has a split.
+        This is XGBoost's default. All values are 0 if no tree has a split.
 
         Raises
         ------
         AttributeError
-            The released model has no gains: a defense withholds them.
+            If the released model has no gains, because a defense removes them.
         """
         check_is_fitted(self)
         total, splits = np.zeros((2, self.n_features_in_))
@@ -102,7 +104,7 @@ class _Boosting(FederatedEstimator):
     def _eval_sets(self, eval_set: Any) -> list[tuple[NDArray[Any], NDArray[Any]]]:
         """Return checked rows and coded targets of every evaluation set."""
         if isinstance(eval_set, tuple) and len(eval_set) == 2:
-            eval_set = [eval_set]  # one pair is often meant so
+            eval_set = [eval_set]  # a single pair is accepted in place of a list
         sets = []
         for pair in [] if eval_set is None else eval_set:
             if not (isinstance(pair, (tuple, list)) and len(pair) == 2):
@@ -117,10 +119,11 @@ class _Boosting(FederatedEstimator):
         return sets
 
     def _coded_target(self, y: Any) -> NDArray[Any]:
+        """Return the targets of an evaluation set in the coding of the model."""
         raise NotImplementedError
 
     def _evaluate(self, sets: list[tuple[NDArray[Any], NDArray[Any]]]) -> None:
-        """Keep the mean loss of every set after every round, under XGBoost's names."""
+        """Store the mean loss of every evaluation set after every round, under XGBoost's names."""
         objective = self.model_.objective
         name = _LOSSES[objective.name]
         self.evals_result_ = {}
@@ -134,24 +137,25 @@ class _Boosting(FederatedEstimator):
         model = self.model_
         margin = np.repeat(model.base_margin[:, None], len(rows), axis=1)
         for t, leaf in enumerate(model.apply(rows).T):
+            # Trees are added in float32 in their order, as in `Forest.margin`.
             margin[t % len(margin)] += model.trees[t].value[leaf]
             if (t + 1) % len(margin) == 0:
                 yield margin
 
     def save_model(self, path: str | PathLike[str]) -> None:
-        """Write the model as XGBoost JSON; `fedtrees.load_model` and XGBoost read it.
+        """Write the model as XGBoost JSON, which `fedtrees.load_model` and XGBoost read.
 
         The file contains the names of the features if X was a DataFrame. Classes are 0 to K-1, in
         the order of `classes_`. Columns of dtype ``category`` are coded in the order of
         `categories_`. The file contains the names of their categories, by which XGBoost since 3.1
-        codes another DataFrame. Earlier versions take the codes of that DataFrame.
+        codes another DataFrame. Earlier versions use the codes of that DataFrame.
 
         Raises
         ------
         DataError
             If the file cannot be written.
         UsageError
-            If its name ends in .ubj: XGBoost would read it as the binary format.
+            If its name ends in .ubj, because XGBoost would read it as the binary format.
 
         Warns
         -----
@@ -162,6 +166,7 @@ class _Boosting(FederatedEstimator):
         if str(path).endswith(".ubj"):
             raise UsageError(f"{path}: the model is written as JSON; end the name in .json")
         protocol = self.training_.protocol
+        # The parameters allow writing the weights of inner nodes.
         params = protocol if isinstance(protocol, TreeParams) else None
         names = writable(getattr(self, "feature_names_in_", ()))
         forest, categories = by_names(self.model_, self._categories_at)
@@ -171,15 +176,16 @@ class _Boosting(FederatedEstimator):
 class FederatedGBDTClassifier(ClassifierPart, _Boosting):
     """Gradient boosting of two or more classes, trained by a federation.
 
-    Parameters have XGBoost's names and defaults, whatever the protocol's own are. Given the same
-    cut points, the trees are those XGBoost grows on all rows together.
+    Parameters have XGBoost's names and defaults, even if the protocol has different defaults. Given
+    the same cut points, the trees equal those that XGBoost grows on the rows of all clients.
 
     Parameters
     ----------
     n_estimators : int
         Boosting rounds.
-    learning_rate, max_depth, max_leaves, grow_policy, max_bin, reg_lambda, reg_alpha, gamma, \
-min_child_weight, subsample, colsample_bytree, colsample_bylevel, colsample_bynode, base_score
+    learning_rate, max_depth, max_leaves, grow_policy, max_bin, reg_lambda, reg_alpha, gamma
+        As in `fedtrees.trees.boosted.params.TreeParams`.
+    min_child_weight, subsample, colsample_bytree, colsample_bylevel, colsample_bynode, base_score
         As in `fedtrees.trees.boosted.params.TreeParams`.
     enable_categorical, max_cat_to_onehot, max_cat_threshold
         Whether DataFrame columns of dtype ``category`` are split by sets of categories, as in
@@ -187,51 +193,58 @@ min_child_weight, subsample, colsample_bytree, colsample_bylevel, colsample_byno
     early_stopping_rounds, validation_fraction
         As in `fedtrees.protocols.horizontal.settings.HistogramProtocol`.
     protocol : str
-        Name or spec, such as ``"nvflare-hist"`` or ``"fedtree-hist[objective=multi:softprob]"``.
-        A parameter in the spec replaces the default here; given here and there it must agree.
+        Name or spec, for example ``"nvflare-hist"`` or
+        ``"fedtree-hist[objective=multi:softprob]"``. A parameter in the spec replaces the default
+        of the estimator. If it is also given to the estimator, both values must agree.
     defense : str or None
         Spec, composed with ``+``: ``"split-only+leaf-rounding[decimals=2]"``.
     n_clients : int
-        The rows are spread evenly over that many, unless `fit` is told the client of every row.
+        Number of clients, over which the rows are distributed evenly. Ignored if `fit` receives the
+        client of every row.
     cuts : None, {"sketch", "equal-width", "public"}, Cuts, or (indptr, values)
-        How cut points are settled (None: the protocol's default), or the cut points themselves,
-        which then are public: `fedtrees.trees.binning.Cuts`, or the pair that XGBoost's
+        Method that chooses cut points (None: the protocol's default), or public cut points:
+        `fedtrees.trees.binning.Cuts`, or the pair that XGBoost's
         ``QuantileDMatrix.get_quantile_cut()`` returns.
     ranges : mapping of str to (float, float), optional
-        Declared public range of features by name, for ``cuts="public"`` and for attacks. An array's
-        columns are called x0, x1, ...
+        Declared public range of features by name, for ``cuts="public"`` and for attacks. The
+        columns of an array are named x0, x1, ...
     random_state : int, RandomState or None
-        Spreads the rows and seeds every draw of the run, noise apart.
+        Distributes the rows and seeds every draw of the run, except for noise.
     noise_from : {"system", "seed"}
-        ``seed``: `random_state` seeds noise too. Whoever tries seeds then draws it again:
-        ``training_.spent`` has no bound that rests on noise.
+        ``seed``: `random_state` also seeds the noise. An adversary that tries out seeds can then
+        reproduce it, so that ``training_.spent`` contains no guarantee that relies on noise.
 
     Attributes
     ----------
     classes_ : array, shape (K,)
+        Labels of the classes.
     model_ : Forest
-        As released to the clients.
+        The model as the clients receive it.
     training_ : Training
+        Protocol, model and transcript of the training.
     transcript_ : Transcript
         Every message of the training.
     local_data_ : dict of str to LocalData
-        What each client holds, by name: the truth an attack is scored against.
+        Local data of each client by name: the ground truth for scoring attacks.
     client_ids_ : array, shape (clients,)
-        What `fit` was given as `client`; ``client-0`` of views and transcript is the first.
+        Values of `client` in `fit`. ``client-0`` of views and transcript is the first one.
     categories_ : dict
         Categories of the columns of dtype ``category`` by name, in the order of their codes.
     n_features_in_ : int
+        Number of features.
     feature_names_in_ : array of str, shape (d,)
-        Where X was a DataFrame.
+        Names of the features if X was a DataFrame.
     n_iter_ : int
+        Number of boosting rounds.
     evals_result_ : dict
         Mean loss after every round on each evaluation set, as XGBoost's ``evals_result()``.
     feature_importances_ : float32 array, shape (d,)
+        Mean gain of the splits on each feature.
 
     Notes
     -----
-    Missing values are NaN (a missing category too). Columns of dtype ``category`` are coded in the
-    order of their categories; a category that is unknown later is an error.
+    Missing values are NaN, also for a missing category. Columns of dtype ``category`` are coded in
+    the order of their categories. An unknown category in later rows is an error.
     """
 
     def fit(
@@ -242,27 +255,32 @@ min_child_weight, subsample, colsample_bytree, colsample_bylevel, colsample_byno
         client: Any = None,
         eval_set: Any = None,
     ) -> Self:
-        """Train.
+        """Train the model.
 
         Parameters
         ----------
         X : array or DataFrame, shape (n, d)
+            Rows. NaN marks a missing value.
         y : array, shape (n,)
-            Labels of any kind, of two classes or more.
+            Labels of any kind, of two or more classes.
         sample_weight : array, shape (n,), optional
-            At least 0; a row of weight 0 is left out.
+            At least 0. Rows of weight 0 are left out.
         client : array, shape (n,), optional
-            Which client holds each row.
+            Client of each row.
         eval_set : list of (X, y), optional
-            Rows whose loss after every round is kept in `evals_result_`. They take no part in the
-            training: early stopping is on rows that the clients hold out (`validation_fraction`).
+            Rows whose loss after every round is stored in `evals_result_`. They do not take part in
+            the training: early stopping uses rows that the clients reserve (`validation_fraction`).
+
+        Returns
+        -------
+        self : FederatedGBDTClassifier
 
         Raises
         ------
         DataError
-            Rows, labels, weights or clients that cannot be used (it is a ValueError).
+            If rows, labels, weights or clients are invalid (it is a ValueError).
         UsageError
-            Parameters that cannot be used (a ValueError).
+            If parameters are invalid (it is a ValueError).
         """
         target = target_name(y)
         X, y = self._accept(X, y)
@@ -274,18 +292,19 @@ min_child_weight, subsample, colsample_bytree, colsample_bylevel, colsample_byno
         return self
 
     def _coded_target(self, y: Any) -> NDArray[np.int64]:
+        """Return the codes of labels. Raises `DataError` for an unknown class."""
         labels = np.asarray(y)
         unknown = labels[~np.isin(labels, self.classes_)]
         if len(unknown):
-            known = ", ".join(map(str, self.classes_))
-            raise DataError(f"eval_set has the class {unknown[0]!s}; trained on {known}")
+            class_names = ", ".join(map(str, self.classes_))
+            raise DataError(f"eval_set has the class {unknown[0]!s}; trained on {class_names}")
         return np.searchsorted(self.classes_, labels)
 
 
 class FederatedGBDTRegressor(RegressorMixin, _Boosting):
-    """Gradient boosting of a number (squared error), trained by a federation.
+    """Gradient boosting of a numeric target (squared error), trained by a federation.
 
-    Parameters, attributes and notes as in `FederatedGBDTClassifier`, without classes.
+    Parameters, attributes and notes are those of `FederatedGBDTClassifier`, without classes.
     """
 
     def fit(
@@ -296,7 +315,26 @@ class FederatedGBDTRegressor(RegressorMixin, _Boosting):
         client: Any = None,
         eval_set: Any = None,
     ) -> Self:
-        """Train; parameters and errors as in `FederatedGBDTClassifier.fit`, y being numbers."""
+        """Train the model.
+
+        Parameters
+        ----------
+        X, sample_weight, client, eval_set
+            As in `FederatedGBDTClassifier.fit`.
+        y : float array, shape (n,)
+            Target.
+
+        Returns
+        -------
+        self : FederatedGBDTRegressor
+
+        Raises
+        ------
+        DataError
+            If rows, targets, weights or clients are invalid (it is a ValueError).
+        UsageError
+            If parameters are invalid (it is a ValueError).
+        """
         target = target_name(y)
         X, y = self._accept(X, y, numeric_y=True)
         weight = row_weights(sample_weight, len(y))
@@ -306,9 +344,16 @@ class FederatedGBDTRegressor(RegressorMixin, _Boosting):
         return self
 
     def _coded_target(self, y: Any) -> NDArray[np.float64]:
+        """Return targets as float64."""
         return np.asarray(y, dtype=np.float64)
 
     def predict(self, X: Any) -> NDArray[np.float64]:
-        """Return the values, float64, shape (n,)."""
+        """Return predicted values, float64, shape (n,).
+
+        Parameters
+        ----------
+        X : array or DataFrame, shape (n, d)
+            Rows.
+        """
         rows = self._rows(X)
         return self.training_.predict(rows)

@@ -1,4 +1,4 @@
-"""From what scikit-learn's users pass to float32 rows: categories, missing values, limits, cuts."""
+"""Convert the input of scikit-learn's users to float32 rows, public ranges and cut points."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
@@ -11,16 +11,17 @@ from fedtrees.core.schema import Feature
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.boosting import checked_weights
 
-#: Category values by column name, in the order of their codes.
+#: Categories by column name, in the order of their codes.
 Categories = Mapping[Hashable, tuple[Any, ...]]
 
 
 def _is_frame(X: Any) -> bool:
+    """Return whether X is a pandas DataFrame."""
     return type(X).__module__.partition(".")[0] == "pandas" and hasattr(X, "columns")
 
 
 def categories_of(X: Any) -> dict[Hashable, tuple[Any, ...]]:
-    """Return the categories of every column of dtype ``category``; none where X is no DataFrame."""
+    """Return the categories of every column of dtype ``category``, {} if X is not a DataFrame."""
     if not _is_frame(X):
         return {}
     return {
@@ -31,15 +32,15 @@ def categories_of(X: Any) -> dict[Hashable, tuple[Any, ...]]:
 
 
 def coded(X: Any, categories: Categories) -> Any:
-    """Return a DataFrame with its categories replaced by codes, NaN where missing.
+    """Return a DataFrame with its categories replaced by codes, NaN for a missing value.
 
-    Anything else is returned as it is: the columns of an array hold codes already.
+    Any other input is returned unchanged, because the columns of an array already contain codes.
 
     Raises
     ------
     DataError
-        If two columns have one name, a value is none of the categories of its column, or a column
-        without categories contains text, dates or intervals.
+        If two columns have the same name, if a value is not a category of its column, or if a
+        column without categories contains text, dates or intervals.
     """
     if not _is_frame(X):
         return X
@@ -52,17 +53,18 @@ def coded(X: Any, categories: Categories) -> Any:
     for name in X.columns:
         values = X[name]
         if name in categories:
-            known = pd.Index(categories[name], dtype=object)
-            codes = known.get_indexer(pd.Index(values.astype(object)))
+            index = pd.Index(categories[name], dtype=object)
+            # Categories may have any type, so that they are compared as Python objects.
+            codes = index.get_indexer(pd.Index(values.astype(object)))
             unknown = values[(codes < 0) & values.notna().to_numpy()]
             if len(unknown):
-                hint = did_you_mean(str(unknown.iloc[0]), map(str, known))
+                hint = did_you_mean(str(unknown.iloc[0]), map(str, index))
                 raise DataError(f"column {name!r} holds the unknown {unknown.iloc[0]!r}{hint}")
             out[name] = np.where(codes < 0, np.nan, codes.astype(np.float64))
         elif values.ndim == 1 and len(values) and pd.api.types.is_string_dtype(values):
-            found = values.dropna().iloc[:1].tolist()
+            example = values.dropna().iloc[:1].tolist()
             raise DataError(
-                f"column {name!r} holds text ({found}); make it a category: "
+                f"column {name!r} holds text ({example}); make it a category: "
                 f"X.astype({{{name!r}: 'category'}})"
             )
         elif values.dtype.kind in "mM" or isinstance(
@@ -76,9 +78,22 @@ def coded(X: Any, categories: Categories) -> Any:
 
 
 def validated(estimator: Any, X: Any, y: Any = None, *, fit: bool, numeric_y: bool = False) -> Any:
-    """Return X, and y where `fit`, as scikit-learn checks them: finite or NaN, float, 2-d.
+    """Return X, and y in a fit, after scikit-learn's checks: finite or NaN, float, two-dimensional.
 
-    Names and number of the columns are noted by a fit and compared afterwards.
+    Names and number of the columns are stored by a fit and compared later.
+
+    Parameters
+    ----------
+    estimator : estimator
+        The estimator.
+    X : array or DataFrame, shape (n, d)
+        Rows.
+    y : array, shape (n,)
+        Targets, for a fit.
+    fit : bool
+        Whether this is a fit.
+    numeric_y : bool
+        Whether the target must be numeric.
     """
     options: dict[str, Any] = {"dtype": [np.float64, np.float32]}
     if fit:
@@ -97,7 +112,7 @@ def float32_rows(X: NDArray[Any], names: Sequence[str]) -> NDArray[np.float32]:
     Raises
     ------
     DataError
-        A value beyond float32.
+        If a value is out of the range of float32.
     """
     with np.errstate(over="ignore"):
         rows = np.ascontiguousarray(X, dtype=np.float32)
@@ -112,12 +127,12 @@ def float32_rows(X: NDArray[Any], names: Sequence[str]) -> NDArray[np.float32]:
 
 
 def row_weights(sample_weight: Any, n: int) -> NDArray[np.float32] | None:
-    """Return sample weights as float32, shape (n,), None where there are none.
+    """Return sample weights as float32, shape (n,), None without weights.
 
     Raises
     ------
     DataError
-        As `checked_weights`, or all are 0.
+        As in `checked_weights`, or if all weights are 0.
     """
     if sample_weight is None:
         return None
@@ -133,11 +148,12 @@ def features_of(
     ranges: Mapping[str, tuple[float, float]] | None,
     cuts: Sequence[tuple[float, ...]] | None,
 ) -> tuple[Feature, ...]:
-    """Return what everyone in the federation knows of the columns.
+    """Return the public description of the columns.
 
     Parameters
     ----------
     names : sequence of str, shape (d,)
+        Names of the columns.
     categories : mapping of int to tuple
         Categories by column number.
     ranges : mapping of str to (float, float), optional
@@ -148,7 +164,7 @@ def features_of(
     Raises
     ------
     UsageError
-        A range that is none, or for a column that is not there.
+        If a range is invalid, or is given for an unknown column.
     """
     limits = _limits(ranges or {}, names)
     features = []
@@ -164,6 +180,7 @@ def features_of(
 
 
 def _limits(ranges: Any, names: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """Return declared ranges by column name."""
     try:
         limits = {name: (float(low), float(high)) for name, (low, high) in ranges.items()}
     except (AttributeError, TypeError, ValueError) as error:
@@ -175,20 +192,22 @@ def _limits(ranges: Any, names: Sequence[str]) -> dict[str, tuple[float, float]]
 
 
 def read_cuts(cuts: Any, n_features: int) -> tuple[str | None, list[tuple[float, ...]] | None]:
-    """Return the protocol's method, and the public cut points of every feature where given.
+    """Return the protocol's method, and the public cut points of every feature if they are given.
 
     Parameters
     ----------
     cuts : None, str, Cuts, or (indptr, values)
-        The pair is what XGBoost's ``QuantileDMatrix.get_quantile_cut()`` returns.
+        A method, or cut points. The pair is the result of XGBoost's
+        ``QuantileDMatrix.get_quantile_cut()``.
     n_features : int
+        Number of features.
 
     Raises
     ------
     UsageError
-        Something else.
+        If `cuts` has another type.
     DataError
-        Cut points of another number of features, or that are none.
+        If the cut points are invalid, or for another number of features.
     """
     if cuts is None or isinstance(cuts, str):
         return cuts, None

@@ -1,4 +1,4 @@
-"""What all federated estimators share: rows are spread over clients and a protocol is run."""
+"""Base of all federated estimators: it distributes rows over clients and runs a protocol."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -36,13 +36,13 @@ from fedtrees.trees.forest.params import ForestParams
 
 
 class FederatedEstimator(BaseEstimator):
-    """Base of the estimators; see `FederatedGBDTClassifier` for what they have in common.
+    """Base class of the estimators, see `FederatedGBDTClassifier` for their common part.
 
-    Subclasses name their constructor parameters that are protocol parameters in `_fields`.
+    Subclasses declare in `_fields` which constructor parameters are parameters of the protocol.
     """
 
-    _fields: ClassVar[Mapping[str, str]]  # parameter here -> the protocol's
-    _forest: ClassVar[bool]  # whether its protocols make random forests
+    _fields: ClassVar[Mapping[str, str]]  # parameter of the estimator -> parameter of the protocol
+    _forest: ClassVar[bool]  # whether its protocols train random forests
 
     protocol: str
     defense: str | None
@@ -53,7 +53,7 @@ class FederatedEstimator(BaseEstimator):
     noise_from: str
 
     def _keep(self, given: Mapping[str, Any]) -> None:
-        """Keep what a constructor was given, as scikit-learn wants it: as it is, under its name."""
+        """Store the arguments of a constructor unchanged, as scikit-learn requires."""
         vars(self).update({name: value for name, value in given.items() if name != "self"})
 
     def __sklearn_tags__(self) -> Any:
@@ -63,7 +63,7 @@ class FederatedEstimator(BaseEstimator):
 
     @property
     def holdings_(self) -> Any:
-        """What `local_data_` was called; until the next release."""
+        """Deprecated name of `local_data_`, removed in the next release."""
         return self.local_data_
 
     def _more_tags(self) -> dict[str, Any]:  # scikit-learn before 1.6
@@ -79,7 +79,7 @@ class FederatedEstimator(BaseEstimator):
         weight: NDArray[Any] | None = None,
         client: Any = None,
     ) -> None:
-        """Train on checked rows; rows of weight 0 are left out, as if they were not there."""
+        """Train on checked rows. Rows of weight 0 are left out."""
         method, points = read_cuts(self.cuts, self.n_features_in_)
         features = features_of(self._names, self._categories_at, self.ranges, points)
         schema = Schema(features, target, tuple(map(str, classes)))
@@ -95,7 +95,7 @@ class FederatedEstimator(BaseEstimator):
         self.model_, self.transcript_ = self.training_.model, self.training_.transcript
 
     def _accept(self, X: Any, y: Any, *, numeric_y: bool = False) -> tuple[Any, Any]:
-        """Return checked rows and labels; learn the columns."""
+        """Return checked rows and labels, and store names and categories of the columns."""
         if y is None:
             raise DataError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None"
@@ -109,11 +109,12 @@ class FederatedEstimator(BaseEstimator):
 
     @property
     def _names(self) -> list[str]:
+        """Names of the columns."""
         named = getattr(self, "feature_names_in_", None)
         return [f"x{k}" for k in range(self.n_features_in_)] if named is None else list(named)
 
     def _protocol(self, method: str | None) -> Protocol:
-        """Make the protocol of the given parameters; those of its spec replace defaults here."""
+        """Create the protocol. Parameters of its spec replace the defaults of the estimator."""
         spec = _single(self.protocol)
         maker = register.get("protocol", spec.name)
         if isinstance(maker, type):
@@ -127,18 +128,21 @@ class FederatedEstimator(BaseEstimator):
                     raise UsageError(
                         f"{name}={value!r} and protocol={self.protocol!r} differ; give it once"
                     )
+            # Pass only values that differ from the protocol's default. A protocol may lack a
+            # parameter as long as the estimator has its default.
             elif value != (accepted[field].default if field in accepted else default):
                 params[field] = value
         if method is not None:
             params["cuts"] = method
-        made: Protocol = register.make("protocol", Spec(spec.name, params))
-        return made
+        instance: Protocol = register.make("protocol", Spec(spec.name, params))
+        return instance
 
     def _check_kind(self, name: str, maker: type[Protocol]) -> None:
         """Raise `UsageError` unless a protocol trains models of this estimator's kind.
 
-        The rows are spread over clients, so that protocols over columns do not fit. A protocol
-        whose models are no random forests trains boosted trees if XGBoost can read its models.
+        The rows are distributed over clients, so that protocols for a vertical partition do not
+        fit. A protocol whose models are not random forests trains boosted trees if XGBoost can read
+        its models.
         """
         forest = issubclass(maker, ForestParams)
         boosted = not forest and maker.file == Protocol.file
@@ -153,6 +157,7 @@ class FederatedEstimator(BaseEstimator):
         raise UsageError(f"protocol={name!r}: {type(self).__name__} is for {kind}; {reason}")
 
     def _composition(self) -> Composition:
+        """Create the defenses."""
         if not isinstance(self.defense, str | None):
             raise UsageError(f"defense={self.defense!r}: give its spec as text, or None")
         composed = parse_composed([self.defense or "none"])
@@ -178,53 +183,60 @@ class FederatedEstimator(BaseEstimator):
         if not isinstance(self.n_clients, Integral) or isinstance(self.n_clients, bool):
             raise UsageError(f"n_clients={self.n_clients!r}: give a whole number, 1 or more")
         rows = np.flatnonzero(used)
+        # The partition has a separate stream, so that it does not depend on further draws.
         rng = Streams(seed).child("federation").rng("partition")
         parts = split("iid", table.take(rows), schema, int(self.n_clients), rng)
         self.client_ids_ = np.arange(len(parts))
         return [rows[part] for part in parts]
 
     def _rows(self, X: Any) -> NDArray[np.float32]:
-        """Return rows to predict."""
+        """Return checked rows to predict."""
         check_is_fitted(self)
         X = validated(self, coded(X, self.categories_), fit=False)
         return float32_rows(X, self._names)
 
     def apply(self, X: Any) -> NDArray[np.int32]:
-        """Return the leaf of every row in every tree, int32, shape (n, trees)."""
+        """Return the leaf of every row in every tree, int32, shape (n, trees).
+
+        Parameters
+        ----------
+        X : array or DataFrame, shape (n, d)
+            Rows.
+        """
         rows = self._rows(X)
         return self.model_.apply(rows)
 
     def view(self, *principals: str) -> View:
-        """Return what parties saw of the training, ready for an attack.
+        """Return the view of parties after the training, as the input of an attack.
 
         Parameters
         ----------
         *principals : str
-            ``"server"``, ``"client-0"``, ... (client-i holds the rows of ``client_ids_[i]``);
-            several collude.
+            ``"server"``, ``"client-0"``, ... (client-i has the rows of ``client_ids_[i]``). Several
+            parties collude.
 
         Raises
         ------
         UsageError
-            If none is named, or one is unknown.
+            If no party is named, or a party is unknown.
         """
         check_is_fitted(self)
-        known = self.transcript_.roles
+        parties = self.transcript_.roles
         if not principals:
-            raise UsageError(f"whose view? Name parties, of {', '.join(known)}")
+            raise UsageError(f"whose view? Name parties, of {', '.join(parties)}")
         for name in principals:
-            if name not in known:
-                raise UsageError(f"unknown party {name!r}{did_you_mean(str(name), known)}")
+            if name not in parties:
+                raise UsageError(f"unknown party {name!r}{did_you_mean(str(name), parties)}")
         return view_of(self.training_, principals, self.local_data_)
 
 
 class ClassifierPart(ClassifierMixin):
-    """What federated classifiers add to a `FederatedEstimator`: classes by name, probabilities."""
+    """Part of federated classifiers: labels of classes, and probabilities."""
 
     classes_: NDArray[Any]
 
     def _learn_classes(self, y: NDArray[Any], weight: NDArray[Any] | None) -> NDArray[np.int64]:
-        """Return labels as codes, shape (n,); classes without any weight are none.
+        """Return labels as codes, shape (n,). Classes without positive weights are ignored.
 
         Raises
         ------
@@ -239,34 +251,50 @@ class ClassifierPart(ClassifierMixin):
                 "; a classifier needs two classes or more"
             )
         codes = np.searchsorted(self.classes_, y)
-        return np.minimum(codes, len(self.classes_) - 1)  # rows beyond have no weight
+        return np.minimum(codes, len(self.classes_) - 1)  # rows of ignored classes have weight 0
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Return the probability of every class, float64, shape (n, K)."""
+        """Return the probability of every class, float64, shape (n, K).
+
+        Parameters
+        ----------
+        X : array or DataFrame, shape (n, d)
+            Rows.
+        """
         rows = self._rows(X)  # type: ignore[attr-defined]
-        found = self.training_.predict(rows)  # type: ignore[attr-defined]
-        return np.column_stack([1 - found, found]) if found.ndim == 1 else found
+        predicted = self.training_.predict(rows)  # type: ignore[attr-defined]
+        return np.column_stack([1 - predicted, predicted]) if predicted.ndim == 1 else predicted
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the most probable class, shape (n,); of equal ones the first."""
+        """Return the most probable class, shape (n,), the first one of equally probable classes.
+
+        Parameters
+        ----------
+        X : array or DataFrame, shape (n, d)
+            Rows.
+        """
         chosen = self.predict_proba(X).argmax(axis=1)
         return self.classes_[chosen]
 
 
 def _seed(random_state: Any) -> int:
-    """Return the seed of a run: an integer as it is, else drawn as scikit-learn does."""
-    generator = check_random_state(random_state)  # raises for what is no random state
+    """Return the seed of a run.
+
+    An integer is used unchanged, else it is drawn as in scikit-learn.
+    """
+    generator = check_random_state(random_state)  # raises an error for an invalid random state
     if isinstance(random_state, Integral):
         return int(random_state)
     return int(generator.randint(np.iinfo(np.int32).max))
 
 
 def _plain(value: Any) -> Any:
-    """Return a parameter as Python's own type: searches pass numpy's."""
+    """Return a parameter as a Python type. Searches of scikit-learn pass numpy types."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def _single(protocol: Any) -> Spec:
+    """Return the spec of a protocol, which must not be a grid."""
     if not isinstance(protocol, str):
         raise UsageError(f"protocol={protocol!r}: give its name, such as 'fedtree-hist'")
     specs = parse_grid(protocol)

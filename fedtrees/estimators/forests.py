@@ -21,26 +21,30 @@ _SAME = (
 class FederatedForestClassifier(ClassifierPart, FederatedEstimator):
     """A random forest of two or more classes, trained by a federation.
 
-    Parameters have scikit-learn's names and defaults. The rest is as in `FederatedGBDTClassifier`.
+    Parameters have scikit-learn's names and defaults. The remaining interface is that of
+    `FederatedGBDTClassifier`.
 
     Parameters
     ----------
     n_estimators : int
-        Trees; with ``protocol="local-forests"`` those that each client grows.
-    max_depth, min_samples_split, min_samples_leaf, max_features, tree_features, bootstrap, \
-max_samples, max_leaf_nodes, max_bin
+        Number of trees. With ``protocol="local-forests"``, the number of trees of each client.
+    max_depth, min_samples_split, min_samples_leaf, max_features, tree_features
+        As in `fedtrees.trees.forest.params.ForestParams`.
+    bootstrap, max_samples, max_leaf_nodes, max_bin
         As in `fedtrees.trees.forest.params.ForestParams`.
     protocol : str
-        ``"forest-hist"`` (grown jointly) or ``"local-forests"`` (grown apart, then pooled), with
-        parameters in brackets where wanted.
+        ``"forest-hist"`` (grown jointly) or ``"local-forests"`` (grown by each client, then
+        pooled), optionally with parameters in brackets.
     defense, n_clients, cuts, ranges, random_state, noise_from
-        As in `FederatedGBDTClassifier`; local forests settle no common cut points.
+        As in `FederatedGBDTClassifier`. Local forests have no common cut points.
 
     Attributes
     ----------
     model_ : RandomForest
-    classes_, training_, transcript_, local_data_, client_ids_, categories_, n_features_in_, \
-feature_names_in_, feature_importances_
+        The model as the clients receive it.
+    classes_, training_, transcript_, local_data_, client_ids_, categories_
+        As in `FederatedGBDTClassifier`.
+    n_features_in_, feature_names_in_, feature_importances_
         As in `FederatedGBDTClassifier`.
     """
 
@@ -72,7 +76,19 @@ feature_names_in_, feature_importances_
         self._keep(locals())
 
     def fit(self, X: Any, y: ArrayLike, client: Any = None) -> Self:
-        """Train; parameters and errors as in `FederatedGBDTClassifier.fit`, without weights."""
+        """Train the model.
+
+        Parameters, result and errors are those of `FederatedGBDTClassifier.fit`, without weights.
+
+        Parameters
+        ----------
+        X : array or DataFrame, shape (n, d)
+            Rows. NaN marks a missing value.
+        y : array, shape (n,)
+            Labels of any kind, of two or more classes.
+        client : array, shape (n,), optional
+            Client of each row.
+        """
         target = target_name(y)
         X, y = self._accept(X, y)
         codes = self._learn_classes(y, None)
@@ -81,14 +97,14 @@ feature_names_in_, feature_importances_
 
     @property
     def feature_importances_(self) -> NDArray[np.float64]:
-        """How much splits on each feature lower the Gini impurity, float64, shape (d,).
+        """Decrease of the Gini impurity by the splits on each feature, float64, shape (d,).
 
-        Computed as scikit-learn does: per tree, scaled to sum to 1, then averaged.
+        It is computed as in scikit-learn: per tree, scaled to a sum of 1, then averaged.
 
         Raises
         ------
         AttributeError
-            The released model does not know how many rows its nodes have.
+            If the released model does not contain the number of rows of its nodes.
         """
         check_is_fitted(self)
         trees = [_importances(t, self.n_features_in_) for t in self.model_.trees if len(t) > 1]
@@ -100,10 +116,11 @@ feature_names_in_, feature_importances_
     def save_model(self, path: str | PathLike[str]) -> None:
         """Write the forest as a NumPy ``.npz`` file, which `load_random_forest` reads.
 
-        XGBoost has no such model: leaves hold class shares, and trees are averaged. Columns of
-        dtype ``category`` whose categories are numbers have thresholds in these numbers, so that
-        the file takes the values of the table. Of other categories, the file contains the names in
-        the order of their codes (`fedtrees.trees.files.forests.load_columns`).
+        XGBoost's format cannot represent it: leaves contain class shares, and trees are averaged.
+        Columns of dtype ``category`` whose categories are numbers have thresholds in these numbers,
+        so that the file predicts from the values of the table. For all remaining categories, the
+        file contains the names in the order of their codes
+        (`fedtrees.trees.files.forests.load_columns`).
 
         Raises
         ------
@@ -121,6 +138,7 @@ feature_names_in_, feature_importances_
 
 
 def _importances(tree: ClassTree, n_features: int) -> NDArray[np.float64]:
+    """Return the scaled decrease of the Gini impurity by feature of one tree."""
     if tree.counts is None:
         raise AttributeError(
             "feature_importances_: the released trees carry no class counts; train with "
@@ -128,7 +146,8 @@ def _importances(tree: ClassTree, n_features: int) -> NDArray[np.float64]:
         )
     counts = tree.counts.astype(np.float64)
     rows = counts.sum(axis=1)
-    impurity = rows - (counts**2).sum(axis=1) / np.maximum(rows, 1)  # rows times Gini
+    # Number of rows times Gini impurity.
+    impurity = rows - (counts**2).sum(axis=1) / np.maximum(rows, 1)
     inner = np.flatnonzero(tree.feature >= 0)
     gain = impurity[inner] - impurity[tree.left[inner]] - impurity[tree.right[inner]]
     total = np.bincount(tree.feature[inner], weights=gain, minlength=n_features)

@@ -1,4 +1,4 @@
-"""A scorer for scikit-learn's searches: how much an attack reads beyond the blind baseline."""
+"""Scorer for scikit-learn's searches: the advantage of an attack over the blind baseline."""
 
 import math
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ from fedtrees.protocols.training import Training
 
 @dataclass(frozen=True)
 class Leakage:
-    """A scorer: minus what `leakage` says an attack reads of the training rows."""
+    """Scorer that returns the negative advantage of an attack, see `leakage`."""
 
     attack: Spec
     threat: str
     metric: str | None
 
     def __call__(self, estimator: Any, X: Any = None, y: Any = None) -> float:
-        """Return minus the advantage over the blind baseline; `X` and `y` are not looked at."""
+        """Return the negative advantage over the blind baseline. `X` and `y` are not used."""
         return -self.advantage(estimator)
 
     def advantage(self, estimator: Any) -> float:
@@ -41,41 +41,43 @@ class Leakage:
         Raises
         ------
         UsageError
-            A threat of roles that the protocol has not, a score that the attack does not get, an
-            attack that does not apply without a defense, or an estimator that is no federation.
+            If the protocol does not have the roles of the threat, if the attack does not have the
+            score, if the attack does not apply without a defense, or if the estimator is not
+            federated.
         """
         steps = getattr(estimator, "steps", None)
-        model = steps[-1][1] if steps else estimator  # of a pipeline the last
+        model = steps[-1][1] if steps else estimator  # the last step of a pipeline
         check_is_fitted(model)
         training: Training | None = getattr(model, "training_", None)
         if training is None:
             raise UsageError(
                 f"{type(model).__name__} is no federated estimator: nobody saw it train"
             )
-        found = self._measured(training, model.local_data_)
-        if found is None:
+        advantages = self._measured(training, model.local_data_)
+        if advantages is None:
             return 0.0
-        scored = [m for m in headlines() if m in found]
+        scored = [m for m in headlines() if m in advantages]
         metric = self.metric or next(iter(scored), "")
-        if metric not in found:
+        if metric not in advantages:
             raise UsageError(
-                f"{self.attack} is not scored by {metric!r}{did_you_mean(metric, found)}"
+                f"{self.attack} is not scored by {metric!r}{did_you_mean(metric, advantages)}"
             )
-        return found[metric]
+        return advantages[metric]
 
     def _measured(self, training: Training, local_data: Any) -> dict[str, float] | None:
-        """Return the advantage by every score.
+        """Return the advantage by score.
 
         None if the attack does not apply under the defense, or returned no claim.
         """
         roles = roles_of(training.protocol, len(local_data))
         threat = str(Threat.parse(self.threat, roles))
         table = stacked(local_data.values(), training.schema)
-        assert table is not None  # an estimator's clients hold whole rows
+        assert table is not None  # the clients of an estimator have complete rows
         assert table.y is not None
         dataset = prepare("fit", training.schema, table.X, table.y)
         federation = Federation(dataset, local_data, test=table.take([]), reserve=None)
-        seed = 0  # of the attack and of the blind baseline alone
+        seed = 0  # used by the attack and the blind baseline only
+        # The bench's functions require a setting. Its names have no effect here.
         setting = Setting(
             DataRef("fit"), Spec("iid"), len(local_data), seed, tuple(roles.items()),
             tuple(local_data), training.protocol.layout,
@@ -86,45 +88,48 @@ class Leakage:
             cell = AttackCell(setting, train, threat, self.attack)
             rows = evaluate_attack(cell, federation, training, line).rows
         except Unfit as why:
-            if not training.defense.parts:  # nothing stops it: it never reads such a training
+            # Without a defense, the attack does not support this training at all.
+            if not training.defense.parts:
                 raise UsageError(f"{self.attack} does not apply to {threat}: {why}") from why
             return None
         if any(row.get("state_code") == NO_CLAIM for row in rows):
             return None
-        known: dict[str, float] = {}
+        advantages: dict[str, float] = {}
         for row in rows:
-            # over the better baseline, as in reports; a perfect population baseline leaves nothing
+            # Relative to the better of both baselines, as in reports. If the population baseline is
+            # perfect, no advantage remains.
             over_blind, beyond = row.get("advantage"), row.get("beyond")
             if "part" in row or over_blind is None or not math.isfinite(over_blind):
                 continue
+            # The population baseline exists but leaves no possible gain.
             if beyond is None and row.get("population") is not None:
                 beyond = 0.0
-            known[row["metric"]] = over_blind if beyond is None else min(over_blind, beyond)
-        return known
+            advantages[row["metric"]] = over_blind if beyond is None else min(over_blind, beyond)
+        return advantages
 
 
 def leakage(
     attack: str = "timberstrike", threat: str = Grid.threats[0], metric: str | None = None
 ) -> Leakage:
-    """Return a scorer of federated estimators, for `GridSearchCV` and its like.
+    """Return a scorer of federated estimators, for example for `GridSearchCV`.
 
-    It attacks what the training showed and returns minus the advantage over the blind baseline:
-    greater is better, 0 is no more than somebody knows who sees nothing. The rows of the score are
-    the training rows; those that a search passes are not looked at.
+    It runs an attack on the training and returns the negative advantage over the blind baseline. A
+    higher score is better. 0 means that the adversary learns no more than without any message. The
+    score is about the training rows. Rows that a search passes are not used.
 
     Parameters
     ----------
     attack : str
-        An attack, with parameters where wanted.
+        An attack, optionally with parameters.
     threat : str
-        Adversaries, as on the command line; default: as in a suite that does not say.
+        Threat model as on the command line, by default the first default threat of a suite.
     metric : str, optional
-        Score whose advantage counts; default: the first headline that the attack gets.
+        Score whose advantage is returned, by default the first headline score of the attack.
 
     Raises
     ------
     UsageError
-        An unknown attack, or several.
+        If the attack is unknown, or several are given.
     """
     specs = parse_grid(attack)
     if len(specs) != 1:

@@ -1,1 +1,1 @@
-"""A federation between parties: each its own table, its own agreement, its own log."""
+"""A federation between separate sites. Each party has a local table, agreement and log."""

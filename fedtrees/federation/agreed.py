@@ -1,4 +1,4 @@
-"""What the parties of a federation agree on: one file, and the hash that each of them allows."""
+"""The agreement of the parties of a federation: one file, whose hash each party allows."""
 
 import hashlib
 import json
@@ -23,16 +23,17 @@ from fedtrees.core.streams import NoiseFrom
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.training import agreed
 
-#: Who coordinates and holds nothing, and where: the engine calls it so, too.
+#: Name of the coordinating server, which has no rows, and of its site.
 SERVER = "server"
-#: Seconds that `round_timeout` may be. Frames take milliseconds, and no round takes a day.
+#: Range of `round_timeout` in seconds. A frame takes milliseconds, and no round takes a day.
 TIMEOUTS = (1.0, 86_400.0)
-MOST_VALUE = 3.4e38  # of a declared range or cut point: values are float32
+# Largest absolute value of a declared range or cut point, because values are float32.
+MOST_VALUE = 3.4e38
 
 
 @dataclass(frozen=True, kw_only=True)
 class Agreed:
-    """What the parties of a federation agree on, before any of them reads its table.
+    """Public facts on which the parties of a federation agree before any of them reads its table.
 
     Attributes
     ----------
@@ -43,13 +44,13 @@ class Agreed:
     schema : Schema
         Columns with public ranges and categories, target and classes.
     parties : mapping of str to str
-        Site of every party that holds data, by the name of the party in the protocol, in order.
+        Site of every party with rows, by the name of the party in the protocol, in order.
     installation : str
         Digest of the source of this package that every party runs, in hexadecimal digits.
     seed : int
-        Seed of draws that hide nothing. It is public.
+        Public seed of draws that hide nothing.
     noise_from : {"system", "seed"}
-        ``seed`` is for tests: everybody who reads the file can draw all noise again.
+        ``seed`` is for tests: every reader of the file can reproduce all noise.
     round_timeout : float
         Seconds from 1 to 86,400 within which every party learns that another one is lost.
 
@@ -92,7 +93,7 @@ class Agreed:
         _ = self.agreement
 
     def _check_parties(self) -> None:
-        """Refuse parties that the protocol does not have, and sites that cannot be told apart."""
+        """Refuse parties that the protocol does not have, and ambiguous sites."""
         if not isinstance(self.parties, Mapping):
             raise UsageError(f"parties = {short(self.parties)!r}: write a table [parties]")
         for party, site in self.parties.items():
@@ -103,7 +104,8 @@ class Agreed:
                     "the name in the certificate of the site"
                 )
         expected = self.made.holder_names(len(self.parties))
-        if {*self.parties} == {*expected}:  # in the protocol's order, as no file keeps it
+        # A file does not preserve the order, which is that of the protocol.
+        if {*self.parties} == {*expected}:
             object.__setattr__(self, "parties", {n: self.parties[n] for n in expected})
         else:
             raise UsageError(
@@ -116,18 +118,23 @@ class Agreed:
             raise UsageError(f"[parties] share a site: {', '.join(self.parties.values())}")
 
     def _check_open(self) -> None:
-        """Refuse what between machines would cross open, or not at all."""
-        others = {r for n, r in self.agreement.roles.items() if n not in self.parties}
-        if others - {SERVER}:
+        """Refuse protocols that need an ideal functionality or messages between parties.
+
+        Between machines there is no ideal functionality, and only the coordinator has lines to the
+        parties.
+        """
+        without_site = {r for n, r in self.agreement.roles.items() if n not in self.parties}
+        if without_site - {SERVER}:
             raise UsageError(
                 f"{self.made.name!r} is not run between machines: its parties ask "
-                f"{', '.join(others)}, and only a coordinator has lines to others"
+                f"{', '.join(without_site)}, and only a coordinator has lines to others"
             )
         if self.made.peers:
             raise UsageError(
                 f"{self.made.name!r} is not run between machines: its parties speak to one "
                 "another, and only a coordinator has lines to others"
             )
+        # A parameter with the value "ideal" selects a simulation of the cryptography.
         for part in (self.made, *self.composed.parts):
             ideal = [f.name for f in fields(part) if getattr(part, f.name) == "ideal"]
             if ideal:
@@ -145,28 +152,28 @@ class Agreed:
     @cached_property
     def made(self) -> Protocol:
         """The protocol."""
-        found = parse_grid(self.protocol)
-        if len(found) != 1:
+        specs = parse_grid(self.protocol)
+        if len(specs) != 1:
             raise UsageError(f"protocol = {self.protocol!r}: a federation has one")
-        protocol: Protocol = register.make("protocol", found[0])
+        protocol: Protocol = register.make("protocol", specs[0])
         return protocol
 
     @cached_property
     def composed(self) -> Composition:
-        """The defense."""
-        found = parse_composed([self.defense])
-        if len(found) != 1:
+        """The defenses."""
+        compositions = parse_composed([self.defense])
+        if len(compositions) != 1:
             raise UsageError(f"defense = {self.defense!r}: a federation has one; compose with +")
-        return make_defense(found[0])
+        return make_defense(compositions[0])
 
     @cached_property
     def agreement(self) -> Agreement:
-        """What hosts know."""
+        """The public facts that the hosts know."""
         return agreed(self.made, self.schema, self.composed, len(self.parties))
 
     @property
     def coordinator(self) -> str:
-        """The party that drives: the server, or the first that holds data."""
+        """The party that drives the training: the server, or the first party with rows."""
         return SERVER if SERVER in self.agreement.roles else next(iter(self.parties))
 
     @property
@@ -176,27 +183,28 @@ class Agreed:
 
     @property
     def patience(self) -> float:
-        """Seconds that an answer, or a sign of the coordinator, is waited for."""
+        """Seconds to wait for an answer, or for a sign of life of the coordinator."""
         return 0.9 * self.round_timeout
 
     def party(self, site: str) -> str | None:
-        """Return the party whose site it is, None if it has no part."""
+        """Return the party of a site, None if the site does not take part."""
         return next((name for name, other in self.parties.items() if other == site), None)
 
     def site(self, party: str) -> str:
-        """Return where a party is."""
+        """Return the site of a party."""
         return self.parties.get(party, SERVER)
 
     def plain(self) -> dict[str, Any]:
-        """Return it as plain JSON types, from which `read` makes it again."""
-        said = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "schema"}
+        """Return the agreement as plain JSON types, from which `read` creates it again."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "schema"}
         columns = [f.to_json() | {"complete": f.complete} for f in self.schema.features]
         schema = {"target": self.schema.target, "classes": list(self.schema.classes)}
-        return {**said, **schema, "parties": dict(self.parties), "columns": columns}
+        return {**values, **schema, "parties": dict(self.parties), "columns": columns}
 
     @property
     def hash(self) -> str:
-        """What a party allows: 128 bits of SHA-256 of everything above, as hexadecimal digits."""
+        """The hash that a party allows: 128 bits of the SHA-256 of `plain`, in hexadecimal."""
+        # Sorted keys and fixed separators make the text, and therefore the hash, unique.
         text = json.dumps(self.plain(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -207,45 +215,58 @@ _NEEDED = ("name", "protocol", "parties", "target", "columns")
 
 
 def read(given: Mapping[str, Any], where: str = "federation") -> Agreed:
-    """Make a federation from the values of its file, or of the job that names it.
+    """Create a federation from the values of its file, or of the job that contains them.
 
-    `where`: Name of the file, for messages.
+    Integers among the names of classes and categories are converted to text. No other value is
+    converted.
 
-    Raises `UsageError` if a key is unknown or missing, or a value has a wrong type or is out of its
-    range. No value is converted except whole numbers among names of classes and categories.
+    Parameters
+    ----------
+    given : mapping
+        The values.
+    where : str
+        Name of the file, for error messages.
+
+    Raises
+    ------
+    UsageError
+        If a key is unknown or missing, or if a value has a wrong type or is out of its range.
     """
     if not isinstance(given, Mapping):
         raise UsageError(f"{where}: {short(given)!r} is no table of values")
-    said = dict(given)
-    for key in (k for k in said if k not in _KNOWN):
+    values = dict(given)
+    for key in (k for k in values if k not in _KNOWN):
         raise UsageError(f"{where}: unknown key {key!r}{did_you_mean(key, _KNOWN)}")
-    for key in (k for k in _NEEDED if k not in said):
+    for key in (k for k in _NEEDED if k not in values):
         raise UsageError(f"{where}: {key!r} is missing")
-    if "installation" not in said:
+    if "installation" not in values:
         raise UsageError(
             f'{where}: all parties run one source: add installation = "{code_digest()}"'
         )
     try:
-        features = _features(said.pop("columns"))
-        classes = _labels("classes", said.pop("classes", ("0", "1")))
+        features = _features(values.pop("columns"))
+        classes = _labels("classes", values.pop("classes", ("0", "1")))
         if len(classes) == 1:
             raise UsageError(
                 f"classes = {list(classes)}: give two classes or more, or none for a number"
             )
-        target = check_text("target", said.pop("target"))
+        target = check_text("target", values.pop("target"))
         if target in (f.name for f in features):
             raise UsageError(
                 f"target = {target!r} is one of the columns; remove it from [[columns]]"
             )
-        return Agreed(schema=Schema(features, target, classes), **said)
+        return Agreed(schema=Schema(features, target, classes), **values)
     except (UsageError, DataError, TypeError, AttributeError) as err:
         raise UsageError(f"{where}: {err}") from err
 
 
 def check_text(key: str, value: object) -> str:
-    """Return a value if it is text that can be printed on one line, and not empty.
+    """Return a value if it is non-empty text that can be printed on one line.
 
-    Raises `UsageError`, with the key and the value.
+    Raises
+    ------
+    UsageError
+        With the key and the value.
     """
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
         raise UsageError(f"{key} = {short(value)!r}: give text on one line")
@@ -253,9 +274,21 @@ def check_text(key: str, value: object) -> str:
 
 
 def check_number(key: str, value: object, low: float, high: float) -> float:
-    """Return a value if it is a finite number from `low` to `high`.
+    """Return a value if it is a finite number from `low` to `high`. NaN is outside every range.
 
-    Raises `UsageError`, with the key, the value and the range. NaN is outside of every range.
+    Parameters
+    ----------
+    key : str
+        Name of the value in an error message.
+    value : object
+        The value.
+    low, high : float
+        Ends of the range, which belong to it.
+
+    Raises
+    ------
+    UsageError
+        With the key, the value and the range.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
         raise UsageError(f"{key} = {short(value)!r}: give a number from {low:g} to {high:g}")
@@ -263,7 +296,7 @@ def check_number(key: str, value: object, low: float, high: float) -> float:
 
 
 def _labels(key: str, values: object) -> tuple[str, ...]:
-    """Return names of classes or categories; whole numbers count as their digits."""
+    """Return names of classes or categories. Integers are converted to their digits."""
     if not isinstance(values, (list, tuple)):
         raise UsageError(f"{key} = {short(values)!r}: give a list of texts")
     names = [str(v) if type(v) is int else check_text(key, v) for v in values]
@@ -274,12 +307,14 @@ def _labels(key: str, values: object) -> tuple[str, ...]:
 
 
 def _features(columns: object) -> tuple[Feature, ...]:
+    """Return the columns of a file."""
     if not isinstance(columns, (list, tuple)) or not columns:
         raise UsageError(f"columns = {short(columns)!r}: write one [[columns]] or more")
     return tuple(map(_feature, columns))
 
 
 def _feature(column: object) -> Feature:
+    """Return one column of a file."""
     if not isinstance(column, Mapping):
         raise UsageError(f"columns has {short(column)!r}: write [[columns]] with a name")
     name = check_text("name of a column", column.get("name"))
@@ -306,27 +341,29 @@ def _feature(column: object) -> Feature:
 
 
 def load(path: str | Path) -> Agreed:
-    """Read a federation from its file; raises `UsageError`."""
+    """Read a federation from its file. Raises `UsageError`."""
     try:
-        said = tomllib.loads(Path(path).read_text("utf-8"))
+        values = tomllib.loads(Path(path).read_text("utf-8"))
     except OSError as err:
         raise UsageError(f"{path}: {err.strerror or err}; give the federation's file") from err
-    except (ValueError, RecursionError) as err:  # no TOML, no UTF-8, too many digits or levels
+    # Invalid TOML or UTF-8, too many digits, or nested too deep.
+    except (ValueError, RecursionError) as err:
         raise UsageError(f"{path}: no TOML file ({short(err, 200)})") from err
-    return read(said, str(path))
+    return read(values, str(path))
 
 
 def written(federation: Agreed) -> str:
     """Return the text of a federation's file."""
-    said = federation.plain()
-    columns, parties = said.pop("columns"), said.pop("parties")
-    lines = [f"{key} = {json.dumps(value)}" for key, value in said.items()]
+    values = federation.plain()
+    columns, parties = values.pop("columns"), values.pop("parties")
+    lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
     lines += ["", "[parties]  # of the protocol, and their sites", *_pairs(parties)]
     for column in columns:
-        told = {k: v for k, v in column.items() if v is not None and v is not False and v != []}
-        lines += ["", "[[columns]]", *_pairs(told)]
+        declared = {k: v for k, v in column.items() if v is not None and v is not False and v != []}
+        lines += ["", "[[columns]]", *_pairs(declared)]
     return "\n".join(lines) + "\n"
 
 
 def _pairs(values: Mapping[str, Any]) -> list[str]:
+    """Return lines ``key = value``."""
     return [f"{key} = {json.dumps(value)}" for key, value in values.items()]

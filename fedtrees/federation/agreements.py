@@ -1,9 +1,9 @@
-"""Runs in which a site took part, counted for each federation that its owner allowed.
+"""Count the runs in which a site took part, for each federation that its owner allowed.
 
 An agreement is the hash of a federation. Each run of it draws fresh noise on the same rows, so that
 the epsilons of the runs add up (basic composition, Dwork et al. 2006). A site therefore takes part
-once by default. It writes a line to a file of its owner before it answers the first request on its
-rows, so that a run that was stopped counts, too, and two jobs at the same time count as two.
+once by default. It writes a line to a local file before it answers the first request on its rows.
+For this reason, a run that was stopped counts as well, and two simultaneous jobs count as two.
 """
 
 import json
@@ -18,16 +18,15 @@ from fedtrees.core.guarantee import ApproximateDP, Guarantee, PureDP, join, pars
 from fedtrees.federation.agreed import Agreed
 
 FILE = "agreements.jsonl"
-_BYTE = 0  # of the lock file of the folder
+_BYTE = 0  # byte of the folder's lock file
 _WHOLE_RUN = ("record", "cuts")  # units of an epsilon that covers all releases of a run
 
 
 def records_of(folder: Path) -> list[dict[str, str]]:
     """Return one record per run in which a site took part, in order.
 
-    `folder`: The folder of the site's logs.
-
-    Raises `UsageError` if the file is damaged, because a site that cannot count refuses.
+    `folder` contains the logs of the site. Raises `UsageError` if the file is damaged, because a
+    site that cannot count its runs must refuse.
     """
     path = folder / FILE
     try:
@@ -55,18 +54,19 @@ def begin_run(folder: Path, federation: Agreed, allowed: int) -> int | None:
     Parameters
     ----------
     folder : Path
-        The folder of the site's logs.
+        Folder of the site's logs.
     federation : Agreed
-        What the parties agree on.
+        The agreement of the parties.
     allowed : int
         Number of runs of it that the owner of the site allows.
 
     Returns
     -------
-    int or None
+    number : int or None
         The number of this run, counted from 1. None if all allowed runs took place.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # The lock makes reading and appending one step, so that two jobs cannot both use the last run.
     with locked(folder, _BYTE):
         number = len(runs_of(records_of(folder), federation.hash)) + 1
         if number > allowed:
@@ -83,21 +83,21 @@ def begin_run(folder: Path, federation: Agreed, allowed: int) -> int | None:
 
 
 def keep_records(old: Path, new: Path) -> None:
-    """Copy the records of a site whose owner chose another folder, so that no run is forgotten."""
+    """Copy the records of a site to its new folder, so that no run is lost from the count."""
     if old.resolve() == new.resolve():
         return
-    there = records_of(new)
-    moved = [record for record in records_of(old) if record not in there]
+    present = records_of(new)
+    moved = [record for record in records_of(old) if record not in present]
     if moved:
         new.mkdir(mode=0o700, parents=True, exist_ok=True)
         append_private(new / FILE, "".join(f"{json.dumps(record)}\n" for record in moved))
 
 
 def total_epsilon(records: Iterable[dict[str, str]]) -> float:
-    """Return the epsilon that runs add up to, for one row in all of them.
+    """Return the sum of the epsilons of runs, for one row in all of them.
 
     It is infinite if a run claims no differential privacy, or claims it for a single release only
-    (``unit=histogram``), whose number depends on the run.
+    (``unit=histogram``), because the number of releases depends on the run.
 
     Examples
     --------
@@ -110,6 +110,7 @@ def total_epsilon(records: Iterable[dict[str, str]]) -> float:
 
 
 def _epsilon(claims: Iterable[Guarantee]) -> float:
+    """Return the epsilon of one run."""
     private = [g for g in claims if isinstance(g, PureDP | ApproximateDP)]
     if not any(g.unit == "record" for g in private):
         return math.inf
@@ -118,9 +119,16 @@ def _epsilon(claims: Iterable[Guarantee]) -> float:
 
 
 def summary(records: list[dict[str, str]], agreement: str, allowed: int) -> str:
-    """Return a sentence for the owner: how many runs there were, and the epsilon in total.
+    """Return a sentence for the owner with the number of runs and their total epsilon.
 
-    `records`: Of all runs of the site. `agreement`: Hash of a federation.
+    Parameters
+    ----------
+    records : list of dict
+        Records of all runs of the site.
+    agreement : str
+        Hash of a federation.
+    allowed : int
+        Number of runs of this federation that the owner allows.
     """
     runs = runs_of(records, agreement)
     return (
@@ -130,5 +138,6 @@ def summary(records: list[dict[str, str]], agreement: str, allowed: int) -> str:
 
 
 def _in_words(epsilon: float) -> str:
+    """Return a total epsilon in words."""
     finite = math.isfinite(epsilon)
     return f"total epsilon {epsilon:g}" if finite else "total epsilon not bounded by the claims"

@@ -1,4 +1,4 @@
-"""A party's log of a federation: what it sent and was told, and what attacks read in that."""
+"""Run attacks on the log of one party of a federation, which contains its messages."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,9 +27,14 @@ from fedtrees.protocols.views import stated
 
 @dataclass(frozen=True)
 class Read:
-    """A log as one party reads it, by default whoever kept it.
+    """A log from the perspective of one party, by default the party that wrote it.
 
-    Raises `UsageError` if it is none, or `who` no party of it; `DataError` as `Capture`.
+    Raises
+    ------
+    UsageError
+        If the file is not the log of a federation, or does not contain this party.
+    DataError
+        As in `Capture`.
     """
 
     file: str
@@ -53,33 +58,33 @@ class Read:
 
     @cached_property
     def federation(self) -> Agreed:
-        """What the parties had agreed on."""
+        """Agreement of the parties."""
         return read(self.capture.told.told["federation"])
 
     @property
     def kept_by(self) -> str:
-        """The party whose log it is."""
+        """The party that wrote the log."""
         return str(self.capture.told.told["party"])
 
     @cached_property
     def records(self) -> list[Record]:
-        """What everybody sent in it."""
+        """All messages in the log."""
         return list(self.capture)
 
     @property
     def model(self) -> object:
-        """The model that was released, None if none was."""
+        """The released model, None if none was released."""
         released = (r.message for r in self.records if PUBLIC in r.receivers)
         return next((message.model() for message in released), None)  # type: ignore[attr-defined]
 
     def to_and_from(self, who: str) -> list[Record]:
-        """Return what a party sent or could read."""
+        """Return the messages that a party sent or could read."""
         return [r for r in self.records if who in (r.sender, *r.receivers) or PUBLIC in r.receivers]
 
     def view(self, who: str, held: Mapping[str, LocalData]) -> View:
-        """Return what attacks read as a party."""
-        made, roles = self.federation.made, dict(self.federation.agreement.roles)
-        if made.released:
+        """Return the view of a party, given the local data of parties."""
+        protocol, roles = self.federation.made, dict(self.federation.agreement.roles)
+        if protocol.released:
             roles[PUBLIC] = PUBLIC
         seen = self.to_and_from(who)
         return View(
@@ -87,19 +92,22 @@ class Read:
             roles=roles,
             own=(held[who],) if who in held else (),
             schema=self.federation.schema,
-            protocol=made.name,
-            parameters=made.parameters,
+            protocol=protocol.name,
+            parameters=protocol.parameters,
             n_rows=int(self.capture.told.told["rows"]),
             defense=self.federation.composed,
             seen=tuple(Seen(0, r.sender, r.receivers, r.message, r.why) for r in seen),
-            stated=stated(made, self.federation.schema, len(self.federation.parties)),
+            stated=stated(protocol, self.federation.schema, len(self.federation.parties)),
         )
 
     def facts(self) -> dict[str, Any]:
-        """Return what the log is of, and the kinds of messages that its reader read and sent."""
-        mine = self.to_and_from(self.who)
-        sent = [r for r in mine if r.sender == self.who and r.receivers != (self.who,)]
-        told = [r for r in mine if r.sender != self.who or r.receivers == (self.who,)]
+        """Return a description of the log.
+
+        It includes the kinds of messages that the party received and sent.
+        """
+        messages = self.to_and_from(self.who)
+        sent = [r for r in messages if r.sender == self.who and r.receivers != (self.who,)]
+        received = [r for r in messages if r.sender != self.who or r.receivers == (self.who,)]
         elsewhere = f"{self.kept_by} kept this log: it has only what crossed there"
         federation = self.federation
         return {
@@ -107,14 +115,14 @@ class Read:
             f"{federation.defense}",
             "as": self.who,
             "parties": [*federation.agreement.roles],
-            "sees": kinds(told, self.who),
+            "sees": kinds(received, self.who),
             "sent": kinds(sent, self.who),
             "notes": [] if self.who == self.kept_by else [elsewhere],
         }
 
 
 def kinds(records: Iterable[Record], who: str) -> list[dict[str, Any]]:
-    """Return the kinds of messages among records, how many of each and their size in bytes."""
+    """Return the kinds of messages among records, with their number and size in bytes."""
     count, size = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
     for record in records:
         key = (*kind_of(record, who), record.why)
@@ -128,15 +136,16 @@ def kinds(records: Iterable[Record], who: str) -> list[dict[str, Any]]:
 
 
 def explained(file: str) -> dict[str, Any]:
-    """Return what `fedtrees explain` says of a log: what left its party, and who can attack it.
+    """Return the output of `fedtrees explain` for a log.
 
-    Raises as `Read`.
+    It lists the messages that left the party, and the attacks that apply to the view of each
+    recipient. Errors as in `Read`.
     """
     log = Read(file)
     facts, specs = log.facts(), [Spec(name) for name in contenders()]
     roles = {**log.federation.agreement.roles, PUBLIC: PUBLIC}
-    told = [name for r in log.records if r.sender == log.who for name in r.receivers]
-    readers = {roles[name]: name for name in (*reversed(told), log.who)}  # one of each role
+    recipients = [name for r in log.records if r.sender == log.who for name in r.receivers]
+    readers = {roles[name]: name for name in (*reversed(recipients), log.who)}  # one party per role
     apply = {
         who: [
             spec.name
@@ -151,57 +160,91 @@ def explained(file: str) -> dict[str, Any]:
 def report(
     file: str, who: str, truth: Sequence[str], id: str, run: int | None, named: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return everything that `fedtrees attack` says of a federation's log, as plain values.
+    """Return the output of `fedtrees attack` for a federation's log, as plain values.
 
-    Raises as `Read`, and `DataError` as `own_of`.
+    For example, the output contains the score of each attack and its blind baseline.
+
+    Parameters
+    ----------
+    file : str
+        The log.
+    who : str
+        Party whose view is attacked. Empty: the party that wrote the log.
+    truth : sequence of str
+        Tables of parties, ``PARTY=FILE``, as ground truth.
+    id : str
+        Column that names rows.
+    run : int or None
+        Number of the run in the file.
+    named : sequence of str
+        Attacks to run, by default all that apply.
+
+    Raises
+    ------
+    UsageError
+        As in `Read`.
+    DataError
+        If a table cannot be read (`own_of`).
     """
     log = Read(file, who, run)
-    held = _truth(log.federation, truth, id)
-    view = log.view(log.who, held)
-    case = _case(view, held, log.model)
-    found = [*tried(view, lambda n, g: {} if case is None else scored(n, g, case), named)]
+    local_data = _truth(log.federation, truth, id)
+    view = log.view(log.who, local_data)
+    case = _case(view, local_data, log.model)
+    results = [*tried(view, lambda n, g: {} if case is None else scored(n, g, case), named)]
     return log.facts() | {
         "promises": [],
-        "scored": bool(held),
+        "scored": bool(local_data),
         "readings": [],
-        "attacks": found,
-        "verdict": verdict(log.who, found, bool(held)),
+        "attacks": results,
+        "verdict": verdict(log.who, results, bool(local_data)),
     }
 
 
 def _truth(federation: Agreed, files: Sequence[str], id: str) -> dict[str, LocalData]:
-    found = {}
+    """Read the local data of parties from their tables."""
+    local_data = {}
     for text in files:
         party, equals, path = text.partition("=")
         party, path = (party, path) if equals else (Path(text).stem, text)
         if party not in federation.parties:
-            known = did_you_mean(party, federation.parties)
-            raise UsageError(f"--truth of {party!r}: no party is called so{known}")
-        found[party] = own_of(Settings(path, "", (), id), federation, party).held
-    return found
+            suggestion = did_you_mean(party, federation.parties)
+            raise UsageError(f"--truth of {party!r}: no party is called so{suggestion}")
+        local_data[party] = own_of(Settings(path, "", (), id), federation, party).held
+    return local_data
 
 
 def _case(view: View, held: Mapping[str, LocalData], model: object) -> Case | None:
-    """Return what guesses are scored against; None where somebody's rows are not given."""
+    """Return the ground truth, None if the rows of a victim are not given."""
     holders = {name for name, role in view.roles.items() if role not in ("server", PUBLIC)}
     if not holders - {*view.principals} <= {*held}:
         return None
     order = {name: held[name] for name in view.roles if name in held}
-    begin, told = 0, {}
-    whole = view.schema.features
-    for name, own in order.items():
-        apart = len(own.columns) == len(whole)  # whole rows are nobody else's
-        ids = own.ids + (begin if apart else 0)
-        told[name] = LocalData(ids, own.columns, own.X, own.y)
-        begin += len(own)
+    begin, by_name = 0, {}
+    all_features = view.schema.features
+    for name, local_data in order.items():
+        # Parties with all columns have different rows, so that their ids are made distinct.
+        horizontal = len(local_data.columns) == len(all_features)
+        ids = local_data.ids + (begin if horizontal else 0)
+        by_name[name] = LocalData(ids, local_data.columns, local_data.X, local_data.y)
+        begin += len(local_data)
     threat = view.roles[view.principals[0]]
     return Case(
-        told, dict(view.roles), view.principals, view.schema, Streams(0), threat, model=model
+        by_name, dict(view.roles), view.principals, view.schema, Streams(0), threat, model=model
     )
 
 
 def verdict(who: str, found: list[dict[str, Any]], truth: bool) -> list[str]:
-    """Say in a few lines what the run told a party."""
+    """Summarise in a few lines how much the run revealed to a party.
+
+    Parameters
+    ----------
+    who : str
+        The party.
+    found : list of dict
+        Results of the attacks.
+    truth : bool
+        Whether ground truth was given.
+    """
     ran = [a for a in found if "scores" in a]
     lines = [f"RAN       {len(ran)} attacks apply to what {who} was told in this run"]
     certain = sum(a["certain"] for a in ran)

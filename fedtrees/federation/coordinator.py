@@ -1,4 +1,7 @@
-"""The coordinator of a federation: asks all whether they agree, trains, publishes. No engine."""
+"""Coordinator of a federation: it checks that all parties agree, trains, and releases the model.
+
+The module does not depend on the transport. `fedtrees.federation.flare` supplies it with NVFlare.
+"""
 
 import secrets
 import threading
@@ -23,42 +26,49 @@ from fedtrees.messages.models import as_message
 from fedtrees.protocols.training import agreed_row_counts, create_host, drive
 
 T = TypeVar("T")
-#: ``send(party, blob, seconds)`` carries a frame to a party and returns its answer.
+#: ``send(party, blob, seconds)`` sends a frame to a party and returns its answer.
 Send = Callable[[str, bytes, float], bytes]
-_STOPPING = 5.0  # seconds that a party has to hear that a run stopped
+_STOPPING = 5.0  # seconds that a party has to receive the message that a run stopped
 _TOGETHER = 0.5  # seconds within which parties that do not answer are named together
 
 
 class RemoteNetwork(LocalNetwork):
-    """The coordinator beside its host, and lines to all others, who are asked at once."""
+    """Network of the coordinator's host and of lines to all parties.
+
+    The parties are called in parallel.
+    """
 
     def every(self, names: Iterable[str], say: Callable[[Host | Far], T]) -> dict[str, T]:
-        """Say something to parties and return what each answers, in order."""
+        """Call a function with the line of each party in parallel, and return all results."""
         return at_once([*names], lambda name: say(self._lines[name]))
 
 
 def at_once(names: list[str], say: Callable[[str], T]) -> dict[str, T]:
-    """Say something to all at once; the first that fails is not waited for by the others."""
+    """Call a function for all names in parallel.
+
+    After a failure, the remaining calls are not awaited.
+    """
     if len(names) < 2:
         return {name: say(name) for name in names}
     pool = ThreadPoolExecutor(len(names))
     try:
-        found = {name: pool.submit(say, name) for name in names}
-        wait(found.values(), return_when=FIRST_EXCEPTION)
-        if _failures(found.values()):
-            wait(found.values(), _TOGETHER)
-            raise _one(_failures(found.values()))
-        return {name: future.result() for name, future in found.items()}
+        futures = {name: pool.submit(say, name) for name in names}
+        wait(futures.values(), return_when=FIRST_EXCEPTION)
+        if _failures(futures.values()):
+            wait(futures.values(), _TOGETHER)
+            raise _one(_failures(futures.values()))
+        return {name: future.result() for name, future in futures.items()}
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _failures(futures: Iterable[Future[Any]]) -> list[BaseException]:
+    """Return the exceptions of the calls that have ended."""
     return [err for f in futures if f.done() and (err := f.exception()) is not None]
 
 
 def _one(failures: list[BaseException]) -> BaseException:
-    """Return the failure that is raised: of several parties, one that names them all."""
+    """Return the exception to raise. If several parties are lost, it names all of them."""
     if len(failures) > 1 and all(isinstance(err, PartyError) for err in failures):
         return PartyError("; ".join(map(str, failures)))
     return next((err for err in failures if not isinstance(err, PartyError)), failures[0])
@@ -72,42 +82,65 @@ def conduct(
     own: Own | None = None,
     stopped: Callable[[str], None] = lambda why: None,
 ) -> Path:
-    """Run a federation and return the folder with its log, and the model if it is released.
+    """Run a federation. Return the folder with its log, and with the model if it is released.
 
-    `own`: What the coordinator itself holds.
-    `stopped`: Takes why a run stopped, before the others are told: an engine may end it at once.
+    Parameters
+    ----------
+    federation : Agreed
+        The agreement.
+    send : callable
+        Sends a frame to a party (`Send`).
+    out : Path
+        Folder for the folder of the run.
+    say : callable
+        Receives progress lines.
+    own : Own, optional
+        Local data of the coordinator.
+    stopped : callable
+        Receives the reason why a run stopped, before the parties do, because an engine may end the
+        run at once.
 
-    Raises `PartyError` if a party does not take part, fails, or does not answer in time: the run
-    stops, all others hear of it, and nothing is published.
+    Raises
+    ------
+    PartyError
+        If a party does not take part, fails, or does not answer in time. The run stops, all parties
+        are informed, and no model is released.
     """
+    # The key is secret from outsiders: it makes digests of row names comparable between parties
+    # only.
     names, key = federation.answering, secrets.token_bytes(16)
 
     def ask(name: str, header: Mapping[str, Any], body: bytes = b"") -> Mapping[str, Any]:
-        told, _ = unframed(send(name, framed(header) + body, federation.patience))
-        refusal(name, federation.site(name), told)
-        return told
+        reply_header, _ = unframed(send(name, framed(header) + body, federation.patience))
+        refusal(name, federation.site(name), reply_header)
+        return reply_header
 
     log: Log | None = None
     beats = Beats(names, send, federation.patience)
     try:
+        # 1. Every party checks the agreement and declares its rows.
         asks = {"federation": federation.plain(), "hash": federation.hash, "key": key.hex()}
-        told = at_once(names, lambda name: ask(name, {"does": "agree", **asks}))
-        said = {name: _declared(header["declared"]) for name, header in told.items()}
+        replies = at_once(names, lambda name: ask(name, {"does": "agree", **asks}))
+        declared = {name: _declared(header["declared"]) for name, header in replies.items()}
         if own is not None:
-            said = {federation.coordinator: own.declared(key), **said}
-        rows = _rows(federation, said)
-        say(f"{len(said)} parties agree on {federation.hash}: {rows} rows")
+            declared = {federation.coordinator: own.declared(key), **declared}
+        rows = _rows(federation, declared)
+        say(f"{len(declared)} parties agree on {federation.hash}: {rows} rows")
         folder = run_folder(out, federation)
         log = Log(folder, federation, federation.coordinator, rows)
         if own is not None:
             own.begin()
+        # 2. Every party counts the run and creates its log, before it answers a request on its
+        # rows.
         at_once(names, lambda name: ask(name, {"does": "begin", "rows": rows}))
         beats.start()
+        # 3. The training is that of a simulation, but messages travel over lines.
         net = _network(federation, send, own, rows, log, say)
-        net.declared = {name: one.rows for name, one in said.items()}
-        net.weighted = any(one.weighted for one in said.values())
+        net.declared = {name: one.rows for name, one in declared.items()}
+        net.weighted = any(one.weighted for one in declared.values())
         model, _ = drive(federation.made, net, federation.made.sealing())
         beats.over.set()
+        # 4. Every party receives the released model, and the run ends.
         released = as_message(model) if federation.made.released else None
         body = b"" if released is None else encode(released)
         at_once(names, lambda name: ask(name, {"does": "end"}, body))
@@ -120,6 +153,7 @@ def conduct(
         why = why_of(err)
         stopped(why)
         stop = framed({"does": "stop", "why": why[:200]})
+        # Some parties may be lost, so that errors in sending are ignored.
         at_once(names, lambda name: _tell(partial(send, name, stop, _STOPPING)))
         if log is not None:
             log.close(why)
@@ -129,7 +163,7 @@ def conduct(
 
 
 class Beats(threading.Thread):
-    """Lets sites hear that their coordinator is there: who hears nothing for `seconds` stops."""
+    """Sends regular signs of life. A site that receives none for `seconds` stops the run."""
 
     def __init__(self, names: list[str], send: Send, seconds: float) -> None:
         super().__init__(daemon=True)
@@ -137,27 +171,34 @@ class Beats(threading.Thread):
         self.over = threading.Event()
 
     def run(self) -> None:
-        """Beat until the run is over."""
+        """Send until the run is over."""
         beat = framed({"does": "beat"})
         while not self.over.wait(self._seconds / 4):
             at_once(self._names, lambda n: _tell(partial(self._send, n, beat, self._seconds / 4)))
 
 
 def why_of(err: BaseException) -> str:
-    """Return why a run stopped, for everybody: of what is no `PartyError` only the type."""
-    known = isinstance(err, PartyError)
-    return str(err) if known else f"the coordinator failed ({type(err).__name__})"
+    """Return the public reason why a run stopped.
+
+    Of all errors but `PartyError`, it is only the type.
+    """
+    is_public = isinstance(err, PartyError)
+    return str(err) if is_public else f"the coordinator failed ({type(err).__name__})"
 
 
 def _rows(federation: Agreed, said: Mapping[str, Declared]) -> int:
+    """Return the number of rows of all parties, or raise `PartyError`.
+
+    The error is raised if the tables do not match.
+    """
     try:
         return agreed_row_counts(federation.made, federation.agreement, said)
-    except DataError as err:  # of what was declared alone
+    except DataError as err:  # its text follows from declared values only
         raise PartyError(f"the tables do not match: {err}") from err
 
 
 def _tell(sending: Callable[[], bytes]) -> None:
-    """Say that the run stopped, to who may be gone."""
+    """Send a message to a party that may be lost, and ignore errors."""
     try:
         sending()
     except Exception:
@@ -165,6 +206,7 @@ def _tell(sending: Callable[[], bytes]) -> None:
 
 
 def _declared(said: Mapping[str, Any]) -> Declared:
+    """Return the declared values of a reply."""
     columns = tuple(map(int, said["columns"]))
     return Declared(
         int(said["rows"]), columns, bool(said["labels"]), bool(said["weighted"]),
@@ -180,13 +222,15 @@ def _network(
     log: Log,
     say: Callable[[str], None],
 ) -> RemoteNetwork:
-    made, agreement = federation.made, federation.agreement
+    """Create the network of the coordinator."""
+    protocol, agreement = federation.made, federation.agreement
     streams = Streams(federation.seed, federation.noise_from)
     transcript = Logged()
     transcript.log = log
     net = RemoteNetwork(agreement, streams, rows, transcript)
     told = time.monotonic()
 
+    # Report progress at most every five seconds.
     def sent(name: str, blob: bytes) -> bytes:
         nonlocal told
         if time.monotonic() - told > 5:
@@ -196,10 +240,18 @@ def _network(
 
     for name in agreement.roles:
         if name == federation.coordinator:
-            held = None if own is None else own.held
-            seat = Streams(federation.seed, federation.noise_from)
+            local_data = None if own is None else own.held
+            party_streams = Streams(federation.seed, federation.noise_from)
             net.join(
-                create_host(made, agreement, name, seat, net.aggregation, held, made.sealing())
+                create_host(
+                    protocol,
+                    agreement,
+                    name,
+                    party_streams,
+                    net.aggregation,
+                    local_data,
+                    protocol.sealing(),
+                )
             )
         else:
             net.reach(name, Far(name, partial(sent, name)))

@@ -1,4 +1,4 @@
-"""A deployment of NVFlare: made and started on this machine, or one that is there; and its jobs."""
+"""NVFlare deployments: start one on this machine, or use a running one, and run jobs."""
 
 import json
 import os
@@ -19,27 +19,27 @@ from fedtrees.core.files import copy_private
 from fedtrees.federation.agreed import SERVER, Agreed
 
 SETTINGS = "site.toml"
-#: Under what the owner of a job finds what its coordinator says.
+#: Key under which the owner of a job finds the progress lines of its coordinator.
 SAID = "fedtrees"
 ADMIN = "owner@example.org"
 _SERVER_HOST = "localhost"
 _ALLOWED = "fedtrees.federation.flare"
-_RUNTIME = "nvflare.collab.runtime"  # what calls them
-_STARTING = 60.0  # seconds that a server has at least to begin with a job
-_STOPPING = 5.0  # seconds that a server has to answer before a job is given up
+_RUNTIME = "nvflare.collab.runtime"  # the module of NVFlare that calls these classes
+_STARTING = 60.0  # smallest number of seconds for a server to begin a job
+_STOPPING = 5.0  # seconds for a server to answer before a job is abandoned
 _RUNNING = ("SUBMITTED", "APPROVED", "DISPATCHED", "RUNNING")
 
 
 def allow_classes(kit: Path) -> None:
-    """Let a startup kit run this package's two classes, by the deployment's own allow list.
+    """Add this package's classes to the allow list of a startup kit, and disable log streaming.
 
-    Its logs stay where they are: by default NVFlare sends a site's to the server.
+    By default, NVFlare sends the logs of a site to the server.
     """
     local = kit / "local"
-    given = local / "resources.json"
-    given = given if given.is_file() else local / "resources.json.default"
+    source = local / "resources.json"
+    source = source if source.is_file() else local / "resources.json.default"
     try:
-        resources = json.loads(given.read_text())
+        resources = json.loads(source.read_text())
         listed = resources.setdefault("class_allow_list", [])
         listed += [path for path in (_ALLOWED, _RUNTIME) if path not in listed]
         resources["allow_log_streaming"] = False
@@ -50,12 +50,15 @@ def allow_classes(kit: Path) -> None:
 
 
 def _keep_inside(resources: dict[str, Any], kit: Path) -> None:
-    """Let a server keep its jobs, with logs and models, in its kit: by default they lie in /tmp."""
+    """Let a server store its jobs, with logs and models, in its kit.
+
+    The default is a folder in /tmp.
+    """
     store = kit.resolve() / "store"
-    told = [component.get("args", {}) for component in resources.get("components", ())]
+    arguments = [component.get("args", {}) for component in resources.get("components", ())]
     if "snapshot_persistor" in resources:
-        told.append(resources["snapshot_persistor"]["args"]["storage"]["args"])
-    for args in told:
+        arguments.append(resources["snapshot_persistor"]["args"]["storage"]["args"])
+    for args in arguments:
         for name in ("uri_root", "root_dir"):
             if str(args.get(name, "")).startswith("/tmp/"):
                 store.mkdir(mode=0o700, exist_ok=True)
@@ -63,7 +66,7 @@ def _keep_inside(resources: dict[str, Any], kit: Path) -> None:
 
 
 def user_of(kit: Path) -> str:
-    """Return whose startup kit it is; raises `UsageError` if it is no user's."""
+    """Return the user of a startup kit. Raises `UsageError` if it is not a user's kit."""
     try:
         return str(
             json.loads((kit / "startup" / "fed_admin.json").read_text())["admin"]["username"]
@@ -76,13 +79,13 @@ def user_of(kit: Path) -> str:
 
 
 def job_of(federation: Agreed, folder: Path) -> Path:
-    """Write a job: names and what was agreed on; no code, and no path of a table."""
-    told = json.dumps(federation.plain(), sort_keys=True)
+    """Write a job. It contains names and the agreement, but no code and no path of a table."""
+    agreement = json.dumps(federation.plain(), sort_keys=True)
     options = {"max_call_threads": 2 * len(federation.parties) + 8}
     server = {
         "format_version": 2,
         "components": [
-            {"id": "_server", "path": f"{_ALLOWED}.Coordinator", "args": {"federation": told}},
+            {"id": "_server", "path": f"{_ALLOWED}.Coordinator", "args": {"federation": agreement}},
             {"id": SAID, "path": f"{_ALLOWED}.Progress", "args": {}},
         ],
         "workflows": [
@@ -122,22 +125,25 @@ def job_of(federation: Agreed, folder: Path) -> Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of this machine that nobody listens at."""
-    found = [socket.socket() for _ in range(count)]
-    for one in found:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in found]
-    for one in found:
-        one.close()
+    """Return ports of this machine that are not in use."""
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
     return ports
 
 
 def provision(federation: Agreed, folder: Path) -> Path:
-    """Make certificates and startup kits of a deployment on this machine; return their folder."""
+    """Create certificates and startup kits of a deployment on this machine.
+
+    Return the folder with the kits.
+    """
     learn, admin = free_ports(2)
     builders = ("workspace.WorkspaceBuilder", "static_file.StaticFileBuilder", "cert.CertBuilder",
                 "signature.SignatureBuilder")  # fmt: skip
-    told = {"static_file.StaticFileBuilder": {"config_folder": "config", "scheme": "grpc"}}
+    arguments = {"static_file.StaticFileBuilder": {"config_folder": "config", "scheme": "grpc"}}
     server = {"type": "server", "fed_learn_port": learn, "admin_port": admin}
     project = {
         "api_version": 3,
@@ -149,7 +155,7 @@ def provision(federation: Agreed, folder: Path) -> Path:
             {"name": ADMIN, "type": "admin", "org": "owner", "role": "project_admin"},
         ],
         "builders": [
-            {"path": f"nvflare.lighter.impl.{name}", "args": told.get(name, {})}
+            {"path": f"nvflare.lighter.impl.{name}", "args": arguments.get(name, {})}
             for name in builders
         ],
     }
@@ -175,15 +181,25 @@ def provision(federation: Agreed, folder: Path) -> Path:
 
 
 def _environment() -> dict[str, str]:
+    """Return the environment of the processes of a deployment, with one thread per library."""
     one = dict.fromkeys(("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     return {**one, **os.environ, "GRPC_VERBOSITY": "ERROR", "PYTHONUNBUFFERED": "1"}
 
 
 @contextmanager
 def started(federation: Agreed, sites: Path, folder: Path) -> Iterator[Path]:
-    """Start a deployment on this machine and end it afterwards; yields the admin's startup kit.
+    """Start a deployment on this machine and end it afterwards.
 
-    `sites`: Has what the owner of each site said, ``SITE.toml``.
+    Yields the startup kit of its admin.
+
+    Parameters
+    ----------
+    federation : Agreed
+        The agreement.
+    sites : Path
+        Folder with the settings of each site, ``SITE.toml``.
+    folder : Path
+        Folder for the deployment.
     """
     kits = provision(federation, folder.resolve())
     begun: list[subprocess.Popen[bytes]] = []
@@ -201,11 +217,12 @@ def started(federation: Agreed, sites: Path, folder: Path) -> Iterator[Path]:
 
 
 def _start(kit: Path, *, server: bool) -> subprocess.Popen[bytes]:
+    """Start the server or a site from its startup kit."""
     side = "server" if server else "client"
-    own = ["org=owner"] if server else [f"uid={kit.name}", "org=site"]
+    identity = ["org=owner"] if server else [f"uid={kit.name}", "org=site"]
     command = [
         sys.executable, "-u", "-m", f"nvflare.private.fed.app.{side}.{side}_train", "-m", str(kit),
-        "-s", f"fed_{side}.json", "--set", "secure_train=true", *own, "config_folder=config",
+        "-s", f"fed_{side}.json", "--set", "secure_train=true", *identity, "config_folder=config",
     ]  # fmt: skip
     (kit / "transfer").mkdir(exist_ok=True)
     with (kit / "output.txt").open("ab") as out:
@@ -216,8 +233,9 @@ def _start(kit: Path, *, server: bool) -> subprocess.Popen[bytes]:
 
 
 def _wait_for(kit: Path, process: subprocess.Popen[bytes], seconds: float = 120) -> None:
-    told = json.loads((kit / "startup" / "fed_server.json").read_text())
-    _, _, port = told["servers"][0]["service"]["target"].rpartition(":")
+    """Wait until the port of a server accepts connections."""
+    configuration = json.loads((kit / "startup" / "fed_server.json").read_text())
+    _, _, port = configuration["servers"][0]["service"]["target"].rpartition(":")
     until = time.monotonic() + seconds
     while time.monotonic() < until and process.poll() is None:
         with suppress(OSError), socket.create_connection(("127.0.0.1", int(port)), 1):
@@ -227,7 +245,8 @@ def _wait_for(kit: Path, process: subprocess.Popen[bytes], seconds: float = 120)
 
 
 def end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """End processes with all that each of them began: its session is its own."""
+    """End processes with all of their descendants, which are in the session of the process."""
+    # First ask the processes to end, then kill them.
     for signum, seconds in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
         for process in processes:
             with suppress(ProcessLookupError):
@@ -239,7 +258,10 @@ def end(processes: list[subprocess.Popen[bytes]]) -> None:
 
 
 class _Heard(threading.Thread):
-    """Asks a server for a job's status and what its coordinator says; its calls may hang."""
+    """Polls a server for the status of a job and the progress lines of its coordinator.
+
+    It is a thread, because the calls of NVFlare may hang.
+    """
 
     def __init__(self, session: Any, job_id: str) -> None:
         super().__init__(daemon=True)
@@ -248,35 +270,42 @@ class _Heard(threading.Thread):
         self._at, self._begun = time.monotonic(), False
 
     def run(self) -> None:
-        """Ask each second, until the job is over."""
+        """Poll every second until the job is over."""
         while self.status in _RUNNING and not self._left.wait(1.0):
-            with suppress(Exception):  # of the engine, which is not heard then
+            with suppress(Exception):  # errors of NVFlare: the server counts as silent
                 self.status = str(self._session.get_job_status(self.job_id)).upper()
-                told = self._session.show_stats(self.job_id, SERVER)
-                stats = told.get(SERVER) or {}  # of its process for the job: none if that hangs
+                reply = self._session.show_stats(self.job_id, SERVER)
+                # Statistics of the process of the job, empty if it hangs.
+                stats = reply.get(SERVER) or {}
                 self._begun |= bool(stats)
                 self.said = stats.get(SAID, {}).get("said", self.said)
                 if stats or self.status != "RUNNING":
                     self._at = time.monotonic()
 
     def silent(self, seconds: float) -> bool:
-        """Return whether nothing was heard for so long."""
+        """Return whether the server was silent for this number of seconds."""
+        # A server that has not begun needs additional time to start.
         limit = seconds if self._begun else max(seconds, _STARTING)
         return time.monotonic() - self._at > limit
 
     def abort(self) -> None:
-        """End the job, if the server can be reached."""
+        """End the job if the server can be reached."""
         self._left.set()
         self.join(_STOPPING)
         if not self.is_alive():
-            with suppress(Exception):  # of the engine
+            with suppress(Exception):  # errors of NVFlare
                 self._session.abort_job(self.job_id)
 
 
 class Deployment:
-    """A running deployment, as the owner of a job sees it.
+    """A running deployment, from the perspective of the owner of a job.
 
-    Raises `UsageError` if `kit` is no user's startup kit, `ProtocolError` if it is not reached.
+    Raises
+    ------
+    UsageError
+        If `kit` is not the startup kit of a user.
+    ProtocolError
+        If the deployment cannot be reached.
     """
 
     def __init__(self, kit: Path) -> None:
@@ -285,17 +314,20 @@ class Deployment:
         user = user_of(kit)
         try:
             self._session: Any = new_secure_session(user, str(kit.resolve()), timeout=30.0)
-        except Exception as err:  # of the engine
+        except Exception as err:  # any error of NVFlare
             raise ProtocolError(
                 f"the deployment of {kit} is not reached ({type(err).__name__}); is its server up?"
             ) from err
 
     def wait_for(self, sites: list[str], seconds: float) -> None:
-        """Wait until sites are there; raises `ProtocolError` that names one that is not."""
+        """Wait until all sites are connected.
+
+        Raises `ProtocolError` with the name of a missing site.
+        """
         until = time.monotonic() + seconds
         while True:
-            there = {client.name for client in self._session.get_system_info().client_info}
-            lacking = [site for site in sites if site not in there]
+            connected = {client.name for client in self._session.get_system_info().client_info}
+            lacking = [site for site in sites if site not in connected]
             if not lacking:
                 return
             if time.monotonic() > until:
@@ -317,34 +349,34 @@ class Deployment:
         out : Path
             Folder for log, model and status.
         each : callable
-            Takes NVFlare's status of the job and all progress lines of its coordinator so far.
+            Receives NVFlare's status of the job and all progress lines of its coordinator so far.
         silent : float
             Seconds without an answer after which the server counts as lost.
         """
         out.chmod(0o700)
-        heard = _Heard(self._session, self._session.submit_job(str(job)))
-        heard.start()
+        poller = _Heard(self._session, self._session.submit_job(str(job)))
+        poller.start()
         try:
-            while heard.is_alive() and not heard.silent(silent):
-                heard.join(0.2)
-                each(heard.status, heard.said)
-            if heard.is_alive():
-                each("SILENT", [*heard.said, f"the server is lost: silent for {silent:g} s"])
-                heard.abort()
+            while poller.is_alive() and not poller.silent(silent):
+                poller.join(0.2)
+                each(poller.status, poller.said)
+            if poller.is_alive():
+                each("SILENT", [*poller.said, f"the server is lost: silent for {silent:g} s"])
+                poller.abort()
                 return f"silent for {silent:g} s"
         except KeyboardInterrupt:
-            heard.abort()
+            poller.abort()
             raise
         try:
-            found = Path(self._session.download_job_result(heard.job_id, str(out)))
-        except Exception as err:  # of a server that was killed there is none
-            return f"{heard.status}, no result: {type(err).__name__}"
-        for kept in found.rglob("fedtrees"):
-            copy_private(kept, out)  # the archive of NVFlare has lost the modes
+            downloaded = Path(self._session.download_job_result(poller.job_id, str(out)))
+        except Exception as err:  # there is no result of a server that was killed
+            return f"{poller.status}, no result: {type(err).__name__}"
+        for run_files in downloaded.rglob("fedtrees"):
+            copy_private(run_files, out)  # NVFlare's archive does not preserve the modes
             break
-        shutil.rmtree(found, ignore_errors=True)
-        return heard.status
+        shutil.rmtree(downloaded, ignore_errors=True)
+        return poller.status
 
     def close(self) -> None:
-        """Leave."""
+        """Close the session."""
         self._session.close()

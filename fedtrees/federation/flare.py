@@ -1,6 +1,6 @@
-"""What NVFlare runs: the server's main, and a site's one method, over its Collab API.
+"""Classes that NVFlare runs through its Collab API: the coordinator at the server, and the site.
 
-Certificates name the parties; what crosses are the frames of `fedtrees.core.line`, as bytes.
+Certificates identify the parties. Messages are the frames of `fedtrees.core.line`, as bytes.
 """
 
 import json
@@ -24,13 +24,16 @@ from fedtrees.federation.deployment import SAID, SETTINGS
 from fedtrees.federation.log import ENDED, PROGRESS, end_with
 from fedtrees.federation.site import Refused, Settings, Site, refusal
 
-_POLL = 1.0  # seconds between questions of the server to a site that coordinates
+_POLL = 1.0  # seconds between two polls of a coordinating site by the server
 
 
 def _sender(federation: Agreed, proxies: Any, *, secure: bool) -> Send:
-    """Return what carries frames to parties; `secure`: only who is meant can read them."""
-    found = {proxy.name: proxy for proxy in proxies}
-    lacking = [site for site in federation.parties.values() if site not in found]
+    """Return the function that sends frames to parties.
+
+    With `secure`, only the receiver can read a frame, and not the server that forwards it.
+    """
+    by_site = {proxy.name: proxy for proxy in proxies}
+    lacking = [site for site in federation.parties.values() if site not in by_site]
     lacking = [site for site in lacking if federation.party(site) != federation.coordinator]
     if lacking:
         raise PartyError(f"no site {lacking[0]!r} takes part in the deployment")
@@ -38,8 +41,9 @@ def _sender(federation: Agreed, proxies: Any, *, secure: bool) -> Send:
     def send(party: str, blob: bytes, seconds: float) -> bytes:
         site, begun = federation.site(party), time.monotonic()
         try:
-            answer = found[site](timeout=seconds, secure=secure).call(blob=blob)
-        except Exception as err:  # of the engine: what a site does comes back in a frame
+            answer = by_site[site](timeout=seconds, secure=secure).call(blob=blob)
+        # An error of NVFlare, because errors of a site are returned in a frame.
+        except Exception as err:
             why = _why(err, time.monotonic() - begun, seconds)
             raise PartyError(f"{party!r} at {site!r} {why}") from err
         return bytes(answer)
@@ -48,7 +52,7 @@ def _sender(federation: Agreed, proxies: Any, *, secure: bool) -> Send:
 
 
 def _why(err: Exception, took: float, seconds: float) -> str:
-    """Return what a call to a site came to: one that NVFlare ends reads as if it were late."""
+    """Return why a call to a site failed. NVFlare also reports a timeout if it ended the job."""
     if "TimeoutError" not in (type(err).__name__, getattr(err, "cause_type", "")):
         return "is lost"
     if took < 0.9 * seconds:
@@ -57,9 +61,12 @@ def _why(err: Exception, took: float, seconds: float) -> str:
 
 
 class Coordinator:
-    """The server: coordinates, or leaves it to the site that holds data and does.
+    """The server: it coordinates, or lets the coordinating site do so.
 
-    `federation`: As `Agreed.plain`, in JSON.
+    Parameters
+    ----------
+    federation : str
+        JSON of `Agreed.plain`.
     """
 
     def __init__(self, federation: str) -> None:
@@ -83,6 +90,7 @@ class Coordinator:
 
         try:
             if federation.coordinator in federation.parties:
+                # A protocol without a server is coordinated by its first party.
                 self._watch(federation, say)
             else:
                 send = _sender(federation, collab.clients, secure=False)
@@ -93,16 +101,16 @@ class Coordinator:
             raise
 
     def _watch(self, federation: Agreed, say: Any) -> None:
-        """Let a site coordinate, and ask it until it is done."""
+        """Let a site coordinate, and poll it until it is done."""
         party = federation.coordinator
-        site, seconds, told = federation.site(party), federation.patience, 0
+        site, seconds, n_lines = federation.site(party), federation.patience, 0
         try:
             proxy = next(p for p in collab.clients if p.name == site)
             proxy(timeout=seconds).drive(federation=self.federation)
             while True:
-                said, over, why = proxy(timeout=seconds).progress(told=told)
-                told += len(said)
-                for text in said:
+                lines, over, why = proxy(timeout=seconds).progress(told=n_lines)
+                n_lines += len(lines)
+                for text in lines:
                     say(text)
                 if over:
                     break
@@ -114,14 +122,14 @@ class Coordinator:
 
 
 class Progress(FLComponent):
-    """Tells the owner, who asks NVFlare for statistics of the job, what the coordinator says."""
+    """Returns the coordinator's progress lines to the owner, as statistics of the NVFlare job."""
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Answer one event."""
+        """Handle an event of NVFlare."""
         if event_type == InfoCollector.EVENT_TYPE_GET_STATS:
             run = fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id())
-            said = Path(run) / "fedtrees" / PROGRESS
-            lines = said.read_text().splitlines() if said.is_file() else []
+            progress_file = Path(run) / "fedtrees" / PROGRESS
+            lines = progress_file.read_text().splitlines() if progress_file.is_file() else []
             collector = fl_ctx.get_prop(InfoCollector.CTX_KEY_STATS_COLLECTOR)
             collector.set_info(SAID, {"said": lines})
 
@@ -135,6 +143,7 @@ class FlareSite:
         self._over, self._why = False, ""
 
     def _here(self) -> Site:
+        """Return the site, created at first use."""
         if self._site is None:
             local = Path(collab.workspace.get_site_config_dir())
             self._log = local / "site.log"
@@ -144,7 +153,10 @@ class FlareSite:
         return self._site
 
     def _tell(self, text: str) -> None:
-        """Append a line to the owner's log. NVFlare may send its own logs to the server."""
+        """Append a line to the owner's log.
+
+        NVFlare's logs are not used, because they may be sent to the server.
+        """
         append_private(self._log, f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {text}\n")
 
     @collab.publish
@@ -154,27 +166,33 @@ class FlareSite:
 
     @collab.publish
     def drive(self, federation: str) -> bool:
-        """Coordinate, where this site does and the server asks."""
+        """Start coordinating, if this site is the coordinator and the server requests it."""
         if collab.caller != "server" or self._over or self._said:
             return False
         site, agreed = self._here(), read(json.loads(federation))
         self._said.append(f"{agreed.coordinator} at {site.name} coordinates")
-        others = [p for p in collab.clients if p.name != site.name]
-        threading.Thread(target=self._conduct, args=(site, agreed, others), daemon=True).start()
+        other_sites = [p for p in collab.clients if p.name != site.name]
+        threading.Thread(
+            target=self._conduct, args=(site, agreed, other_sites), daemon=True
+        ).start()
         return True
 
     @collab.publish
     def progress(self, told: int) -> list[Any]:
-        """Return what is new since so many lines, whether it is over, and why it stopped."""
+        """Return new progress lines, whether the run is over, and why it stopped.
+
+        `told` is the number of lines that the server has already received.
+        """
         over, why = self._over, self._why
         return [self._said[told:], over, why]
 
     def _conduct(self, site: Site, federation: Agreed, others: Any) -> None:
+        """Coordinate the run, and store why it stopped."""
         try:
             settings = site.agree(federation, federation.hash)
-            own = site.own(federation, settings)
+            local_data = site.own(federation, settings)
             send = _sender(federation, others, secure=True)
-            conduct(federation, send, Path(settings.out), self._said.append, own)
+            conduct(federation, send, Path(settings.out), self._said.append, local_data)
         except Refused as err:
             try:
                 refusal(federation.coordinator, site.name, {"refused": err.code})
@@ -187,6 +205,6 @@ class FlareSite:
 
     @collab.final
     def lost(self) -> None:
-        """End what nobody ended."""
+        """End a run that was not ended, because NVFlare closes down."""
         if self._site is not None:
             self._site.lost()

@@ -1,4 +1,7 @@
-"""A site: one party's table and agreement, and what it answers the coordinator. No engine here."""
+"""Site of a party: its table, its agreement, and its answers to the coordinator.
+
+The module does not depend on the transport. `fedtrees.federation.flare` supplies it with NVFlare.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ from fedtrees.federation.log import Log, keep_model, run_folder
 from fedtrees.protocols.compatibility import check_channels
 from fedtrees.protocols.training import create_host
 
-#: What a site may answer in place of an agreement: nothing of its own is in these.
+#: Codes with which a site may refuse. The texts contain no local data.
 REFUSALS = {
     "not-allowed": "its owner has not allowed this federation; `fedtrees site --allow` does",
     "other-version": "it runs another version of fedtrees",
@@ -50,11 +53,14 @@ REFUSALS = {
 }
 
 MOST_RUNS = 1_000_000
-_EVERY = 15.0  # seconds between two lines on how a run goes on
+_EVERY = 15.0  # seconds between two progress lines
 
 
 class Refused(Exception):
-    """A site does not take part: by a code of `REFUSALS`, and a text for its owner alone."""
+    """A site does not take part.
+
+    The code is one of `REFUSALS`, and only the owner sees the text.
+    """
 
     def __init__(self, code: str, text: str = "") -> None:
         super().__init__(text or REFUSALS[code])
@@ -63,7 +69,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """What the owner of a site configures. The file stays at the site.
+    """Configuration of a site by its owner. The file stays at the site.
 
     Attributes
     ----------
@@ -91,7 +97,7 @@ class Settings:
     sep: str = ""
     runs: int = 1
     decimal: str = ""
-    missing: tuple[str, ...] = ()  # one empty text: empty cells only; (): the default marks
+    missing: tuple[str, ...] = ()  # one empty text: only empty cells are missing
     sheet: str = ""
 
     def __post_init__(self) -> None:
@@ -112,7 +118,7 @@ class Settings:
 
     @property
     def reading(self) -> Reading:
-        """What the owner declares about the table's file."""
+        """How the file of the table is read."""
         return Reading(
             separator=self.sep,
             decimal=self.decimal,
@@ -122,7 +128,7 @@ class Settings:
 
     @classmethod
     def load(cls, path: Path) -> Settings:
-        """Read the settings; raises `UsageError` if a value is missing, unknown or wrong."""
+        """Read the settings. Raises `UsageError` if a value is missing, unknown or invalid."""
         try:
             return cls(**tomllib.loads(path.read_text("utf-8")))
         except (OSError, ValueError, TypeError) as err:
@@ -143,7 +149,7 @@ class Own:
     held : LocalData
         Its rows.
     names : bytes
-        Names of its rows, from which parties with one key see that they have the same rows.
+        Names of its rows. Parties with the same key can check that they have the same rows.
     begin : callable
         Counts the run. It is called before the first request on the rows is answered.
     """
@@ -153,59 +159,75 @@ class Own:
     begin: Callable[[], None] = lambda: None
 
     def declared(self, key: bytes) -> Declared:
-        """Return what it says of its rows."""
+        """Return the declared description of the rows."""
         order = hashlib.blake2b(self.names, key=key, digest_size=16).digest()
         return replace(Declared.of(self.held), order=order)
 
 
 def own_of(settings: Settings, federation: Agreed, party: str) -> Own:
-    """Read a site's table as the federation declares it; raises `DataError`."""
+    """Read the table of a site as the federation declares it. Raises `DataError`.
+
+    Parameters
+    ----------
+    settings : Settings
+        Settings of the site.
+    federation : Agreed
+        The agreement.
+    party : str
+        Name of the party.
+    """
     schema, vertical = federation.schema, federation.made.layout == "vertical"
     columns = {f.name: f.categories for f in schema.features} | {schema.target: schema.classes}
     plain = None if vertical else read_plain(settings.csv, settings.reading, columns, schema.target)
     if plain is not None:
         X, y = plain
         labels = y.astype(np.int64) if schema.classes else y
-        held = LocalData(np.arange(len(X)), np.arange(X.shape[1]), X, labels)
+        local_data = LocalData(np.arange(len(X)), np.arange(X.shape[1]), X, labels)
         names = secrets.token_hex(16)
     else:
-        held, names = _whatever(settings, schema, vertical)
-    _check_ranges(settings.csv, held, schema)
-    check_own(party, held, schema)
-    federation.made.check_local_data(party, held, schema)
-    return Own(held, names.encode())
+        local_data, names = _whatever(settings, schema, vertical)
+    _check_ranges(settings.csv, local_data, schema)
+    check_own(party, local_data, schema)
+    federation.made.check_local_data(party, local_data, schema)
+    return Own(local_data, names.encode())
 
 
 def _whatever(settings: Settings, schema: Schema, vertical: bool) -> tuple[LocalData, str]:
-    """Read any table; of a vertical run rows are sorted by name, and the names returned."""
+    """Read a table of any format. For a vertical run, the rows are sorted by their names.
+
+    Return the rows and the joined names, or a random text in place of the names of a horizontal
+    run.
+    """
     categories = {f.name: f.categories for f in schema.features} | {schema.target: schema.classes}
     table = read_table(settings.csv, settings.reading, (schema.target,), categories)
-    there = [c for c, name in enumerate(schema.names) if name in table.names]
+    present = [c for c, name in enumerate(schema.names) if name in table.names]
     if vertical and not settings.id:
         raise DataError(f"{settings.csv}: others hold columns of the same rows; give --id COLUMN")
-    if not vertical and len(there) < len(schema.names):
+    if not vertical and len(present) < len(schema.names):
         lacking = [name for name in schema.names if name not in table.names]
         raise DataError(f"{settings.csv} lacks the columns {', '.join(lacking[:8])}")
-    X = np.empty((len(table), len(there)), dtype=np.float32)
-    for k, c in enumerate(there):
+    X = np.empty((len(table), len(present)), dtype=np.float32)
+    for k, c in enumerate(present):
         feature = schema.features[c]
         if feature.kind == "categorical":
             X[:, k] = coded(table, feature.name, feature.categories)[0]
         else:
             X[:, k] = numeric(table, feature.name)
     y = _labels(table, schema) if schema.target in table.names else None
-    rows, columns = np.arange(len(table)), np.array(there)
+    rows, columns = np.arange(len(table)), np.array(present)
     if not vertical:
         return LocalData(rows, columns, X, y), secrets.token_hex(16)
     names = table.column(settings.id)
     if len({*names}) < len(names):
         raise DataError(f"{settings.csv}: {settings.id!r} names a row twice")
+    # All parties sort the common rows by name, which aligns them without exchanging the names.
     order = np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.intp)
-    held = LocalData(rows, columns, X[order], None if y is None else y[order])
-    return held, "\x1f".join(names[i] for i in order)
+    local_data = LocalData(rows, columns, X[order], None if y is None else y[order])
+    return local_data, "\x1f".join(names[i] for i in order)
 
 
 def _check_ranges(path: str, held: LocalData, schema: Schema) -> None:
+    """Raise `DataError` if a value is outside the declared range."""
     for k, c in enumerate(held.columns):
         feature = schema.features[c]
         if feature.kind == "categorical" or feature.declared_range is None:
@@ -219,6 +241,7 @@ def _check_ranges(path: str, held: LocalData, schema: Schema) -> None:
 
 
 def _labels(table: TextTable, schema: Schema) -> NDArray[Any]:
+    """Return the labels of a table."""
     if schema.classes:
         return class_target(table, schema.target, schema.classes)[0]
     values = numeric(table, schema.target)
@@ -228,11 +251,10 @@ def _labels(table: TextTable, schema: Schema) -> NDArray[Any]:
 
 
 class Site:
-    """Answers the coordinator: agrees, answers as its party, and ends.
+    """Answers the coordinator: it agrees, answers as its party, and ends.
 
-    `name`: As its certificate has it.
-    `settings`: Reads what its owner says.
-    `say`: Takes a line for the owner.
+    The name is that of the site's certificate. The first callable reads the settings of the owner,
+    and the second one receives progress lines for the owner.
     """
 
     def __init__(
@@ -247,23 +269,23 @@ class Site:
         self._told = self._heard = time.monotonic()
 
     def call(self, caller: str, blob: bytes) -> bytes:
-        """Answer a frame of a caller, whom the engine has authenticated."""
+        """Answer a frame of a caller, which the transport has authenticated."""
         try:
             header, body = unframed(blob)
-            does = header.get("does")
-            if does == "agree":
+            operation = header.get("does")
+            if operation == "agree":
                 return framed(self._agree(caller, header))
-            if does in ("beat", "stop") and (self.federation is None or self._over):
-                return framed({"refused": "not-asked"})  # late, or of a run that it refused
+            if operation in ("beat", "stop") and (self.federation is None or self._over):
+                return framed({"refused": "not-asked"})  # late, or of a run that this site refused
             self._check_caller(caller)
             self._heard = time.monotonic()
-            if does == "beat":
+            if operation == "beat":
                 return framed({"beat": True})
-            if does == "begin":
+            if operation == "begin":
                 return self._begin(header)
-            if does == "end":
+            if operation == "end":
                 return framed(self._end(body))
-            if does == "stop":
+            if operation == "stop":
                 return framed(self._stop(str(header.get("why", ""))[:200]))
             assert self._served is not None
             self._answered += 1
@@ -274,21 +296,24 @@ class Site:
         except Refused as err:
             self._say(f"refused: {err}")
             return framed({"refused": err.code})
-        except Exception as err:  # of which nothing but the type may leave
+        except Exception as err:  # only the type of an exception may be sent
             self._failed(err)
             return framed({"error": type(err).__name__})
 
     def _check_caller(self, caller: str) -> None:
+        """Refuse every caller except the coordinator of the present run."""
         federation = self.federation
         if federation is None or self._over or caller != federation.site(federation.coordinator):
             raise Refused("not-asked", f"{caller!r} is not the coordinator, or asks out of turn")
 
     def agree(self, federation: Agreed, given: str) -> Settings:
-        """Return the settings of a site that takes part; raises `Refused`."""
+        """Return the settings of a site that takes part. Raises `Refused` if it does not."""
         try:
             settings = self._settings()
         except UsageError as err:
             raise Refused("no-settings", str(err)) from err
+        # The site computes the hash itself, so that a coordinator cannot send another agreement
+        # under an allowed hash.
         if given != federation.hash or given not in settings.allow:
             raise Refused("not-allowed", f"federation {federation.hash} is not among --allow")
         if federation.installation != code_digest():
@@ -305,7 +330,7 @@ class Site:
         return settings
 
     def own(self, federation: Agreed, settings: Settings) -> Own:
-        """Read the table of the site; raises `Refused`."""
+        """Read the table of the site. Raises `Refused` if it does not match the federation."""
         party = federation.party(self.name)
         assert party is not None
         try:
@@ -315,7 +340,10 @@ class Site:
         return replace(read_data, begin=partial(self._count, federation, settings))
 
     def _count(self, federation: Agreed, settings: Settings) -> None:
-        """Count a run before it begins; raises `Refused` if another job used up the last one."""
+        """Count a run before it begins.
+
+        Raises `Refused` if another job used up the last allowed run.
+        """
         folder = Path(settings.out)
         number = agreements.begin_run(folder, federation, settings.runs)
         records = agreements.records_of(folder)
@@ -324,6 +352,7 @@ class Site:
             raise Refused("used-up")
 
     def _agree(self, caller: str, header: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Agree to a federation, and reply with the declared description of the rows."""
         if self.federation is not None:
             raise Refused("not-asked", f"{caller!r} asks a second time")
         try:
@@ -336,26 +365,34 @@ class Site:
         self._own = self.own(federation, settings)
         self.federation = federation
         self._out = Path(settings.out)
-        said = self._own.declared(bytes.fromhex(header["key"]))
-        return {"declared": asdict(said) | {"order": said.order.hex()}}
+        description = self._own.declared(bytes.fromhex(header["key"]))
+        return {"declared": asdict(description) | {"order": description.order.hex()}}
 
     def _begin(self, header: Mapping[str, Any]) -> bytes:
-        federation, own = self.federation, self._own
-        if federation is None or own is None or self._served is not None:
+        """Create the party and its log, and count the run."""
+        federation, local_data = self.federation, self._own
+        if federation is None or local_data is None or self._served is not None:
             raise Refused("not-asked")
-        party, made = federation.party(self.name), federation.made
+        party, protocol = federation.party(self.name), federation.made
         assert party is not None
         rows = int(header["rows"])
-        check_channels(federation.composed, federation.schema, made.parameters, rows)
-        own.begin()
+        check_channels(federation.composed, federation.schema, protocol.parameters, rows)
+        local_data.begin()
         self._out = run_folder(self._out, federation)
         self._log = Log(self._out, federation, party, rows)
         streams = Streams(federation.seed, federation.noise_from)
-        sums = federation.composed.aggregation() or IdealSum()  # of which nothing is asked
+        # The client side of the ideal functionality is not used, because no reply is summed.
+        aggregation = federation.composed.aggregation() or IdealSum()
         host = create_host(
-            made, federation.agreement, party, streams, sums, own.held, made.sealing()
+            protocol,
+            federation.agreement,
+            party,
+            streams,
+            aggregation,
+            local_data.held,
+            protocol.sealing(),
         )
-        self._own = None  # the party lets go of values that it needs no more
+        self._own = None  # so that the party can free rows that it no longer needs
         coordinator = federation.coordinator
 
         def log(message: Message, why: str, sent: bool | None) -> None:
@@ -370,6 +407,7 @@ class Site:
         return framed({"begun": True})
 
     def _end(self, body: bytes) -> Mapping[str, Any]:
+        """Store the released model, and close the log."""
         assert self.federation is not None
         assert self._log is not None
         if body:
@@ -382,6 +420,7 @@ class Site:
         return {"ended": True}
 
     def _stop(self, why: str) -> Mapping[str, Any]:
+        """Close the log after a run that stopped."""
         self._over = True
         if self._log is not None:
             self._log.close(why)
@@ -389,23 +428,35 @@ class Site:
         return {"stopped": True}
 
     def _listen(self, seconds: float) -> None:
-        """Stop where the coordinator, which beats four times as often, is not heard for so long."""
+        """Stop if no frame of the coordinator arrived for `seconds`.
+
+        It sends four signs of life in this time.
+        """
         while not self._over:
             time.sleep(min(1.0, seconds / 4))
             if not self._over and time.monotonic() - self._heard > seconds:
                 self._stop(f"the coordinator is lost: not heard for {seconds:g} s")
 
     def _failed(self, err: Exception) -> None:
+        """Report an error to the owner."""
         self._say(f"failed: {type(err).__name__}: {err}")
 
     def lost(self) -> None:
-        """End a run that nobody ended: the engine is closing down."""
+        """End a run that was not ended, because the transport closes down."""
         if self._log is not None and not self._over:
             self._stop("the coordinator is gone")
 
 
 def refusal(party: str, site: str, header: Mapping[str, Any]) -> None:
-    """Raise what a site answered in place of what was asked."""
+    """Raise `PartyError` if a site refused or failed.
+
+    Parameters
+    ----------
+    party, site : str
+        Names for the error message.
+    header : mapping
+        Header of the site's answer.
+    """
     if "refused" in header:
         why = REFUSALS.get(str(header["refused"]), "it refused")
         raise PartyError(f"{party!r} at {site!r} does not take part: {why}")

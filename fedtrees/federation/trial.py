@@ -1,4 +1,4 @@
-"""A trial: a dataset spread over sites, each with a table of its own and an agreement given."""
+"""Create a trial federation: a data set that is distributed over sites, with their files."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +16,9 @@ from fedtrees.data.partition import Partition
 from fedtrees.federation.agreed import Agreed, written
 from fedtrees.federation.site import Settings
 
-#: The column of a trial's tables that names rows.
+#: Column of a trial's tables that names rows.
 ID = "row"
-_RUNS = 10  # of a trial, whose rows are public
+_RUNS = 10  # allowed runs of a trial, whose rows are public
 
 
 def make_trial(
@@ -30,15 +30,32 @@ def make_trial(
     seed: int = 0,
     **more: object,
 ) -> Agreed:
-    """Write a federation, its tables, and what each site says; return the federation.
+    """Write the files of a trial: the agreement, the tables, and the settings of each site.
 
-    Training rows are those of `fedtrees train` for the same seed. What is declared of columns is
-    rounded outward, so that no site has a value outside.
+    Training rows are those of `fedtrees train` for the same seed. Declared ranges are rounded
+    outward, so that every site's values are within them.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder for the files.
+    protocol, defense, data : str
+        As on the command line.
+    parties : int
+        Number of parties.
+    seed : int
+        Seed of the distribution of rows.
+    **more : object
+        Further fields of `Agreed`.
+
+    Returns
+    -------
+    federation : Agreed
     """
-    made = register.make("protocol", parse_grid(protocol)[0])
-    names = made.holder_names(parties)
+    protocol_object = register.make("protocol", parse_grid(protocol)[0])
+    names = protocol_object.holder_names(parties)
     dataset = load_dataset(DataRef(data), None)
-    federation = spread(dataset, Partition("iid"), names, seed, made.layout)
+    federation = spread(dataset, Partition("iid"), names, seed, protocol_object.layout)
     schema = _with_ranges(federation.schema, list(federation.local_data.values()))
     agreed = Agreed(
         name=folder.name, protocol=protocol, defense=defense, schema=schema, seed=seed,
@@ -47,10 +64,10 @@ def make_trial(
     )  # fmt: skip
     (folder / "sites").mkdir(parents=True)
     (folder / "tables").mkdir()
-    for name, held in federation.local_data.items():
+    for name, local_data in federation.local_data.items():
         site = agreed.site(name)
         table, out = folder / "tables" / f"{name}.csv", folder / "logs" / site
-        write_table(held, schema, table)
+        write_table(local_data, schema, table)
         of_site = str(table.resolve()), str(out.resolve()), (agreed.hash,), ID
         settings = Settings(*of_site, runs=_RUNS)
         settings.save(folder / "sites" / f"{site}.toml")
@@ -59,7 +76,7 @@ def make_trial(
 
 
 def _with_ranges(schema: Schema, held: list[LocalData]) -> Schema:
-    """Declare a range of every column of numbers that has none, in whole powers of ten."""
+    """Declare a range, a power of ten, for every numeric column without one."""
     features = list(schema.features)
     for c, feature in enumerate(features):
         if feature.declared_range is not None or feature.kind == "categorical":
@@ -71,7 +88,17 @@ def _with_ranges(schema: Schema, held: list[LocalData]) -> Schema:
 
 
 def write_table(held: LocalData, schema: Schema, path: Path) -> None:
-    """Write what a party holds as the table that it would have."""
+    """Write the table of a party, given its local data.
+
+    Parameters
+    ----------
+    held : LocalData
+        Rows of the party.
+    schema : Schema
+        Columns of the complete table.
+    path : Path
+        The file.
+    """
     named = [schema.names[c] for c in held.columns]
     lines = [",".join([ID, *named, *([] if held.y is None else [schema.target])])]
     for i in range(len(held)):

@@ -1,4 +1,5 @@
-"""Attacks in a process of their own, which is handed a view as bytes and returns a guess as bytes.
+"""Run attacks in a separate process, which receives a view as bytes and returns a guess as bytes.
 
-It imports `core` alone: what runs an attack has never held truth.
+The package imports only `fedtrees.core`, so that the process of attacks never contains the ground
+truth.
 """

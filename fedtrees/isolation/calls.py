@@ -4,7 +4,8 @@
 that an attack may make, calls that it may make with certain arguments only, and calls that
 `fedtrees doctor` tries because they would let one attack leave data for the next one or change the
 bench.
-Every call that is not allowed is refused, also calls that a newer kernel adds, calls of 32-bit
+
+Every call that is not allowed is refused, including calls that a newer kernel adds, calls of 32-bit
 programs (another architecture) and calls of the x32 table (their numbers have bit 30 set).
 """
 
@@ -20,26 +21,28 @@ from pathlib import Path
 
 ALLOWED, BY_ARGUMENT = "allowed", "by argument"
 
-# linux/audit.h's number of each architecture.
+# Number of each architecture in linux/audit.h.
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 # From linux/bpf_common.h, linux/seccomp.h and linux/prctl.h.
 _LOAD, _AND, _IF_EQUAL, _RETURN = 0x20, 0x54, 0x15, 0x06
 _IF_AT_LEAST = 0x35
-_PERMIT, _REFUSE, _MISSING = 0x7FFF0000, 0x00050001, 0x00050026  # the last two: EPERM, ENOSYS
+# The last two return EPERM and ENOSYS.
+_PERMIT, _REFUSE, _MISSING = 0x7FFF0000, 0x00050001, 0x00050026
 _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16
 _SET_SECCOMP, _FILTER, _NO_NEW_PRIVILEGES = 22, 2, 38
-#: Calls from clone3 on are answered as if the kernel had none: the C library then uses older ones.
+#: From clone3 on, a refused call fails as if the kernel did not have it, so that the C library uses
+#: an older call.
 _RECENT = 435
 _X32 = 0x40000000
-# linux/sched.h: a thread of this process, and flags for new namespaces.
+# linux/sched.h: flag of a thread of this process, and flags of new namespaces.
 _THREAD, _NAMESPACES = 0x00010000, 0x7E020000
-# asm/ioctls.h: is it a terminal, its size, bytes to read, blocking, closing at exec.
+# asm/ioctls.h: whether it is a terminal, its size, bytes to read, blocking, closing at exec.
 _IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
-# linux/fcntl.h: copies of a descriptor, its flags, the size of a pipe. Not among them: locks,
-# leases, owners of signals and hints on files, which another process could read.
+# linux/fcntl.h: copies of a descriptor, its flags, the size of a pipe. Locks, leases, owners of
+# signals and hints on files are not allowed, because another process could read them.
 _FCNTLS = (0, 1, 2, 3, 4, 1030, 1032)
 
-Line = tuple[int, int, int, int]  # an instruction of the filter: code, two jumps, operand
+Line = tuple[int, int, int, int]  # an instruction of the filter: code, two jump offsets, operand
 
 
 @cache
@@ -48,8 +51,8 @@ def numbers(use: str = "") -> dict[str, int]:
 
     Returns
     -------
-    dict of str to int
-        By the name of the call. Empty on a system or processor without a list.
+    numbers : dict of str to int
+        Numbers by name of the call. Empty on a system or processor without a list.
     """
     machine = platform.machine()
     if sys.platform != "linux" or machine not in _ARCHITECTURES:
@@ -71,11 +74,11 @@ def refused_uses() -> dict[str, list[str]]:
 
 
 def close_calls() -> bool:
-    """Refuse this process all calls that are not listed, for the rest of its life.
+    """Refuse this process all calls that are not listed, until it ends.
 
     Returns
     -------
-    bool
+    enforced : bool
         Whether the kernel enforces this.
     """
     allowed = numbers(ALLOWED)
@@ -86,24 +89,25 @@ def close_calls() -> bool:
 
 
 def refuse_call(number: int) -> bool:
-    """Refuse this process one call and allow all others; return whether the kernel enforces this.
+    """Refuse this process one call, and return whether the kernel enforces this.
 
-    This is how a test runs on a kernel that lacks a call.
+    All remaining calls are allowed. Tests use it to simulate a kernel that lacks a call.
     """
     lines = [(_LOAD, 0, 0, _NUMBER_AT), (_IF_EQUAL, 0, 1, number)]
     return _install([*lines, (_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _PERMIT)])
 
 
 def _table() -> list[dict[str, str]]:
+    """Return the rows of `system_calls.csv`."""
     path = Path(__file__).parent / "system_calls.csv"
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
 def _checks(pid: int) -> dict[str, list[Line]]:
-    """Return, by call, the lines that allow it if its arguments are permitted.
+    """Return, by call, the instructions that allow it for permitted arguments.
 
-    A process may start threads and no processes. It may signal itself and read its own limits.
+    A process may start threads, but no processes. It may signal itself and read its limits.
     """
     thread = [
         *_argument(0), (_AND, 0, 0, _THREAD | _NAMESPACES), (_IF_EQUAL, 0, 1, _THREAD),
@@ -121,12 +125,15 @@ def _checks(pid: int) -> dict[str, list[Line]]:
 
 
 def _argument(position: int) -> list[Line]:
-    """Return the line that loads the lower 32 bits of an argument; the kernel ignores the rest."""
+    """Return the instruction that loads the lower 32 bits of an argument.
+
+    The kernel ignores the upper bits.
+    """
     return [(_LOAD, 0, 0, _ARGUMENTS_AT + 8 * position)]
 
 
 def _one_of(position: int, values: Iterable[int]) -> list[Line]:
-    """Return the lines that allow a call if an argument has one of some values."""
+    """Return the instructions that allow a call if an argument has one of some values."""
     lines = _argument(position)
     for value in values:
         lines += [(_IF_EQUAL, 0, 1, value), (_RETURN, 0, 0, _PERMIT)]
@@ -145,6 +152,7 @@ def _program(architecture: int, allowed: Iterable[int], rules: dict[int, list[Li
         lines += [(_IF_EQUAL, 0, 1, number), (_RETURN, 0, 0, _PERMIT)]
     for number, check in rules.items():
         refusal = (_RETURN, 0, 0, _REFUSE)
+        # The jump skips the check and the refusal if the number is another one.
         lines += [(_IF_EQUAL, 0, len(check) + 1, number), *check, refusal]
     return [
         *lines,
@@ -156,10 +164,11 @@ def _program(architecture: int, allowed: Iterable[int], rules: dict[int, list[Li
 
 
 def _install(program: list[Line]) -> bool:
+    """Install a filter in this process and return whether the kernel accepted it."""
     text = b"".join(struct.pack("HBBI", *line) for line in program)
-    kept = ctypes.create_string_buffer(text, len(text))
+    instructions = ctypes.create_string_buffer(text, len(text))
     # struct sock_fprog: a length, padding, a pointer
-    whole = struct.pack("HxxxxxxP", len(program), ctypes.addressof(kept))
+    header = struct.pack("HxxxxxxP", len(program), ctypes.addressof(instructions))
     libc = ctypes.CDLL(None)
     libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-    return int(libc.prctl(_SET_SECCOMP, _FILTER, whole, 0, 0)) == 0
+    return int(libc.prctl(_SET_SECCOMP, _FILTER, header, 0, 0)) == 0

@@ -1,4 +1,4 @@
-"""A channel between two processes: values, one after the other, each led by its length."""
+"""Channel between two processes: a sequence of values, each with its length in front."""
 
 import struct
 from collections.abc import Iterable, Sequence
@@ -8,23 +8,26 @@ from typing import Any, BinaryIO
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.values import pack, unpack
 
-#: Bytes of the largest value that the bench takes from an attack, and of the texts in it. Texts
-#: take up to twenty times as much memory once they are read.
+#: Largest value that the bench accepts from an attack, and largest text in it, in bytes. Texts need
+#: up to twenty times as much memory when they are parsed.
 MOST_BYTES, MOST_TEXTS = 2**26, 2**24
 _LENGTH = struct.Struct("<Q")
 
 
 class Closed(Exception):
-    """The other end is gone, or ended in the middle of a value.
+    """The process at the other end has ended, possibly in the middle of a value.
 
-    `status`: Exit status of its process if it is known, negative for a signal.
+    Attributes
+    ----------
+    status : int or None
+        Exit status of this process if it is known, negative for a signal.
     """
 
     status: int | None = None
 
 
 class Channel:
-    """One end of it."""
+    """One end of a channel."""
 
     def __init__(self, reading: BinaryIO, writing: BinaryIO) -> None:
         self._reading, self._writing = reading, writing
@@ -34,8 +37,10 @@ class Channel:
 
         Parameters
         ----------
+        value : object
+            The value (`fedtrees.core.values`).
         most : int, optional
-            Refuse to write more bytes than these.
+            Largest number of bytes.
 
         Raises
         ------
@@ -44,7 +49,7 @@ class Channel:
         ProtocolError
             If it is too large. Nothing is written then.
         Closed
-            If the other end is gone.
+            If the other process has ended.
         """
         chunks = pack(value)
         size = sum(map(len, chunks))
@@ -56,7 +61,7 @@ class Channel:
         self.send_packed(chunks)
 
     def send_packed(self, chunks: Sequence[Any]) -> None:
-        """Write a value that is packed already; raises `Closed` as `send`."""
+        """Write a packed value. Raises `Closed` if the other process has ended."""
         try:
             self._writing.write(_LENGTH.pack(sum(map(len, chunks))))
             for chunk in chunks:
@@ -68,12 +73,21 @@ class Channel:
     def receive(self, types: Iterable[type] = (), most: int | None = None) -> Any:
         """Read a value.
 
-        `types`: Dataclasses that may occur in it.
-        `most`: int, optional. Refuse more bytes than these.
+        Parameters
+        ----------
+        types : iterable of type
+            Dataclasses that may occur in it.
+        most : int, optional
+            Largest number of bytes.
 
-        Raises `Closed` if there is none.
-        Raises `DataError` if it is malformed.
-        Raises `ProtocolError` if it is too large.
+        Raises
+        ------
+        Closed
+            If the other process has ended.
+        DataError
+            If the value is malformed.
+        ProtocolError
+            If the value is too large.
         """
         (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
         if most is not None and length > most:
@@ -83,10 +97,11 @@ class Channel:
     def close(self) -> None:
         """Close both directions."""
         for file in (self._reading, self._writing):
-            with suppress(OSError):  # what was not flushed has no reader
+            with suppress(OSError):  # the process that should read the remaining bytes has ended
                 file.close()
 
     def _exactly(self, length: int) -> bytes:
+        """Read this number of bytes, or raise `Closed`."""
         try:
             blob = self._reading.read(length)
         except OSError as err:

@@ -1,4 +1,4 @@
-"""The process that attacks run in. It is a fresh interpreter, which never contained the truth.
+"""The process in which attacks run. It is a fresh interpreter, which never contained the truth.
 
 The process loads built-in attacks and runs none. For every view it forks. The copy receives the
 view, runs the attack, sends the guess and ends, so that nothing that an attack stores in its memory
@@ -47,8 +47,8 @@ from fedtrees.isolation.shield import (
 )
 from fedtrees.isolation.watch import watching
 
-MOST_TEXT = 20_000  # characters of an error that are passed on
-MOST_OUTPUT = 2**16  # bytes of what an attack prints that are passed on
+MOST_TEXT = 20_000  # characters of an error message that are passed on
+MOST_OUTPUT = 2**16  # bytes of an attack's output that are passed on
 _CLOSED = (
     "; an attack may open installed code, its own file and the empty folder that it works in. It "
     "opens no sockets and starts no processes"
@@ -58,12 +58,13 @@ _UNPROTECTED = (
     "and from other processes (that takes Linux 5.13 or newer with Landlock and seccomp). Add "
     "--unprotected to run them without this protection"
 )
-# Messages that come whole; where there are none, nothing is closed and nothing asked for.
+# Sockets that preserve message borders. Systems without them have no Landlock either, so that no
+# kernel is requested from a copy.
 _WHOLE = getattr(socket, "SOCK_SEQPACKET", 1) if sys.platform == "linux" else socket.SOCK_STREAM
 
 
 def main() -> None:
-    """Serve the bench that started this process: over the socket given, or once over the pipes."""
+    """Serve the bench that started this process, over a socket, or a single time over pipes."""
     where, parent = sys.argv[1], os.getppid()
     register.attacks_here = True
     close_for_good()
@@ -71,12 +72,13 @@ def main() -> None:
         channel = _pipes()
         _in_empty_folder(lambda: answer(channel))
         return
+    # The timer detects that the bench was killed: this process then has another parent.
     signal.signal(signal.SIGALRM, lambda *_: _end_after(parent))
     signal.setitimer(signal.ITIMER_REAL, 0.5, 0.5)
     adopt_descendants()
     control = socket.socket(fileno=int(where))
-    while wanted := _next(control):
-        order, fd = wanted
+    while received := _next(control):
+        order, fd = received
         built_in = [a for a in order["attacks"] if register.is_ours("attack", a[0])]
         with suppress(FedtreesError, ImportError):  # the copy loads attacks of plug-ins
             load(order | {"attacks": built_in})
@@ -86,7 +88,7 @@ def main() -> None:
 
 
 def load(order: Mapping[str, Any]) -> None:
-    """Load what attacks on a view need: plugins, and the modules that define its messages."""
+    """Load the plug-ins and modules that attacks on a view need."""
     for file, digest in order.get("plugins", ()):
         load_plugin(file, digest)
     for name in order["modules"]:
@@ -96,21 +98,27 @@ def load(order: Mapping[str, Any]) -> None:
 
 
 def load_loose(order: Mapping[str, Any]) -> None:
-    """Load the plugins that came before one that is asked about; what fails was told of then."""
+    """Load the plug-ins that were loaded before a file that is described.
+
+    Errors are ignored here.
+    """
     for file, digest in order["plugins"]:
         with suppress(FedtreesError):
             load_plugin(file, digest)
 
 
 def answer(channel: Channel, compiled: Callable[[bytes], bool] = lambda _: False) -> None:
-    """Answer one request; `compiled` has a kernel compiled outside, where machine code is kept."""
+    """Answer one request.
+
+    `compiled` lets another process compile a kernel, if the cache lacks it.
+    """
 
     def ask(X: NDArray[np.float32], ids: NDArray[np.int64] | None = None) -> NDArray[Any]:
         channel.send({"ask": X} if ids is None else {"ask": X, "ids": ids}, MOST_BYTES)
-        said = channel.receive()
-        if "error" in said:
-            raise ProtocolError(said["error"])
-        return said["answers"]  # type: ignore[no-any-return]
+        reply_to_query = channel.receive()
+        if "error" in reply_to_query:
+            raise ProtocolError(reply_to_query["error"])
+        return reply_to_query["answers"]  # type: ignore[no-any-return]
 
     try:
         order = channel.receive()
@@ -122,14 +130,14 @@ def answer(channel: Channel, compiled: Callable[[bytes], bool] = lambda _: False
         channel.send(reply, MOST_BYTES)
     except Closed:
         raise
-    except Exception as err:  # the returned value cannot be packed, or is too large
+    except Exception as err:  # the returned value cannot be packed or is too large
         channel.send(_failure(err))
 
 
 def _reply_to(
     order: Mapping[str, Any], channel: Channel, ask: Callable[..., Any]
 ) -> dict[str, Any]:
-    """Return the reply to an order: a probe, a description, an attack made, a guess or reasons."""
+    """Return the reply to an order: a probe, a description, an attack, a guess or reasons."""
     if "probe" in order:
         return {"refused": probed(**order["probe"])}
     if "file" in order:
@@ -149,15 +157,17 @@ def _reply_to(
 
 @cache
 def _readable() -> tuple[Path, ...]:
+    """Return the paths that every attack may open."""
     return *disk.code(), *kernels.folders()
 
 
 def _shut_in(order: Mapping[str, Any], compiled: Callable[[bytes], bool]) -> None:
-    """Give up, before an attack's code runs, the disk, most system calls and most resources.
+    """Give up the disk, most system calls and most resources before code of an attack runs.
 
-    The process can open installed code, the empty folder that it works in, and the files of
-    plug-ins, but not the folders that these files are in: a run may be in the same folder. Only
-    built-in attacks have kernels compiled outside: the next attack could see which ones were.
+    The process can open installed code, the empty folder in which it works, and the files of
+    plug-ins, but not the folders of these files, because a run may be in the same folder. Only
+    built-in attacks may have kernels compiled by another process: otherwise the next attack could
+    see which kernels were compiled.
 
     Raises
     ------
@@ -177,6 +187,7 @@ def _shut_in(order: Mapping[str, Any], compiled: Callable[[bytes], bool]) -> Non
 
 
 def _guess(order: Mapping[str, Any], view: View) -> dict[str, Any]:
+    """Run one attack on a view and return its guess, or why it does not apply."""
     (spec,) = order["attacks"]
     attack: Attack = register.make("attack", Spec(*spec))
     reason = None if order["anyway"] else _told(attack.inapplicable(view))
@@ -187,35 +198,37 @@ def _guess(order: Mapping[str, Any], view: View) -> dict[str, Any]:
     with watching(touched):
         guess = attack.run(view, views.generator(order["randomness"]))
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    told = guesses.told(guess, attack.name, order["claims"])
-    return {"guess": told, "wall": wall, "cpu": cpu, "touched": tuple(touched or ())}
+    guess_value = guesses.told(guess, attack.name, order["claims"])
+    return {"guess": guess_value, "wall": wall, "cpu": cpu, "touched": tuple(touched or ())}
 
 
 def _reasons(order: Mapping[str, Any], view: View) -> dict[str, Any]:
-    asked: list[Attack] = [register.make("attack", Spec(*spec)) for spec in order["attacks"]]
-    return {"reasons": tuple(_told(attack.inapplicable(view)) for attack in asked)}
+    """Return why attacks do not apply to a view."""
+    made_attacks: list[Attack] = [register.make("attack", Spec(*spec)) for spec in order["attacks"]]
+    return {"reasons": tuple(_told(attack.inapplicable(view)) for attack in made_attacks)}
 
 
 def _told(reason: Any) -> tuple[str, dict[str, Any]] | None:
-    """Return a reason as a value; a text is one that has no code."""
+    """Return a reason as a value. A text is a reason without a code."""
     if isinstance(reason, Reason):
         return reason.code, dict(reason.args)
     return ("other", {"text": str(reason)}) if reason else None
 
 
 def _failure(err: BaseException) -> dict[str, Any]:
+    """Return an exception as a value."""
     kinds = [k.__name__ for k in type(err).__mro__ if k.__module__ == FedtreesError.__module__]
-    known = kinds[0] if kinds else ""
-    text = str(err) if known else f"{type(err).__name__}: {err}"
+    error_class = kinds[0] if kinds else ""
+    text = str(err) if error_class else f"{type(err).__name__}: {err}"
     text += resources.explain(err)
     if PermissionError in (type(err), type(err.__cause__)):
         text += _CLOSED
-    trace = "" if known else "".join(traceback.format_exception(err))
-    return {"failed": known, "text": text[:MOST_TEXT], "traceback": trace[-MOST_TEXT:]}
+    trace = "" if error_class else "".join(traceback.format_exception(err))
+    return {"failed": error_class, "text": text[:MOST_TEXT], "traceback": trace[-MOST_TEXT:]}
 
 
 def _next(control: socket.socket) -> tuple[dict[str, Any], int] | None:
-    """Wait for an order and the end of a channel that comes with it; None when there is no more."""
+    """Wait for an order and the channel that comes with it. None if the bench has ended."""
     text, fds, _, _ = socket.recv_fds(control, 1 << 16, 1)
     while text and not text.endswith(b"\n"):
         text += control.recv(1 << 16)
@@ -223,41 +236,45 @@ def _next(control: socket.socket) -> tuple[dict[str, Any], int] | None:
 
 
 def _serve(control: socket.socket, fd: int, trusted: bool) -> int:
-    """Let a copy of this process answer; return its exit status, when nothing of it is left.
+    """Let a copy of this process answer.
+
+    Return its exit status after all its processes have ended.
 
     Parameters
     ----------
+    control : socket.socket
+        Socket to the bench.
     fd : int
         Descriptor of the channel to the bench.
     trusted : bool
         Whether the copy runs built-in attacks only. Then it may ask for compiled kernels.
     """
     folder = tempfile.mkdtemp(prefix="fedtrees-")
-    ours, theirs = socket.socketpair(type=_WHOLE)
+    near_end, far_end = socket.socketpair(type=_WHOLE)
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _answer_and_exit(fd, folder, theirs, writing)
+        _answer_and_exit(fd, folder, far_end, writing)
     for end in (fd, writing):
         os.close(end)
-    theirs.close()
+    far_end.close()
     try:
-        with ours:
-            status = os.waitstatus_to_exitcode(_attend(pid, ours, reading, trusted))
+        with near_end:
+            status = os.waitstatus_to_exitcode(_attend(pid, near_end, reading, trusted))
     finally:
         os.close(reading)
     end_children()
-    with suppress(RecursionError):  # thousands of folders, one in the other
+    with suppress(RecursionError):  # thousands of nested folders
         shutil.rmtree(folder, ignore_errors=True)
     return status
 
 
 def _attend(pid: int, orders: socket.socket, reading: int, trusted: bool) -> int:
-    """Compile the kernels that a copy asks for and print its output; return its wait status."""
+    """Compile the kernels that a copy requests, and print its output. Return its wait status."""
     watched, printed = [orders.fileno(), reading], 0
     while watched:
         ready, _, _ = select.select(watched, [], [], 0.5)
-        if not ready:  # the copy may have ended and left a process that keeps the pipe open
+        if not ready:  # the copy may have ended and left a process that has the pipe open
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 return status
@@ -272,7 +289,7 @@ def _attend(pid: int, orders: socket.socket, reading: int, trusted: bool) -> int
 
 
 def _compile_for(orders: socket.socket, trusted: bool) -> bool:
-    """Compile a kernel that a copy asks for; return whether it may ask for more."""
+    """Compile a kernel that a copy requests, and return whether it may request more."""
     order = b""
     with suppress(OSError):
         order = orders.recv(kernels.MOST_ORDER)
@@ -282,7 +299,10 @@ def _compile_for(orders: socket.socket, trusted: bool) -> bool:
 
 
 def _print_from(reading: int, most: int) -> int:
-    """Print text from a pipe on stderr, without control characters; return the bytes read."""
+    """Print text from a pipe to stderr, without control characters.
+
+    Return the number of bytes read.
+    """
     blob = os.read(reading, 4096)
     text = blob[: max(0, most)].decode(errors="replace")
     with suppress(OSError):
@@ -292,6 +312,8 @@ def _print_from(reading: int, most: int) -> int:
 
 
 def _answer_and_exit(fd: int, folder: str, orders: socket.socket, writing: int) -> NoReturn:
+    """Answer one request in a copy of this process, and exit."""
+
     def compiled(order: bytes) -> bool:
         orders.send(order)
         return orders.recv(1) == b"y"
@@ -302,10 +324,10 @@ def _answer_and_exit(fd: int, folder: str, orders: socket.socket, writing: int) 
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         _keep_descriptors(fd, orders.fileno(), writing)
         _work_in(folder)
-        with socket.socket(fileno=fd) as ours:
-            answer(Channel(ours.makefile("rb"), ours.makefile("wb")), compiled)
+        with socket.socket(fileno=fd) as channel_socket:
+            answer(Channel(channel_socket.makefile("rb"), channel_socket.makefile("wb")), compiled)
         status = 0
-    except Closed:  # the bench is gone
+    except Closed:  # the bench has ended
         status = 0
     except BaseException:
         traceback.print_exc()
@@ -316,7 +338,7 @@ def _answer_and_exit(fd: int, folder: str, orders: socket.socket, writing: int) 
 
 
 def _keep_descriptors(fd: int, orders: int, writing: int) -> None:
-    """Close all descriptors but these, read from nothing and print into a pipe.
+    """Close all descriptors but these, redirect output to a pipe, and input to an empty file.
 
     A descriptor that two copies inherit has one position and one set of flags for both. Through
     these, one attack could leave data for the next one.
@@ -327,16 +349,18 @@ def _keep_descriptors(fd: int, orders: int, writing: int) -> None:
     with suppress(OSError):
         for name in os.listdir("/dev/fd"):
             if int(name) not in (0, 1, 2, fd, orders):
-                with suppress(OSError):  # the one of the list is closed already
+                with suppress(OSError):  # the descriptor of the listing is already closed
                     os.close(int(name))
 
 
 def _work_in(folder: str) -> None:
+    """Use a folder as working folder and for temporary files."""
     os.chdir(folder)
     tempfile.tempdir = os.environ["TMPDIR"] = folder
 
 
 def _in_empty_folder(work: Any) -> None:
+    """Call a function in an empty folder, and remove the folder afterwards."""
     here = os.getcwd()
     folder = tempfile.mkdtemp(prefix="fedtrees-")
     try:
@@ -348,7 +372,7 @@ def _in_empty_folder(work: Any) -> None:
 
 
 def _pipes() -> Channel:
-    """Take the two pipes away from what an attack may print or read."""
+    """Return the channel over the two pipes, and separate them from the attack's output."""
     reading, writing = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -358,5 +382,6 @@ def _pipes() -> Channel:
 
 
 def _end_after(parent: int) -> None:
+    """End this process and its copies if the bench has ended."""
     if os.getppid() != parent:
         os.killpg(0, signal.SIGKILL)

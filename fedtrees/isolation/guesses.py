@@ -1,4 +1,4 @@
-"""A guess as a value, and back: made anew of plain arrays and numbers where it is scored."""
+"""Convert guesses to values, and validate them where the bench receives them."""
 
 import math
 from collections.abc import Collection, Iterable
@@ -11,14 +11,15 @@ from fedtrees.core.registry import register
 from fedtrees.core.values import type_name
 from fedtrees.isolation import replies
 
-#: The most notes of one guess. Each becomes a row of the results.
+#: Largest number of notes of a guess. Each becomes a row of the results.
 MOST_NOTES = replies.MOST_ENTRIES
 
 
 def told(guess: object, attack: str, scored: Collection[str]) -> dict[str, Any]:
     """Return a guess as a value: its claims, its notes and its reason.
 
-    Claims that are all empty, such as a table without rows, are no claim (code ``empty-claims``).
+    If all claims are empty, for example tables without rows, they are replaced by the reason
+    ``empty-claims``.
 
     Parameters
     ----------
@@ -32,7 +33,8 @@ def told(guess: object, attack: str, scored: Collection[str]) -> dict[str, Any]:
     Raises
     ------
     ProtocolError
-        It is no guess, claims something that no metric scores, or claims nothing without a reason.
+        If the value is not a guess, if no metric scores the type of a claim, or if there are
+        neither claims nor a reason.
     """
     if not isinstance(guess, Guess):
         raise ProtocolError(f"attack {attack!r} returned a {type(guess).__name__}; return a Guess")
@@ -60,7 +62,7 @@ def guess_of(value: Any) -> Guess:
     Raises
     ------
     ProtocolError
-        If the value is no guess, has more than `MOST_NOTES` notes, or a note is no number.
+        If the value is not a guess, has more than `MOST_NOTES` notes, or a note is not a number.
     """
     if not isinstance(value, dict) or set(value) != {"claims", "notes", "reason"}:
         raise ProtocolError("an attack answered with something else than a guess")
@@ -72,23 +74,26 @@ def guess_of(value: Any) -> Guess:
     if len(notes) > MOST_NOTES:
         raise ProtocolError(f"a guess has {len(notes)} notes; give {MOST_NOTES} at most")
     replies.texts(tuple(notes))
-    given = None if reason is None else replies.reason(reason)
-    guess = Guess(claims, notes, given)
-    return Guess(guess.claims, {name: _number(note) for name, note in guess.notes.items()}, given)
+    no_claim_reason = None if reason is None else replies.reason(reason)
+    guess = Guess(claims, notes, no_claim_reason)
+    return Guess(
+        guess.claims, {name: _number(note) for name, note in guess.notes.items()}, no_claim_reason
+    )
 
 
 def scored() -> tuple[type, ...]:
     """Return the types of claims that can be scored.
 
-    No other is made here: making one runs the code of its class beside truth, and only who brings a
-    metric is trusted with that.
+    The bench creates no other types, because this would run the code of their class in the process
+    with the ground truth. Only the author of a metric is trusted with that.
     """
     metrics: Iterable[Any] = (register.get("metric", name) for name in register.names("metric"))
     return tuple(dict.fromkeys(metric.of for metric in metrics))
 
 
 def _number(note: Any) -> float:
+    """Return a note as a float."""
     try:
         return float(note)
-    except OverflowError:  # a whole number of more than 308 digits
+    except OverflowError:  # an integer with more than 308 digits
         return math.inf if note > 0 else -math.inf

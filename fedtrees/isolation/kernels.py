@@ -1,8 +1,9 @@
-"""Machine code of compiled kernels: brought in before a process is copied, or asked for by it.
+"""Machine code of compiled kernels for the copies of the attack process.
 
-numba keeps it in files that whoever runs a kernel loads, the bench too. So a copy reads them and
-writes none: what is not there is compiled by the process that it was copied from, which runs no
-attack.
+numba stores machine code in files that every process loads, including the bench. A copy, which runs
+an attack, must therefore not write such files. It reads them, or inherits loaded kernels from the
+process from which it was forked. If a kernel is missing, that process, which runs no attack,
+compiles it.
 """
 
 import gc
@@ -14,25 +15,25 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-MOST_ORDER = 4096  # bytes of what a copy asks for
+MOST_ORDER = 4096  # bytes of a request for a kernel
 _ASKED = (
     "fedtrees.attacks.",
     "fedtrees.guessing.",
     "fedtrees.trees.",
-)  # where attacks' kernels are
+)  # packages that contain the kernels of attacks
 
-_prepared: set[str] = set()  # modules whose kernels are known
+_prepared: set[str] = set()  # modules whose kernels are listed in `_kernels`
 _kernels: dict[int, Any] = {}
-_read: dict[Path, int] = {}  # index file -> when it was written, in nanoseconds
+_read: dict[Path, int] = {}  # index file -> time of its last change, in nanoseconds
 
 
 def prepare() -> None:
-    """Let numba load whatever its cache on disk has for the kernels of fedtrees' loaded modules.
+    """Let numba load the stored code of all kernels in loaded modules of fedtrees.
 
-    A copy of this process then finds it in memory; otherwise each would spend a tenth of a second
-    and more on it. What is not in the cache is compiled where it is needed, and found here the next
-    time. numba has no public way to ask what is in its cache: where its own has changed, nothing is
-    loaded.
+    A forked copy then has the code in memory. Otherwise each copy would spend at least a tenth of a
+    second on loading it. A kernel without stored code is compiled where it is needed, and found
+    here the next time. numba has no public function that lists its cache. If its internals have
+    changed, nothing is loaded.
     """
     from numba.core.dispatcher import Dispatcher
 
@@ -49,10 +50,16 @@ def prepare() -> None:
         except (AttributeError, TypeError, OSError):
             return
     if loaded:
-        gc.freeze()  # a copy that collects garbage need not look through, and so copy, all of this
+        # Garbage collection in a copy then skips these objects, so that their memory pages are not
+        # copied.
+        gc.freeze()
 
 
 def _load(kernel: Any) -> int:
+    """Load the stored code of a kernel that was written since the last call.
+
+    Return the number of signatures.
+    """
     cache = kernel._cache
     index = Path(cache._cache_file._index_path)
     if not index.exists() or _read.get(index) == (written := index.stat().st_mtime_ns):
@@ -67,46 +74,48 @@ def _load(kernel: Any) -> int:
 
 
 def _start_numba() -> None:
-    """Compile something small: half a second that no copy pays again."""
+    """Compile a small function to initialise numba, which takes half a second, before a fork."""
     import numba
 
     numba.njit(lambda x: x)(1)
 
 
 def folders() -> list[Path]:
-    """Return where numba may keep machine code that is not beside its source."""
-    named = os.environ.get("NUMBA_CACHE_DIR")
+    """Return the folders of numba's machine code, besides those next to the source."""
+    configured = os.environ.get("NUMBA_CACHE_DIR")
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return [Path(cache) / "numba", *([Path(named)] if named else [])]
+    return [Path(cache) / "numba", *([Path(configured)] if configured else [])]
 
 
 def only_read(ask: Callable[[bytes], bool]) -> None:
-    """Let numba take machine code from files and write none, from here on.
+    """Let numba in this process read stored machine code, but write none.
 
-    `ask`: Have a kernel compiled elsewhere (`compiled`) and tell whether it was: then it is read.
+    `ask` requests the compilation of a kernel from another process (`compiled`) and returns whether
+    it was compiled.
     """
     from numba.core import caching
 
-    cache: Any = caching.Cache  # which numba has no types of
+    cache: Any = caching.Cache  # numba has no type annotations for it
     locator: Any = caching._CacheLocator
     load, save = cache.load_overload, cache.save_overload
 
     def load_overload(self: Any, signature: Any, context: Any) -> Any:
-        found = load(self, signature, context)
-        order = _order(self._py_func, signature) if found is None else None
-        return load(self, signature, context) if order and ask(order) else found
+        stored = load(self, signature, context)
+        order = _order(self._py_func, signature) if stored is None else None
+        return load(self, signature, context) if order and ask(order) else stored
 
     def save_overload(self: Any, signature: Any, data: Any) -> None:
         try:
             save(self, signature, data)
-        except OSError:  # as it should be
+        except OSError:  # expected, because the process cannot write
             return
 
     def ensure_cache_path(self: Any) -> None:
         path = self.get_cache_path()
         if isinstance(self, caching.UserProvidedCacheLocator | caching.UserWideCacheLocator):
-            return  # it need hold nothing yet
-        if not os.access(path, os.W_OK):  # which asks of the folder, whatever this process may do
+            return  # the folder need not exist yet
+        # access() checks the permissions of the folder, independent of Landlock
+        if not os.access(path, os.W_OK):
             raise PermissionError(path)
         os.scandir(path).close()
 
@@ -115,7 +124,7 @@ def only_read(ask: Callable[[bytes], bool]) -> None:
 
 
 def compiled(order: bytes) -> bool:
-    """Compile what a copy asks for, and let numba write it; tell whether it could be."""
+    """Compile the requested kernel and let numba store it. Return whether this succeeded."""
     from numba.core.dispatcher import Dispatcher
 
     try:
@@ -126,13 +135,13 @@ def compiled(order: bytes) -> bool:
         if not isinstance(kernel, Dispatcher):
             return False
         kernel.compile(tuple(map(_type_of, arguments)))
-    except Exception:  # then the copy does it for itself
+    except Exception:  # the copy then compiles the kernel itself
         return False
     return True
 
 
 def _order(function: Any, signature: Any) -> bytes | None:
-    """Put into text what is to be compiled; None where a type is not one of `_told`."""
+    """Return a request for the compilation of a kernel, None if a type is not supported."""
     try:
         arguments = [_told(kind) for kind in getattr(signature, "args", signature)]
         text = json.dumps([function.__module__, function.__qualname__, arguments])
@@ -142,7 +151,10 @@ def _order(function: Any, signature: Any) -> bytes | None:
 
 
 def _told(kind: Any) -> Any:
-    """Tell a type of numbers, arrays of them, and tuples of both, named or not."""
+    """Return a type as plain values.
+
+    Supported are numbers, arrays of numbers, and tuples of both, named or not.
+    """
     from numba.core import types
 
     if isinstance(kind, types.Array):
@@ -150,14 +162,15 @@ def _told(kind: Any) -> Any:
     if isinstance(kind, types.Number | types.Boolean) and not isinstance(kind, types.Literal):
         return str(kind)
     if isinstance(kind, types.BaseTuple):
-        made: Any = kind
-        named = getattr(made, "instance_class", None)
-        of = [named.__module__, named.__qualname__] if named else []
-        return {"tuple": of, "of": [_told(each) for each in made.types]}
+        tuple_type: Any = kind
+        named_class = getattr(tuple_type, "instance_class", None)
+        of = [named_class.__module__, named_class.__qualname__] if named_class else []
+        return {"tuple": of, "of": [_told(each) for each in tuple_type.types]}
     raise TypeError(kind)
 
 
 def _type_of(told: Any) -> Any:
+    """Return the type that plain values describe."""
     from numba.core import types
 
     if isinstance(told, str):
@@ -174,10 +187,10 @@ def _type_of(told: Any) -> Any:
 
 
 def _tuple_of(module: str = "", name: str = "") -> Any:
-    """Return a named tuple of modules with kernels; nothing else is imported."""
+    """Return a named tuple of a module with kernels. No further module is imported."""
     if not module:
         return None
-    found = getattr(import_module(module), name) if module.startswith(_ASKED) else None
-    if not (isinstance(found, type) and issubclass(found, tuple)):
+    tuple_class = getattr(import_module(module), name) if module.startswith(_ASKED) else None
+    if not (isinstance(tuple_class, type) and issubclass(tuple_class, tuple)):
         raise TypeError(module, name)
-    return found
+    return tuple_class

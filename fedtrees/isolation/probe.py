@@ -1,7 +1,7 @@
-"""Try, in the process of an attack, what no attack should be able to do.
+"""Try, in the process of an attack, the operations that no attack should be able to do.
 
-`fedtrees doctor` prints the result. Every attempt is harmless where it is not refused: system calls
-get descriptors, process numbers and addresses that do not exist.
+`fedtrees doctor` prints the result. Every attempt is harmless if it is not refused: system calls
+receive descriptors, process numbers and addresses that do not exist.
 """
 
 import ctypes
@@ -14,9 +14,9 @@ from pathlib import Path
 
 from fedtrees.isolation import calls
 
-#: Arguments of a call that has no effect: -1 is no descriptor, no process and no address.
+#: Arguments of a call without effect: -1 is no descriptor, no process and no address.
 _HARMLESS = (-1, 0, 0, 0, 0, 0)
-# linux/fcntl.h and linux/fs.h: ask for a lock, set the owner of signals, set a hint, set flags.
+# linux/fcntl.h and linux/fs.h: test a lock, set the owner of signals, set a hint, set flags.
 _GET_LOCK, _SET_OWNER, _SET_HINT, _SET_FLAGS = 5, 8, 1036, 0x40086602
 _X32, _GETPID = 0x40000000, 39
 
@@ -37,6 +37,7 @@ def probed(file: str, bench: int) -> dict[str, bool]:
 
 
 def _attempts(file: str, bench: int) -> dict[str, Callable[[], object]]:
+    """Return the attempts by name."""
     shared = Path("/dev/shm" if Path("/dev/shm").is_dir() else os.path.dirname(file))
     return {
         "read files of runs": lambda: Path(file).read_bytes(),
@@ -58,17 +59,22 @@ def _attempts(file: str, bench: int) -> dict[str, Callable[[], object]]:
 
 
 def _uses() -> dict[str, list[str]]:
-    """Return the system calls to try by what they are used for; none where there is no list."""
+    """Return the system calls to try, grouped by use.
+
+    Empty if there is no list for this machine.
+    """
     numbers = calls.numbers()
     uses = {use: [n for n in names if n in numbers] for use, names in calls.refused_uses().items()}
     return {use: names for use, names in uses.items() if names}
 
 
 def _call_refused(name: str) -> bool:
+    """Return whether a system call is refused."""
     return _refused(lambda: _call(name, *_HARMLESS))
 
 
 def _call(name: str, *arguments: int) -> None:
+    """Make a system call by its name. Raises `OSError` if it fails."""
     number = calls.numbers().get(name)
     if number is None:
         raise OSError(errno.EINVAL, f"{name} has no number on this machine")
@@ -76,6 +82,7 @@ def _call(name: str, *arguments: int) -> None:
 
 
 def _raw(number: int, *arguments: int) -> None:
+    """Make a system call by its number. Raises `OSError` if it fails."""
     libc = ctypes.CDLL(None, use_errno=True)
     six = (*arguments, *(0,) * (6 - len(arguments)))
     if libc.syscall(ctypes.c_long(number), *map(ctypes.c_long, six)) < 0:
@@ -83,6 +90,7 @@ def _raw(number: int, *arguments: int) -> None:
 
 
 def _fork() -> None:
+    """Start a process and wait for it."""
     pid = os.fork()
     if pid == 0:
         os._exit(0)
@@ -90,6 +98,7 @@ def _fork() -> None:
 
 
 def _made(path: Path) -> None:
+    """Create a file and remove it."""
     path.touch()
     path.unlink()
 
@@ -100,6 +109,7 @@ def _refused(attempt: Callable[[], object]) -> bool:
         attempt()
     except PermissionError:
         return True
-    except OSError as err:  # it fails for another reason, so that other arguments may succeed
+    # It fails for another reason, so that it may succeed with other arguments.
+    except OSError as err:
         return err.errno == errno.ENOSYS
     return False

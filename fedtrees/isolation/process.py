@@ -1,4 +1,4 @@
-"""Run attacks in a separate process: the side of the bench, which contains the truth."""
+"""Run attacks in a separate process: the side of the bench, which contains the ground truth."""
 
 import atexit
 import json
@@ -31,7 +31,8 @@ from fedtrees.isolation.replies import AttackError as AttackError
 from fedtrees.isolation.replies import AttackFacts
 from fedtrees.isolation.shield import closed_memory
 
-# Of the environment, what an interpreter and its libraries need; nothing of where rows may lie.
+# Environment variables that an interpreter and its libraries need. Variables with paths of rows are
+# not passed on.
 _KEPT = (
     "PATH", "HOME", "USERPROFILE", "SYSTEMROOT", "TEMP", "TMP", "TMPDIR", "TZ", "LANG",
     "VIRTUAL_ENV", "XDG_CACHE_HOME", "LD_LIBRARY_PATH",
@@ -42,13 +43,14 @@ _THREADS = (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS",
 )  # fmt: skip
 _FORKS = hasattr(os, "fork") and hasattr(socket, "send_fds")
-_CPU_TIME_USED = -signal.SIGXCPU if hasattr(signal, "SIGXCPU") else None  # status of a process
+# Exit status of a process that used up its CPU time.
+_CPU_TIME_USED = -signal.SIGXCPU if hasattr(signal, "SIGXCPU") else None
 _START = "from fedtrees.isolation.child import main; main()"
 
 
 @dataclass(frozen=True)
 class Description:
-    """Attacks that a plug-in file registers, and what else it registers and does, in words."""
+    """Attacks that a plug-in file registers, and its remaining effects as texts."""
 
     attacks: tuple[AttackFacts, ...]
     others: tuple[str, ...]
@@ -57,20 +59,23 @@ class Description:
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of one attack."""
+    """Result of one attack."""
 
-    guess: Guess | None = None  # None: it does not apply
-    reason: Reason = FITS  # why it does not apply
-    # wall, cpu: seconds its `run` took, by its own clock
+    guess: Guess | None = None  # None if the attack does not apply
+    reason: Reason = FITS  # why the attack does not apply
+    # wall, cpu: seconds that its `run` took, measured in its process
     wall: float = 0.0
     cpu: float = 0.0
-    touched: tuple[str, ...] = ()  # what it opened, if it was watched
+    touched: tuple[str, ...] = ()  # files, sockets and modules that it opened, if it was watched
 
 
 class AttackProcess:
-    """A process for attacks, started when it is first needed and kept warm.
+    """A process for attacks, started when it is first needed and reused afterwards.
 
-    `forks`: Let it fork for every view; otherwise a fresh interpreter is started for each.
+    Parameters
+    ----------
+    forks : bool
+        Whether it forks for every view. Otherwise a fresh interpreter is started for each view.
     """
 
     def __init__(self, forks: bool = _FORKS) -> None:
@@ -90,13 +95,30 @@ class AttackProcess:
     ) -> Answer:
         """Run an attack on a view.
 
-        Raises `FedtreesError`: what the attack raised: as it is where it is one of fedtrees' own
-        errors, else as `AttackError`. `ProtocolError` if it returned no guess, or its process was
-        killed twice.
+        Parameters
+        ----------
+        attack : Spec
+            Name and parameters of the attack.
+        view : View
+            The view.
+        randomness : tuple of int, optional
+            256 bits, by default a hash of the principals' local data (`views.randomness`).
+        watch : bool
+            Record which files, sockets and modules the attack opens.
+        anyway : bool
+            Run the attack even if it does not apply.
 
-        `randomness`: 256 bits; by default a hash of what is held (`views.randomness`).
-        `watch`: Note which files, sockets and modules it opens.
-        `anyway`: Run it even where it says that it does not apply.
+        Returns
+        -------
+        answer : Answer
+
+        Raises
+        ------
+        FedtreesError
+            If the attack raised an error. Errors of fedtrees are raised again, and all remaining
+            errors as `AttackError`.
+        ProtocolError
+            If the attack returned no guess, or if its process was killed twice.
         """
         claims = tuple(map(type_name, guesses.scored()))
         more = {"randomness": randomness, "watch": watch, "anyway": anyway, "claims": claims}
@@ -113,13 +135,13 @@ class AttackProcess:
     def reasons(self, attacks: Sequence[Spec], view: View) -> list[Reason]:
         """Return, for each attack, whether it applies to a view, and why not.
 
-        Each attack of a plug-in is asked in a process of its own, so that it cannot change what
-        another attack answers.
+        Each attack of a plug-in is asked in a separate process, so that it cannot change the
+        answers of other attacks.
 
         Raises
         ------
         FedtreesError
-            As `run`.
+            As in `run`.
         """
         built_in = [a for a in attacks if register.is_ours("attack", a.name)]
         groups = [built_in, *([a] for a in attacks if a not in built_in)]
@@ -129,6 +151,7 @@ class AttackProcess:
         return [answers[attack] for attack in attacks]
 
     def _reasons(self, attacks: Sequence[Spec], view: View) -> list[Reason]:
+        """Return the reasons of attacks that are asked in the same process."""
         if not attacks:
             return []
         listed = self._ask(attacks, view, {}).get("reasons")
@@ -139,23 +162,23 @@ class AttackProcess:
         return [FITS if reason is None else replies.reason(reason) for reason in listed]
 
     def make(self, attack: Spec) -> None:
-        """Construct an attack there, and keep nothing; raises `FedtreesError` as `run`."""
+        """Create an attack in the process, and discard it. Raises `FedtreesError` as `run`."""
         self._answered({"attacks": (_named(attack),), "make": True})
 
     def describe(self, file: str, digest: str, *, bait: bool = False) -> Description:
-        """Import a plug-in file there and return what it registers.
+        """Import a plug-in file in the process and return its registrations.
 
         Parameters
         ----------
         file, digest : str
             Path and sha256 of the file.
         bait : bool
-            Load the modules of a bench next to it, to see what the import does to them.
+            Also load the modules of a bench, to observe whether the import changes them.
 
         Raises
         ------
         FedtreesError
-            As `run`.
+            As in `run`.
         """
         loaded = tuple(plugin for plugin in loaded_plugins() if plugin != (file, digest))
         order = {"attacks": (), "file": (file, digest), "bait": bait, "plugins": loaded}
@@ -173,7 +196,7 @@ class AttackProcess:
         )
 
     def refused(self) -> dict[str, bool]:
-        """Let it be tried there what no attack should be able to do; return what was refused.
+        """Try forbidden operations in the process, and return which of them were refused.
 
         Raises `FedtreesError` as `run`.
         """
@@ -181,7 +204,7 @@ class AttackProcess:
             file = os.path.join(folder, "rows")
             Path(file).write_text("rows")
             reply = self._answered({"attacks": (), "probe": {"file": file, "bench": os.getpid()}})
-        return {str(name): bool(held) for name, held in reply["refused"].items()}
+        return {str(name): bool(is_refused) for name, is_refused in reply["refused"].items()}
 
     def _answered(self, more: dict[str, Any]) -> dict[str, Any]:
         """Return the reply to an order that has no view."""
@@ -196,7 +219,7 @@ class AttackProcess:
         return reply
 
     def end(self) -> None:
-        """End the process, whatever it is at."""
+        """End the process immediately."""
         process, control = self._process, self._control
         self._process = self._control = None
         if control is not None:
@@ -207,6 +230,11 @@ class AttackProcess:
             process.wait()
 
     def _ask(self, attacks: Sequence[Spec], view: View, more: dict[str, Any]) -> dict[str, Any]:
+        """Return the reply to an order with a view.
+
+        A killed process is started a second time, unless it used up its CPU time. The queries of
+        the first attempt are then removed from the log of the oracle.
+        """
         order = {
             "attacks": tuple(map(_named, attacks)),
             "modules": views.modules(view),
@@ -216,7 +244,7 @@ class AttackProcess:
         packed = pack(views.told(view))
         if "randomness" in order and order["randomness"] is None:
             order["randomness"] = views.randomness(view, attacks[0].name)
-        asked = 0 if view.oracle is None else len(view.oracle.log)
+        n_queries = 0 if view.oracle is None else len(view.oracle.log)
         with self._one_at_a_time, closed_memory():
             for attempt in (1, 2):
                 try:
@@ -228,7 +256,7 @@ class AttackProcess:
                         why = "used-cpu-time" if used_up else "killed"
                         raise ProtocolError(str(Reason(why, code=str(err)))) from None
                     if view.oracle is not None:
-                        del view.oracle.log[asked:]
+                        del view.oracle.log[n_queries:]
         if "failed" in reply:
             raise replies.error(reply)
         return reply
@@ -236,7 +264,7 @@ class AttackProcess:
     def _exchange(
         self, order: Mapping[str, Any], packed: Sequence[Any] | None, view: View | None
     ) -> dict[str, Any]:
-        """Send what is wanted and the view; return the reply, answering queries meanwhile."""
+        """Send an order and a view. Return the reply, and answer queries before it."""
         done = False
         try:
             channel, ended = self._forked(order) if self._forks else self._afresh()
@@ -252,7 +280,7 @@ class AttackProcess:
             status = ended()
             done = True
         finally:
-            if not done:  # it took too long, or the user ends the run
+            if not done:  # it took too long, or the user ended the run
                 self.end()
         if reply is None:
             ending = Closed(_manner(status))
@@ -261,33 +289,38 @@ class AttackProcess:
         return reply
 
     def _forked(self, order: Mapping[str, Any]) -> tuple[Channel, Any]:
+        """Let the process fork for an order.
+
+        Return the channel to the copy, and a function for its status.
+        """
         if self._process is None:
             self._start()
         needed = {name: order[name] for name in ("modules", "attacks", "trusted")}
         text = json.dumps(needed).encode() + b"\n"
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
+        near_end, far_end = socket.socketpair()
+        with near_end, far_end:
             try:
-                self._hand_over(text, theirs)
-            except OSError:  # it ended while it was idle
+                self._hand_over(text, far_end)
+            except OSError:  # the process ended while it was idle
                 self._start()
-                self._hand_over(text, theirs)
-            channel = Channel(ours.makefile("rb"), ours.makefile("wb"))
+                self._hand_over(text, far_end)
+            channel = Channel(near_end.makefile("rb"), near_end.makefile("wb"))
         return channel, self._status
 
     def _hand_over(self, text: bytes, theirs: socket.socket) -> None:
+        """Send an order with one end of a channel to the process."""
         assert self._control is not None
         sent = socket.send_fds(self._control, [text], [theirs.fileno()])
         self._control.sendall(text[sent:])
 
     def _status(self) -> int:
-        """Return how the copy ended; this process itself, if it ended too."""
+        """Return the exit status of the copy, or of the process itself if it ended too."""
         assert self._control is not None
         assert self._process is not None
         text = b""
         while not text.endswith(b"\n"):
             more = b""
-            with suppress(OSError):  # reset by its end
+            with suppress(OSError):  # the process ended
                 more = self._control.recv(64)
             if not more:
                 status = self._process.wait()
@@ -297,14 +330,16 @@ class AttackProcess:
         return int(text)
 
     def _start(self) -> None:
+        """Start the process."""
         self.end()
-        ours, theirs = socket.socketpair()
-        with theirs:
-            fd = theirs.fileno()
+        near_end, far_end = socket.socketpair()
+        with far_end:
+            fd = far_end.fileno()
             self._process = _interpreter(str(fd), pass_fds=(fd,), start_new_session=True)
-        self._control = ours
+        self._control = near_end
 
     def _afresh(self) -> tuple[Channel, Any]:
+        """Start an interpreter for one order. Return the channel, and a function for its status."""
         self._process = _interpreter("once", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         reading, writing = self._process.stdout, self._process.stdin
         assert reading is not None
@@ -313,21 +348,26 @@ class AttackProcess:
 
 
 def _named(attack: Spec) -> tuple[str, dict[str, Any]]:
+    """Return name and parameters of an attack as values."""
     return attack.name, dict(attack.params)
 
 
 def _interpreter(where: str, **options: Any) -> subprocess.Popen[bytes]:
-    """Start a fresh interpreter that knows neither paths of rows nor the options of this one."""
+    """Start an interpreter whose environment contains no paths of rows.
+
+    It does not inherit the options of this interpreter.
+    """
     environment = {
         k: v for k, v in os.environ.items() if k in _KEPT or k.startswith(_KEPT_PREFIXES)
     }
-    environment = dict.fromkeys(_THREADS, "1") | environment  # as the bench's own processes
+    environment = dict.fromkeys(_THREADS, "1") | environment  # as in the processes of the bench
     command = [sys.executable, "-P", "-c", _START, where]
     options = {"stdin": subprocess.DEVNULL, "stdout": sys.__stderr__, **options}
     return subprocess.Popen(command, env=environment, cwd=tempfile.gettempdir(), **options)
 
 
 def _listen(channel: Channel, view: View | None) -> dict[str, Any]:
+    """Return the reply of an attack, after answering its queries."""
     types = (Table, *guesses.scored())
     while True:
         reply = channel.receive(types, MOST_BYTES)
@@ -339,7 +379,10 @@ def _listen(channel: Channel, view: View | None) -> dict[str, Any]:
 
 
 def _answers(view: View, X: Any, ids: Any) -> dict[str, Any]:
-    """Let the oracle answer a query; it counts here, whatever the attack does to its own."""
+    """Answer a query with the oracle of this process.
+
+    The attack therefore cannot change the count of queries.
+    """
     try:
         if view.oracle is None:
             raise ProtocolError("the threat has no queries; write client[queries=50]")
@@ -349,12 +392,12 @@ def _answers(view: View, X: Any, ids: Any) -> dict[str, Any]:
 
 
 def _bounds(order: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the process may do under an order, and which files of plug-ins it loads.
+    """Return the permissions of the process for an order, and the plug-in files that it loads.
 
     Built-in attacks run without the files of other attacks, whose code could change them.
     """
-    named = [register.is_ours("attack", name) for name, _ in order["attacks"]]
-    trusted = all(named) and not {"file", "installed"} & set(order)
+    built_in = [register.is_ours("attack", name) for name, _ in order["attacks"]]
+    trusted = all(built_in) and not {"file", "installed"} & set(order)
     return {
         "trusted": trusted,
         "plugins": loaded_plugins(attacks=not trusted),
@@ -364,11 +407,12 @@ def _bounds(order: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _seconds_left() -> float:
-    """Return the seconds left of a time limit (an alarm of this process), 0 without one."""
+    """Return the remaining seconds of a time limit (an alarm of this process), or 0."""
     return signal.getitimer(signal.ITIMER_REAL)[0] if hasattr(signal, "getitimer") else 0.0
 
 
 def _manner(status: int) -> str:
+    """Return in words how a process ended."""
     if status >= 0:
         return f"exit code {status}"
     with suppress(ValueError):
@@ -380,9 +424,9 @@ _shared: dict[int, AttackProcess] = {}
 
 
 def attacks() -> AttackProcess:
-    """Return the attack process of this process; it ends with it."""
+    """Return the attack process of this process. Both end together."""
     pid = os.getpid()
-    if pid not in _shared:  # also after a fork: a pipe has one reader
+    if pid not in _shared:  # also needed after a fork, because a pipe must have a single reader
         _shared[pid] = AttackProcess()
         atexit.register(_shared[pid].end)
     return _shared[pid]

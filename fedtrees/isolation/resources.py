@@ -12,47 +12,47 @@ try:
 except ImportError:  # Windows has no such limits
     resource = None  # type: ignore[assignment]
 
-#: Bytes that an attack may take besides those of the process that it is a copy of. A larger
-#: ``--memory`` replaces it.
+#: Memory of an attack in bytes, in addition to that of the process from which it was forked. A
+#: larger ``--memory`` replaces it.
 MEMORY = 8 * 2**30
-#: Bytes of the largest file that an attack may write.
+#: Largest size of a file that an attack may write, in bytes.
 FILE = 2**26
-#: Threads and processes of this user from which on an attack starts no more threads.
+#: Number of threads and processes of this user above which an attack starts no more threads.
 THREADS = 4096
 
 
 def limit_resources(seconds: float) -> None:
-    """Limit this process for the rest of its life.
+    """Limit the resources of this process until it ends.
 
     Parameters
     ----------
     seconds : float
-        Seconds that are left of the time limit under which the attack runs, 0 if there is none. The
-        process is killed (SIGXCPU) once it has used as much CPU time on every core.
+        Remaining seconds of the time limit of the attack, 0 if there is none. The process is killed
+        (SIGXCPU) after this CPU time on every core.
     """
     if resource is None:
         return
     _lower("RLIMIT_CORE", 0)
     _lower("RLIMIT_FSIZE", FILE)
     _lower("RLIMIT_NPROC", THREADS)
-    if sys.platform == "linux":  # elsewhere, the addresses in use cannot be counted
+    if sys.platform == "linux":  # on other systems, the used addresses cannot be counted
         _lower("RLIMIT_AS", _addresses() + memory())
     if seconds > 0:
         _lower("RLIMIT_CPU", math.ceil(seconds * _cores()) + 1, grace=5)
 
 
 def memory() -> int:
-    """Return the bytes that an attack may take: at least `MEMORY`, and all that ``--memory`` gives.
+    """Return the bytes that an attack may use: `MEMORY`, or the larger limit of ``--memory``.
 
     A worker with ``--memory`` has this limit on its data, and processes that it starts inherit it.
     """
     assert resource is not None
-    given = resource.getrlimit(resource.RLIMIT_DATA)[0]
-    return MEMORY if given == resource.RLIM_INFINITY else max(MEMORY, given)
+    data_limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    return MEMORY if data_limit == resource.RLIM_INFINITY else max(MEMORY, data_limit)
 
 
 def explain(err: BaseException) -> str:
-    """Return the limit that an error is due to as a half sentence, "" if it is due to none."""
+    """Return the limit that caused an error as a clause, "" if no limit caused it."""
     number = getattr(err, "errno", None)
     if isinstance(err, MemoryError) and resource is not None:
         return (
@@ -64,7 +64,10 @@ def explain(err: BaseException) -> str:
 
 
 def _lower(name: str, value: int, grace: int = 0) -> None:
-    """Set a soft limit, and a hard one above it by `grace`, unless the present one is lower."""
+    """Set a soft limit, and a hard limit that is larger by `grace`.
+
+    A lower present limit is not changed.
+    """
     kind = getattr(resource, name, None)
     if kind is None:
         return
@@ -75,10 +78,11 @@ def _lower(name: str, value: int, grace: int = 0) -> None:
 
 
 def _addresses() -> int:
-    """Return the bytes of addresses that this process has in use."""
+    """Return the number of bytes of addresses that this process uses."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _cores() -> int:
+    """Return the number of processor cores."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,7 +1,7 @@
-"""What keeps processes of the same user out of one another's memory; Linux alone has it.
+"""Protect the memory of processes of the same user from each other (Linux only).
 
-Elsewhere, nothing is done: there an attack may read the memory of its user's processes if the
-system lets it.
+On other systems nothing is done. There, an attack can read the memory of its user's processes if
+the system permits it.
 """
 
 import ctypes
@@ -16,17 +16,20 @@ _LINUX = sys.platform == "linux"
 # From linux/prctl.h and linux/capability.h.
 _PDEATHSIG, _GET_DUMPABLE, _SET_DUMPABLE, _SUBREAPER, _NO_NEW_PRIVILEGES = 1, 3, 4, 36, 38
 _VERSION_3 = 0x20080522
-_FILES = 0b1111  # chown, dac_override, dac_read_search, fowner: root goes on reading its files
+_FILES = 0b1111  # chown, dac_override, dac_read_search, fowner: root can still read its files
 
 
 def close_memory() -> None:
-    """Let no other process read or trace this one, unless it may trace any."""
+    """Prevent other processes from reading or tracing this one.
+
+    A process that may trace every process is an exception.
+    """
     _prctl(_SET_DUMPABLE, 0)
 
 
 @contextmanager
 def closed_memory() -> Iterator[None]:
-    """Close this process's memory in the block."""
+    """Protect the memory of this process within the block."""
     before = _prctl(_GET_DUMPABLE)
     close_memory()
     try:
@@ -37,29 +40,33 @@ def closed_memory() -> Iterator[None]:
 
 
 def close_for_good() -> None:
-    """Close this process's memory, and give up every right to look into others', root's too."""
+    """Protect the memory of this process, and give up all rights to read that of other processes.
+
+    This includes the rights of root.
+    """
     close_memory()
     _prctl(_NO_NEW_PRIVILEGES, 1)
     if _LINUX:
         header, sets = (ctypes.c_uint32 * 2)(_VERSION_3, 0), (ctypes.c_uint32 * 6)()
         libc = ctypes.CDLL(None)
         if libc.capget(header, sets) == 0:
-            kept = [sets[0] & _FILES, sets[1] & _FILES]  # effective, permitted; none inherited
-            libc.capset(header, (ctypes.c_uint32 * 6)(*kept, 0, 0, 0, 0))
+            # Effective and permitted rights. No rights are inherited.
+            kept_rights = [sets[0] & _FILES, sets[1] & _FILES]
+            libc.capset(header, (ctypes.c_uint32 * 6)(*kept_rights, 0, 0, 0, 0))
 
 
 def end_with_parent() -> None:
-    """Be killed when the parent ends."""
+    """Let the kernel kill this process when its parent ends."""
     _prctl(_PDEATHSIG, signal.SIGKILL)
 
 
 def adopt_descendants() -> None:
-    """Become the parent of what ended children leave running."""
+    """Become the parent of processes whose parent has ended."""
     _prctl(_SUBREAPER, 1)
 
 
 def end_children() -> None:
-    """Kill all children of this process, theirs too once they are adopted."""
+    """Kill all children of this process, and their children after adopting them."""
     listed = Path(f"/proc/self/task/{os.getpid()}/children")
     with suppress(OSError):
         while pids := listed.read_text().split():
@@ -69,4 +76,5 @@ def end_children() -> None:
 
 
 def _prctl(option: int, value: int = 0) -> int:
+    """Call prctl on Linux. Return -1 on other systems."""
     return int(ctypes.CDLL(None).prctl(option, value, 0, 0, 0)) if _LINUX else -1

@@ -1,4 +1,4 @@
-"""A view as a value, and back: everything in it, and no way from it to anything else."""
+"""Convert views to values and back. The copy has no reference to any object of the bench."""
 
 import hashlib
 import inspect
@@ -32,11 +32,15 @@ def types() -> tuple[type, ...]:
 def told(view: View) -> dict[str, Any]:
     """Return a view as a value.
 
-    A defense is told by its name and parameters, an oracle by what it answers and was asked.
+    A defense is represented by its name and parameters, and an oracle by its budget, log and kind
+    of answers.
 
-    Raises `ProtocolError` if the defense could not be made anew from that.
+    Raises
+    ------
+    ProtocolError
+        If the defense cannot be created again from these values.
     """
-    messages = {id(s.message): s.message for s in view.seen}  # a broadcast crosses once
+    messages = {id(s.message): s.message for s in view.seen}  # a broadcast is transmitted once
     place = {key: i for i, key in enumerate(messages)}
     oracle = view.oracle
     return {
@@ -55,14 +59,14 @@ def told(view: View) -> dict[str, Any]:
 
 
 def modules(view: View) -> tuple[str, ...]:
-    """Return the modules that define messages and channels of a view; plugins are files."""
+    """Return the modules that define messages and channels of a view, except for plug-in files."""
     names = {type(s.message).__module__ for s in view.seen}
     names |= {type(change).__module__ for _, _, change in view.stated}
     return tuple(sorted(n for n in names if not n.startswith(PLUGIN)))
 
 
 def view_of(value: dict[str, Any], answer: Answer) -> View:
-    """Return the view that was told; its oracle hands queries to `answer`."""
+    """Return the view that a value describes. Its oracle passes queries to `answer`."""
     oracle = None
     if value["oracle"] is not None:
         budget, log, answers, records, width = value["oracle"]
@@ -82,17 +86,17 @@ def view_of(value: dict[str, Any], answer: Answer) -> View:
 
 
 def randomness(view: View, purpose: str) -> tuple[int, ...]:
-    """Return the coins of an attack on a view: 256 bits, as numbers of 32.
+    """Return the randomness of an attack on a view: 256 bits, as integers of 32 bits.
 
-    They are a hash of what the principals hold and were told besides, and of who they are, so that
-    they tell nothing else: neither the experiment's seed, which is small enough to be tried out,
-    nor anybody's rows. What crossed does not enter: defenses change it, and an attack starts from
-    the same draws whatever defends. Other rows give other randomness; principals without rows have
-    the same in every federation.
+    It is a hash of the principals' names, the protocol, and the principals' local data and
+    background knowledge. It therefore reveals nothing else: neither the seed of the experiment,
+    which could be found by trying all small seeds, nor rows of the victims. Messages do not enter
+    the hash, so that an attack starts with the same draws for every defense. Different rows give
+    different randomness. Principals without rows have the same randomness in every federation.
     """
-    held = {name: getattr(view, name) for name in ("principals", "protocol", *_KNOWN)}
+    knowledge = {name: getattr(view, name) for name in ("principals", "protocol", *_KNOWN)}
     digest = hashlib.blake2b(purpose.encode(), digest_size=32)
-    for chunk in pack(held):
+    for chunk in pack(knowledge):
         digest.update(chunk)
     return tuple(int(n) for n in np.frombuffer(digest.digest(), "<u4"))
 
@@ -103,6 +107,7 @@ def generator(words: tuple[int, ...]) -> np.random.Generator:
 
 
 def _spec(part: Defense) -> tuple[str, dict[str, Any]]:
+    """Return name and parameters of a defense."""
     maker: Callable[..., Any] = register.get("defense", part.name)
     names = inspect.signature(maker).parameters
     if maker is not type(part) or not all(hasattr(part, name) for name in names):

@@ -1,4 +1,4 @@
-"""Notes what an attack opens while it runs: files, sockets, and modules that hold truth."""
+"""Record what an attack opens: files, sockets, and modules that contain ground truth."""
 
 import os
 import sys
@@ -13,10 +13,10 @@ _CODE = (".py", ".pyc", ".nbi", ".nbc", ".so", ".pth")
 
 @contextmanager
 def watching(touched: list[str] | None) -> Iterator[None]:
-    """Note what is opened in the block; None: do not watch.
+    """Record the files, sockets and modules that are opened in the block. None: do not watch.
 
-    An audit hook cannot be removed again, and Python that wants to get round it can: it is there
-    for mistakes.
+    An audit hook cannot be removed, and Python code can circumvent it on purpose. It detects
+    mistakes.
     """
     if touched is None:
         yield
@@ -32,7 +32,7 @@ def watching(touched: list[str] | None) -> Iterator[None]:
             touched.append(f"import {arguments[0]}")
         elif event == "open" and isinstance(arguments[0], (str, bytes)):
             path = Path(arguments[0] if isinstance(arguments[0], str) else arguments[0].decode())
-            # Importing a module and numba's kernel cache are not looking for truth.
+            # Importing modules and loading numba's kernels are no search for the truth.
             if not (
                 path.suffix in _CODE
                 or "__pycache__" in path.parts
@@ -52,7 +52,7 @@ def watching(touched: list[str] | None) -> Iterator[None]:
         touched += _left(shared, before)
 
 
-#: What starts or reaches something that outlives a block.
+#: Events that start or reach something that outlives the block.
 _LASTING = (
     "socket.connect", "socket.bind", "subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn",
     "os.system", "os.exec", "sys.addaudithook",
@@ -63,9 +63,9 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 
 @contextmanager
 def leaving(left: list[str]) -> Iterator[None]:
-    """Note what a block leaves outside its process: files, shared memory, sockets, processes.
+    """Record what a block leaves outside its process: files, shared memory, sockets, processes.
 
-    What Python writes of its own, compiled code, is none.
+    Compiled code that Python itself writes is not recorded.
     """
     watched = True
     shared: set[str] = set()
@@ -93,6 +93,7 @@ def leaving(left: list[str]) -> Iterator[None]:
 
 
 def _writing(path: object, mode: object, flags: object) -> bool:
+    """Return whether a file is opened for writing."""
     if isinstance(mode, str):
         return any(letter in mode for letter in "wax+")
     return isinstance(flags, int) and bool(flags & _WRITES)
@@ -101,13 +102,13 @@ def _writing(path: object, mode: object, flags: object) -> bool:
 def _shared_by(event: str, arguments: tuple[Any, ...]) -> str | None:
     """Return the file in shared memory that an event of this process opens for writing or maps.
 
-    Other processes have theirs in the same folder, so that what appears there says nothing.
+    Other processes have files in the same folder, so that new files in it are no evidence.
     """
     path = Path()
     if event == "mmap.__new__" and arguments[0] >= 0:
         try:
             path = Path(os.readlink(f"/proc/self/fd/{arguments[0]}"))
-        except OSError:  # another system
+        except OSError:  # another operating system
             return None
     elif event == "open" and isinstance(arguments[0], (str, bytes)) and _writing(*arguments):
         path = Path(os.fsdecode(arguments[0]))
@@ -115,16 +116,16 @@ def _shared_by(event: str, arguments: tuple[Any, ...]) -> str | None:
 
 
 def _left(shared: set[str], before: set[str]) -> list[str]:
-    """Return what there still is of files in shared memory, and of segments that were not there."""
-    found = {name for name in shared if (_SHARED / name).exists()} | (_segments() - before)
-    return [f"leaves {name} in shared memory" for name in sorted(found)]
+    """Return the remaining files in shared memory, and the new segments."""
+    remaining = {name for name in shared if (_SHARED / name).exists()} | (_segments() - before)
+    return [f"leaves {name} in shared memory" for name in sorted(remaining)]
 
 
 def _segments() -> set[str]:
-    """Return the System V segments of shared memory that this process made."""
+    """Return the System V segments of shared memory that this process created."""
     try:
         lines = [line.split() for line in Path("/proc/sysvipc/shm").read_text().splitlines()]
-    except OSError:  # another system, or closed: then none can be made either
+    except OSError:  # another system, or a restricted process, which cannot create segments either
         return set()
     maker = lines[0].index("cpid")
     return {f"segment {line[1]}" for line in lines[1:] if line[maker] == str(os.getpid())}

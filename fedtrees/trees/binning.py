@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from fedtrees.core.compilation import kernel
 from fedtrees.core.errors import DataError, check_whole
 
-# largest number of bins of a feature, so that a code and the marker of a missing value fit in 16
-# bits
+# Largest number of bins of a feature, so that a code and the marker of a missing value fit in 16
+# bits.
 MOST_BINS = 65534
 _MARGIN = np.float32(1e-5)  # XGBoost's distance between the extreme values and the outermost cuts
 
@@ -78,6 +78,7 @@ class Cuts:
             raise DataError("every feature needs at least one bin and one minimum")
         inner = np.ones(len(values), dtype=bool)
         inner[offsets[:-1]] = False
+        # The first cut of a feature may be smaller than the last one of the feature before.
         if not np.isfinite(values).all() or (np.diff(values, prepend=0)[inner] <= 0).any():
             raise DataError("cut values must be finite and strictly increasing within a feature")
         if self.categorical is not None:
@@ -268,7 +269,7 @@ def _bin(
             for i in range(m):
                 x[i] = X[begin + i, f]
                 low[i] = 0
-            # the last border is no limit: values above it belong to the last bin
+            # The last border is no limit: values above it belong to the last bin.
             left = borders.shape[0] - 1
             while left > 0:
                 half = np.uint32((left + 1) >> 1)
@@ -293,7 +294,7 @@ def check_rows(X: NDArray[Any], n_features: int | None = None) -> NDArray[np.flo
     if X.ndim != 2 or (n_features is not None and X.shape[1] != n_features):
         shape = "(n, d)" if n_features is None else f"(n, {n_features})"
         raise DataError(f"expected rows of shape {shape}, got {X.shape}")
-    # values too large for float32 become infinite and are reported below
+    # Values too large for float32 become infinite and are reported below.
     with np.errstate(over="ignore"):
         X32 = np.ascontiguousarray(X, dtype=np.float32)
     if np.isinf(X32).any():
@@ -332,6 +333,7 @@ def bin_rows(X: NDArray[Any], cuts: Cuts) -> Bins:
     if cuts.categorical is not None:
         _check_codes(X, cuts, np.flatnonzero(cuts.categorical))
     missing = int(cuts.n_bins.max())
+    # One byte per code halves the memory that histograms read.
     small = missing < 256 or (missing == 256 and not np.isnan(X).any())
     codes = np.empty(X.shape, dtype=np.uint8 if small else np.uint16)
     _bin(X, cuts.values, cuts.offsets, missing, codes)

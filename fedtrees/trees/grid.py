@@ -83,6 +83,7 @@ def first_grid(low: ArrayLike, high: ArrayLike, cells: int, counted: NDArray[np.
     for a, b, by_rank, is_counted in zip(lows, highs, unknown, counted, strict=True):
         if by_rank:
             top = int(float_rank(b))
+            # Borders at equal distances in the order of all float32 numbers.
             inner = of_rank([2 * top * i // cells - top for i in range(1, cells)])
         else:
             inner = np.linspace(float(a), float(b), cells + 1)[1:-1].astype(np.float32)
@@ -169,6 +170,8 @@ def grid_cuts(grid: Grid, counts: NDArray[np.int64], max_bin: int) -> list[NDArr
     cuts = []
     for f, feature_counts in enumerate(split_counts(grid, counts)):
         cells = np.flatnonzero(feature_counts)
+        # Occupied cells take the role of points. A bin that starts at cell k has the border before
+        # it.
         starts = choose_cuts(cells, feature_counts[cells], max_bin) - 1 if len(cells) else cells
         cuts.append(np.append(grid.borders[f][starts], upper_sentinel(grid.high[f])))
     return cuts

@@ -26,7 +26,7 @@ from fedtrees.trees.sketch import quantile_cuts
 
 Floats = NDArray[np.float64]
 _GROWN = TreeParams(trees=20, max_depth=3, learning_rate=0.2)
-# a fold may lack a class, so that the start must not depend on the labels
+# A fold may lack a class, so that the start must not depend on the labels.
 _CLASSES = replace(_GROWN, base_score=0.5)
 _FOLDS, _RIDGES, _MIXTURES = 3, (0.1, 1.0, 10.0, 100.0), (0.0, 0.25, 0.5, 0.75, 1.0)
 _FEW = 12  # largest number of distinct values of a number that is treated as a category
@@ -184,6 +184,7 @@ class Imputer:
         if line.logged:
             x, values = np.log(x), np.log(np.maximum(values, 1e-30))
         mean = self._predicted(x, A, B, own, rows, line.ridge, line.boosted)
+        # Standardised distance between each value and the prediction.
         z = (values - mean[:, None]) / line.spread
         # A mixture of two normal distributions has heavier tails than one, because large errors are
         # more frequent.
@@ -212,6 +213,7 @@ class Imputer:
         tried = {ridge: said(ridge, False) for ridge in _RIDGES}
         best = min(tried, key=lambda r: off(tried[r]))
         with_trees = said(best, True)
+        # Trees are used only for a clear improvement.
         helped = off(with_trees) < 0.99 * off(tried[best])
         found = with_trees if helped else tried[best]
         spread = max(off(found), 1e-9 * max(float(x.std()), 1e-9))
@@ -237,6 +239,7 @@ class Imputer:
         levels, code = np.unique(own.X[:, self._columns], axis=0, return_inverse=True)
         code, k = code.reshape(-1), len(levels)
         A, B = self._designs(own, rows)
+        # The marginal distribution with half a pseudo-count per class, so that no probability is 0.
         margin = (np.bincount(code, minlength=k) + 0.5) / (len(code) + 0.5 * k)
         if self._mixture is None:
             self._mixture = self._mixed(code, k, A, own, margin)
@@ -271,6 +274,7 @@ class Imputer:
         self, code: NDArray[np.int64], k: int, A: Floats, B: Floats, own: Table, rows: Table
     ) -> tuple[Floats, Floats]:
         """Return the probabilities of logistic regression and of trees, shape (n, k) each."""
+        # With a single class in the fold, there is nothing to learn.
         if len(np.unique(code)) < 2:
             sure = np.broadcast_to(np.bincount(code, minlength=k) / len(code), (len(rows), k))
             return sure, sure
@@ -312,6 +316,7 @@ class Imputer:
         A, B = (np.column_stack(p).astype(np.float64) for p in zip(*parts, strict=True))
         mean, spread = A.mean(axis=0), A.std(axis=0)
         spread = np.where(spread > 0, spread, 1.0)
+        # Values far outside the range of the training rows are clipped.
         return (A - mean) / spread, np.clip((B - mean) / spread, -8, 8)
 
 

@@ -181,6 +181,7 @@ class RowPartition:
         for k in np.flatnonzero(np.isnan(decisions.threshold)):
             begin, end = ranges[k]
             codes = bins.columns[decisions.feature[k], self.rows[begin:end]]
+            # One lookup table per node: codes outside the set go left.
             goes = np.ones(bins.missing + 1, dtype=bool)
             goes[np.flatnonzero(decisions.categories[k])] = False
             goes[bins.missing] = decisions.default_left[k]
@@ -208,6 +209,7 @@ class RowPartition:
             raise DataError(f"{len(goes_left)} directions do not fit the rows of nodes {nodes}")
         middle = np.empty(len(nodes), dtype=np.int64)
         _move(self.rows, ranges, goes_left, middle)
+        # The rows of both children are neighbours in the range of their parent.
         for (begin, end), child, cut in zip(ranges, left, middle, strict=True):
             self._ranges[int(child)] = (int(begin), int(cut))
             self._ranges[int(child) + 1] = (int(cut), int(end))

@@ -96,6 +96,7 @@ class Routed:
 
     @cached_property
     def _routes(self) -> Routes:
+        """Routes of all trees, computed at first use."""
         return Routes.of(self.trees)
 
     def apply(self, X: NDArray[Any]) -> NDArray[np.int32]:

@@ -102,7 +102,9 @@ def choose_cuts(points: NDArray[Any], weights: NDArray[np.int64], max_bin: int) 
     if len(points) <= max_bin:
         return points[1:]
     below = np.cumsum(weights)  # rows up to and including each point
+    # Bins should contain equal numbers of rows.
     targets = np.arange(1, max_bin) * (int(below[-1]) / max_bin)
+    # The bin that follows the point with the target rank starts at the next point.
     reached = np.unique(np.searchsorted(below, targets, side="left"))
     return points[reached[reached < len(points) - 1] + 1]
 
@@ -151,6 +153,7 @@ def merge_sketches(
             continue
         points, group = np.unique(all_points, return_inverse=True)
         weights = np.zeros(len(points), dtype=np.int64)
+        # Equal points of several parties are combined.
         np.add.at(weights, group, counts)
         cuts.append(np.append(choose(points, weights, max_bin), upper_sentinel(points[-1])))
         minimum.append(lower_sentinel(np.nanmin([s.low[f] for s in sketches])))
@@ -184,6 +187,7 @@ def equal_width_cuts(low: ArrayLike, high: ArrayLike, max_bin: int = 256) -> Cut
         raise DataError("equal-width cuts need finite bounds with low <= high")
     check_max_bin(max_bin)
     cuts = []
+    # A feature without values is treated as the constant 0.
     lows = np.where(np.isnan(lows) | np.isnan(highs), np.float32(0), lows)
     highs = np.where(np.isnan(highs), lows, highs)
     for a, b in zip(lows.astype(np.float64), highs.astype(np.float64), strict=True):

@@ -149,7 +149,7 @@ class Continuation:
     # Smallest number of rows on each side of a split. 0: only `min_child_weight` limits splits. A
     # round whose sample has fewer rows uses none.
     least_rows: int = 0
-    # streams from which column samples are drawn, by default `streams`
+    # Streams from which column samples are drawn, by default `streams`.
     columns: Streams | None = None
     # Binary places of all sums. None: as many as possible, chosen in every round. This is allowed
     # only if no other party has to use the same number.
@@ -205,6 +205,7 @@ class Continuation:
                 workers=self.workers,
             )
             leaves = tree.leaves.astype(np.int32)
+            # Adding leaf values through the partition avoids routing the rows through the tree.
             values, output = tree.value[leaves], margin[k]
             at_once(lambda p, s: p.add_to(output[s], leaves, values), partitions, spans)  # noqa: B023
             grown.append(tree)
@@ -215,6 +216,7 @@ class Continuation:
         n = len(self.rows.y)
         dropped = dropped_rows(n, self.params.subsample, self.streams, number)
         if dropped is not None and n - dropped.sum() < self.least_rows:
+            # A round with fewer rows than `least_rows` cannot split anything.
             dropped[:] = True
         return dropped
 
@@ -271,6 +273,7 @@ def enough_rows(counts: NDArray[np.int64], cuts: Cuts, least: int) -> Mask:
     """
     allowed = np.empty(counts.shape, dtype=bool)
     for begin, end in zip(cuts.offsets[:-1], cuts.offsets[1:], strict=True):
+        # Entry b contains the rows of all bins up to b.
         below = np.cumsum(counts[:, begin:end], axis=1)
         above = below[:, -1:] - below
         allowed[:, begin:end] = (below >= least) & (above >= least)

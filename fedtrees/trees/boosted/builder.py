@@ -68,6 +68,7 @@ class TreeBuilder:
         left = np.full(len(ids), -1, dtype=np.int32)
         for k, node in enumerate(ids.tolist()):
             self._check_leaf(node)
+            # The node stays a leaf.
             if columns[k] < 0:
                 continue
             left[k] = len(self)

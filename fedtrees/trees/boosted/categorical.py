@@ -113,6 +113,7 @@ def best_categories(
     order = _sorted(line, c, params, bits)
     sums, missing = _sums(np.take_along_axis(line, order[..., None], axis=1), totals, c)
     right = sums[:, c.last]
+    # Some candidates send missing values to the right.
     right[:, ~c.missing_left] += missing[:, c.last[~c.missing_left]]
     gain = _gains(totals, right, params, bits)
     if mask is not None:
@@ -122,6 +123,7 @@ def best_categories(
     node, best = np.arange(len(hist)), gain.argmax(axis=1)
     left_sums = totals - right[node, best]
     gain = gain[node, best]
+    # The feature of a candidate follows from the bin of its last category.
     feature = np.searchsorted(cuts.offsets, c.columns[c.last[best]], side="right") - 1
     return Splits(
         feature=np.where(gain > 0, feature, -1).astype(np.int32),
@@ -164,7 +166,7 @@ def _gains(
 ) -> NDArray[np.float32]:
     """Return the gain of every candidate, 0 if a child is too light, shape (n_nodes, m)."""
     left = totals[:, None] - right
-    # overflows and divisions by 0 give gains that are refused below
+    # Overflows and divisions by 0 give gains that are refused below.
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         gain = node_gains(left, params, bits) + node_gains(right, params, bits)
         gain -= node_gains(totals, params, bits)[:, None]

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import DataError
 
 # One unit is 2^-30. A float32 of absolute value 2^-7 or more is then represented exactly. The error
-# of a smaller one is at most 2^-31. With |g| <= 1, the sum of 2^33 rows fits an int64.
+# of a smaller one is at most 2^-31. With |g| <= 1, the sum of fewer than 2^33 rows fits an int64.
 FIXED_POINT_BITS = 30
 
-# binary places of a gradient with weight 1, so that residuals up to 2^12 fit an int64
+# Binary places of a gradient with weight 1, so that residuals up to 2^12 fit an int64.
 _FINEST_BITS = 50
 
 _BLOCK = 65536  # number of rows that are converted at a time, to limit the temporary memory
@@ -52,7 +52,8 @@ def to_fixed(values: NDArray[Any], bits: int | Bits = FIXED_POINT_BITS) -> NDArr
     return units
 
 
-# bits of a number of units that `saturated` returns, so that a sum of eight of them fits an int64
+# Bits of the largest number of units that `saturated` returns, so that a sum of seven such numbers
+# fits an int64.
 _LARGEST_BITS = 60
 
 
@@ -70,7 +71,7 @@ def saturated(values: NDArray[Any], bits: Bits) -> NDArray[np.float64]:
 def _whole(values: NDArray[Any], bits: int | Bits) -> NDArray[np.float64]:
     """Return the nearest integer number of units, as floats."""
     scaled = values.astype(np.float64)
-    # one column at a time, because numpy is slow on rows of two numbers
+    # One column at a time, because numpy is slow on rows of two numbers.
     if isinstance(bits, tuple):
         for part, places in enumerate(bits):
             scaled[:, part] *= np.ldexp(1.0, places)
@@ -133,4 +134,5 @@ def bits_for(size: float, rows: float) -> int:
     if not 0 < size < math.inf:
         return FIXED_POINT_BITS
     fine = FIXED_POINT_BITS - min(0, math.ceil(math.log2(size)))
+    # A sum of at most 2^61 units leaves bits of an int64 in reserve.
     return min(fine, 61 - math.ceil(math.log2(size * rows)))

@@ -35,7 +35,7 @@ class _Candidates:
 
     def where(self, chosen: NDArray[Any]) -> _Candidates:
         """Return some of the nodes (mask or indices)."""
-        # histograms are large, so that unnecessary copies are avoided
+        # Histograms are large, so that unnecessary copies are avoided.
         if chosen.dtype == bool and chosen.all():
             return self
         return _Candidates(
@@ -214,8 +214,9 @@ class TreeGrower:
         Without the histograms of `nodes` (as `complete` returns them), the next level is built
         without subtraction.
         """
+        # Depth-wise, all open nodes have the same depth.
         if self.depths[0] + 1 == self._params.max_depth:
-            # the children will be leaves, and copies of the widest level are the largest
+            # The children will be leaves, and copies of the widest level are the largest.
             hist = None
         candidates = _Candidates(self.nodes, self.sums, self.depths, splits, hist)
         inner = splits.feature >= 0
@@ -240,6 +241,7 @@ class TreeGrower:
     def _split_best(self) -> Iterator[Decisions]:
         """Split the best nodes of the queue until the children of one need histograms."""
         while self._queue and not self._full:
+            # Older nodes have smaller numbers.
             best = max(self._queue, key=lambda c: (c.splits.gain[0], -c.nodes[0]))
             self._queue.remove(best)
             yield self._split(best)
@@ -332,6 +334,7 @@ def adding_up(
     for node, f in np.argwhere(off & (totals[:, 1] > 0)[:, None]).tolist():
         at = slice(cuts.offsets[f], cuts.offsets[f + 1])
         part, (g, h) = hist[node, at].astype(np.float64), totals[node].astype(np.float64)
+        # Scale the bins to the hessian of the node, then distribute the remaining gradient.
         part *= h / part[:, 1].sum()
         part[:, 0] += (g - part[:, 0].sum()) * part[:, 1] / h
         adjusted = np.rint(part).astype(np.int64)

@@ -100,6 +100,7 @@ def build_histogram(
     """
     out = np.empty((len(ranges), bins.total_bins, 2), dtype=np.int64)
     gh = np.ascontiguousarray(gh, dtype=np.int64)
+    # The number of codes, including that of missing values, is the stride of a feature.
     _build(bins.codes, gh, rows, ranges, bins.offsets, bins.missing + 1, out)
     return out
 

@@ -180,6 +180,7 @@ class Logistic(Objective):
         if not sums[1:].sum() > 0:
             raise DataError("no training row, or none of any weight; boosting needs both classes")
         mean = float(sums[2] / sums[1:].sum())
+        # The log-odds would be infinite.
         if np.float32(mean) in (0, 1):
             raise DataError(f"all training labels are {round(mean)}; boosting needs both classes")
         return self.base_margin(mean)

@@ -67,7 +67,7 @@ def _scan(
             root += _gain(total[k, 0] * unit_g, total[k, 1] * unit_h, reg_lambda, alpha)
         best = np.float32(0)
         for f in range(offsets.shape[0] - 1):
-            # missing values go right in the forward scan and left in the backward scan
+            # Missing values go right in the forward scan and left in the backward scan.
             for backward in range(2):
                 side[:] = 0
                 for step in range(offsets[f + 1] - offsets[f]):
@@ -111,6 +111,7 @@ def _scan(
                 if backward == 0:
                     complete = True
                     for k in range(n_outputs):
+                        # Without missing values, the backward scan finds the same splits.
                         if side[k, 0] != total[k, 0] or side[k, 1] != total[k, 1]:
                             complete = False
                     if complete:
@@ -168,6 +169,7 @@ class MultiOutputGrower:
         self.nodes = self.to_build = nodes
         self._sums = sums
         if self._parents is not None:
+            # The weight of a node is the sum of its hessians over all classes.
             self.to_build = children_to_build(nodes, sums.sum(axis=1))
 
     def _close(self, nodes: NDArray[np.int32], sums: NDArray[np.int64]) -> None:

@@ -43,6 +43,7 @@ def bounded(units: NDArray[np.int64], norm: float, ratio: float, bits: Bits) -> 
     size = np.sqrt((parts**2).sum(axis=(0, 2)))
     large = size > norm * _BELOW
     out = units.copy()
+    # Truncation towards zero cannot increase the norm.
     out[:, large] = np.trunc(units[:, large] * (norm * _BELOW / size[large])[:, None])
     return out
 

@@ -96,6 +96,7 @@ class ColumnSampler:
             return allowed
         chosen = np.zeros((len(depths), len(self._n_bins)), dtype=bool)
         for k, depth in enumerate(depths.tolist()):
+            # All nodes of a level share one sample, which is drawn at the first of them.
             if depth not in self._of_level:
                 self._of_level[depth] = self._draw(self._of_tree, params.colsample_bylevel)
             chosen[k, self._draw(self._of_level[depth], params.colsample_bynode)] = True

@@ -148,6 +148,7 @@ def best_splits(
     splits = _best_thresholds(hist, totals, cuts, params, mask, bits)
     if cuts.categorical is not None:
         rival = best_categories(hist, totals, cuts, params, mask, bits)
+        # Of equal gains, the lower feature wins, as in a common scan.
         tie = (rival.gain == splits.gain) & (rival.feature < splits.feature)
         rival.replace(~((rival.gain > splits.gain) | tie), splits)
         splits = rival

@@ -38,7 +38,7 @@ class Workers:
         if threads < 1:
             raise UsageError(f"threads={threads!r}: give a whole number of 1 or more")
         self._threads = threads
-        # the calling thread is one of the threads
+        # The calling thread is one of the threads.
         self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None
 
     def __enter__(self) -> Workers:
@@ -50,6 +50,7 @@ class Workers:
 
     def blocks(self, n: int) -> list[slice]:
         """Divide ``n`` rows into equal consecutive blocks: one per thread, fewer for few rows."""
+        # Small blocks cost more than a second thread saves.
         count = max(1, min(self._threads, n // SMALLEST_BLOCK))
         return [slice(n * i // count, n * (i + 1) // count) for i in range(count)]
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fedtrees.trees.binning import Cuts, check_max_bin, check_rows, lower_sentinel
 from fedtrees.trees.sketch import POINTS_PER_BIN
 
-# relative distance of the last cut from the largest value, which XGBoost adds in float64
+# Relative distance of the last cut from the largest value, which XGBoost adds in float64.
 _BEYOND = 1e-5
 
 
@@ -89,7 +89,8 @@ def _pruned(
     m = len(below)
     if m <= size:
         return slice(None)
-    least = below - held  # smallest rank of a point; `below` is its largest rank
+    least = below - held  # smallest rank of a point, whose largest rank is `below`
+    # Ranks are compared in doubled form, because a point has a range of ranks.
     reach = least[-1] - below[0]
     targets = 2 * (np.arange(1, size - 1) * reach / (size - 1) + below[0])
     at = np.maximum(np.searchsorted(below + least, targets, side="right") - 1, 1)

@@ -1,1 +1,1 @@
-"""Model files, in and out."""
+"""Read and write model files."""

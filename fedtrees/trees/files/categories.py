@@ -1,4 +1,4 @@
-"""Trees over the values of a user's table, and the names of categories in XGBoost's model files.
+"""Categories in model files: their names, and trees over the values of a user's table.
 
 Protocols train on codes 0, 1, ... of categories (`fedtrees.core.schema.Feature`). A user predicts
 with the table, which contains numbers or text. Before a model is written, its trees are therefore
@@ -27,23 +27,31 @@ from fedtrees.trees.boosted.forest import Forest, Tree
 #: Names of the categories of a column, in the order of their codes.
 Names = Sequence[str] | Sequence[int]
 
-_INT64 = 15  # XGBoost's number of the type of whole numbers
-#: Text that pandas reads as booleans, and XGBoost as 0 and 1; in lower case.
+_INT64 = 15  # XGBoost's number of the integer type
+#: Text in lower case that pandas reads as booleans, and XGBoost as 0 and 1.
 BOOLEANS = {"false": 0.0, "true": 1.0}
-# XGBoost before this version counts the characters of a name where it should count bytes.
+# Before this version, XGBoost counts the characters of a name in place of its bytes.
 _COUNTS_BYTES = (3, 4)
 
 
 def in_table_values(forest: Forest, features: Sequence[Feature]) -> tuple[Forest, dict[int, Names]]:
     """Return a forest over the values of the table, and the names of its categories by column.
 
-    Categories whose names are numbers or booleans become these numbers. Text keeps codes, in
-    alphabetical order, as pandas codes it.
+    Categories whose names are numbers or booleans become these numbers. Text is coded in
+    alphabetical order, as in pandas.
 
-    Raises `DataError` if two names of a column are one number (``01`` and ``1``), or a column of
-    numbers is split by sets of categories that XGBoost cannot store.
+    Parameters
+    ----------
+    forest : Forest
+        The forest, over codes.
+    features : sequence of Feature
+        Columns on which the forest was trained.
 
-    `features`: of the columns on which the forest was trained.
+    Raises
+    ------
+    DataError
+        If two names of a column are the same number (``01`` and ``1``), or if a column of numbers
+        is split by sets of categories that XGBoost cannot store.
     """
     names: dict[int, Names] = {}
     for k, feature in enumerate(features):
@@ -66,9 +74,17 @@ def in_table_values(forest: Forest, features: Sequence[Feature]) -> tuple[Forest
 def check_features(features: Sequence[Feature], by_sets: bool) -> None:
     """Refuse, before the training, columns whose values no model file could contain.
 
-    Raises `DataError` as `in_table_values`.
+    Parameters
+    ----------
+    features : sequence of Feature
+        The columns.
+    by_sets : bool
+        Whether the training splits categorical columns by sets of categories.
 
-    `by_sets`: whether the training splits categorical columns by sets of categories.
+    Raises
+    ------
+    DataError
+        As in `in_table_values`.
     """
     for feature in features:
         numbers = numbers_of(feature) if feature.categories else None
@@ -81,8 +97,13 @@ def by_names(
 ) -> tuple[Forest, dict[int, Names]]:
     """Return a forest that splits categorical columns by sets, and their names by column.
 
-    `categories`: of the ``category`` columns of a data frame, in the order of their codes. Whole
-    numbers stay numbers, as XGBoost compares them with those of another data frame.
+    Parameters
+    ----------
+    forest : Forest
+        The forest, over codes.
+    categories : mapping of int to sequence
+        Categories of the ``category`` columns of a data frame, in the order of their codes.
+        Integers stay numbers, because XGBoost compares them with those of another data frame.
     """
     names: dict[int, Names] = {}
     for k, values in categories.items():
@@ -93,10 +114,13 @@ def by_names(
 
 
 def numbers_of(feature: Feature) -> NDArray[np.float32] | None:
-    """Return the numbers that the categories of a column are, None where one is text.
+    """Return the numbers that are the categories of a column, None if a category is text.
 
-    Raises `DataError` if they do not increase with the codes as float32, for example because two
-    names are one number.
+    Raises
+    ------
+    DataError
+        If they do not increase with the codes as float32, for example because two names are the
+        same number.
     """
     names = [name.strip().casefold() for name in feature.categories]
     try:
@@ -118,9 +142,12 @@ def numbers_of(feature: Feature) -> NDArray[np.float32] | None:
 
 
 def _codes_of_numbers(feature: Feature, numbers: NDArray[np.float32]) -> NDArray[np.intp]:
-    """Return codes that are the numbers themselves: raw columns of numbers then need no recoding.
+    """Return the numbers as codes, so that raw columns of numbers need no recoding.
 
-    Raises `DataError` if one is no whole number from 0 to `MOST_BINS`.
+    Raises
+    ------
+    DataError
+        If a number is not an integer from 0 to `MOST_BINS`.
     """
     codes = numbers.astype(np.int64)
     if (codes != numbers).any() or codes[0] < 0 or codes[-1] > MOST_BINS:
@@ -134,14 +161,15 @@ def _codes_of_numbers(feature: Feature, numbers: NDArray[np.float32]) -> NDArray
 
 
 def _has_sets(forest: Forest, column: int) -> bool:
+    """Return whether a column is split by a set of categories."""
     return any((np.isnan(t.threshold) & (t.feature == column)).any() for t in forest.trees)
 
 
 def _with_thresholds(forest: Forest, column: int, numbers: NDArray[np.float32]) -> Forest:
     """Return the forest with thresholds on the codes of a column replaced by its numbers.
 
-    A code of at least the threshold goes right, and so does the number of that code. Beyond the
-    last code only missing values go right.
+    A code of at least the threshold goes right, and so does the number of that code. Above the last
+    code only missing values go right.
     """
 
     def rewritten(tree: Tree) -> Tree:
@@ -157,6 +185,7 @@ def _numbers_for(
     thresholds: NDArray[np.float32], numbers: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     """Return the number of the first code that is not below each threshold."""
+    # A number above all categories, for thresholds above the last code.
     beyond = np.float32(2) * np.abs(numbers[-1]) + np.float32(1)
     values = np.append(numbers, beyond).astype(np.float32)
     return values[np.clip(np.ceil(thresholds), 0, len(numbers)).astype(np.intp)]
@@ -165,12 +194,21 @@ def _numbers_for(
 def thresholds_in_table(
     feature: NDArray[np.int32], threshold: NDArray[np.float32], features: Sequence[Feature]
 ) -> NDArray[np.float32]:
-    """Return thresholds in the units of the table for columns of numbers; text keeps codes.
+    """Return thresholds in the units of the table for columns of numbers.
 
-    Raises `DataError` as `in_table_values`.
+    Text columns use codes.
 
-    `feature, threshold`: arrays of one shape; a negative feature marks a leaf.
-    `features`: of the columns on which the trees were trained.
+    Parameters
+    ----------
+    feature, threshold : arrays of the same shape
+        Splits. A negative feature marks a leaf.
+    features : sequence of Feature
+        Columns on which the trees were trained.
+
+    Raises
+    ------
+    DataError
+        As in `in_table_values`.
     """
     out = threshold.copy()
     for k, column in enumerate(features):
@@ -181,11 +219,12 @@ def thresholds_in_table(
 
 
 def _split_by_sets(forest: Forest, column: int, codes: NDArray[np.intp]) -> Forest:
-    """Return the forest with every split on a column by a set of categories.
+    """Return the forest with every split on a column converted to a set of categories.
 
-    `codes`: int array, shape (K,). The new code of each old one.
+    `codes` is an int array, shape (K,): the new code of each old one.
     """
-    beyond = int(codes.max()) + 1  # the code of no category: XGBoost wants no empty set
+    # The code of no category, because XGBoost does not accept an empty set.
+    beyond = int(codes.max()) + 1
 
     def rewritten(tree: Tree) -> Tree:
         at = np.flatnonzero(tree.feature == column)
@@ -201,6 +240,7 @@ def _split_by_sets(forest: Forest, column: int, codes: NDArray[np.intp]) -> Fore
                 chosen = np.flatnonzero(old[node])
                 right = codes[chosen[chosen < len(codes)]]
             else:
+                # A threshold sends all codes that are not below it to the right.
                 right = codes[int(np.clip(np.ceil(cut), 0, len(codes))) :]
             sets[node, right if len(right) else [beyond]] = True
         threshold = tree.threshold.copy()
@@ -213,8 +253,8 @@ def _split_by_sets(forest: Forest, column: int, codes: NDArray[np.intp]) -> Fore
 def by_thresholds(forest: Forest, categories: Mapping[int, Names]) -> Forest | None:
     """Return a forest with a threshold in place of every set of the last categories of a column.
 
-    For example, of the categories 0 to 3 the set {2, 3} is all codes of at least 2. None if some
-    set is another one, or a column has no names of categories.
+    For example, of the categories 0 to 3 the set {2, 3} consists of all codes of at least 2. None
+    if there is another set, or if a column has no names of categories.
     """
     trees = []
     for tree in forest.trees:
@@ -233,11 +273,16 @@ def by_thresholds(forest: Forest, categories: Mapping[int, Names]) -> Forest | N
 
 
 def write_categories(names: Mapping[int, Names], width: int) -> dict[str, Any]:
-    """Return the entry ``cats`` of a model, as XGBoost 3.1 and later write it.
+    """Return the entry ``cats`` of a model in the format of XGBoost 3.1 and later.
 
     Text is a list of UTF-8 bytes (int8) with the offset of each name.
 
-    `width`: columns of the table.
+    Parameters
+    ----------
+    names : mapping of int to names
+        Names of the categories by column.
+    width : int
+        Number of columns of the table.
     """
     columns: list[dict[str, Any]] = []
     ends, order = [0], []
@@ -261,11 +306,18 @@ def read_categories(
 ) -> dict[int, tuple[str, ...] | tuple[int, ...]]:
     """Return the names of the categories by column, in the order of their codes.
 
-    Raises `DataError` if they are no lists as XGBoost writes them.
+    Parameters
+    ----------
+    booster : mapping
+        The entry ``gradient_booster.model`` of a model.
+    version : sequence of int
+        Version of XGBoost in the file. Versions 3.1 to 3.3 divide text that is not ASCII at wrong
+        positions and cut off its end.
 
-    `booster`: the entry ``gradient_booster.model`` of a model.
-    `version`: of XGBoost, as the file states it: 3.1 to 3.3 divide text that is not ASCII at the
-    wrong places and cut off its end.
+    Raises
+    ------
+    DataError
+        If the entry is not in the format of XGBoost.
     """
     try:
         listed = (booster.get("cats") or {}).get("enc")
@@ -278,6 +330,7 @@ def read_categories(
 
 
 def _read_names(column: Mapping[str, Any], by_bytes: bool) -> tuple[str, ...] | tuple[int, ...]:
+    """Return the names of the categories of one column."""
     values = np.asarray(column["values"], dtype=np.int64)
     if "offsets" not in column:
         return tuple(values.tolist())

@@ -1,8 +1,9 @@
-"""Write and read random forests as NumPy ``.npz`` files: no other library has this model.
+"""Read and write random forests as NumPy ``.npz`` files.
 
-Leaves hold class shares and trees are averaged, which XGBoost's and LightGBM's formats cannot say,
-and scikit-learn has no format of its own. The arrays are those of `RandomForest.to_arrays`, or the
-tests, counts and rows of a `RandomDecisionForest`.
+The leaves of a random forest contain class shares, and its trees are averaged. The formats of
+XGBoost and LightGBM cannot represent this, and scikit-learn has no format except pickle. The arrays
+are those of `RandomForest.to_arrays`, or the splits, counts and number of rows of a
+`RandomDecisionForest`.
 """
 
 import io
@@ -27,8 +28,8 @@ from fedtrees.trees.files.model_file import MAX_MODEL_BYTES, check_depth, read_m
 from fedtrees.trees.forest.random_decision import RandomDecisionForest, RandomSplits
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
 
-# What a file may unpack to: forests shrink to a tenth, zeros to a thousandth. Small files may be
-# zeros but for a few numbers.
+# Limits of the size after decompression. Forests shrink to a tenth, and zeros to a thousandth of
+# their size. A small file may consist almost entirely of zeros.
 _MOST_TIMES, _SMALL = 64, 2**22
 _MOST_TREES = 50_000
 _STORED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -37,7 +38,7 @@ _HEADERS = {
     (2, 0): np.lib.format.read_array_header_2_0,
 }
 
-_COLUMNS = "columns"  # JSON: name and categories of each column
+_COLUMNS = "columns"  # JSON with name and categories of each column
 _KINDS = {
     "feature": np.int32,
     "threshold": np.float32,
@@ -52,13 +53,23 @@ _KINDS = {
 def save_random_forest(
     forest: RandomForest, path: str | PathLike[str], features: Sequence[Feature] = ()
 ) -> None:
-    """Write a forest; the name is not changed.
+    """Write a forest. The name of the file is not changed.
 
-    Raises `DataError` if the file cannot be written, or cannot contain the values of a column.
+    Parameters
+    ----------
+    forest : RandomForest
+        The forest.
+    path : path
+        The file.
+    features : sequence of Feature, optional
+        Columns on which the forest was trained. If they are given, numeric columns have thresholds
+        in the units of the table (`fedtrees.trees.files.categories`), and the file contains the
+        names of the columns and of their remaining categories, in the order of their codes.
 
-    `features`: of the columns on which the forest was trained. Given, columns of numbers have
-    thresholds in the units of the table (`fedtrees.trees.files.categories`), and the file contains
-    the names of the columns and of their other categories, in the order of their codes.
+    Raises
+    ------
+    DataError
+        If the file cannot be written, or cannot contain the values of a column.
     """
     trees = (
         replace(t, threshold=thresholds_in_table(t.feature, t.threshold, features))
@@ -66,15 +77,15 @@ def save_random_forest(
     )
     forest = RandomForest(tuple(trees))
     distinct = [tree.distinct for tree in forest.trees]
-    known = all(rows is not None for rows in distinct)
+    has_distinct = all(rows is not None for rows in distinct)
     arrays = forest.to_arrays()
-    if known:
+    if has_distinct:
         arrays["distinct"] = np.concatenate([rows for rows in distinct if rows is not None])
     _write(path, arrays | _described(features))
 
 
 def _described(features: Sequence[Feature]) -> dict[str, NDArray[Any]]:
-    """Return the names of columns and of categories that are text, as one array of JSON."""
+    """Return the names of columns and of text categories as one array of JSON."""
     if not features:
         return {}
     columns = [
@@ -92,7 +103,12 @@ def load_columns(
 ) -> tuple[tuple[str, ...], dict[int, tuple[str, ...]]]:
     """Return the names of the columns of a forest's file, and of their categories by column.
 
-    Both are empty if the file states none. Raises `DataError` if they are no such lists.
+    Both are empty if the file contains none.
+
+    Raises
+    ------
+    DataError
+        If the entry is malformed.
     """
     with _arrays(path) as arrays:
         if _COLUMNS not in arrays:
@@ -111,14 +127,27 @@ def save_random_decision_forest(
     noise_from: str = "system",
     features: Sequence[Feature] = (),
 ) -> None:
-    """Write a forest of random tests; the name is not changed.
+    """Write a random decision forest. The name of the file is not changed.
 
-    Raises `DataError` as `save_random_forest`.
+    Parameters
+    ----------
+    forest : RandomDecisionForest
+        The forest.
+    path : path
+        The file.
+    mechanism : str, optional
+        Mechanism of the noise on its counts (`fedtrees.protocols.forests.dp_forest`). It is public.
+    epsilon : float, optional
+        Privacy parameter of the noise. It is public.
+    noise_from : str
+        Source of the noise (`fedtrees.core.streams.NoiseFrom`).
+    features : sequence of Feature, optional
+        As in `save_random_forest`.
 
-    `mechanism, epsilon`: str and float, optional. The noise on its counts
-    (`fedtrees.protocols.forests.dp_forest`). Both are public.
-    `noise_from`: Where the noise came from (`fedtrees.core.streams.NoiseFrom`).
-    `features`: as in `save_random_forest`.
+    Raises
+    ------
+    DataError
+        As in `save_random_forest`.
     """
     splits = forest.splits
     threshold = thresholds_in_table(splits.feature, splits.threshold, features)
@@ -130,6 +159,7 @@ def save_random_decision_forest(
 
 
 def _write(path: str | PathLike[str], arrays: dict[str, NDArray[Any]]) -> None:
+    """Write arrays as a compressed archive."""
     try:
         with open(path, "wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
@@ -138,11 +168,15 @@ def _write(path: str | PathLike[str], arrays: dict[str, NDArray[Any]]) -> None:
 
 
 def load_released(path: str | PathLike[str]) -> tuple[RandomDecisionForest, dict[str, Any]]:
-    """Read a forest of random tests, and what `save_random_decision_forest` wrote of its noise.
+    """Read a random decision forest and the description of its noise.
 
-    Nothing in it is executed.
+    No code in the file is executed. The description has the keys ``mechanism``, ``epsilon`` and
+    ``noise_from`` of `save_random_decision_forest`, as far as the file contains them.
 
-    Raises `DataError` if the file cannot be read, or its arrays do not fit one another.
+    Raises
+    ------
+    DataError
+        If the file cannot be read, or its arrays do not fit together.
     """
     with _arrays(path) as arrays:
         missing = {"feature", "threshold", "counts", "rows"} - set(arrays)
@@ -158,26 +192,32 @@ def load_released(path: str | PathLike[str]) -> tuple[RandomDecisionForest, dict
             raise ValueError(f"of {len(splits.feature)} trees, {_MOST_TREES} are read at most")
         forest = RandomDecisionForest(splits, arrays["counts"], int(arrays["rows"]))
         noise = {"mechanism": str, "epsilon": float}
-        told = {name: kind(arrays[name]) for name, kind in noise.items() if name in arrays}
-        told = told if len(told) == len(noise) else {}
-        if told and "noise_from" in arrays:
-            told["noise_from"] = str(arrays["noise_from"])
-        return forest, told
+        description = {name: kind(arrays[name]) for name, kind in noise.items() if name in arrays}
+        description = description if len(description) == len(noise) else {}
+        if description and "noise_from" in arrays:
+            description["noise_from"] = str(arrays["noise_from"])
+        return forest, description
 
 
 def is_random_decision_forest(path: str | PathLike[str]) -> bool:
-    """Tell whether a file holds a forest of random tests, by the names of its arrays.
+    """Return whether a file contains a random decision forest, by the names of its arrays.
 
-    Raises `DataError` if it holds no arrays.
+    Raises
+    ------
+    DataError
+        If the file does not contain arrays.
     """
     with _arrays(path) as arrays:
         return "rows" in arrays
 
 
 def load_random_forest(path: str | PathLike[str]) -> RandomForest:
-    """Read a forest that `save_random_forest` wrote; nothing in it is executed.
+    """Read a forest that `save_random_forest` wrote. No code in the file is executed.
 
-    Raises `DataError` if the file cannot be read, or holds no complete forest.
+    Raises
+    ------
+    DataError
+        If the file cannot be read, or does not contain a complete forest.
     """
     with _arrays(path) as arrays:
         arrays = {name: array for name, array in arrays.items() if name != _COLUMNS}
@@ -190,25 +230,29 @@ def load_random_forest(path: str | PathLike[str]) -> RandomForest:
 
 @contextmanager
 def _arrays(path: str | PathLike[str]) -> Iterator[dict[str, NDArray[Any]]]:
-    """Yield a file's arrays; what reading or using them raises is told as damage of the file."""
+    """Yield the arrays of a file.
+
+    Errors in reading or using them become a `DataError` about the file.
+    """
     data = read_model_file(path)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             items = archive.infolist()
+            # Limits against files that would exhaust the memory when they are unpacked.
             if len(items) > 2 * len(_KINDS):
                 raise ValueError(f"{len(items)} arrays are not those of a forest")
-            most = min(max(_MOST_TIMES * len(data), _SMALL), MAX_MODEL_BYTES)
+            limit = min(max(_MOST_TIMES * len(data), _SMALL), MAX_MODEL_BYTES)
             size = sum(item.file_size for item in items)
-            if size > most:
-                raise ValueError(f"its arrays take {size} bytes; the limit is {most} here")
-            found = {item.filename.removesuffix(".npy"): _array(archive, item) for item in items}
-        yield found
+            if size > limit:
+                raise ValueError(f"its arrays take {size} bytes; the limit is {limit} here")
+            by_name = {item.filename.removesuffix(".npy"): _array(archive, item) for item in items}
+        yield by_name
     except (
         ArithmeticError,
         EOFError,
         LookupError,
         OSError,
-        RuntimeError,  # a password, another compression, nesting
+        RuntimeError,  # a password, another compression, or nesting
         SyntaxError,
         TypeError,
         ValueError,
@@ -219,7 +263,10 @@ def _arrays(path: str | PathLike[str]) -> Iterator[dict[str, NDArray[Any]]]:
 
 
 def _array(archive: zipfile.ZipFile, item: zipfile.ZipInfo) -> NDArray[Any]:
-    """Read one array whose header announces what is there, as NumPy itself does not ask."""
+    """Read one array, after a check that its header describes the bytes in the file.
+
+    NumPy does not check this before it allocates memory.
+    """
     if item.compress_type not in _STORED:
         raise ValueError(f"{item.filename!r} is compressed by another method than NumPy's")
     file = io.BytesIO(archive.read(item))
@@ -228,17 +275,19 @@ def _array(archive: zipfile.ZipFile, item: zipfile.ZipInfo) -> NDArray[Any]:
         raise ValueError(f"{item.filename!r} has a header of version {version}")
     try:
         shape, fortran, kind = _HEADERS[version](file)
-    except (MemoryError, TokenError) as error:  # of Python's parser: nested too deep, or cut off
+    # Raised by Python's parser for a header that is nested too deep or truncated.
+    except (MemoryError, TokenError) as error:
         raise ValueError(f"the header of {item.filename!r} is not NumPy's") from error
-    there = len(file.getbuffer()) - file.tell()
-    if kind.hasobject or min(shape, default=0) < 0 or math.prod(shape) * kind.itemsize != there:
-        raise ValueError(f"{item.filename!r} is to hold {kind} of shape {shape} in {there} bytes")
+    n_bytes = len(file.getbuffer()) - file.tell()
+    # Arrays of Python objects would require pickle.
+    if kind.hasobject or min(shape, default=0) < 0 or math.prod(shape) * kind.itemsize != n_bytes:
+        raise ValueError(f"{item.filename!r} is to hold {kind} of shape {shape} in {n_bytes} bytes")
     flat = np.frombuffer(file.getbuffer(), kind, offset=file.tell())
     return flat.reshape(shape, order="F" if fortran else "C").copy()
 
 
 def _check_sizes(arrays: dict[str, NDArray[Any]]) -> None:
-    """Raise ValueError unless the trees, of a node or more each, are as long as their arrays."""
+    """Raise `ValueError` unless the trees have at least one node each and fill their arrays."""
     missing = {"sizes", "feature", "threshold", "left", "default_left", "probability"} - set(arrays)
     if missing:
         raise ValueError(f"it has no {', '.join(sorted(missing))}")
@@ -251,7 +300,7 @@ def _check_sizes(arrays: dict[str, NDArray[Any]]) -> None:
 
 
 def _check(tree: ClassTree) -> None:
-    """Raise ValueError unless every row ends in a leaf."""
+    """Raise `ValueError` unless every row reaches a leaf, and shares and counts are consistent."""
     for name, kind in _KINDS.items():
         array = getattr(tree, name)
         flat = (len(tree),) if name not in ("probability", "counts") else tree.probability.shape
@@ -260,13 +309,13 @@ def _check(tree: ClassTree) -> None:
     if tree.probability.shape != (len(tree), max(tree.n_classes, 2)):
         raise ValueError("leaves have no shares of two classes or more")
     inner = np.flatnonzero(tree.feature >= 0)
-    # Children that follow their parent make no circle.
+    # If children follow their parent, there is no cycle.
     pairs = np.array_equal(np.sort(tree.left[inner]), np.arange(1, len(tree), 2))
     if not pairs or (tree.left[inner] <= inner).any() or (tree.left[tree.feature < 0] != -1).any():
         raise ValueError("children of a node are not where they should be")
     check_depth(tree.left, tree.right)
-    told = tree.probability[tree.feature < 0]
-    if not ((told >= 0) & (told <= 1)).all() or np.isnan(tree.threshold[inner]).any():
+    leaf_shares = tree.probability[tree.feature < 0]
+    if not ((leaf_shares >= 0) & (leaf_shares <= 1)).all() or np.isnan(tree.threshold[inner]).any():
         raise ValueError("class shares are no numbers from 0 to 1, or a threshold is no number")
     if tree.counts is not None:
         both = tree.counts[tree.left[inner]] + tree.counts[tree.right[inner]]

@@ -1,4 +1,4 @@
-"""Read forests from LightGBM's text models (``Booster.save_model``, format v3 and v4)."""
+"""Read forests from LightGBM's text models (``Booster.save_model``, formats v3 and v4)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ READ_OBJECTIVES = ("binary", "multiclass", "regression")
 
 # Bits of decision_type.
 _CATEGORICAL, _DEFAULT_LEFT, _MISSING_SHIFT = 1, 2, 2
-_NONE, _ZERO, _NAN = 0, 1, 2  # what a node takes as missing
+_NONE, _ZERO, _NAN = 0, 1, 2  # kinds of values that a node treats as missing
 
-# LightGBM's kZeroThreshold: where zero means missing, so does every value of this size or less.
+# LightGBM's kZeroThreshold: if zero means missing, so does every value of at most this size.
 _ALMOST_ZERO = np.float32(1e-35)
 _ABOVE_ZERO = float(np.nextafter(_ALMOST_ZERO, np.float32(1)))
 _BELOW_ZERO = -_ABOVE_ZERO
@@ -29,18 +29,24 @@ _BELOW_ZERO = -_ABOVE_ZERO
 def from_lightgbm_text(model: str | bytes | PathLike[str]) -> Forest:
     """Read a forest from a LightGBM text model.
 
-    It routes every finite or missing float32 to the same side as LightGBM. LightGBM adds up float64
-    outputs, the forest their nearest float32, so margins agree to float32 rounding. Base margins
-    are 0: what LightGBM starts from it adds to the leaves of the first round. Leaves of LightGBM's
-    random forests (``average_output``) are divided by the number of rounds. Trees with several
-    leaves keep gains and sums of hessians (``h``, summed up from ``leaf_weight``); ``g`` is not in
-    the file.
+    Every finite or missing float32 goes to the same side as in LightGBM. LightGBM adds float64 leaf
+    values. The forest uses their nearest float32 numbers, so that margins agree up to float32
+    rounding. Base margins are 0, because LightGBM adds its initial score to the leaves of the first
+    round. Leaves of LightGBM's random forests (``average_output``) are divided by the number of
+    rounds. Trees with several leaves contain gains and sums of hessians (``h``, summed from
+    ``leaf_weight``). The file does not contain ``g``.
 
-    `model`: The text, encoded, or a file.
+    Parameters
+    ----------
+    model : bytes or path
+        The encoded text, or a file.
 
-    Raises `DataError` if the model is truncated, for another objective than `READ_OBJECTIVES`, has
-    categorical splits or linear leaves, or sends zeros another way than the numbers on both sides
-    of them (``zero_as_missing``), which no threshold can say.
+    Raises
+    ------
+    DataError
+        If the model is truncated, has an objective that is not in `READ_OBJECTIVES`, has
+        categorical splits or linear leaves, or sends zeros to another side than the numbers next to
+        them (``zero_as_missing``), which no threshold can represent.
     """
     data = model if isinstance(model, bytes) else read_model_file(model)
     header, blocks = sections(data.decode("utf-8", errors="replace").splitlines())
@@ -50,7 +56,7 @@ def from_lightgbm_text(model: str | bytes | PathLike[str]) -> Forest:
         rounds = len(blocks) // objective.n_outputs
         divisor = rounds if "average_output" in header else 1
         trees = tuple(_Arrays.of(block, width).tree(divisor) for block in blocks)
-    except DataError:  # says more than the errors below, of which it is one
+    except DataError:  # its message is more specific than those below, and it is a ValueError
         raise
     except (KeyError, ValueError, OverflowError) as error:
         raise _incomplete(f"{type(error).__name__} {error}") from error
@@ -58,15 +64,25 @@ def from_lightgbm_text(model: str | bytes | PathLike[str]) -> Forest:
 
 
 def rows_of_leaves(block: dict[str, str], n_features: int) -> NDArray[np.int64] | None:
-    """Return the training rows of every node as the file counts them in its leaves.
+    """Return the number of training rows of every node, from the counts of leaves in the file.
 
-    `block`: Entries of one tree, from `sections`.
+    Parameters
+    ----------
+    block : dict of str to str
+        Entries of one tree, from `sections`.
+    n_features : int
+        Number of features of the model.
 
-    Raises `DataError` if the entries do not make a tree, or there is not a count for each leaf.
+    Returns
+    -------
+    rows : int64 array, shape (n_nodes,), or None
+        In the node order of `from_lightgbm_text`. The number of an inner node is the sum of its
+        leaves. None if the file has no ``leaf_count``.
 
-    Returns: int64 array, shape (n_nodes,), or None. In the node order of the tree
-    `from_lightgbm_text` reads; inner nodes hold the sum of their leaves. None where the file has no
-    ``leaf_count``.
+    Raises
+    ------
+    DataError
+        If the entries do not form a tree, or there is not one count for each leaf.
     """
     if not block.get("leaf_count"):
         return None
@@ -81,23 +97,31 @@ def rows_of_leaves(block: dict[str, str], n_features: int) -> NDArray[np.int64] 
 
 
 def numbers_of_leaves(block: dict[str, str], n_features: int) -> NDArray[np.int64]:
-    """Return LightGBM's number of each leaf, int64, shape (n_nodes,); -1 for inner nodes.
+    """Return LightGBM's number of each leaf, int64, shape (n_nodes,), -1 for inner nodes.
 
-    Nodes are in the order of the tree `from_lightgbm_text` reads. Raises `DataError` if the entries
-    do not make a tree.
+    Nodes are in the order of `from_lightgbm_text`.
+
+    Raises
+    ------
+    DataError
+        If the entries do not form a tree.
     """
     arrays = _Arrays.of(block, n_features)
     return np.maximum(arrays.levels() - len(arrays.feature), -1)
 
 
 def _incomplete(reason: str) -> DataError:
+    """Return the error for an incomplete model."""
     return DataError(f"not a complete LightGBM model: {reason}")
 
 
 def sections(lines: list[str]) -> tuple[dict[str, str], list[dict[str, str]]]:
     """Return the entries before the trees and those of every tree.
 
-    Raises `DataError` if the lines are no LightGBM model, or not a complete one.
+    Raises
+    ------
+    DataError
+        If the lines are not a complete LightGBM model.
     """
     if not lines or lines[0] != "tree":
         raise DataError("not a LightGBM text model: the first line is not 'tree'")
@@ -124,6 +148,7 @@ def sections(lines: list[str]) -> tuple[dict[str, str], list[dict[str, str]]]:
 
 
 def _objective(header: dict[str, str], trees: int) -> Objective:
+    """Return the objective of a model."""
     name, *settings = header.get("objective", "none").split()
     per_round = int(header["num_tree_per_iteration"])
     classes = per_round if name == "multiclass" else 1
@@ -145,7 +170,10 @@ def _objective(header: dict[str, str], trees: int) -> Objective:
 
 @dataclass(frozen=True, eq=False)
 class _Arrays:
-    """A tree as LightGBM writes it; inner nodes first, leaf ``~j`` is node ``len(feature) + j``."""
+    """A tree in LightGBM's format.
+
+    Inner nodes come first, and leaf ``~j`` is node ``len(feature) + j``.
+    """
 
     # feature, decision, shape (m,)
     feature: NDArray[np.int64]
@@ -161,6 +189,7 @@ class _Arrays:
 
     @staticmethod
     def of(block: dict[str, str], n_features: int) -> _Arrays:
+        """Read the arrays of a tree."""
         if int(block.get("num_cat", "0")):
             raise DataError("model has categorical splits; only numerical ones are read")
         if int(block.get("is_linear", "0")):
@@ -177,7 +206,7 @@ class _Arrays:
             nodes = numbers(key, np.int64, inner)
             return np.where(nodes < 0, inner + ~nodes, nodes)
 
-        known = inner > 0 and bool(block.get("leaf_weight"))
+        has_weights = inner > 0 and bool(block.get("leaf_weight"))
         arrays = _Arrays(
             feature=numbers("split_feature", np.int64, inner),
             decision=numbers("decision_type", np.int64, inner),
@@ -186,19 +215,22 @@ class _Arrays:
             left=children("left_child"),
             right=children("right_child"),
             value=numbers("leaf_value", np.float64, inner + 1),
-            weight=numbers("leaf_weight", np.float64, inner + 1) if known else None,
+            weight=numbers("leaf_weight", np.float64, inner + 1) if has_weights else None,
         )
         arrays._check(n_features)
         return arrays
 
     def _check(self, n_features: int) -> None:
+        """Raise `DataError` unless the arrays form a tree with numerical splits."""
         if not ((self.feature >= 0) & (self.feature < n_features)).all():
             raise _incomplete(f"a tree splits on a feature that is none of its {n_features}")
-        # An infinite threshold sends every number one way, and NaN perhaps the other.
+        # An infinite threshold is valid: it sends every number to one side, and possibly NaN to the
+        # other.
         if np.isnan(self.threshold).any() or not np.isfinite(self.value).all():
             raise _incomplete("a threshold is NaN or a leaf value not finite")
         inner = np.arange(len(self.feature))
         children = np.concatenate([self.left, self.right])
+        # Every node except the root is the child of exactly one node.
         complete = np.array_equal(np.sort(children), np.arange(1, 2 * len(inner) + 1))
         if not complete or (children <= np.concatenate([inner, inner])).any():
             raise _incomplete("the nodes of a tree do not form a tree")
@@ -208,7 +240,10 @@ class _Arrays:
             raise _incomplete("decision_type of a tree is not that of a numerical split")
 
     def tree(self, divisor: int) -> Tree:
-        """Return the tree, its outputs divided, nodes numbered level by level."""
+        """Return the tree with its nodes numbered level by level.
+
+        Leaf values are divided by `divisor`.
+        """
         order = self.levels()
         number = np.argsort(order).astype(np.int32)
         inner = len(self.feature)
@@ -230,17 +265,20 @@ class _Arrays:
         )
 
     def levels(self) -> NDArray[np.int64]:
-        """Return nodes level by level, children in pairs."""
+        """Return the nodes level by level, children in pairs."""
         level = np.zeros(1, dtype=np.int64)
-        found = [level]
+        all_levels = [level]
         while len(level):
             split = level[level < len(self.feature)]
             level = np.stack([self.left[split], self.right[split]], axis=1).ravel()
-            found.append(level)
-        return np.concatenate(found)
+            all_levels.append(level)
+        return np.concatenate(all_levels)
 
     def summed(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return sums over the leaves below all nodes; internal_weight has only six digits."""
+        """Return the sum over all leaves below each node.
+
+        LightGBM's internal_weight has only six digits.
+        """
         sums = np.concatenate([np.zeros(len(self.feature)), weight])
         for node in range(len(self.feature) - 1, -1, -1):
             sums[node] = sums[self.left[node]] + sums[self.right[node]]
@@ -252,9 +290,9 @@ def _decisions(
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Return float32 thresholds and default directions that route float32 values as LightGBM does.
 
-    LightGBM goes left on ``x <= threshold``. A missing value goes the default way where the node
-    takes NaN as missing; it is compared as 0 where it takes nothing as missing; and where the node
-    takes zero as missing, all of ``|x| <= 1e-35`` goes the default way with it.
+    LightGBM goes left if ``x <= threshold``. If a node treats NaN as missing, a missing value goes
+    in the default direction. If it treats nothing as missing, NaN is compared as 0. If it treats
+    zero as missing, all values ``|x| <= 1e-35`` go in the default direction together with NaN.
     """
     missing = decision >> _MISSING_SHIFT
     default_left = (decision & _DEFAULT_LEFT).astype(bool)
@@ -265,6 +303,7 @@ def _decisions(
             "model takes zeros as missing (zero_as_missing) and sends them apart from the numbers "
             "next to them; train it with zero_as_missing=false, missing values as NaN"
         )
+    # Move the threshold so that the small numbers that count as zero go with the missing values.
     with_zeros = np.maximum(threshold, float(_ALMOST_ZERO))
     without_zeros = np.minimum(threshold, _BELOW_ZERO)
     cut = np.where(zero, np.where(default_left, with_zeros, without_zeros), threshold)
@@ -272,7 +311,10 @@ def _decisions(
 
 
 def next_float32(threshold: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return the smallest float32 above: `x <= threshold` iff `x < that`, for finite float32."""
+    """Return the smallest float32 above each threshold.
+
+    ``x <= threshold`` is then equivalent to ``x < result``, for every finite float32 x.
+    """
     with np.errstate(over="ignore"):
         near = threshold.astype(np.float32)
         up = np.nextafter(near, np.float32(np.inf))

@@ -1,4 +1,4 @@
-"""Read a model file into memory, up to a size and to a depth of trees that a model can have."""
+"""Read a model file into memory, and limit its size and the depth of its trees."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,22 +14,27 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import DataError
 from fedtrees.core.formats import no_local_file
 
-# A thousand trees of depth 12 are about 600 MB of JSON. Parsed, it takes several times its size.
+# A thousand trees of depth 12 need about 600 MB of JSON. The parsed JSON needs several times this
+# size.
 MAX_MODEL_BYTES = 2**30
 _BLOCK = 2**20
-# Levels of a tree. A split of a training divides its rows: so deep is no tree that was trained, and
-# what follows paths (one for each leaf) would take time that grows with the square of the file.
+# Largest number of levels of a tree. Each split of a training divides the rows, so that no trained
+# tree has this depth. Algorithms that follow the path to every leaf would need time that grows with
+# the square of the file size.
 MOST_LEVELS = 2**12
 
 
 def read_model_file(path: str | PathLike[str]) -> bytes:
     """Return the bytes of a model file.
 
-    Raises `DataError` if the file cannot be read or is larger than `MAX_MODEL_BYTES`.
+    Raises
+    ------
+    DataError
+        If the file cannot be read or is larger than `MAX_MODEL_BYTES`.
     """
     try:
         with Path(path).open("rb") as file:
-            # To be asked for as many bytes at once, Python makes room for them all beforehand.
+            # If all bytes are requested at once, Python allocates the memory for them in advance.
             blocks = iter(partial(file.read, _BLOCK), b"")
             data = b"".join(islice(blocks, MAX_MODEL_BYTES // _BLOCK + 1))
     except OSError as error:
@@ -55,15 +60,21 @@ def naming(path: str | PathLike[str]) -> Iterator[None]:
 
 
 def check_depth(left: NDArray[np.integer[Any]], right: NDArray[np.integer[Any]]) -> None:
-    """Refuse a tree of more than `MOST_LEVELS` levels.
+    """Refuse a tree with more than `MOST_LEVELS` levels.
 
-    `left, right`: int array, shape (n_nodes,). Children of every node, after it; those of leaves
-    are below 0 or no nodes.
+    Parameters
+    ----------
+    left, right : int array, shape (n_nodes,)
+        Children of every node, which follow it. Those of leaves are negative or not node numbers.
 
-    Raises `DataError`.
+    Raises
+    ------
+    DataError
+        If the tree has more levels.
     """
     level = np.zeros(1, dtype=np.int64)
     for _ in range(MOST_LEVELS):
+        # All nodes of one level at a time, so that a cycle also ends after `MOST_LEVELS` steps.
         both = np.concatenate([left[level], right[level]])
         level = both[(both >= 0) & (both < len(left))]
         if not len(level):

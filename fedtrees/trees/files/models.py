@@ -1,4 +1,4 @@
-"""Load a model of any known format, told apart by its contents."""
+"""Load a model file of any supported format, which is detected from its content."""
 
 from os import PathLike
 
@@ -19,13 +19,15 @@ _KNOWN = (
 def load_model(path: str | PathLike[str]) -> Forest | RandomForest:
     """Read a forest from a model file.
 
-    Known formats: XGBoost's JSON and UBJ (see `from_xgboost_json`), LightGBM's text (see
-    `from_lightgbm_text`) and the arrays of a random forest (see `load_random_forest`). The file's
-    name does not matter. Nothing in a model is executed; pickles
-    are not read.
+    Supported formats are XGBoost's JSON and UBJ (see `from_xgboost_json`), LightGBM's text (see
+    `from_lightgbm_text`) and the arrays of a random forest (see `load_random_forest`). The name of
+    the file is irrelevant. No code in a model is executed, and pickles are not read.
 
-    Raises `DataError` if the file cannot be read, is of no known format, or is not a complete and
-    supported model of it.
+    Raises
+    ------
+    DataError
+        If the file cannot be read, has no supported format, or is not a complete and supported
+        model.
     """
     data = read_model_file(path)
     start = data.lstrip()[:16]

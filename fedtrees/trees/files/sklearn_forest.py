@@ -1,4 +1,4 @@
-"""Take over fitted random forests of scikit-learn, whose own files are pickles and are not read."""
+"""Convert fitted random forests of scikit-learn. Its files are pickles, which are not read."""
 
 from typing import Any
 
@@ -8,30 +8,42 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import DataError
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
 
-#: Counts are quotients of float64 sums times their denominators.
+#: Tolerance of counts, which are computed from quotients of float64 sums.
 _WHOLE = 1e-6
 
 
 def from_sklearn(estimator: Any) -> RandomForest:
-    """Return a fitted forest or tree of scikit-learn with the class counts that it keeps.
+    """Convert a fitted forest or tree of scikit-learn, with the class counts that it stores.
 
-    `estimator`: Fitted, of one output. Class codes are positions in its ``classes_``.
+    Parameters
+    ----------
+    estimator : scikit-learn classifier
+        Fitted, with one output. Class codes are positions in its ``classes_``.
 
-    Raises `DataError` if it is not fitted, no classifier of trees, of several outputs, or if its
-    trees have weights or columns of their own.
+    Returns
+    -------
+    forest : RandomForest
+        It makes the same predictions. Counts are those of the drawn rows, or None if rows or
+        classes had weights that are not integers. For scikit-learn's forests and trees, `distinct`
+        rows are also known. For bagging they are not, because it may draw rows before its trees
+        receive them.
 
-    Returns: Of the same predictions. Counts are of drawn rows; None where rows or classes had
-    weights that are no whole numbers. Its own forests and trees know the `distinct` rows besides;
-    bagging may draw rows before its trees see them.
+    Raises
+    ------
+    DataError
+        If the estimator is not fitted, is no classifier of trees or has several outputs, or if its
+        trees have weights or use different columns.
     """
     trees = getattr(estimator, "estimators_", [estimator])
-    kept: list[Any] = [getattr(t, "tree_", None) for t in np.ravel(np.asarray(trees, dtype=object))]
-    if not hasattr(estimator, "classes_") or any(t is None for t in kept):
+    fitted: list[Any] = [
+        getattr(t, "tree_", None) for t in np.ravel(np.asarray(trees, dtype=object))
+    ]
+    if not hasattr(estimator, "classes_") or any(t is None for t in fitted):
         raise DataError(
             f"a {type(estimator).__name__} is no fitted classifier of trees; give a fitted "
             "RandomForestClassifier, ExtraTreesClassifier or DecisionTreeClassifier"
         )
-    if any(t.value.shape[1:] != (1, len(np.ravel(estimator.classes_))) for t in kept):
+    if any(t.value.shape[1:] != (1, len(np.ravel(estimator.classes_))) for t in fitted):
         raise DataError(
             f"a {type(estimator).__name__} of several outputs, or of boosted trees, is not taken: "
             "its leaves hold no shares of the classes of one target"
@@ -45,12 +57,13 @@ def from_sklearn(estimator: Any) -> RandomForest:
             "not taken: a forest's trees count alike and know all columns; give a "
             "RandomForestClassifier, or bagging with max_features=1.0"
         )
-    draws = hasattr(estimator, "estimators_features_")  # of bagging
-    return RandomForest(tuple(_tree(t, not draws) for t in kept))
+    # Bagging draws rows before the trees are fitted.
+    draws = hasattr(estimator, "estimators_features_")
+    return RandomForest(tuple(_tree(t, not draws) for t in fitted))
 
 
 def _tree(tree: Any, distinct: bool) -> ClassTree:
-    """Return one tree with its nodes in pairs, level by level."""
+    """Return one tree with its children in pairs, level by level."""
     order = [0]
     for node in order:
         if tree.children_left[node] >= 0:
@@ -67,7 +80,7 @@ def _tree(tree: Any, distinct: bool) -> ClassTree:
     share = value / value.sum(axis=1, keepdims=True)
     drawn = share * tree.weighted_n_node_samples[at, None]
     counts = np.rint(drawn).astype(np.int64)
-    whole = np.abs(counts - drawn).max() < _WHOLE and (counts.sum(axis=1) > 0).all()
+    integral = np.abs(counts - drawn).max() < _WHOLE and (counts.sum(axis=1) > 0).all()
     return ClassTree(
         np.where(leaf, -1, tree.feature[at]).astype(np.int32),
         np.where(leaf, 0, _above(tree.threshold[at])).astype(np.float32),
@@ -75,14 +88,17 @@ def _tree(tree: Any, distinct: bool) -> ClassTree:
         child(tree.children_right),
         np.where(leaf, False, tree.missing_go_to_left[at].astype(bool)),
         share,
-        counts if whole else None,
-        # of rows that are drawn by weights, as forests do: those of a weight that is not 0
+        counts if integral else None,
+        # Forests draw rows by weights: the number of rows with positive weight.
         tree.n_node_samples[at].astype(np.int64) if distinct else None,
     )
 
 
 def _above(threshold: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return the least float32 above: a row goes left there iff it is not above the threshold."""
+    """Return the smallest float32 above each threshold.
+
+    ``x <= threshold`` is then equivalent to ``x < result``, for every float32 x.
+    """
     near = threshold.astype(np.float32)
     under = np.where(near > threshold, np.nextafter(near, np.float32(-np.inf)), near)
     return np.nextafter(under, np.float32(np.inf))

@@ -1,7 +1,7 @@
-"""Decode UBJSON (Universal Binary JSON, draft 12) as far as XGBoost writes it.
+"""Decode UBJSON (Universal Binary JSON, draft 12) as far as XGBoost uses it.
 
-Not written by XGBoost, hence not read: high-precision numbers, characters, no-ops and containers
-with a declared type other than numbers.
+XGBoost does not write high-precision numbers, characters, no-ops, and containers with a declared
+type that is not a number. They are not supported.
 """
 
 from typing import Any
@@ -21,17 +21,19 @@ _NUMBERS: dict[bytes, np.dtype[Any]] = {
     b"D": np.dtype(">f8"),
 }
 _CONSTANTS = {b"Z": None, b"T": True, b"F": False}
-_MAX_DEPTH = 64  # XGBoost's models are 8 deep
+_MAX_DEPTH = 64  # XGBoost's models have a depth of 8
 
 
 def decode_ubjson(data: bytes) -> Any:
-    """Return the value that the bytes encode; arrays of one number type become numpy arrays.
+    """Return the value that the bytes encode. Arrays with one number type become numpy arrays.
 
-    No length is believed before that many bytes are there, so that a short file cannot ask for
-    much memory.
+    A declared length is used only after a check that the data contains that many bytes. A short
+    file therefore cannot cause a large allocation.
 
-    Raises `DataError` if the bytes are truncated, followed by others, or not UBJSON as XGBoost
-    writes it.
+    Raises
+    ------
+    DataError
+        If the bytes are truncated, followed by further bytes, or not UBJSON in the form of XGBoost.
     """
     decoder = _Decoder(data)
     value = decoder.value(decoder.take(1))
@@ -41,13 +43,17 @@ def decode_ubjson(data: bytes) -> Any:
 
 
 class _Decoder:
+    """Reads values from a position in the data."""
+
     def __init__(self, data: bytes) -> None:
         self._data = data
         self.position = 0
         self._depth = 0
 
     def take(self, size: int) -> bytes:
+        """Return the next bytes and move the position behind them."""
         end = self.position + size
+        # The first comparison also refuses a negative size.
         if not self.position <= end <= len(self._data):
             raise DataError(f"the UBJSON ends at byte {len(self._data)}, in the middle of a value")
         piece = self._data[self.position : end]
@@ -55,6 +61,7 @@ class _Decoder:
         return piece
 
     def value(self, marker: bytes) -> Any:
+        """Return the value that follows a type marker."""
         if marker in _NUMBERS:
             return self._numbers(marker, 1)[0].item()
         if marker in _CONSTANTS:
@@ -71,10 +78,12 @@ class _Decoder:
         return inside
 
     def _numbers(self, marker: bytes, count: int) -> NDArray[Any]:
+        """Return an array of numbers of one type."""
         kind = _NUMBERS[marker]
         return np.frombuffer(self.take(count * kind.itemsize), kind).astype(kind.newbyteorder("="))
 
     def _length(self) -> int:
+        """Return the next length, a non-negative integer."""
         marker = self.take(1)
         if marker not in _NUMBERS or _NUMBERS[marker].kind == "f":
             raise DataError(f"UBJSON has no length {marker!r} at byte {self.position - 1}")
@@ -84,9 +93,11 @@ class _Decoder:
         return length
 
     def _text(self) -> str:
+        """Return the next string."""
         return self.take(self._length()).decode("utf-8", errors="replace")
 
     def _array(self) -> Any:
+        """Return the rest of an array."""
         marker = self.take(1)
         if marker == b"$":
             kind = self.take(1)
@@ -102,6 +113,7 @@ class _Decoder:
         return items
 
     def _object(self) -> dict[str, Any]:
+        """Return the rest of an object."""
         items: dict[str, Any] = {}
         while self._data[self.position : self.position + 1] != b"}":
             key = self._text()

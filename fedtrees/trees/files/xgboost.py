@@ -1,4 +1,4 @@
-"""Read and write forests as XGBoost's models (gbtree, XGBoost 1.7 to 3.x), JSON and UBJ."""
+"""Read and write forests as XGBoost models (gbtree, XGBoost 1.7 to 3.x), in JSON and UBJ."""
 
 import json
 import re
@@ -32,9 +32,9 @@ from fedtrees.trees.files.xgboost_tree import check_categories, check_kind, read
 
 READ_OBJECTIVES = (
     "binary:logistic",
-    "binary:logitraw",  # the same loss; only its predictions are margins
+    "binary:logitraw",  # the same loss, but predictions are margins
     "multi:softprob",
-    "multi:softmax",  # the same loss; only its predictions are classes
+    "multi:softmax",  # the same loss, but predictions are classes
     "reg:squarederror",
 )
 
@@ -46,9 +46,10 @@ SAVE_AGAIN = (
 
 _UNWRITABLE = re.compile(r"[\[\]<\x00-\x07\x0b\x0e-\x1f\ud800-\udfff]")
 
-_MOST_ADDED = 10**5  # trees of nothing, beside those that stand alone
+_MOST_ADDED = 10**5  # limit of empty trees that are added to incomplete rounds (`trees_alone`)
 
-# Relative. Probabilities near 1 are so far apart in float32 that log-odds of 10 are met to 1e-4.
+# Relative tolerance. Float32 probabilities near 1 are so far apart that log-odds of 10 have an
+# error of 1e-4.
 _MARGIN_ERROR = 1e-3
 
 
@@ -59,19 +60,31 @@ def to_xgboost_json(
     params: TreeParams | None = None,
     categories: Mapping[int, Names] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return a model that ``xgboost.Booster`` loads and that predicts the same.
+    """Return a model that ``xgboost.Booster`` loads and that makes the same predictions.
 
-    XGBoost 1.7 to 3.x load it, except where classes start from different margins: XGBoost before
-    3.1 does not know a base score for each class and starts all of them from 0.5 without a warning.
+    XGBoost 1.7 to 3.x load it. There is one exception: if classes have different initial margins,
+    XGBoost before 3.1 does not know a base score per class and starts all of them from 0.5 without
+    a warning.
 
-    Raises `DataError` if there are no trees (XGBoost would misread the base score), the trees use
-    more features than there are, or the names do not fit.
+    Parameters
+    ----------
+    forest : Forest
+        The forest.
+    n_features : int
+        Number of columns of the table.
+    feature_names : sequence of str, shape (d,)
+        Names of the columns.
+    params : TreeParams, optional
+        If given, inner nodes get the weight that they would have as leaves, as XGBoost writes it.
+    categories : mapping of int to names
+        Names of the categories by column, as the functions of `fedtrees.trees.files.categories`
+        return them together with the forest.
 
-    `n_features`: Columns of the table.
-    `feature_names`: sequence of str, shape (d,).
-    `params`: Given, inner nodes get the weight they would have as leaves, as XGBoost writes it.
-    `categories`: Names of the categories by column, as the functions of
-    `fedtrees.trees.files.categories` return them together with the forest.
+    Raises
+    ------
+    DataError
+        If there are no trees (XGBoost would misread the base score), if the trees use more features
+        than there are, or if the names do not fit.
     """
     if not forest.trees:
         raise DataError("a forest without trees cannot be written; XGBoost misreads its base score")
@@ -106,8 +119,9 @@ def to_xgboost_json(
         },
         "objective": _written_objective(forest.objective),
     }
-    # Older and newer versions read the format of 2.1. A file that states 3.1 to 3.3 is expected to
-    # contain the names of categories that these versions cut at wrong places (`read_categories`).
+    # All versions of XGBoost read the format of 2.1. A file with a version from 3.1 to 3.3 is
+    # expected to contain the names of categories that these versions cut at wrong positions
+    # (`read_categories`).
     newest = [3, 4, 0] if categories else [3, 1, 0]
     return {"version": newest if "[" in score else [2, 1, 0], "learner": learner}
 
@@ -120,9 +134,19 @@ def save_xgboost(
     params: TreeParams | None = None,
     categories: Mapping[int, Names] = MappingProxyType({}),
 ) -> None:
-    """Write a forest as an XGBoost JSON model; parameters and errors as `to_xgboost_json`.
+    """Write a forest as an XGBoost JSON model.
 
-    Raises `DataError`: also if the file cannot be written.
+    Parameters
+    ----------
+    forest, n_features, feature_names, params, categories
+        As in `to_xgboost_json`.
+    path : path
+        The file.
+
+    Raises
+    ------
+    DataError
+        As in `to_xgboost_json`, or if the file cannot be written.
     """
     model = to_xgboost_json(forest, n_features, feature_names, params, categories)
     text = model_text(model)
@@ -133,11 +157,15 @@ def save_xgboost(
 
 
 def model_text(model: dict[str, Any]) -> str:
-    """Return the JSON of a model, in which names are UTF-8: XGBoost decodes no ``\\u`` escapes."""
+    r"""Return the JSON of a model with names in UTF-8.
+
+    XGBoost decodes no ``\u`` escapes.
+    """
     return json.dumps(model, ensure_ascii=False)
 
 
 def _feature_types(forest: Forest, n_features: int, categories: Mapping[int, Names]) -> list[str]:
+    """Return XGBoost's type of each column, ``c`` for columns that are split by categories."""
     types = ["c" if k in categories else "float" for k in range(n_features)]
     for tree in forest.trees:
         for f in np.unique(tree.feature[np.isnan(tree.threshold)]):
@@ -146,6 +174,7 @@ def _feature_types(forest: Forest, n_features: int, categories: Mapping[int, Nam
 
 
 def _written_objective(objective: Objective) -> dict[str, Any]:
+    """Return the entry of an objective."""
     if isinstance(objective, Softmax):
         classes = str(objective.n_outputs)
         return {"name": objective.name, "softmax_multiclass_param": {"num_class": classes}}
@@ -153,7 +182,7 @@ def _written_objective(objective: Objective) -> dict[str, Any]:
 
 
 def _written_score(forest: Forest) -> str:
-    """Return the base score, in XGBoost's units, of the margins a forest starts from."""
+    """Return the base score, in XGBoost's units, for the initial margins of a forest."""
     margin = forest.base_margin
     if not np.isfinite(margin).all():
         raise DataError(f"base margin {margin.tolist()} is not finite")
@@ -165,23 +194,24 @@ def _written_score(forest: Forest) -> str:
 
 
 def _digits(score: np.float32) -> str:
-    """Return the shortest text that reads back as that float32, as XGBoost writes it.
+    """Return the shortest text that is read as this float32, in XGBoost's notation.
 
-    XGBoost before 3.1 takes 0.5, without a word, for a text of more digits than a float32 has.
+    XGBoost before 3.1 silently uses 0.5 for a text with more digits than a float32 has.
     """
     return np.format_float_scientific(score, trim="-", exp_digits=1).replace("e+", "e").upper()
 
 
 def _probability(margin: np.float32) -> np.float32:
-    """Return a float32 probability whose log-odds, in float32, are the margin (or nearest)."""
+    """Return the float32 probability whose log-odds, in float32, are closest to the margin."""
     p = sigmoid(np.array([margin], dtype=np.float32))[0]
-    around = (p, np.nextafter(p, np.float32(0)), np.nextafter(p, np.float32(1)))
-    off = [
+    # The rounding of the sigmoid can miss the closest probability by one float32.
+    candidates = (p, np.nextafter(p, np.float32(0)), np.nextafter(p, np.float32(1)))
+    errors = [
         (abs(float(LOGISTIC.base_margin(q)[0] - margin)), q)
-        for q in around
+        for q in candidates
         if LEAST_PROBABILITY <= q < 1
     ]
-    error, best = min(off, default=(np.inf, p))
+    error, best = min(errors, default=(np.inf, p))
     if error > _MARGIN_ERROR * max(1.0, abs(float(margin))):
         raise DataError(
             f"base margin {margin} is no log-odds that XGBoost's base_score, a float32 "
@@ -199,21 +229,30 @@ def from_xgboost_json(
 ) -> Forest:
     """Read a forest from an XGBoost model, JSON or its binary form UBJ.
 
-    It predicts what XGBoost predicts. Leaf values of a DART model are multiplied by the weights of
-    their trees. Rounds after ``best_iteration`` are left out if XGBoost's scikit-learn interface
+    It makes the predictions of XGBoost. Leaf values of a DART model are multiplied by the weights
+    of their trees. Rounds after ``best_iteration`` are left out if XGBoost's scikit-learn interface
     saved the file (`served_trees`).
 
-    Gradient sums are not in the file. Given ``learning_rate`` and ``reg_lambda`` they are recovered
-    from the weights as ``g = -w (h + lambda)``, with the precision of a float32 (leaves hold
-    ``eta w``); otherwise ``g`` is None. With ``num_parallel_tree`` p, XGBoost's leaves hold
-    ``eta w / p``; the p trees become p rounds.
+    The file does not contain gradient sums. Given ``learning_rate`` and ``reg_lambda``, they are
+    computed from the weights as ``g = -w (h + lambda)``, with the precision of a float32 (leaves
+    contain ``eta w``). Otherwise ``g`` is None. With ``num_parallel_tree`` p, XGBoost's leaves
+    contain ``eta w / p``, and the p trees become p rounds.
 
-    Raises `DataError` if the model is truncated, of another booster or objective (gbtree, dart and
-    `READ_OBJECTIVES` are read), has leaves of several outputs, or categories beyond code 65534.
+    Parameters
+    ----------
+    model : dict, bytes or path
+        The parsed JSON, its bytes (``Booster.save_raw("json")`` or ``"ubj"``), or a file.
+    learning_rate, reg_lambda : float, optional
+        Parameters of the training.
+    every_round : bool
+        Return all trees in the file, including those after ``best_iteration``.
 
-    `model`: The parsed JSON, its bytes (``Booster.save_raw("json")`` or ``"ubj"``), or a file.
-    `learning_rate, reg_lambda`: float, optional. What the model was trained with.
-    `every_round`: Return all trees in the file, also those after ``best_iteration``.
+    Raises
+    ------
+    DataError
+        If the model is truncated, has another booster or objective (gbtree, dart and
+        `READ_OBJECTIVES` are read), has leaves with several outputs, or has category codes above
+        65534.
     """
     learner = learner_of(model)
     try:
@@ -224,6 +263,7 @@ def from_xgboost_json(
         check_categories(booster["trees"])
         objective, start = _read_objective(learner)
         if learning_rate is not None:
+            # Each of the parallel trees has a leaf value divided by their number.
             learning_rate /= int(booster["gbtree_model_param"]["num_parallel_tree"])
         outputs = objective.n_outputs
         info = np.atleast_1d(np.asarray(booster["tree_info"])).tolist()
@@ -234,7 +274,7 @@ def from_xgboost_json(
             pairs = zip(trees, weights, strict=True)
             trees = [replace(tree, value=tree.value * weight) for tree, weight in pairs]
         served = None if every_round else served_trees(learner)
-        # Where a tree of one output stands alone, the others of its round add nothing.
+        # Trees of output 0 without the remaining outputs of their round: empty trees complete it.
         alone = trees_alone(info, outputs)
         if alone * outputs > _MOST_ADDED:
             raise DataError(
@@ -245,7 +285,7 @@ def from_xgboost_json(
         trees += [_NOTHING] * (alone * (outputs - 1))
         info += list(range(1, outputs)) * alone
         order = order_of_trees(info, len(trees), outputs)
-    except DataError:  # says more than the errors below, of which it is one
+    except DataError:  # its message is more specific than those below, and it is a ValueError
         raise
     except (
         KeyError,
@@ -281,15 +321,18 @@ _NOTHING = Tree(
 
 
 def learner_of(model: dict[str, Any] | str | bytes | PathLike[str]) -> dict[str, Any]:
-    """Return the 'learner' object of a model; parameter and errors as `model_of`."""
+    """Return the 'learner' object of a model. Parameter and errors as in `model_of`."""
     learner: dict[str, Any] = model_of(model)["learner"]
     return learner
 
 
 def model_of(model: dict[str, Any] | str | bytes | PathLike[str]) -> dict[str, Any]:
-    """Return the object of a model: the parsed JSON, its bytes, UBJ, or a file.
+    """Return the object of a model, given the parsed JSON, its bytes, UBJ, or a file.
 
-    Raises `DataError` if it contains no 'learner', or the model is neither JSON nor UBJ.
+    Raises
+    ------
+    DataError
+        If the model is neither JSON nor UBJ, or contains no 'learner'.
     """
     if isinstance(model, str | PathLike):
         model = read_model_file(model)
@@ -301,10 +344,11 @@ def model_of(model: dict[str, Any] | str | bytes | PathLike[str]) -> dict[str, A
 
 
 def _with_dropout(learner: dict[str, Any]) -> dict[str, Any]:
-    """Return the learner of a DART model as XGBoost 3.3 and later write it, others unchanged.
+    """Return the learner of a DART model in the format of XGBoost 3.3 and later.
 
-    These versions write the booster ``gbtree`` and the weights of its trees, ``weight_drop``,
-    beside the trees. Earlier ones write the booster ``dart``, which contains the other.
+    These versions write the booster ``gbtree``, and the weights of its trees, ``weight_drop``, next
+    to the trees. Earlier versions write the booster ``dart``, which contains the ``gbtree``.
+    Further models are returned unchanged.
     """
     booster = learner.get("gradient_booster")
     if not isinstance(booster, dict) or booster.get("name") != "dart":
@@ -317,11 +361,19 @@ def _with_dropout(learner: dict[str, Any]) -> dict[str, Any]:
 
 
 def dropout_weights(booster: Mapping[str, Any]) -> NDArray[np.float32] | None:
-    """Return the factor of each tree's leaf values in a DART model, float32; else None.
+    """Return the factor of each tree's leaf values in a DART model, float32.
 
-    Raises `DataError` if there is not one finite number for each tree.
+    None for further models.
 
-    `booster`: the entry ``gradient_booster.model`` of `model_of`.
+    Parameters
+    ----------
+    booster : mapping
+        The entry ``gradient_booster.model`` of `model_of`.
+
+    Raises
+    ------
+    DataError
+        If there is not one finite number for each tree.
     """
     weights = np.asarray(booster.get("weight_drop", ()), dtype=np.float32)
     if weights.shape == (0,) or (weights == 1).all():
@@ -335,13 +387,16 @@ def dropout_weights(booster: Mapping[str, Any]) -> NDArray[np.float32] | None:
 
 
 def served_trees(learner: Mapping[str, Any]) -> int | None:
-    """Return how many trees XGBoost's scikit-learn interface predicts with; None: all.
+    """Return the number of trees that XGBoost's scikit-learn interface uses, None for all.
 
-    If the training stopped early it predicts with the rounds up to ``best_iteration``, and only
-    then. A ``Booster`` predicts with all trees: its files are recognised because they lack the
-    attribute ``scikit_learn``.
+    If the training stopped early, it predicts with the rounds up to ``best_iteration``. A
+    ``Booster`` predicts with all trees. Its files are recognised by the missing attribute
+    ``scikit_learn``.
 
-    Raises `DataError` if ``best_iteration`` is no round of the model.
+    Raises
+    ------
+    DataError
+        If ``best_iteration`` is no round of the model.
     """
     notes = learner.get("attributes")
     if not isinstance(notes, Mapping) or not {"best_iteration", "scikit_learn"} <= notes.keys():
@@ -364,11 +419,12 @@ def served_trees(learner: Mapping[str, Any]) -> int | None:
 
 
 def is_ubjson(data: bytes) -> bool:
-    """Tell whether bytes that begin with a brace are UBJSON: no JSON key begins with a length."""
+    """Return whether bytes that begin with a brace are UBJSON: no JSON key begins with a length."""
     return data[:1] == b"{" and data[1:2] in (b"L", b"l", b"I", b"i", b"U")
 
 
 def _decoded(data: bytes) -> Any:
+    """Return the parsed JSON or UBJSON."""
     if is_ubjson(data):
         try:
             return decode_ubjson(data)
@@ -381,16 +437,20 @@ def _decoded(data: bytes) -> Any:
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object; of doubled names, one library reads the first and another the last."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    """Return an object of the model, and refuse duplicate names.
+
+    With duplicate names, one JSON library uses the first value and another one the last.
+    """
+    by_name = dict(pairs)
+    if len(by_name) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise DataError(f"an object of the model has {twice!r} twice; save the model again")
-    return found
+    return by_name
 
 
 def _check_booster(learner: dict[str, Any]) -> None:
+    """Raise `DataError` unless booster and objective are supported."""
     booster, name = learner["gradient_booster"]["name"], learner["objective"]["name"]
     if booster != "gbtree":
         raise DataError(f"model is of booster {short(booster)!r}; only gbtree and dart are read")
@@ -402,18 +462,18 @@ def _check_booster(learner: dict[str, Any]) -> None:
 
 
 def _read_objective(learner: dict[str, Any]) -> tuple[Objective, NDArray[np.float32]]:
-    """Return the objective and the margins every row starts from."""
+    """Return the objective and the initial margins of every row."""
     name, shape = learner["objective"]["name"], learner["learner_model_param"]
     score = base_score_of(shape["base_score"])
     if name == "reg:squarederror":
         return SQUARED_ERROR, SQUARED_ERROR.base_margin(score)
     if name == "binary:logitraw":
-        return LOGISTIC, SQUARED_ERROR.base_margin(score)  # the score is the margin
+        return LOGISTIC, SQUARED_ERROR.base_margin(score)  # the score is a margin
     if name == "binary:logistic":
         return LOGISTIC, _log_odds_of(score)
     classes = int(shape["num_class"])
     trees = len(learner["gradient_booster"]["model"]["trees"])
-    if not 2 <= classes <= trees:  # also keeps a damaged count from asking for memory
+    if not 2 <= classes <= trees:  # this also prevents a damaged count from allocating memory
         raise DataError(f"model has {classes} classes and {trees} trees; each class needs a tree")
     objective = Softmax(classes)
     return objective, objective.base_margin(score)
@@ -422,9 +482,10 @@ def _read_objective(learner: dict[str, Any]) -> tuple[Objective, NDArray[np.floa
 def _log_odds_of(score: NDArray[np.float64]) -> NDArray[np.float32]:
     """Return the margin of a probability.
 
-    0 and 1, which a custom objective or labels of one class leave, are taken for probabilities of
-    1e-6 from them, as XGBoost 3.2 does. It moves what is nearer than that, too; versions before did
-    not, and neither do we.
+    A custom objective, or labels of a single class, can lead to 0 or 1. They are replaced by a
+    probability at a distance of 1e-6, as in XGBoost 3.2. XGBoost 3.2 also replaces other
+    probabilities that are closer than that. Earlier versions do not, and neither does this
+    function.
     """
     if not ((score >= 0) & (score <= 1)).all():
         raise DataError(
@@ -436,33 +497,43 @@ def _log_odds_of(score: NDArray[np.float64]) -> NDArray[np.float32]:
 
 
 def base_score_of(text: Any) -> NDArray[np.float64]:
-    """Read "6.27E-1" or, since 3.1, "[6.27E-1]" with an entry for each output."""
+    """Read "6.27E-1" or, since 3.1, "[6.27E-1]" with one number per output."""
     score = np.asarray(json.loads(str(text)), dtype=np.float64)
-    # float32 before anything is done with it, as in XGBoost; beyond its range is infinite
+    # Rounded to float32 before any use, as in XGBoost. Numbers out of range become infinite.
     with np.errstate(over="ignore"):
         return score.astype(np.float32).astype(np.float64)
 
 
 def trees_alone(tree_info: Sequence[int], outputs: int) -> int:
-    """Return how many trees at the end are of output 0 alone, behind rounds of all outputs.
+    """Return the number of trees at the end that belong to output 0, after complete rounds.
 
-    Flower's ``FedXgbBagging`` (1.x) keeps all trees of the very first reply; of every later one it
-    appends the first tree, as of output 0, however many classes there are.
+    Flower's ``FedXgbBagging`` (1.x) stores all trees of the very first reply. Of every later reply
+    it appends only the first tree, as a tree of output 0, for any number of classes.
     """
     info = list(tree_info)
-    if not 2 <= outputs <= len(info):  # XGBoost writes 0 classes where there are two
+    if not 2 <= outputs <= len(info):  # XGBoost writes 0 classes if there are two
         return 0
-    whole, each = 0, list(range(outputs))
-    while info[whole : whole + outputs] == each:
-        whole += outputs
-    rest = info[whole:]
-    return len(rest) if whole and not any(rest) else 0
+    n_complete, each = 0, list(range(outputs))
+    while info[n_complete : n_complete + outputs] == each:
+        n_complete += outputs
+    rest = info[n_complete:]
+    return len(rest) if n_complete and not any(rest) else 0
 
 
 def order_of_trees(tree_info: Sequence[int], trees: int, outputs: int) -> list[int]:
     """Return the order of trees in which tree t belongs to output ``t % outputs``.
 
-    XGBoost lists trees by round and, with ``num_parallel_tree``, several of one output in a row.
+    XGBoost lists trees by round and, with ``num_parallel_tree``, several trees of one output in a
+    row.
+
+    Parameters
+    ----------
+    tree_info : sequence of int
+        Output of each tree in the file.
+    trees : int
+        Number of trees.
+    outputs : int
+        Number of outputs.
     """
     info = np.asarray(tree_info)
     if info.shape != (trees,) or info.dtype.kind not in "iu" or not trees:
@@ -475,10 +546,10 @@ def order_of_trees(tree_info: Sequence[int], trees: int, outputs: int) -> list[i
 
 
 def writable(names: Iterable[Any]) -> list[str]:
-    """Return feature names as a model file may contain them, none if XGBoost refuses one of them.
+    """Return feature names for a model file, or none if XGBoost refuses one of them.
 
-    XGBoost refuses names with ``[``, ``]`` or ``<``, and reads no control characters other than
-    tab, line feed and the like.
+    XGBoost refuses names with ``[``, ``]`` or ``<``, and control characters except for tab, line
+    feed and a few similar ones.
 
     Warns
     -----

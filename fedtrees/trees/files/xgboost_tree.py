@@ -1,4 +1,4 @@
-"""One tree as the node arrays of XGBoost's JSON models, both ways."""
+"""Convert one tree from and to the node arrays of XGBoost's JSON models."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,10 +12,11 @@ from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.files.model_file import check_depth
 
-_ROOT_PARENT = 2147483647  # how XGBoost marks a node without parent
+_ROOT_PARENT = 2147483647  # XGBoost's mark of a node without parent
 DELETED = 2147483647  # split index of a node that pruning removed and that is still listed
-_BY_CATEGORY = np.finfo(np.float32).smallest_subnormal  # XGBoost's condition of such a split
-_MAX_CELLS = 2**27  # nodes times categories of all trees: a bool each, twice
+# XGBoost's split condition of a split by categories
+_BY_CATEGORY = np.finfo(np.float32).smallest_subnormal
+_MAX_CELLS = 2**27  # Limit of nodes times categories of all trees. Each cell takes two bytes.
 
 
 def write_tree(
@@ -23,9 +24,16 @@ def write_tree(
 ) -> dict[str, Any]:
     """Return the node arrays of a tree.
 
-    `number`: Its place in the model.
-    `n_features`: Columns of the table.
-    `params`: Given, inner nodes get the weight they would have as leaves, as XGBoost writes it.
+    Parameters
+    ----------
+    number : int
+        Position in the model.
+    tree : Tree
+        The tree.
+    n_features : int
+        Number of columns of the table.
+    params : TreeParams or None
+        If given, inner nodes get the weight that they would have as leaves, as XGBoost writes it.
     """
     n = len(tree)
     leaf = tree.feature < 0
@@ -77,7 +85,10 @@ def _written_sets(tree: Tree) -> dict[str, list[int]]:
 def _read_sets(tree: dict[str, Any], by_category: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
     """Return the categories that go right, bool, shape (n_nodes, width).
 
-    Raises `DataError` unless every split by categories has a set, of codes this engine can hold.
+    Raises
+    ------
+    DataError
+        If a split by categories has no set, or a code is too large.
     """
     if not by_category.any():
         return None
@@ -87,20 +98,20 @@ def _read_sets(tree: dict[str, Any], by_category: NDArray[np.bool_]) -> NDArray[
     )
     ends = np.cumsum(sizes)
     listed = np.isin(np.flatnonzero(by_category), nodes).all() and len(sizes) == len(nodes)
-    known = listed and nodes.min() >= 0 and nodes.max() < len(by_category)
-    if not known or (sizes < 0).any() or not np.array_equal(begin, ends - sizes):
+    valid_nodes = listed and nodes.min() >= 0 and nodes.max() < len(by_category)
+    if not valid_nodes or (sizes < 0).any() or not np.array_equal(begin, ends - sizes):
         raise DataError("not a complete XGBoost model: splits and sets of categories do not match")
     if ends[-1] != len(codes) or not 0 <= codes.min(initial=0) <= codes.max(initial=0) <= MOST_BINS:
         raise DataError(f"a tree splits by categories that are no codes from 0 to {MOST_BINS}")
     width = 1 + int(codes.max(initial=0))
     sets = np.zeros((len(by_category), width), dtype=bool)
     sets[np.repeat(nodes, sizes), codes] = True
-    sets[~by_category] = False  # of nodes that pruning made leaves
+    sets[~by_category] = False  # nodes that pruning turned into leaves
     return sets
 
 
 def _weights(tree: Tree, params: TreeParams | None) -> NDArray[np.float32]:
-    """Return XGBoost's base_weights: leaf outputs, and unshrunk weights at inner nodes."""
+    """Return XGBoost's base_weights: leaf values, and unshrunk weights at inner nodes."""
     weights = tree.value.astype(np.float32).copy()
     if params is not None and tree.g is not None and tree.h is not None:
         usable = (tree.feature >= 0) & (tree.h > 0) & np.isfinite(tree.g)
@@ -111,7 +122,7 @@ def _weights(tree: Tree, params: TreeParams | None) -> NDArray[np.float32]:
 
 
 def check_kind(tree: dict[str, Any]) -> None:
-    """Raise DataError unless leaves have one output."""
+    """Raise `DataError` unless leaves have one output."""
     outputs = int(tree["tree_param"].get("size_leaf_vector", "1"))
     if outputs > 1:
         raise DataError(
@@ -121,12 +132,15 @@ def check_kind(tree: dict[str, Any]) -> None:
 
 
 def check_categories(trees: Sequence[dict[str, Any]]) -> None:
-    """Refuse trees whose sets of categories would take more memory than models do.
+    """Refuse trees whose sets of categories would need too much memory.
 
-    A set has a cell for every node of the model and every code up to the largest one, so that a few
-    bytes of a file ask for much.
+    A set has a cell for every node of the model and every code up to the largest one. Without this
+    limit, a few bytes of a file could cause a large allocation.
 
-    Raises `DataError`.
+    Raises
+    ------
+    DataError
+        If there are too many cells.
     """
     listed = (tree for tree in trees if len(tree.get("categories", ())))
     codes = [_nodes(tree, "categories", np.int64) for tree in listed]
@@ -140,20 +154,20 @@ def check_categories(trees: Sequence[dict[str, Any]]) -> None:
 
 
 def hidden_thresholds(tree: Mapping[str, Any]) -> NDArray[np.bool_]:
-    """Return the nodes whose threshold another party keeps, bool, shape (n_nodes,).
+    """Return the nodes whose threshold only another party knows, bool, shape (n_nodes,).
 
-    In XGBoost's secure vertical training the model of a party contains NaN in their place.
+    In XGBoost's secure vertical training, the model of a party contains NaN at these nodes.
     """
     condition = np.asarray(tree["split_conditions"], dtype=np.float64)
     kind = np.asarray(tree.get("split_type", np.zeros(len(condition))))
     inner = np.asarray(tree["left_children"]) >= 0
     if not len(condition) == len(kind) == len(inner):
-        return np.zeros(len(condition), dtype=bool)  # damaged: `read_tree` states how
+        return np.zeros(len(condition), dtype=bool)  # damaged: `read_tree` describes the problem
     return np.asarray(np.isnan(condition) & inner & (kind == 0))
 
 
 def with_placeholders(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tree with 0 in place of thresholds that another party keeps."""
+    """Return a tree with 0 in place of thresholds that only another party knows."""
     hidden = hidden_thresholds(tree)
     condition = np.asarray(tree["split_conditions"], dtype=np.float64)
     return {**tree, "split_conditions": np.where(hidden, 0.0, condition)}
@@ -164,18 +178,27 @@ def read_tree(
 ) -> Tree:
     """Read a tree that `check_kind` accepts.
 
-    Nodes that pruning removed are left out, the others renumbered in order.
+    Nodes that pruning removed are left out, and the remaining nodes are renumbered in order.
 
-    Raises `DataError` if the arrays do not make a tree. Raises `KeyError` if one is absent.
+    Parameters
+    ----------
+    tree : dict
+        Node arrays, as lists or numpy arrays.
+    n_features : int
+        Number of columns of the table.
+    eta, reg_lambda : float or None
+        If both are given, gradient sums are computed from the weights (see `from_xgboost_json`).
 
-    `tree`: Its node arrays, as lists or numpy arrays.
-    `n_features`: Columns of the table.
-    `eta, reg_lambda`: Given, gradient sums are recovered from the weights (see
-    `from_xgboost_json`).
+    Raises
+    ------
+    DataError
+        If the arrays do not form a tree.
+    KeyError
+        If an array is missing.
     """
     columns = _nodes(tree, "split_indices", np.int32)
     left = _nodes(tree, "left_children", np.int32)
-    kept = np.flatnonzero(columns != DELETED)
+    remaining = np.flatnonzero(columns != DELETED)
     right = _nodes(tree, "right_children", np.int32)
     condition = _nodes(tree, "split_conditions", np.float32)
     default_left = _nodes(tree, "default_left", np.bool_)
@@ -183,24 +206,25 @@ def read_tree(
     h = _nodes(tree, "sum_hessian", np.float64)
     weights = _nodes(tree, "base_weights", np.float64)
     by_category = np.zeros(len(left), dtype=bool)
-    if "split_type" in tree:  # old models know only thresholds
+    if "split_type" in tree:  # old models have only thresholds
         by_category = _nodes(tree, "split_type", np.bool_)
     arrays = (columns, right, condition, default_left, gain, h, weights, by_category)
     if not len(left) or any(a.shape != left.shape for a in arrays):
         raise DataError("not a complete XGBoost model: node arrays of a tree differ in length")
     by_category &= left >= 0
     sets = _read_sets(tree, by_category)
-    condition = np.where(by_category, 0, condition)  # it means nothing there
-    left, right = _renumbered(left, right, kept)
+    condition = np.where(by_category, 0, condition)  # it has no meaning for a split by categories
+    left, right = _renumbered(left, right, remaining)
     check_depth(left, right)
     columns, condition, default_left, gain, h, weights = (
-        a[kept] for a in (columns, condition, default_left, gain, h, weights)
+        a[remaining] for a in (columns, condition, default_left, gain, h, weights)
     )
     leaf = left < 0
-    threshold = np.where(by_category[kept], np.nan, condition)
+    threshold = np.where(by_category[remaining], np.nan, condition)
     _check_contents(columns[~leaf], condition, leaf, n_features)
     g = None
     if eta is not None and reg_lambda is not None:
+        # Inverse of the leaf weight -g / (h + lambda).
         g = -np.where(leaf, condition / eta, weights) * (h + reg_lambda)
     return Tree(
         feature=np.where(leaf, -1, columns).astype(np.int32),
@@ -212,17 +236,17 @@ def read_tree(
         g=g,
         h=h,
         gain=np.where(leaf, 0, gain).astype(np.float32),
-        categories=None if sets is None else sets[kept],
+        categories=None if sets is None else sets[remaining],
     )
 
 
 def _nodes(tree: dict[str, Any], name: str, kind: type[np.generic]) -> NDArray[Any]:
-    """Return one node array, refusing what its type cannot hold."""
+    """Return one node array, and refuse values that its type cannot represent."""
     raw = np.asarray(tree[name])
     real = np.issubdtype(kind, np.floating)
     if raw.ndim != 1 or raw.dtype.kind not in ("iuf" if real else "biu"):
         raise DataError(f"not a complete XGBoost model: {name!r} of a tree is no list of numbers")
-    with np.errstate(over="ignore"):  # infinities are refused where they mean something
+    with np.errstate(over="ignore"):  # infinities are refused later where they matter
         array = raw.astype(kind)
     if not real and (array != raw).any():
         raise DataError(f"not a complete XGBoost model: {name!r} of a tree is out of range")
@@ -232,9 +256,12 @@ def _nodes(tree: dict[str, Any], name: str, kind: type[np.generic]) -> NDArray[A
 def _renumbered(
     left: NDArray[np.int32], right: NDArray[np.int32], kept: NDArray[np.intp]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return the children of the kept nodes, numbered among them.
+    """Return the children of the remaining nodes with new numbers.
 
-    Raises `DataError` unless every node but the root is the child of exactly one node before it.
+    Raises
+    ------
+    DataError
+        If a node except the root is not the child of exactly one node before it.
     """
     inner = kept[left[kept] >= 0]
     children = np.concatenate([left[inner], right[inner]])
@@ -243,7 +270,7 @@ def _renumbered(
     complete = bool(len(kept)) and kept[0] == 0 and np.array_equal(np.sort(children), kept[1:])
     if one_sided or not complete or (children <= twice).any():
         raise DataError("not a complete XGBoost model: the nodes of a tree do not form a tree")
-    number = np.full(len(left) + 1, -1, dtype=np.int32)  # the last entry: no child
+    number = np.full(len(left) + 1, -1, dtype=np.int32)  # the last entry is used for "no child"
     number[kept] = np.arange(len(kept), dtype=np.int32)
     return number[np.maximum(left[kept], -1)], number[np.maximum(right[kept], -1)]
 
@@ -254,6 +281,7 @@ def _check_contents(
     leaf: NDArray[np.bool_],
     n_features: int,
 ) -> None:
+    """Raise `DataError` if a feature, threshold or leaf value is invalid."""
     if len(used) and not 0 <= used.min() <= used.max() < n_features:
         raise DataError(f"a tree splits on feature {used.max()}, the model has {n_features}")
     if np.isnan(condition[~leaf]).any():

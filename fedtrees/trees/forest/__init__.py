@@ -1,1 +1,1 @@
-"""Random forests: class histograms, Gini splits, growth."""
+"""Random forests: class histograms, Gini splits and growth."""

@@ -1,7 +1,7 @@
-"""Class-count histograms, the split of least Gini impurity, and which features a node tries.
+"""Class histograms, splits with the lowest Gini impurity, and the random features of a node.
 
-All in whole numbers but one float64 quotient per candidate: a split depends neither on the order
-of rows nor on how they are spread over owners.
+All numbers are integers, except for one float64 quotient per candidate split. A split therefore
+does not depend on the order of rows, nor on their distribution over parties.
 """
 
 from typing import Any
@@ -14,12 +14,13 @@ from fedtrees.trees.binning import Bins
 from fedtrees.trees.jit import readonly
 
 _MASK = 0xFFFFFFFF
-_GOLDEN = 0x9E3779B9  # 2^32 divided by the golden ratio: successive multiples are spread evenly
+# 2^32 divided by the golden ratio: successive multiples are distributed evenly
+_GOLDEN = 0x9E3779B9
 
 
 @inner_kernel
 def mix(x: int) -> int:
-    """Return a well-mixed 32-bit hash; every product stays below 2^63."""
+    """Return a well-mixed 32-bit hash. Every product stays below 2^63."""
     x &= _MASK
     x = ((x ^ (x >> 16)) * 0x45D9F3B) & _MASK
     x = ((x ^ (x >> 16)) * 0x45D9F3B) & _MASK
@@ -28,14 +29,17 @@ def mix(x: int) -> int:
 
 @inner_kernel
 def child_key(key: int, side: int) -> int:
-    """Return the key of a child: a node's randomness depends on its path, not on the order."""
+    """Return the random key of a child node.
+
+    It depends on the path to the node, and not on the order in which nodes are processed.
+    """
     key = mix(key + (side + 1) * _GOLDEN)
     return key
 
 
 @kernel
 def child_keys(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the keys of all children, in pairs, int64, shape (2 k,)."""
+    """Return the keys of all children in pairs, int64, shape (2 k,)."""
     out = np.empty(2 * keys.shape[0], dtype=np.int64)
     for i in range(out.shape[0]):
         out[i] = child_key(keys[i >> 1], i & 1)
@@ -44,7 +48,10 @@ def child_keys(keys: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @inner_kernel
 def draw_feature(key: int, order: NDArray[np.int64], j: int) -> int:
-    """Draw the j-th feature of a node without replacement: swap it to place j, return its place."""
+    """Draw the j-th feature of a node without replacement.
+
+    The feature is swapped to position j. Its previous position is returned.
+    """
     at: int = j + ((mix(key + (j + 3) * _GOLDEN) * (order.shape[0] - j)) >> 32)
     chosen = order[at]
     order[at] = order[j]
@@ -54,6 +61,7 @@ def draw_feature(key: int, order: NDArray[np.int64], j: int) -> int:
 
 @kernel
 def _draw_orders(keys: NDArray[np.int64], orders: NDArray[np.int64]) -> None:
+    """Draw the order of features of every node."""
     for node in range(keys.shape[0]):
         for j in range(orders.shape[1]):
             draw_feature(keys[node], orders[node], j)
@@ -62,8 +70,12 @@ def _draw_orders(keys: NDArray[np.int64], orders: NDArray[np.int64]) -> None:
 def feature_orders(keys: NDArray[np.int64], features: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return all features in the order in which each node tries them, int64, shape (k, m).
 
-    `keys`: int64 array, shape (k,). Of the nodes.
-    `features`: int64 array, shape (m,)
+    Parameters
+    ----------
+    keys : int64 array, shape (k,)
+        Random keys of the nodes.
+    features : int64 array, shape (m,)
+        The features.
     """
     orders = np.tile(np.asarray(features, dtype=np.int64), (len(keys), 1))
     _draw_orders(keys, orders)
@@ -83,29 +95,38 @@ def scan_feature(
     best_left: NDArray[np.int64],
     found: NDArray[np.int64],
 ) -> float:
-    """Look for a better split on one feature of one node.
+    """Search for a better split on one feature of one node.
 
-    Of the borders between two occupied bins the middle one is taken: the rows at hand cannot tell
-    them apart, and scikit-learn takes the middle of two values too.
+    Among all borders between two neighbouring occupied bins, the middle one is chosen, because the
+    rows do not distinguish them. scikit-learn likewise chooses the middle of two values.
 
     Parameters
     ----------
     counts : int64 array, shape (>= (missing + 1) * K,)
-        Rows of class k in bin b at ``b * K + k``; missing values are bin ``missing``.
+        Rows of class k in bin b at ``b * K + k``. Missing values are bin ``missing``.
     codes : int64 array
-        The first `n_codes` are the occupied bins, ascending.
+        The first `n_codes` numbers are the occupied bins, ascending.
+    n_codes : int
+        Number of occupied bins.
+    missing : int
+        Code of missing values, and number of bins.
     totals : int64 array, shape (K,)
-        Rows of the node, missing values included.
+        Rows of the node, including missing values.
+    min_leaf : int
+        Smallest number of rows on each side.
     best : float
-        Purity to beat, strictly.
+        Purity that a split must exceed.
     left : int64 array, shape (K,)
-        Scratch.
-    best_left : int64 array, shape (K,), found : int64 array, shape (2,)
-        Overwritten by a better split: rows that go left; last bin that goes left, and whether
-        missing values go left.
+        Working memory.
+    best_left : int64 array, shape (K,)
+        Overwritten by a better split: rows that go left.
+    found : int64 array, shape (2,)
+        Overwritten by a better split: last bin that goes left, and whether missing values go left.
 
-    Returns: Purity ``sum_k left_k^2 / n_left + sum_k right_k^2 / n_right`` of the best split so
-    far.
+    Returns
+    -------
+    purity : float
+        ``sum_k left_k^2 / n_left + sum_k right_k^2 / n_right`` of the best split so far.
     """
     n_classes = totals.shape[0]
     total = 0
@@ -123,12 +144,14 @@ def scan_feature(
             n_left += start
             left_squares += start * start
             right_squares += (totals[k] - start) * (totals[k] - start)
-        # Without missing values, or with them on the left, the last bin leaves nothing right.
+        # Without missing values, or with missing values on the left, a split after the last bin
+        # leaves no rows on the right.
         for i in range(n_codes - (absent == 0 or missing_left == 1)):
             base = codes[i] * n_classes
             for k in range(n_classes):
                 c = counts[base + k]
                 before = left[k]
+                # (a + c)^2 - a^2 = c (2 a + c), so that the sums of squares are updated exactly.
                 left_squares += c * (2 * before + c)
                 right_squares -= c * (2 * (totals[k] - before) - c)
                 left[k] = before + c
@@ -161,6 +184,7 @@ def _choose(
     left: NDArray[np.int64],
     usable: NDArray[np.bool_],
 ) -> None:
+    """Choose the best split of every node from its class histograms."""
     n_classes = totals.shape[1]
     flat = np.empty((widest + 1) * n_classes, dtype=np.int64)
     codes = np.empty(widest, dtype=np.int64)
@@ -186,8 +210,10 @@ def _choose(
             for k in range(n_classes):
                 flat[n_bins * n_classes + k] = absent[k]
                 n_absent += absent[k]
+            # All rows have the same value, so that the feature cannot split the node.
             if n_codes + (n_absent > 0) < 2:
                 continue
+            # The feature differs among the rows of the node.
             usable[node] = True
             before = best
             best = scan_feature(
@@ -208,24 +234,33 @@ def choose_splits(
     min_leaf: int,
     first_only: bool,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Choose the best split of each node among the features counted for it.
+    """Choose the best split of each node among its counted features.
 
-    `counts, starts, offsets`: A `class_histogram`, where the bins of its features begin
-    (`pair_starts`), and where the features of its nodes begin.
-    `totals`: int64 array, shape (n_nodes, K). Rows of every node, missing values included.
-    `min_leaf`: Rows both sides must keep.
-    `first_only`: Stop at the first feature that differs among a node's rows.
+    Parameters
+    ----------
+    counts : int64 array
+        A `class_histogram`.
+    starts : int64 array
+        Position of the first bin of each feature in it (`pair_starts`).
+    offsets : int64 array, shape (n_nodes + 1,)
+        Position of the first feature of each node.
+    totals : int64 array, shape (n_nodes, K)
+        Rows of every node, including missing values.
+    min_leaf : int
+        Smallest number of rows on each side.
+    first_only : bool
+        Stop at the first feature that differs among the rows of a node.
 
     Returns
     -------
     pair : int64 array, shape (n_nodes,)
-        Which of the features was chosen, -1 for none.
+        Position of the chosen feature, -1 for none.
     found : int64 array, shape (n_nodes, 2)
-        Last bin that goes left; whether missing values go left.
+        Last bin that goes left, and whether missing values go left.
     left : int64 array, shape (n_nodes, K)
         Rows that go left.
     usable : bool array, shape (n_nodes,)
-        Whether any of the features differs among the node's rows.
+        Whether any of the features differs among the rows of the node.
     """
     n, n_classes = totals.shape
     pair, found = np.full(n, -1, dtype=np.int64), np.zeros((n, 2), dtype=np.int64)
@@ -260,6 +295,7 @@ def _count(
     starts: NDArray[np.int64],
     out: NDArray[np.int64],
 ) -> None:
+    """Count the rows of each class per bin."""
     for node in range(ranges.shape[0]):
         for pair in range(offsets[node], offsets[node + 1]):
             column = columns[features[pair]]
@@ -282,15 +318,25 @@ def class_histogram(
 ) -> NDArray[np.int64]:
     """Count the rows of each class per bin, for some features of each node.
 
-    `bins`: n rows.
-    `labels, weights`: int64 array, shape (n,). Class code and multiplicity of every row.
-    `rows, ranges`: The rows of every node, as in
-    `fedtrees.trees.boosted.histogram.build_histogram`.
-    `features`: int32 array, shape (p,). Features of all nodes, one after the other.
-    `offsets`: int64 array, shape (n_nodes + 1,). Node j asks for ``features[offsets[j]:offsets[j +
-    1]]``.
+    Parameters
+    ----------
+    bins : Bins
+        n binned rows.
+    labels, weights : int64 array, shape (n,)
+        Class code and multiplicity of every row.
+    rows, ranges : arrays
+        The rows of every node, as in `fedtrees.trees.boosted.histogram.build_histogram`.
+    features : int32 array, shape (p,)
+        Features of all nodes, one after the other.
+    offsets : int64 array, shape (n_nodes + 1,)
+        The features of node j are ``features[offsets[j]:offsets[j + 1]]``.
+    n_classes : int
+        Number of classes K.
 
-    Returns: int64 array, shape (sum of the bins of `features`, K). Missing values are in no bin.
+    Returns
+    -------
+    counts : int64 array, shape (sum of the bins of `features`, K)
+        Missing values are in no bin.
     """
     starts = pair_starts(features, np.diff(bins.offsets))
     out = np.zeros((int(starts[-1]), n_classes), dtype=np.int64)
@@ -310,5 +356,8 @@ def class_histogram(
 
 
 def pair_starts(features: NDArray[np.int32], n_bins: NDArray[Any]) -> NDArray[np.int64]:
-    """Return where each feature's bins begin in a `class_histogram`, and its length, (p + 1,)."""
+    """Return the position of each feature's first bin in a `class_histogram`, shape (p + 1,).
+
+    The last number is the length of the histogram.
+    """
     return np.concatenate([[0], np.cumsum(n_bins[features], dtype=np.int64)]).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Grow random forests: a tree from summed class counts, and whole forests over one table."""
+"""Grow random forests: single trees from summed class counts, and complete forests on one table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,17 @@ from fedtrees.trees.partition import Decisions
 
 
 def draw_rows(n: int, params: ForestParams, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return how often each of one owner's rows enters a tree, int64, shape (n,)."""
+    """Return how often each row of one party enters a tree, int64, shape (n,).
+
+    Parameters
+    ----------
+    n : int
+        Number of rows.
+    params : ForestParams
+        Hyperparameters.
+    rng : numpy.random.Generator
+        Source of randomness.
+    """
     size = n if params.max_samples is None else min(n, max(1, round(n * params.max_samples)))
     if params.bootstrap:
         drawn = rng.integers(0, n, size) if n else np.zeros(0, dtype=np.int64)
@@ -30,36 +40,70 @@ def draw_rows(n: int, params: ForestParams, rng: np.random.Generator) -> NDArray
 
 
 def rows_of_tree(n: int, params: ForestParams, streams: Streams, tree: int) -> NDArray[np.int64]:
-    """Return how often each of n rows enters a tree of `grow_random_forest`, int64, shape (n,)."""
+    """Return how often each of n rows enters a tree of `grow_random_forest`, int64, shape (n,).
+
+    Parameters
+    ----------
+    n : int
+        Number of rows.
+    params : ForestParams
+        Hyperparameters.
+    streams : Streams
+        Streams of the training.
+    tree : int
+        Number of the tree.
+    """
     return draw_rows(n, params, streams.client(0).rng("rows", tree))
 
 
 def draw_columns(
     n_features: int, params: ForestParams, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], int]:
-    """Return features a tree may use, int64, ascending, and the key of its root's randomness."""
-    wanted = feature_count(params.tree_features, n_features)
-    features = np.sort(rng.permutation(n_features)[:wanted]).astype(np.int64)
+    """Return the features that a tree may use, int64, ascending, and the random key of its root.
+
+    Parameters
+    ----------
+    n_features : int
+        Number of features.
+    params : ForestParams
+        Hyperparameters.
+    rng : numpy.random.Generator
+        Source of randomness.
+    """
+    count = feature_count(params.tree_features, n_features)
+    features = np.sort(rng.permutation(n_features)[:count]).astype(np.int64)
     return features, int(rng.integers(0, 2**32))
 
 
 class ForestGrower:
-    """The state of one tree: asks for class counts, gives split decisions out.
+    """State of one tree that is grown: it requests class counts and returns split decisions.
 
-    It never sees a row. While `nodes` is not empty: collect the counts of `features` at `nodes`
-    (summed over row owners), call `decide`, and send the decisions to the row owners. A node
-    whose drawn features turn out constant is asked about once more, with all that are left.
+    It never uses a row. While `nodes` is not empty, the caller collects the counts of `features` at
+    `nodes`, summed over all parties with rows, calls `decide`, and sends the decisions to these
+    parties. If all drawn features of a node are constant, the node is requested once more with all
+    of its remaining features.
 
-    `params`: `max_leaf_nodes` is left to `keep_best_splits`.
-    `totals`: int64 array, shape (K,). Rows of each class.
-    `features`: int64 array. Features the tree may use.
-    `key`: Where the coins of its nodes come from.
+    Parameters
+    ----------
+    cuts : Cuts
+        Borders of the bins.
+    params : ForestParams
+        Hyperparameters. `max_leaf_nodes` is not used here, see `keep_best_splits`.
+    totals : int64 array, shape (K,)
+        Number of rows of each class.
+    features : int64 array
+        Features that the tree may use.
+    key : int
+        Random key of the root.
 
-    `nodes`: int32 array, shape (k,). Nodes that wait for counts.
-    `features`: int32 array, shape (p,). What is asked of them, one node after the other, in the
-    order of trying.
-    `offsets`: int64 array, shape (k + 1,). Node j is asked for ``features[offsets[j]:offsets[j +
-    1]]``.
+    Attributes
+    ----------
+    nodes : int32 array, shape (k,)
+        Nodes that need counts.
+    features : int32 array, shape (p,)
+        Requested features, one node after the other, in the order in which they are tried.
+    offsets : int64 array, shape (k + 1,)
+        The features of node j are ``features[offsets[j]:offsets[j + 1]]``.
     """
 
     def __init__(
@@ -72,23 +116,25 @@ class ForestGrower:
     ) -> None:
         self._cuts, self._params, self._usable = cuts, params, features
         self._width = feature_count(params.max_features, len(features))
-        self._depth, self._size = 0, 1  # levels closed, nodes numbered
+        self._depth, self._size = 0, 1  # levels that are complete, and nodes that have a number
         self._levels: list[_Level] = []
         root = np.array(totals, dtype=np.int64).reshape(1, -1)
         self._open(_Level.of(0, root, np.array([key], dtype=np.int64)))
 
     def _open(self, level: _Level) -> None:
-        """Ask about the nodes of a level that can be split."""
+        """Request counts for the nodes of a level that can be split."""
         self._levels.append(level)
         p, rows = self._params, level.counts.sum(axis=1)
+        # A node needs enough rows for two leaves, and rows of at least two classes.
         split = (rows >= p.min_samples_split) & (rows >= 2 * p.min_samples_leaf)
         split &= (level.counts.max(axis=1, initial=0) < rows) & (self._depth < p.depth)
-        self._asked = np.flatnonzero(split)  # within the level
+        self._asked = np.flatnonzero(split)  # positions within the level
         self._orders = feature_orders(level.keys[self._asked], self._usable)
         self._again = False
         self._ask(self._orders[:, : self._width])
 
     def _ask(self, features: NDArray[np.int64]) -> None:
+        """Set the requested nodes and features."""
         self.nodes = (self._levels[-1].first + self._asked).astype(np.int32)
         self.features = features.reshape(-1).astype(np.int32)
         self.offsets = np.arange(len(features) + 1, dtype=np.int64) * features.shape[1]
@@ -96,34 +142,44 @@ class ForestGrower:
     def decide(
         self, counts: NDArray[np.int64], allowed: NDArray[np.bool_] | None = None
     ) -> Decisions:
-        """Split the waiting nodes; once all of a level are settled, move on to their children.
+        """Split the requested nodes. When a level is complete, continue with its children.
 
-        Raises `DataError` if the shape does not fit.
+        Parameters
+        ----------
+        counts : int64 array, shape (bins of all `features`, K)
+            Result of `fedtrees.trees.forest.gini.class_histogram`, summed over all parties with
+            rows.
+        allowed : bool array, shape (bins of all `features`,), optional
+            Bins after which rows may be split.
 
-        `counts`: int64 array, shape (bins of all `features`, K).
-        `fedtrees.trees.forest.gini.class_histogram`, summed over row owners.
-        `allowed`: bool array, shape (bins of all `features`,), optional. Bins that rows may be
-        split after.
+        Returns
+        -------
+        decisions : Decisions
+            Those of the complete level. Empty while some of its nodes need more counts.
 
-        Returns: Of the whole level; empty while some of its nodes need more counts.
+        Raises
+        ------
+        DataError
+            If the shape of `counts` is wrong.
         """
         level = self._levels[-1]
         starts = pair_starts(self.features, self._cuts.n_bins)
-        wanted = (int(starts[-1]), level.counts.shape[1])
-        if counts.shape != wanted:
-            raise DataError(f"class counts of shape {counts.shape}; expected {wanted}")
-        # Asked again, a node has its features left in order, and stops at the first that varies.
-        asked = (counts, starts, self.offsets, level.counts[self._asked])
+        expected_shape = (int(starts[-1]), level.counts.shape[1])
+        if counts.shape != expected_shape:
+            raise DataError(f"class counts of shape {counts.shape}; expected {expected_shape}")
+        # In the second request, a node tries its remaining features in order and stops at the first
+        # one that is not constant.
+        requested = (counts, starts, self.offsets, level.counts[self._asked])
         limits = (self._params.min_samples_leaf, self._again)
-        pair, found, left, usable = (
-            choose_splits(*asked, *limits)
+        pair, borders, left, usable = (
+            choose_splits(*requested, *limits)
             if allowed is None
-            else choose_allowed(*asked, *limits, allowed)
+            else choose_allowed(*requested, *limits, allowed)
         )
         chosen = pair >= 0
         at = self._asked[chosen]
         level.feature[at] = self.features[pair[chosen]]
-        level.bin[at], level.default_left[at] = found[chosen].T
+        level.bin[at], level.default_left[at] = borders[chosen].T
         level.left_counts[at] = left[chosen]
         if not self._again and not usable.all() and self._width < len(self._usable):
             self._asked, self._again = self._asked[~usable], True
@@ -132,6 +188,7 @@ class ForestGrower:
         return self._close(level)
 
     def _close(self, level: _Level) -> Decisions:
+        """Number the children of a complete level and open them."""
         inner = np.flatnonzero(level.feature >= 0)
         level.left[inner] = self._size + 2 * np.arange(len(inner))
         left = level.left_counts[inner]
@@ -155,7 +212,10 @@ class ForestGrower:
 
 @dataclass(frozen=True, eq=False)
 class _Level:
-    """The nodes of one depth, numbered from `first` on; their splits are filled in when found."""
+    """Nodes of one depth, numbered from `first`.
+
+    Their splits are filled in when they are chosen.
+    """
 
     first: int
     counts: NDArray[np.int64]
@@ -168,14 +228,16 @@ class _Level:
 
     @staticmethod
     def of(first: int, counts: NDArray[np.int64], keys: NDArray[np.int64]) -> _Level:
+        """Return a level without splits."""
         n = len(counts)
         feature, bin, left = (np.full(n, -1, dtype=np.int32) for _ in range(3))
         nothing = np.zeros_like(counts)
         return _Level(first, counts, keys, feature, bin, np.zeros(n, dtype=bool), left, nothing)
 
     def decisions(self, cuts: Cuts, at: NDArray[np.intp]) -> Decisions:
-        """Return how some of the nodes split."""
+        """Return the splits of some of the nodes."""
         feature, bin = self.feature[at], self.bin[at]
+        # A split between present and missing values is after the last bin.
         bin = np.minimum(bin, cuts.n_bins[feature] - 1)
         nodes = (self.first + at).astype(np.int32)
         threshold = cuts.thresholds(feature, bin)
@@ -185,7 +247,15 @@ class _Level:
 def class_totals(
     labels: NDArray[np.int64], weights: NDArray[np.int64], n_classes: int
 ) -> NDArray[np.int64]:
-    """Return how many drawn rows each class has, int64, shape (K,)."""
+    """Return the number of drawn rows of each class, int64, shape (K,).
+
+    Parameters
+    ----------
+    labels, weights : int64 array, shape (n,)
+        Class code and multiplicity of every row.
+    n_classes : int
+        Number of classes K.
+    """
     return np.bincount(labels, weights=weights, minlength=n_classes).astype(np.int64)
 
 
@@ -198,15 +268,28 @@ def grow_random_forest(
     n_classes: int | None = None,
     seed: int | Streams = 0,
 ) -> RandomForest:
-    """Grow a forest over one table.
+    """Train a random forest on one table.
 
-    Raises `DataError` if there is no row, a label is no class code, or X does not fit the cuts or
-    is infinite somewhere.
+    Parameters
+    ----------
+    X : float array, shape (n, d), or Bins
+        Rows. NaN marks a missing value.
+    y : array, shape (n,)
+        Class codes 0 to K - 1.
+    cuts : Cuts
+        Borders of the bins.
+    params : ForestParams
+        Hyperparameters.
+    n_classes : int, optional
+        Number of classes K. By default one more than the largest code, and at least 2.
+    seed : int or Streams
+        Source of all randomness.
 
-    `X`: float array, shape (n, d), or Bins. Rows; NaN marks a missing value.
-    `y`: array, shape (n,). Class codes 0 to K - 1.
-    `n_classes`: K; by default one more than the largest code, and 2 at least.
-    `seed`: Every draw derives from it.
+    Raises
+    ------
+    DataError
+        If there are no rows, if a label is not a class code, or if X does not fit the cuts or
+        contains an infinite value.
     """
     bins = X if isinstance(X, Bins) else bin_rows(X, cuts)
     labels = _labels(y, len(bins), n_classes)
@@ -223,7 +306,7 @@ def grow_random_forest(
 
 
 def _labels(y: NDArray[Any], n: int, n_classes: int | None) -> NDArray[np.int64]:
-    """Return class codes as int64, checked."""
+    """Return class codes as int64, after a check."""
     if not n:
         raise DataError("no rows to train on")
     limit = np.inf if n_classes is None else n_classes

@@ -1,4 +1,4 @@
-"""What a random forest is grown with."""
+"""Hyperparameters of random forests."""
 
 import math
 from dataclasses import dataclass
@@ -7,37 +7,37 @@ from typing import Any
 from fedtrees.core.errors import UsageError, check_flag, check_whole, did_you_mean
 from fedtrees.trees.binning import MOST_BINS
 
-# Trees and nodes say "unlimited" by a number no tree of 2^31 rows can reach.
+# "Unlimited" is represented by a number that no tree with 2^31 rows can reach.
 UNLIMITED = 2**31 - 1
 _NAMED = ("sqrt", "log2")
 
 
 def _is_whole(value: Any) -> bool:
+    """Return whether a value is an integer and no boolean."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def feature_count(rule: str | int | float | None, available: int) -> int:
-    """Return how many of `available` features a rule such as ``"sqrt"`` or 0.3 asks for.
+    """Return the number of features that a rule such as ``"sqrt"`` or 0.3 selects of `available`.
 
-    At least 1, at most all; fractions are rounded down, as scikit-learn does.
+    It is at least 1 and at most `available`. Fractions are rounded down, as in scikit-learn.
     """
     if rule is None:
         return available
     if isinstance(rule, str):
-        wanted = int(math.sqrt(available) if rule == "sqrt" else math.log2(available))
+        count = int(math.sqrt(available) if rule == "sqrt" else math.log2(available))
     else:
-        wanted = rule if isinstance(rule, int) else int(rule * available)
-    return min(max(wanted, 1), available)
+        count = rule if isinstance(rule, int) else int(rule * available)
+    return min(max(count, 1), available)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ForestParams:
-    """Hyperparameters, under scikit-learn's names and with its defaults where it has one.
+    """Hyperparameters with scikit-learn's names, and its defaults where it has one.
 
-    A row drawn three times counts as three rows in `min_samples_split` and `min_samples_leaf`:
-    summed class counts know no difference (scikit-learn counts distinct rows).
-
-    Raises `UsageError` if a value is outside its range.
+    A row that was drawn three times counts as three rows in `min_samples_split` and
+    `min_samples_leaf`, because summed class counts do not distinguish them. scikit-learn counts
+    distinct rows.
 
     Attributes
     ----------
@@ -46,22 +46,29 @@ class ForestParams:
     max_depth : int or None
         Splits on the longest path, at least 1. None: until leaves are pure.
     min_samples_split : int
-        Rows a node needs to be split, at least 2.
+        Smallest number of rows of a node that is split, at least 2.
     min_samples_leaf : int
-        Rows every leaf keeps, at least 1.
+        Smallest number of rows of a leaf, at least 1.
     max_features : {"sqrt", "log2"}, int, float or None
-        Features tried at each node: that many, that fraction, or (None) all.
+        Features that are tried at each node: a number, a fraction, or all (None).
     tree_features : {"sqrt", "log2"}, int, float or None
-        Features a whole tree may use, drawn once per tree, by the same rule (not in
-        scikit-learn). `max_features` then speaks of these.
+        Features that a complete tree may use, drawn once per tree by the same rule (not in
+        scikit-learn). `max_features` then refers to these features.
     bootstrap : bool
-        Draw the rows of each tree with replacement; False: without.
+        True: draw the rows of each tree with replacement. False: without.
     max_samples : float or None
-        Rows drawn for each tree, as a fraction in (0, 1] of each owner's rows. None: all.
+        Rows that are drawn for each tree, as a fraction in (0, 1] of the rows of each party. None:
+        as many as there are.
     max_leaf_nodes : int or None
-        Leaves per tree, at least 2; those splits stay that lower the impurity most.
+        Largest number of leaves per tree, at least 2. The splits that decrease the impurity most
+        are used.
     max_bin : int
         Bins per feature, 2 to 65534.
+
+    Raises
+    ------
+    UsageError
+        If a value is outside its range.
     """
 
     trees: int = 100
@@ -90,6 +97,7 @@ class ForestParams:
         _check_features("max_features", self.max_features)
         _check_features("tree_features", self.tree_features)
         check_flag("bootstrap", self.bootstrap)
+        # A number of rows would not have the same meaning for parties of different size.
         if self.max_samples is not None and not _is_fraction(self.max_samples):
             raise UsageError(
                 f"max_samples={self.max_samples!r}: give a fraction in (0, 1], or none for all "
@@ -103,10 +111,12 @@ class ForestParams:
 
 
 def _is_fraction(value: Any) -> bool:
+    """Return whether a value is a number in (0, 1]."""
     return isinstance(value, float | int) and not isinstance(value, bool) and 0 < value <= 1
 
 
 def _check_features(name: str, rule: Any) -> None:
+    """Raise `UsageError` unless a rule for the number of features is valid."""
     if rule is None or (_is_whole(rule) and rule >= 1):
         return
     if isinstance(rule, float) and _is_fraction(rule):

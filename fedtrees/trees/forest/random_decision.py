@@ -1,4 +1,4 @@
-"""Random decision trees: complete trees whose tests are drawn without a look at data."""
+"""Random decision trees: complete trees whose splits are drawn independently of the data."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,18 +11,24 @@ from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.trees.forest.random_forest import shares
 
-_BLOCK = 2**14  # rows that go down all trees at once
+_BLOCK = 2**14  # number of rows that are routed through all trees at once
 
 
 @dataclass(frozen=True, eq=False)
 class RandomSplits:
-    """The tests of complete trees of one depth, in heap order: children of i are 2i + 1, 2i + 2.
+    """Splits of complete trees of the same depth, in heap order.
 
-    Raises `DataError` if the arrays are no complete trees.
+    The children of node i are 2i + 1 and 2i + 2.
+
+    Raises
+    ------
+    DataError
+        If the arrays are not complete trees.
     """
 
     feature: NDArray[np.int32]  # shape (T, 2^depth - 1)
-    # shape (T, 2^depth - 1): a row goes right iff ``x >= threshold``; a missing value goes left
+    # Shape (T, 2^depth - 1): a row goes right if and only if ``x >= threshold``. A missing value
+    # goes left.
     threshold: NDArray[np.float32]
 
     def __post_init__(self) -> None:
@@ -36,13 +42,16 @@ class RandomSplits:
 
     @property
     def depth(self) -> int:
-        """Tests on every path."""
+        """Number of splits on every path."""
         return int(self.feature.shape[1]).bit_length()
 
     def apply(self, X: NDArray[np.float32]) -> NDArray[np.int32]:
-        """Return the leaf of every row in every tree, 0 to 2^depth - 1 from the left, (n, T).
+        """Return the leaf of every row in every tree, 0 to 2^depth - 1 from the left, shape (n, T).
 
-        Raises `DataError` if X is no table, or narrower than the tests need.
+        Raises
+        ------
+        DataError
+            If X is not a matrix, or has fewer columns than the splits use.
         """
         X = np.asarray(X, dtype=np.float32)
         width = 1 + int(self.feature.max())
@@ -62,23 +71,36 @@ class RandomSplits:
     def count(
         self, X: NDArray[np.float32], y: NDArray[np.int64], n_classes: int
     ) -> NDArray[np.int64]:
-        """Return the rows of each class in every leaf, int64, shape (T, 2^depth, K)."""
+        """Return the number of rows of each class in every leaf, int64, shape (T, 2^depth, K).
+
+        Parameters
+        ----------
+        X : float32 array, shape (n, d)
+            Rows.
+        y : int64 array, shape (n,)
+            Class codes.
+        n_classes : int
+            Number of classes K.
+        """
         leaves, size = self.apply(X), self.feature.shape[1] + 1
         cells = leaves.astype(np.int64) * n_classes + np.asarray(y)[:, None]
-        found = [np.bincount(tree, minlength=size * n_classes) for tree in cells.T]
-        return np.stack(found).astype(np.int64).reshape(len(found), size, n_classes)
+        counts = [np.bincount(tree, minlength=size * n_classes) for tree in cells.T]
+        return np.stack(counts).astype(np.int64).reshape(len(counts), size, n_classes)
 
 
 @dataclass(frozen=True, eq=False)
 class RandomDecisionForest:
-    """Random decision trees (Fan et al. 2003) with class counts, noisy or not, in their leaves.
+    """Random decision trees (Fan et al. 2003) with exact or noisy class counts in their leaves.
 
-    Raises `DataError` if the counts do not fit the trees.
+    Raises
+    ------
+    DataError
+        If the counts do not fit the trees.
     """
 
     splits: RandomSplits
-    counts: NDArray[np.int64]  # shape (T, 2^depth, K): below 0 is noise
-    rows: int = 0  # training rows N as they were told; 0: they were not
+    counts: NDArray[np.int64]  # shape (T, 2^depth, K): noise can make counts negative
+    rows: int = 0  # announced number N of training rows, 0 if it was not announced
 
     def __post_init__(self) -> None:
         trees, nodes = self.splits.feature.shape
@@ -99,8 +121,8 @@ class RandomDecisionForest:
     def probabilities(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return class probabilities by soft vote, float64, shape (n, K).
 
-        The mean over trees of a leaf's class shares; a count below 0 is taken as 0, and a leaf
-        without any count as undecided.
+        They are the mean over all trees of the class shares of a leaf. A negative count is replaced
+        by 0. A leaf without counts has equal shares.
         """
         clipped = np.maximum(self.counts, 0)
         table = shares(clipped.reshape(-1, clipped.shape[2])).reshape(clipped.shape)
@@ -112,23 +134,30 @@ class RandomDecisionForest:
 
     def predict(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the probability of class 1, shape (n,), if K is 2, else `probabilities`."""
-        found = self.probabilities(X)
-        return found[:, 1] if found.shape[1] == 2 else found
+        probabilities = self.probabilities(X)
+        return probabilities[:, 1] if probabilities.shape[1] == 2 else probabilities
 
 
 def undeclared(schema: Schema) -> Reason | None:
-    """Say which numbers declare no range and no cut points, None if there are none."""
+    """Return a reason that names the numeric columns without range and cut points.
+
+    None if there are no such columns.
+    """
     bare = [f.name for f in schema.features if f.declared_range is None and not f.cuts]
     return Reason("no-ranges", columns=", ".join(bare[:5]), count=len(bare)) if bare else None
 
 
 def public_tests(schema: Schema, bins: int) -> list[NDArray[np.float32]]:
-    """Return the thresholds that each column may be tested at, increasing, from what is declared.
+    """Return the thresholds at which each column may be split, increasing, from the schema.
 
-    Categories are tested as ordered codes, so that a binary column has one test; numbers at their
-    declared inner cut points, or at those of `bins` bins of equal width over the declared range.
+    Categories are split as ordered codes, so that a binary column has one threshold. Numeric
+    columns are split at their declared inner cut points, or at those of `bins` bins of equal width
+    over the declared range.
 
-    Raises `DataError` if a number declares neither, or there is no test at all.
+    Raises
+    ------
+    DataError
+        If a numeric column declares neither, or if there is no threshold at all.
     """
     why = undeclared(schema)
     if why:
@@ -143,6 +172,7 @@ def public_tests(schema: Schema, bins: int) -> list[NDArray[np.float32]]:
 
 
 def _tests_of(feature: Feature, bins: int) -> NDArray[np.float32]:
+    """Return the thresholds of one column."""
     if feature.cuts:
         return np.array(feature.cuts[1:-1], dtype=np.float32)
     if feature.kind == "categorical" and feature.categories:
@@ -163,24 +193,37 @@ def draw_splits(
     tests: Sequence[NDArray[np.float32]] | None = None,
     columns: NDArray[np.bool_] | None = None,
 ) -> RandomSplits:
-    """Draw the tests of complete trees from the schema alone.
+    """Draw the splits of complete trees from the schema only.
 
-    At every node a column is drawn uniformly, then one of its thresholds. Columns and thresholds
-    that would send every row one way are left out: those decided on the path, the other columns of
-    a one-hot group of which one is 1, and the last of one that all others are 0 of. Where none is
-    left, any is drawn.
+    At every node a column is drawn uniformly, then one of its thresholds. Splits that would send
+    every row to the same side are left out. These are the splits that the path to the node decides,
+    including those of a one-hot group: if one of its columns is 1, all remaining ones are 0, and if
+    all columns but one are 0, the last one is 1. If no split remains, any split is drawn.
 
-    Raises `DataError` as `public_tests`.
+    Parameters
+    ----------
+    schema : Schema
+        Columns and their declared ranges.
+    depth : int
+        Number of splits on every path.
+    randomness : callable
+        Function from the number of a tree to its random generator.
+    trees : int
+        Number of trees.
+    bins : int
+        Number of bins of a numeric column without declared cut points.
+    repeats : bool
+        Draw from all splits at every node, as in Gorgé et al. (2025). Half of the leaves may then
+        be unreachable.
+    tests : sequence of float32 array, length d, optional
+        Increasing thresholds of each column, by default `public_tests`.
+    columns : bool array, shape (trees, d), optional
+        Columns that each tree may use. At least one of them must have thresholds.
 
-    `depth`: Tests on every path.
-    `randomness`: From the number of a tree to its generator.
-    `bins`: Of a number without declared cut points.
-    `repeats`: Draw from all tests at every node, as Gorgé et al. (2025) do: half of the leaves may
-    then be out of reach.
-    `tests`: sequence of float32 array, length d. Increasing thresholds of each column; default
-    `public_tests`.
-    `columns`: bool array, shape (trees, d). Columns that each tree may test, one with thresholds at
-    least.
+    Raises
+    ------
+    DataError
+        As in `public_tests`.
     """
     tests = public_tests(schema, bins) if tests is None else tests
     sizes = np.array([len(t) for t in tests])
@@ -210,7 +253,8 @@ def _draw(
     low: NDArray[np.int64], high: NDArray[np.int64], sizes: NDArray[np.int64],
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # fmt: skip
-    """Draw a column with open tests at every node, and one of its open tests."""
+    """Draw a column with open splits at every node, and one of its open splits."""
+    # The path has decided all splits of these nodes, so that any split is drawn.
     stuck = ~np.any(high > low, axis=1, keepdims=True)
     low, high = np.where(stuck, 0, low), np.where(stuck, sizes, high)
     ahead = np.cumsum(high > low, axis=1)
@@ -226,7 +270,10 @@ def _decide(
     k: NDArray[np.int64],
     groups: list[tuple[NDArray[np.intp], bool]],
 ) -> None:
-    """Close the tests that the parents' decide, in place; nodes are in pairs, left then right."""
+    """Close the splits that the parent's split decides, in place.
+
+    Nodes are in pairs, left then right.
+    """
     nodes = np.arange(len(f))
     right = nodes % 2 == 1
     high[nodes[~right], f[~right]] = np.minimum(high[nodes, f], k)[~right]
@@ -238,5 +285,5 @@ def _decide(
             continue
         still: NDArray[np.bool_] = high[:, columns] > low[:, columns]
         last = still.sum(axis=1) == 1
-        # One open column of a group without any 1: it is the 1.
+        # A single open column in a group without any 1 must be the 1.
         high[nodes[last], columns[still[last].argmax(axis=1)]] = 0

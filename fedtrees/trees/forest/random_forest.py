@@ -1,4 +1,4 @@
-"""Random forests: trees whose leaves hold class probabilities, averaged."""
+"""Random forests: trees whose leaves contain class probabilities, which are averaged."""
 
 from __future__ import annotations
 
@@ -16,19 +16,25 @@ from fedtrees.trees.routing import Routed
 
 @dataclass(frozen=True, eq=False)
 class ClassTree:
-    """One classification tree; node 0 is the root, children come in pairs, level by level.
+    """One classification tree. Node 0 is the root, and children are in pairs, level by level.
 
-    `feature`: int32 array, shape (n_nodes,). Split column, -1 at a leaf.
-    `threshold`: float32 array, shape (n_nodes,). A row goes left iff ``x < threshold`` (float32
-    comparison); 0 at a leaf.
-    `left, right`: int32 array, shape (n_nodes,). Children, -1 at a leaf.
-    `default_left`: bool array, shape (n_nodes,). Where a missing value goes.
-    `probability`: float64 array, shape (n_nodes, K). Share of each class among the training rows of
-    the node; inner nodes of a tree without counts may hold NaN.
-    `counts`: int64 array, shape (n_nodes, K), or None. Training rows of each class in the node (a
-    row drawn twice counts twice), where known.
-    `distinct`: int64 array, shape (n_nodes,), or None. Training rows in the node, each counted
-    once, where known.
+    Attributes
+    ----------
+    feature : int32 array, shape (n_nodes,)
+        Split column, -1 at a leaf.
+    threshold : float32 array, shape (n_nodes,)
+        A row goes left if and only if ``x < threshold`` (float32 comparison). 0 at a leaf.
+    left, right : int32 array, shape (n_nodes,)
+        Children, -1 at a leaf.
+    default_left : bool array, shape (n_nodes,)
+        Whether a missing value goes left.
+    probability : float64 array, shape (n_nodes, K)
+        Share of each class among the training rows of the node. Inner nodes of a tree without
+        counts may contain NaN.
+    counts : int64 array, shape (n_nodes, K), or None
+        Training rows of each class in the node, if known. A row that was drawn twice counts twice.
+    distinct : int64 array, shape (n_nodes,), or None
+        Distinct training rows in the node, if known.
     """
 
     feature: NDArray[np.int32]
@@ -56,31 +62,41 @@ class ClassTree:
     def released(
         self, probability: NDArray[np.float64], counts: NDArray[np.int64] | None
     ) -> ClassTree:
-        """Return the tree as someone knows it who was told of its leaves only.
+        """Return the tree as a recipient knows it that received only the values of its leaves.
 
-        `probability`: float64 array, shape (n_leaves, K)
-        `counts`: int64 array, shape (n_leaves, K), or None
+        Parameters
+        ----------
+        probability : float64 array, shape (n_leaves, K)
+            Class shares of the leaves.
+        counts : int64 array, shape (n_leaves, K), or None
+            Class counts of the leaves. Those of inner nodes are computed by addition.
         """
-        told = np.full(self.probability.shape, np.nan)
-        told[self.leaves] = probability
+        node_probability = np.full(self.probability.shape, np.nan)
+        node_probability[self.leaves] = probability
         if counts is None:
-            return replace(self, probability=told, counts=None, distinct=None)
+            return replace(self, probability=node_probability, counts=None, distinct=None)
         sums = np.zeros(self.probability.shape, dtype=np.int64)
         sums[self.leaves] = counts
         inner = np.flatnonzero(self.feature >= 0)
         for node in inner[::-1]:  # children follow their parent
             sums[node] = sums[self.left[node]] + sums[self.right[node]]
-        told[inner] = shares(sums[inner])
-        return replace(self, probability=told, counts=sums, distinct=None)
+        node_probability[inner] = shares(sums[inner])
+        return replace(self, probability=node_probability, counts=sums, distinct=None)
 
 
 @dataclass(frozen=True, eq=False)
 class RandomForest(Routed):
     """An ensemble that averages the class probabilities of its trees.
 
-    `trees`: All of the same number of classes K.
+    Attributes
+    ----------
+    trees : tuple of ClassTree
+        At least one tree. All trees have the same number of classes K.
 
-    Raises `DataError` if there is no tree, or the trees differ in their number of classes.
+    Raises
+    ------
+    DataError
+        If there is no tree, or if the numbers of classes differ.
     """
 
     trees: tuple[ClassTree, ...]
@@ -103,15 +119,18 @@ class RandomForest(Routed):
         return RandomForest(self.trees[:count])
 
     def counted_once(self) -> RandomForest:
-        """Return the forest as one whose counts are of rows that were drawn once each."""
+        """Return the forest with `distinct` equal to the sum of the counts.
+
+        This is correct if every row was drawn at most once.
+        """
         trees = (replace(t, distinct=None if t.counts is None else t.counts.sum(axis=1))
                  for t in self.trees)  # fmt: skip
         return RandomForest(tuple(trees))
 
     def probabilities(self, X: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the mean class probabilities, float64, shape (n, K); errors as `apply`.
+        """Return the mean class probabilities, float64, shape (n, K). Errors as in `apply`.
 
-        Summed in tree order, as scikit-learn does.
+        They are summed in the order of the trees, as in scikit-learn.
         """
         X = self._routes.rows(X)
         total = np.zeros((len(X), self.n_classes))
@@ -122,13 +141,14 @@ class RandomForest(Routed):
 
     def predict(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Return the probability of class 1, shape (n,), if K is 2, else `probabilities`."""
-        found = self.probabilities(X)
-        return found[:, 1] if self.n_classes == 2 else found
+        probabilities = self.probabilities(X)
+        return probabilities[:, 1] if self.n_classes == 2 else probabilities
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the trees end to end, by name; ``counts`` only where all trees know them.
+        """Return the concatenated arrays of all trees, by name.
 
-        That is what a message says of a forest; `distinct` rows are for files alone.
+        ``counts`` is included only if all trees know it. Messages contain these arrays. `distinct`
+        rows are stored in files only.
         """
         names = ["feature", "threshold", "left", "default_left", "probability"]
         if all(t.counts is not None for t in self.trees):
@@ -139,14 +159,17 @@ class RandomForest(Routed):
 
     @staticmethod
     def from_arrays(arrays: Mapping[str, NDArray[Any] | None]) -> RandomForest:
-        """Return the forest that `to_arrays` took apart.
+        """Return the forest of the arrays that `to_arrays` returned.
 
-        Raises `DataError` if an array is missing, or the arrays do not fit one another.
+        Raises
+        ------
+        DataError
+            If an array is missing, or the arrays do not fit together.
         """
-        kept = {name: array for name, array in arrays.items() if array is not None}
+        present = {name: array for name, array in arrays.items() if array is not None}
         try:
-            ends = np.cumsum(kept.pop("sizes"))[:-1]
-            parts = {name: np.split(array, ends) for name, array in kept.items()}
+            ends = np.cumsum(present.pop("sizes"))[:-1]
+            parts = {name: np.split(array, ends) for name, array in present.items()}
             trees = [
                 dict(zip(parts, tree, strict=True)) for tree in zip(*parts.values(), strict=True)
             ]
@@ -154,69 +177,81 @@ class RandomForest(Routed):
                 tree["right"] = np.where(tree["left"] < 0, -1, tree["left"] + 1).astype(np.int32)
             return RandomForest(tuple(ClassTree(**tree) for tree in trees))
         except (KeyError, TypeError, ValueError) as err:
-            raise DataError(f"arrays {sorted(kept)} are no forest ({err})") from err
+            raise DataError(f"arrays {sorted(present)} are no forest ({err})") from err
 
 
 def shares(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return class counts as probabilities, float64, shape (k, K); uniform where none counts."""
+    """Return class counts as probabilities, float64, shape (k, K), uniform if all counts are 0."""
     totals = counts.sum(axis=1, keepdims=True)
     uniform = np.full(counts.shape, 1.0 / counts.shape[1])
+    # Nodes without rows keep equal shares.
     np.divide(counts, totals, out=uniform, where=totals > 0)
     return uniform
 
 
 def keep_best_splits(tree: ClassTree, max_leaf_nodes: int) -> ClassTree:
-    """Return the tree that best-first growth would have stopped at.
+    """Return the tree at which best-first growth would have stopped.
 
-    From the root on, the split that lowers ``rows * Gini`` most is made next, until there are
-    `max_leaf_nodes` leaves. Nothing a split depends on lies outside its node, so growing fully
-    and keeping the best gives what growing best-first gives.
+    From the root on, the split that decreases ``rows * Gini`` most is made next, until there are
+    `max_leaf_nodes` leaves. A split depends only on the rows of its node. Therefore, growing the
+    complete tree and selecting its best splits gives the same tree as best-first growth.
 
-    Raises `DataError` if the tree does not know its counts.
+    Raises
+    ------
+    DataError
+        If the tree does not know its counts.
     """
     if tree.counts is None:
         raise DataError("the best splits are found by class counts, which this tree does not keep")
     n = tree.counts.sum(axis=1)
     purity = np.sum(tree.counts.astype(np.float64) ** 2, axis=1) / np.maximum(n, 1)
+    # rows * Gini is the number of rows minus the purity, so that the decrease is a difference of
+    # purities.
     gain = np.where(tree.feature < 0, 0, purity[tree.left] + purity[tree.right] - purity)
-    kept = np.zeros(len(tree), dtype=bool)
-    waiting = [(-float(gain[0]), 0)] if tree.feature[0] >= 0 else []
-    while waiting and kept.sum() < max_leaf_nodes - 1:
-        _, node = heapq.heappop(waiting)
-        kept[node] = True
+    selected = np.zeros(len(tree), dtype=bool)
+    queue = [(-float(gain[0]), 0)] if tree.feature[0] >= 0 else []
+    while queue and selected.sum() < max_leaf_nodes - 1:
+        _, node = heapq.heappop(queue)
+        selected[node] = True
         for child in (int(tree.left[node]), int(tree.right[node])):
             if tree.feature[child] >= 0:
-                heapq.heappush(waiting, (-float(gain[child]), child))
-    return _cut_back(tree, kept)
+                heapq.heappush(queue, (-float(gain[child]), child))
+    return _cut_back(tree, selected)
 
 
 def keep_large_leaves(tree: ClassTree, leaves: NDArray[np.int32], least: int) -> ClassTree:
-    """Return the tree without splits that leave fewer rows than `least` on one side.
+    """Return the tree without splits that leave fewer than `least` rows on one side.
 
-    `tree`: With counts.
-    `leaves`: int32 array, shape (n,). Leaf of every row.
-    `least`: Rows.
+    Parameters
+    ----------
+    tree : ClassTree
+        A tree with counts.
+    leaves : int32 array, shape (n,)
+        Leaf of every row.
+    least : int
+        Smallest number of rows.
     """
     rows = np.bincount(leaves, minlength=len(tree))
     inner = np.flatnonzero(tree.feature >= 0)
     for node in inner[::-1]:  # children follow their parent
         rows[node] = rows[tree.left[node]] + rows[tree.right[node]]
-    kept, alive = np.zeros(len(tree), dtype=bool), np.zeros(len(tree), dtype=bool)
+    selected, alive = np.zeros(len(tree), dtype=bool), np.zeros(len(tree), dtype=bool)
     alive[0] = True
     for node in inner:
         pair = [tree.left[node], tree.right[node]]
-        kept[node] = alive[node] and (rows[pair] >= least).all()
-        alive[pair] = kept[node]
-    return _cut_back(tree, kept)
+        selected[node] = alive[node] and (rows[pair] >= least).all()
+        alive[pair] = selected[node]
+    return _cut_back(tree, selected)
 
 
 def _cut_back(tree: ClassTree, kept: NDArray[np.bool_]) -> ClassTree:
-    """Return the tree of which only some splits are kept (a kept node's parent is kept)."""
+    """Return the tree with only some of its splits. The parent of a remaining split must remain."""
     alive = np.zeros(len(tree), dtype=bool)
     alive[0] = True
     alive[tree.left[kept]] = True
     alive[tree.right[kept]] = True
-    number = np.cumsum(alive) - 1  # order, and with it pairs and levels, stays
+    # The order of the nodes, and with it pairs and levels, is unchanged.
+    number = np.cumsum(alive) - 1
     inner = kept[alive]
 
     def where_kept(values: NDArray[Any], otherwise: Any) -> NDArray[Any]:

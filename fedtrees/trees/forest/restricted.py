@@ -1,6 +1,6 @@
-"""The split of least Gini impurity among those that may be chosen.
+"""Splits with the lowest Gini impurity among the allowed ones.
 
-What `fedtrees.trees.forest.gini.choose_splits` finds, where somebody has a say in it; slower.
+The result is that of `fedtrees.trees.forest.gini.choose_splits` with a restriction. It is slower.
 """
 
 import numpy as np
@@ -16,15 +16,23 @@ def choose_allowed(
     first_only: bool,
     allowed: NDArray[np.bool_],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Choose the best allowed split of each node among the features counted for it.
+    """Choose the best allowed split of each node among its counted features.
 
-    Parameters and returns as in `fedtrees.trees.forest.gini.choose_splits`, and:
+    Parameters
+    ----------
+    counts, starts, offsets, totals, min_leaf, first_only
+        As in `fedtrees.trees.forest.gini.choose_splits`.
+    allowed : bool array, shape (bins of all features,)
+        Whether rows may be split after a bin. An empty bin must have the value of the last bin
+        before it that is not empty.
 
-    `allowed`: bool array, shape (bins of all features,). Whether rows may be split after a bin; of
-    an empty bin, what holds for the last one before it that is not empty.
+    Returns
+    -------
+    pair, found, left, usable
+        As in `fedtrees.trees.forest.gini.choose_splits`.
     """
     n, n_classes = totals.shape
-    pair, found = np.full(n, -1, dtype=np.int64), np.zeros((n, 2), dtype=np.int64)
+    pair, borders = np.full(n, -1, dtype=np.int64), np.zeros((n, 2), dtype=np.int64)
     left, usable = np.zeros((n, n_classes), dtype=np.int64), np.zeros(n, dtype=bool)
     for node in range(n):
         best = -1.0
@@ -38,10 +46,10 @@ def choose_allowed(
             usable[node] = True
             purity, at, rows = _best(bins, codes, absent, totals[node], min_leaf, allowed[here])
             if purity > best:
-                best, pair[node], found[node], left[node] = purity, p, at, rows
+                best, pair[node], borders[node], left[node] = purity, p, at, rows
             if first_only:
                 break
-    return pair, found, left, usable
+    return pair, borders, left, usable
 
 
 def _best(
@@ -52,13 +60,19 @@ def _best(
     min_leaf: int,
     allowed: NDArray[np.bool_],
 ) -> tuple[float, tuple[int, bool], NDArray[np.int64]]:
-    """Return purity, last bin and side of missing values, and left rows of one feature's best."""
+    """Return the best split of one feature.
+
+    The values are its purity, its last bin and the side of missing values, and the rows on the
+    left.
+    """
     missing = bool(absent.any())
     below = np.cumsum(bins[codes], axis=0)
+    # Missing values are tried on the right, then on the left.
     sides = [below, below + absent] if missing else [below]
     best, at, rows = -1.0, (0, False), total
     for missing_left, side in enumerate(sides):
-        # without missing values, or with them on the left, the last bin leaves nothing right
+        # Without missing values, or with missing values on the left, a split after the last bin
+        # leaves no rows on the right.
         side = side[: len(codes) - (not missing or missing_left == 1)]
         rest = total - side
         n_left, n_right = side.sum(axis=1), rest.sum(axis=1)

@@ -1,1 +1,1 @@
-"""Trees as LightGBM grows them: bins, splits, best leaf first; and how its machines add sums."""
+"""Trees in the way of LightGBM: bins, splits, best-first growth, and its collective operations."""

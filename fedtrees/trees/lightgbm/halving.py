@@ -1,17 +1,29 @@
-"""Who sends whom what in LightGBM's collective operations (``src/network`` of LightGBM 4.7)."""
+"""Messages of LightGBM's collective operations (``src/network`` of LightGBM 4.7).
+
+The functions return which machine sends which data to which machine, so that the knowledge of each
+machine can be derived.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-#: Bytes above which both operations go round a ring, where machines are no power of 2, or many.
+#: Number of bytes above which both operations use a ring, unless the number of machines is a power
+#: of 2 (`scattering`).
 RING_BYTES = 10 << 20
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one machine sends another within a collective operation.
+    """Data that one machine sends to another one within a collective operation.
 
-    `blocks`: Whose blocks, in their order. `members`: In a sum: whose numbers are in it.
+    Attributes
+    ----------
+    sender, receiver : int
+        Numbers of the machines.
+    blocks : tuple of int
+        Machines to which the sent blocks belong, in their order.
+    members : tuple of int
+        For a sum, the machines whose numbers it contains.
     """
 
     sender: int
@@ -21,33 +33,35 @@ class Step:
 
 
 def gathering(world: int, size: int = 0) -> Iterator[Step]:
-    """Yield the steps by which every machine gets every machine's block.
+    """Yield the steps by which every machine receives the block of every machine.
 
-    Recursive doubling for a power of 2, otherwise the algorithm of Bruck et al. (1997).
+    The algorithm is recursive doubling if the number of machines is a power of 2, otherwise that of
+    Bruck et al. (1997).
     """
     if size > RING_BYTES:
         for step in range(world - 1):
             for rank in range(world):
                 yield Step(rank, (rank + 1) % world, ((rank - step) % world,))
         return
-    held, doubling = 1, world & (world - 1) == 0
-    while held < world:
-        count = min(held, world - held)
+    n_blocks, doubling = 1, world & (world - 1) == 0
+    while n_blocks < world:
+        count = min(n_blocks, world - n_blocks)
         for rank in range(world):
             if doubling:
-                first = rank // held * held
-                yield Step(rank, rank ^ held, tuple(range(first, first + held)))
+                first = rank // n_blocks * n_blocks
+                yield Step(rank, rank ^ n_blocks, tuple(range(first, first + n_blocks)))
             else:
                 blocks = tuple((rank + k) % world for k in range(count))
-                yield Step(rank, (rank - held) % world, blocks)
-        held += count
+                yield Step(rank, (rank - n_blocks) % world, blocks)
+        n_blocks += count
 
 
 def scattering(world: int, size: int = 0) -> Iterator[Step]:
-    """Yield the steps by which every machine gets the sum of its own block.
+    """Yield the steps by which every machine receives the sum of its block.
 
-    Recursive halving. Where machines are no power of 2, the last ones go in pairs: the second hands
-    the first, its leader, all it has, and gets its sum in the end (``linker_topo.cpp``).
+    The algorithm is recursive halving. If the number of machines is not a power of 2, the last ones
+    form pairs: the second machine of a pair sends all its numbers to the first, its leader, and
+    receives its sum at the end (``linker_topo.cpp``).
     """
     power = 1 << (world.bit_length() - 1)
     if size >= RING_BYTES and power != world:
@@ -62,9 +76,9 @@ def scattering(world: int, size: int = 0) -> Iterator[Step]:
         (r, r + 1) for r in range(single, world, 2)
     ]
     everybody = tuple(range(world))
-    for leader, *others in groups:
-        for other in others:
-            yield Step(other, leader, everybody, (other,))
+    for leader, *followers in groups:
+        for follower in followers:
+            yield Step(follower, leader, everybody, (follower,))
     summed, distance = list(groups), power // 2
     while distance:
         before = list(summed)
@@ -74,6 +88,6 @@ def scattering(world: int, size: int = 0) -> Iterator[Step]:
             yield Step(group[0], groups[k ^ distance][0], blocks, before[k])
             summed[k] = tuple(sorted(before[k] + before[k ^ distance]))
         distance //= 2
-    for leader, *others in groups:
-        for other in others:
-            yield Step(leader, other, (other,), everybody)
+    for leader, *followers in groups:
+        for follower in followers:
+            yield Step(leader, follower, (follower,), everybody)
