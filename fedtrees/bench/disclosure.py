@@ -24,7 +24,7 @@ def disclosures(transcript: Transcript, defense: Composition) -> list[dict[str, 
     - ``type``: type of the message.
     - ``from``, ``to``: roles of the sender and the receiver.
     - ``sealed``: whether a field is encrypted or masked. ``readable_by`` then names the role with
-      the key, or ``nobody``.
+      the key, or a placeholder if no party has the key.
     - ``why``: reason for the message.
     - ``reveals``: tags of the information about records that it reveals.
     - ``carries``, ``withheld``: fields with and without a value.

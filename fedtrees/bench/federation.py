@@ -1,4 +1,4 @@
-"""Build the federation of one seed: held-out rows, and training rows that parties have."""
+"""Build the federation of one seed: test rows, and training rows that parties have."""
 
 import hashlib
 import os
@@ -60,7 +60,7 @@ class Federation:
 
     @cached_property
     def pair_id(self) -> str:
-        """Digest of the held-out rows. Runs with equal digests are compared in pairs."""
+        """Digest of the test rows. Runs with equal digests are compared in pairs."""
         rows = self.test.X.tobytes() + self.test.y.tobytes()
         return hashlib.sha256(rows).hexdigest()[:12]
 
@@ -257,7 +257,7 @@ def spread(
     rows = holdout(dataset, streams)
     train, test, reserve = rows.tables(dataset.table)
     rng = streams.rng("partition")
-    # The owners of held-out rows are not needed.
+    # The owners of test rows are not needed.
     owners = None if dataset.owners is None else dataset.owners[rows.train]
     local_data = lay_out(layout, train, dataset.schema, names, how, rng, dataset.files, owners)
     return Federation(dataset, local_data, test, reserve)

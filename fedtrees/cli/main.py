@@ -1,9 +1,16 @@
 """`fedtrees`: the command line. Results are written to stdout, progress to stderr.
 
-Exit codes: 0 success; 1 an unexpected error; 2 wrong usage; 3 finished, but some cells failed or
-ran out of time, or no attack applied; 4 a check failed, or a claim or submission is refuted; 5
-data; 6 a protocol or defense violated its rules; 7 a run folder cannot be read or written; 130
-interrupted.
+Exit codes:
+
+- 0: success.
+- 1: an unexpected error.
+- 2: wrong usage.
+- 3: finished, but some cells failed or ran out of time, or no attack applied.
+- 4: a check failed, or a claim or submission is refuted.
+- 5: data that cannot be used.
+- 6: a protocol or defense violated its rules.
+- 7: a run folder cannot be read or written.
+- 130: interrupted.
 """
 
 import atexit

@@ -58,7 +58,7 @@ def train(
     format: Output = Format.TABLE,
     **given: Any,
 ) -> None:
-    """Train one federation, score its model on held-out rows, and write model and transcript.
+    """Train one federation, score its model on test rows, and write model and transcript.
 
     Training and test rows are those of `fedtrees bench` for the same seed and partition.
     """

@@ -253,7 +253,7 @@ def read(
     cells = {}
     for metric in metrics:
         worst = dict(iter(worst_case(attacks, metric).groupby("defense_spec")))
-        # An attack that never scores this metric says nothing about the cell, even if it fails.
+        # An attack that never scores this metric has no influence on the cell, even if it fails.
         scored = (attacks["metric"] == metric) & (attacks["status"] == "ok")
         able = set(attacks.loc[scored, "attack"])  # attacks that scored this metric somewhere
         for spec, rows in by_defense.items():

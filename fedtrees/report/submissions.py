@@ -335,8 +335,9 @@ def _check_copies(submissions: Sequence[Submission], accepted: Mapping[str, int]
     """Raise `StoreError` if a submission contains only numbers of an earlier one.
 
     Numbers are compared without parameters, so that stating a default explicitly makes no new
-    result. Two submitters who state the same date for the same cells are also refused, because it
-    is not known which of them is earlier.
+    result. Two submissions by different persons with the same date and common cells are also
+    refused, unless one of them was already accepted, because it is not known which of them is
+    earlier.
     """
     earlier: list[tuple[Submission, set[Any], set[Any]]] = []
     for each in submissions:
