@@ -101,6 +101,8 @@ class SplitOrdering(Attack):
             for column, owner in sorted(owners_of_others(view).items()):
                 if column not in bounds:
                     order = common
+                    # The similar column was better for most columns with splits, so it is used for
+                    # the remaining ones.
                     if name_votes > 0:
                         order = local_data[:, likest(view.schema, local_columns, column)] + 0.5
                     claims.append(
@@ -127,6 +129,7 @@ def _bounds(view: View) -> dict[int, Told]:
             bounds[split.column] = Told(owners[split.column], zeros, zeros + 1)
         bound, n = bounds[split.column], view.n_rows
         below, above = len(split.left) / n, 1 - len(split.right) / n
+        # With global candidates, a split at a bin is a split at a known rank.
         if split.column in shares:
             below = above = float(shares[split.column][max(split.bin, -1) + 1])
         bound.high[split.left] = np.minimum(bound.high[split.left], above)
@@ -189,6 +192,8 @@ def cumulative(view: View) -> dict[int, NDArray[np.float64]]:
         ends = np.cumsum([0, *(widths[c] for c in m.columns.tolist())])
         for column, a, b in zip(m.columns.tolist(), ends[:-1], ends[1:], strict=True):
             sums = m.sums[0, a:b].astype(np.float64)
+            # Class counts of a forest add up to rows. Hessians are proportional to rows before the
+            # first tree.
             rows = sums.sum(axis=1) if forest else sums[:, 1]
             total = np.cumsum(rows)
             if column not in shares and len(total) and total[-1] > 0:

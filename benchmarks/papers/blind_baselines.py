@@ -143,7 +143,7 @@ def over_baseline(
 
 
 def tried(suite: Suite, rows: Any, data_dir: str | None) -> Table:
-    """Tabulate how much guesses exceed the baseline, where they are possible.
+    """Tabulate by how much the possible guesses exceed the baseline.
 
     Parameters
     ----------

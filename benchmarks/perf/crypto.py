@@ -143,7 +143,17 @@ class Tree:
 
     @classmethod
     def of(cls, X: NDArray[Any], label: NDArray[Any], depth: int) -> Tree:
-        """Bin the columns by quantiles and compute the gradients of the first tree."""
+        """Bin the columns by quantiles and compute the gradients of the first tree.
+
+        Parameters
+        ----------
+        X : float array, shape (n, features)
+            Values.
+        label : int array, shape (n,)
+            Labels 0 and 1.
+        depth : int
+            Depth of the tree.
+        """
         cuts = np.quantile(X, np.arange(1, _BINS) / _BINS, axis=0)
         bins = np.stack([np.searchsorted(c, x) for c, x in zip(cuts.T, X.T, strict=True)], axis=1)
         gradients = np.stack([0.5 - label, np.full(len(X), 0.25)], axis=1)
