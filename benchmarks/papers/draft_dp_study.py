@@ -149,7 +149,7 @@ def run(
     Parameters
     ----------
     question : Question
-        The forest and what is known about it.
+        The forest and the adversary's knowledge about it.
     truth : Table
         True rows.
     seed : int
