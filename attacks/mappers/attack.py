@@ -167,11 +167,12 @@ class BinMapperReading(Attack):
 class SingleRowBins(Attack):
     """Infer values with their labels from a machine's histogram on bins that it computed itself.
 
-    The adversary receives the sums of a column from one machine only, or all sums of a machine if
-    it is its leader in the reduction of an odd number of machines. It computes the rows and the
-    positive labels in each bin (`fedtrees.attacks.evidence.machines`). If the same machine also
-    computed the bins of the column, a bin of one row shows a value and its label. The values in the
-    remaining bins are estimated from the prior rows.
+    The adversary receives the sums of a column from one machine only. It receives all sums of a
+    machine if LightGBM's reduction assigns this machine to it, which happens if the number of
+    machines is not a power of two. It computes the rows and the positive labels in each bin
+    (`fedtrees.attacks.evidence.machines`). If the same machine also computed the bins of the
+    column, a bin of one row shows a value and its label. The values in the remaining bins are
+    estimated from the prior rows.
     """
 
     claims = (ColumnValues,)
