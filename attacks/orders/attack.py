@@ -49,7 +49,9 @@ class SplitOrdering(Attack):
     prediction. The active party of a training does not need to guess paths, because the column
     owners send it the rows that go left at each split. All splits of a column, over all trees,
     leave each row an interval of bins. The sums that were opened at tree roots show how many rows
-    each bin contains, so that the interval of bins is an interval of ranks.
+    each bin contains, so that the interval of bins is an interval of
+    ranks. For example, a row that went left at a split with 40% of all rows on the left has a rank
+    of at most 0.4.
 
     The rank within the interval is estimated from the local columns and labels, or from the local
     column with the most similar name if it predicts the splits better (`better_ranks`). A column

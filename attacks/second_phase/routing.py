@@ -21,6 +21,7 @@ class SoftTrees:
 
     The thresholds of a feature are placed at the quantiles of a standard normal. All features
     therefore have the same scale whatever their units, and the ranges of the victim are not needed.
+    For example, the single threshold of a feature is at 0, the median.
 
     Attributes
     ----------
