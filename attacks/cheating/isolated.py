@@ -97,8 +97,8 @@ def _likely(
 ) -> Counts:
     """Return the most probable counts of a client that sent the same sums several times.
 
-    `everybody`, float64 of shape (b, 2), is the mean of the sums of all clients in fixed point. It
-    is the expectation before the sums of the client are seen.
+    The last argument, float64 of shape (b, 2), is the mean of the sums of all clients in fixed
+    point. It is the expectation before the sums of the client are seen.
     """
     noise = np.array(cell_variance(law_of_sums(view))) / len(histograms)
     if max(noise) <= NOISE_FLOOR:

@@ -164,6 +164,7 @@ class Tree:
         """Return the plain histogram of nodes, int64, shape (count, features, bins, 2)."""
         inside = nodes >= 0
         features = self.bins.shape[1]
+        # One pass over all cells: number the cells (node, feature, bin) in C order.
         place = (nodes[inside, None] * features + np.arange(features)) * _BINS + self.bins[inside]
         parts = [
             np.bincount(place.ravel(), np.repeat(values, features), count * features * _BINS)
@@ -196,6 +197,7 @@ class Tree:
         total = sums.sum(axis=2, keepdims=True)
         sides = left, total - left
         gain = sum(x[..., 0] ** 2 / (x[..., 1] + 1) for x in sides)
+        # XGBoost's gain with lambda = 1.
         gain -= total[..., 0] ** 2 / (total[..., 1] + 1)
         for x in sides:
             gain[x[..., 1] < 1] = 0  # XGBoost's min_child_weight
