@@ -53,6 +53,8 @@ class Claim:
         with TemporaryDirectory() as folder:
             run = Path(folder, "run")
             words = [str(run) if w == "RUN" else w for w in shlex.split(self.command)]
+            # Commands run with the interpreter of this process, so that no other installation is
+            # used.
             python = {"python": [], "pytest": ["-m", "pytest"], "fedtrees": ["-m", _CLI]}
             command = [sys.executable, *python[words[0]], *words[1:]]
             done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -116,6 +116,7 @@ def _default_bench() -> Iterator[dict[str, Any]]:
         for a in f.tested:
             figure = frontier(f, a, 0)
             if figure and a.threat in titles:
+                # The marks link to this page instead of the report.
                 marks = (replace(m, href=f"#{a.threat}") for m in figure["d"].marks)
                 drawing = replace(figure["d"], marks=tuple(marks))
                 yield {

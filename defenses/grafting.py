@@ -83,7 +83,7 @@ class GraftingLDP(ManyStages):  # type: ignore[misc]
         return replace(spent, covers=_COVERS)
 
     def rows(self, stage: Stage, values: NDArray[Any], ctx: Context) -> NDArray[Any]:
-        """Answer for every label; refuse an active party that has no column to repair with."""
+        """Randomise every label. Refuse an active party without columns to repair with."""
         if ctx.held is None or not len(ctx.held.columns):
             raise DataError(
                 f"{self.name!r} repairs trees with {ctx.party!r}'s columns, and it holds none; "

@@ -343,7 +343,9 @@ class LaplaceGradient(Defense):
         bound, _ = clipped_bounds(
             objective_of(ctx.parameters.get("objective"), ctx.schema.classes), self.clip
         )
-        for _ in units:  # one tree of the round each; a row's gradient is replaced by any other
+        # A round grows one tree per output. Neighbouring tables differ in one row's gradient, which
+        # may be replaced by any other.
+        for _ in units:
             ctx.spend("laplace", l1=2.0 * bound, scale=scale, what="gradients")
         return np.stack([g, np.full_like(g, 1 << bits[1])], axis=-1)
 

@@ -149,7 +149,7 @@ def _confidence(model: object, rows: Table, values: NDArray[np.float32], knowled
             logit = forest_logits(model, table)
         else:
             logit = class_logits(model.probabilities(X), rows.y)  # type: ignore[attr-defined]
-        # log probability of the label; the logistic function would underflow
+        # Log probability of the label. The logistic function itself would underflow.
         log_chances.append(-np.logaddexp(0, -logit))
     return np.column_stack(log_chances)
 

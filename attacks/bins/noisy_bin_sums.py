@@ -22,8 +22,8 @@ from fedtrees.core.statistics import middle_ranks
 Floats = NDArray[np.float64]
 #: Number of columns that are tried, most correlated ones first.
 _COLUMNS = 3
-#: Neighbours of a row, in halves of a bin's rows; widths of the kernel over bins; weights of the
-#: overall distribution.
+#: Grids of parameters: neighbours of a row in halves of a bin's rows, widths of the kernel over
+#: bins, and weights of the overall distribution.
 _ROWS, _SPREADS, _SHARES = (1, 2, 4), (0.01, 1.0, 2.0), (0.02, 0.1, 0.3)
 _FEWEST = 5
 

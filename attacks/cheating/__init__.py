@@ -1,1 +1,1 @@
-"""Attacks of malicious parties: they evaluate the messages that their own deviations provoked."""
+"""Attacks of malicious parties, which evaluate the answers to their dishonest requests."""

@@ -1,8 +1,8 @@
 """Attack `isolated-histogram`: infer one client's class counts in every bin.
 
 The adversary is the server of `fedtrees.protocols.behaviours.isolating`. It sends one client a
-split that differs from the split of the remaining clients, so that a child node contains rows of
-that client only.
+split that differs from the split of the remaining clients. In all bins between the two splits, the
+left child contains rows of that client only.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,11 +32,12 @@ Counts = NDArray[np.int64]
 class IsolatedHistogram(Attack):
     """Infer one client's class counts in every bin from sums that a malicious server opened.
 
-    The server receives the root histograms of the victim itself unless the sums are securely
-    aggregated. These histograms give the counts directly. Through noise, the attack returns the
-    most probable counts given the mean of several histograms. If bins are suppressed, the missing
-    rows are distributed evenly over the bins without rows. If the view contains no histogram of the
-    victim, the attack claims an equal share of the first sum over all clients.
+    Whenever the sum of the isolated rows can be opened, the root histograms of the victim itself
+    are visible as well and contain more information. The attack therefore computes the counts from
+    these. Through noise, it returns the most probable counts given the mean of several histograms.
+    If bins are suppressed, the missing rows are distributed evenly over the bins without rows. If
+    the view contains no histogram of the victim, for example because secure aggregation detects the
+    different splits, the attack claims an equal share of the first sum over all clients.
     """
 
     claims = (BinClassCounts,)
@@ -96,8 +97,8 @@ def _likely(
 ) -> Counts:
     """Return the most probable counts of a client that sent the same sums several times.
 
-    `everybody`, float64 of shape (b, 2), is the mean of the sums of all clients in fixed point. It
-    is the expectation before the sums of the client are seen.
+    The last argument, float64 of shape (b, 2), is the mean of the sums of all clients in fixed
+    point. It is the expectation before the sums of the client are seen.
     """
     noise = np.array(cell_variance(law_of_sums(view))) / len(histograms)
     if max(noise) <= NOISE_FLOOR:

@@ -1,8 +1,7 @@
 """Attack `moved-cuts`: claim the cut points or root splits that a malicious client determined.
 
 The adversary is a client with one of the behaviours `crafted-sketch` or `poisoned`. The metric
-compares the claim with the announced cut points and the grown trees, which measures whether the
-manipulation succeeded.
+`moved-cuts` checks whether the manipulation succeeded.
 """
 
 from dataclasses import dataclass

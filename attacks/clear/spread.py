@@ -29,7 +29,7 @@ def spread(
     """Estimate the values of all rows of a column.
 
     The rows between two known values are spread evenly over the numbers with the same number of
-    decimal places.
+    decimal places, for example over 1.1, 1.2 and 1.3 between 1.0 and 1.4.
 
     Parameters
     ----------

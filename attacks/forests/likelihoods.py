@@ -32,12 +32,13 @@ class Noise:
     Attributes
     ----------
     kind : {"geometric", "truncated-laplace", "gaussian", "exact", "labels"}
-        Two-sided geometric noise with pmf proportional to ``exp(-|k| / scale)``; Laplace noise,
-        truncated toward zero as in the code of Gorgé et al.; (discrete) Gaussian noise; none; or no
-        counts, but each leaf's label, chosen by permute-and-flip
+        ``"geometric"`` is two-sided geometric noise with pmf proportional to ``exp(-|k| / scale)``.
+        ``"truncated-laplace"`` is Laplace noise that is truncated toward zero, as in the code of
+        Gorgé et al. ``"gaussian"`` is (discrete) Gaussian noise, and ``"exact"`` no noise. With
+        ``"labels"`` there are no counts, but each leaf's label, chosen by permute-and-flip
         (`fedtrees.attacks.forests.likelihoods`).
     scale : float
-        Scale of the Laplace and geometric noise (rows; T / epsilon for a total epsilon), or
+        Scale of the Laplace and geometric noise in rows (T / epsilon for a total epsilon), or
         standard deviation of the Gaussian noise. Not read if counts are exact.
     draws : float
         Number of draws of geometric noise that were added. It exceeds 1 if clients share the noise

@@ -17,8 +17,8 @@ Floats = NDArray[np.float64]
 _STARTS, _STEPS, _DAMPED = 600, 15, 0.01
 #: Search range of standardised values, in standard deviations.
 _WIDE = 20.0
-#: Largest relative distance of a root from the space; smallest distance between roots, in standard
-#: deviations; tolerance of the rank-reduction test; tolerance of a category's share.
+#: Largest relative distance of a root from the space, smallest distance between roots in standard
+#: deviations, tolerance of the rank-reduction test, and tolerance of a category's share.
 _NEAR, _APART, _ONE, _WHOLE = 3e-4, 0.2, 0.01, 0.02
 #: Number of attempts with new starts if no row was found.
 _TRIES = 8
@@ -112,8 +112,8 @@ def rows_of_steps(
                 rest, terms = rest - gradient * (len(X) / size), terms - len(X)
         if len(recovered) == before:
             break
-        # a row that is not found may have a negligible gradient; if not, the next step gives no
-        # rows
+        # A row that is not found may have a negligible gradient. If it has not, the next step finds
+        # no rows.
         X, y = recovered[before:].astype(np.float32), labels[before:]
         step = batch_gradient(layers, at, X, y) * np.float32(len(X) / size)
         at = at - np.float32(local.rate) * step

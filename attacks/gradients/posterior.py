@@ -27,8 +27,8 @@ _DAMPING = 0.01
 #: Relative probability of a row that differs from a likely one in one cell, and largest number of
 #: differing cells beyond the smallest.
 _OTHER, _FAR = 0.01, 3
-#: Weight of a category's overall frequency; number of values of a number that are tried from
-#: similar rows, and close to the present one.
+#: Weight of a category's overall frequency, and numbers of values of a numeric column that are
+#: tried from similar rows and close to the present one.
 _ANY, _DRAWN, _NEAR = 0.1, 5, 3
 #: Largest number of likely rows.
 _MOST = 8000

@@ -125,8 +125,8 @@ def published(
     rng : numpy.random.Generator
         Starts of the search.
     settings : tuple (bool, bool, int, int)
-        Whether to use softmax and bounds; cosine instead of squared distance; number of restarts;
-        number of steps.
+        Whether to use softmax and bounds, whether to use the cosine instead of the squared
+        distance, number of restarts, and number of steps.
     """
     relaxed, cosine, restarts, steps = settings
     torch = torch_module()

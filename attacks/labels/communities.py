@@ -212,7 +212,7 @@ def merge_to(twins: Twins, community: NDArray[np.int64], count: int) -> NDArray[
 
 
 def _merged_greedily(W: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Move communities into others while the modularity grows. Return the new number of each."""
+    """Merge communities while the modularity grows. Return the new number of each."""
     c, total = len(W), W.sum()
     label, degree = np.arange(c), W.sum(axis=1)
     moved = total > 0

@@ -114,8 +114,8 @@ def _odds(excess: Floats, split: NDArray[np.bool_]) -> tuple[list[Floats], Calla
         ``away(k)`` returns the derivatives of the log probabilities with respect to the gains of
         the candidates, times -1 / beta, for ``BETAS[k]``, float64, shape (V, candidates).
     """
-    # Powers of the smallest inverse temperature give all others, because each is four times the
-    # previous one. This replaces further calls of exp.
+    # Powers of the smallest inverse temperature give all larger ones, because each is four times
+    # the previous one. This replaces further calls of exp.
     top = np.maximum(excess.max(axis=1, keepdims=True), 0.0)
     counts = split[:, None] | (excess[:, 1:] > 0)
     spared = np.where(split, 0, counts.sum(axis=1))

@@ -71,6 +71,15 @@ def start(boxes: Boxes, y: Longs, rng: np.random.Generator) -> Ints:
 
     Each row is uniformly distributed in the box of a random leaf of its class. A leaf is chosen
     with probability proportional to its count in the model.
+
+    Parameters
+    ----------
+    boxes : Boxes
+        Leaves of the model and their counts.
+    y : int64 array, shape (n,)
+        Class of every row.
+    rng : numpy.random.Generator
+        Randomness of the draw.
     """
     d = len(boxes.thresholds)
     box = np.zeros((len(boxes.nodes), d, 2), dtype=np.int32)

@@ -57,6 +57,7 @@ def _read(view: View, told: Told) -> Read:
     read: Read = {}
     for owner, mappers in told.mappers.items():
         for column in {c for c, _ in extremes(mappers)}:
+            # The smallest and the largest value are sent with the bins.
             read[owner, column] = np.array([v for c, v in extremes(mappers) if c == column])
     for owner, column, inferred in values_told(told.mappers):
         read[owner, column] = inferred.values
@@ -94,6 +95,7 @@ def _filled(
             continue
         for column, prior_column in enumerate(prior_rows.X.T.astype(np.float64)):
             present = prior_column[~np.isnan(prior_column)]
+            # Number of present values of the machine in this column.
             n = round(root.rows * len(present) / len(prior_column))
             if not n or not len(present):
                 continue
@@ -110,6 +112,7 @@ def _filled(
                     n = int(rows.sum())
                 if finder == owner:
                     single = values_of(mappers, k, rows).bins
+                    # LightGBM reserves a bin around zero, whose cuts are not midpoints.
                     between = (np.abs(cuts) > 2 * ZERO) & midway
                     facts = Known(facts.values, cuts, *ends, least, between, single, rows)
                 else:
@@ -164,11 +167,12 @@ class BinMapperReading(Attack):
 class SingleRowBins(Attack):
     """Infer values with their labels from a machine's histogram on bins that it computed itself.
 
-    The adversary receives the sums of a column from one machine only, or all sums of a machine if
-    it is its leader in the reduction of an odd number of machines. It computes the rows and the
-    positive labels in each bin (`fedtrees.attacks.evidence.machines`). If the same machine also
-    computed the bins of the column, a bin of one row shows a value and its label. The values in the
-    remaining bins are estimated from the prior rows.
+    The adversary receives the sums of a column from one machine only. It receives all sums of a
+    machine if LightGBM's reduction assigns this machine to it, which happens if the number of
+    machines is not a power of two. It computes the rows and the positive labels in each bin
+    (`fedtrees.attacks.evidence.machines`). If the same machine also computed the bins of the
+    column, a bin of one row shows a value and its label. The values in the remaining bins are
+    estimated from the prior rows.
     """
 
     claims = (ColumnValues,)
@@ -199,6 +203,7 @@ class SingleRowBins(Attack):
                 inferred = values_of(training.mappers[owner], k, bins.rows[:, 0])
                 row_counts = bins.rows[inferred.bins]
                 nonempty = row_counts[:, 0] > 0
+                # Only bins that the machine computed itself determine its values.
                 if name != owner or not nonempty.any():
                     continue
                 certain = inferred.certain & bins.sure
@@ -215,6 +220,7 @@ class SingleRowBins(Attack):
                 notes["certain_ones"] += int((certain & (row_counts[:, 0] == 1)).sum())
         if view.prior_rows is not None and len(view.prior_rows):
             for claim in _filled(view, training, read, counted):
+                # An exact claim is not replaced by an estimate.
                 if (key := (claim.owner, claim.feature)) not in claims or not claims[key].exact:
                     claims[key] = claim
         return Guess.of(claims.values(), notes, otherwise=Reason("no-own-sums"))

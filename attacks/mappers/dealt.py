@@ -57,6 +57,7 @@ def dealt(
     )
     for b in np.flatnonzero(open_bins).tolist():
         unknown = np.flatnonzero(counts[:, b, 0] < 0)
+        # Sketches are used only if they agree with the remaining total of the bin.
         if rows is not None and rows[unknown, b].sum() == remaining[b].sum():
             ones = share_out(rows[unknown, b].astype(np.float64), int(remaining[b, 1]))
             ones = np.minimum(ones, rows[unknown, b])

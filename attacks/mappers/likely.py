@@ -98,6 +98,8 @@ def likely_column(own: Doubles, n: int, known: Known, whole: bool) -> tuple[Doub
         Number of rows with each value.
     """
     step = None if whole else _step(np.concatenate([own, known.values]))
+    # Without a grid of possible values, only known values and those of the prior rows can be
+    # returned.
     if step is None or np.ptp(own) / step > _MOST:
         if known.rows is not None:
             return _own_in_bins(own, known)
@@ -152,6 +154,7 @@ def _own_in_bins(own: Doubles, known: Known) -> tuple[Doubles, Longs]:
 def _step(values: Doubles) -> float | None:
     """Return the largest power of ten of which all values are multiples, None if there is none."""
     for places in range(_PLACES + 1):
+        # Values are compared with their roundings up to the precision of float32.
         near = np.abs(np.round(values, places) - values)
         if (near <= _SINGLE * np.abs(values)).all():
             return float(10.0**-places)
@@ -181,6 +184,7 @@ def _in_bins(rows: Doubles, values: Doubles, known: Known) -> Doubles:
     near, bin_of_value = known.near, _bins_of(values, known)
     assert known.low is not None
     assert known.high is not None
+    # Values outside the extremes are impossible.
     beyond = (values < known.low - near) | (values > known.high + near)
     inside = np.where(beyond, 0.0, rows + np.finfo(float).eps)
     is_unknown = np.abs(values[:, None] - known.values).min(axis=1, initial=np.inf) > near

@@ -65,7 +65,7 @@ class Tests:
     Attributes
     ----------
     scores : dict of str to float64 array, shape (n,)
-        By name of the test; greater means more likely a member.
+        Scores by name of the test. Greater means more probably a member.
     weights : mapping of str to float
         Log-odds of membership that a nat of `lira` and `rmia` is worth.
     notes : dict of str to float
@@ -350,8 +350,8 @@ def together(scores: Mapping[str, Floats], weights: Mapping[str, float] | None =
     scores : mapping of str to float64 array, shape (n,)
         By name of the test.
     weights : mapping of str to float, or None
-        Log-odds that a nat of ``lira`` and of ``rmia`` is worth; see `ratio_weights`. Tests that
-        are missing here have weight 0.
+        Log-odds that a nat of ``lira`` and of ``rmia`` is worth (`ratio_weights`). Tests that are
+        missing here have weight 0.
 
     Returns
     -------

@@ -107,11 +107,11 @@ def _cells(
     Parameters
     ----------
     x : float64 array, shape (n,)
-        Values of the candidates; a missing value is in no bin.
+        Values of the candidates. A missing value is in no bin.
     edges, counts : float64 array, shape (b + 1,) and (b,)
         Bins, and released rows in them.
     noise : Channel or None
-        Of the count of one cell; None: counts are exact.
+        Noise on the count of one cell. None: counts are exact.
     steps : int
         Number of cells of equal width between the first and the last edge.
     rows : float

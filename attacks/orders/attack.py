@@ -49,7 +49,9 @@ class SplitOrdering(Attack):
     prediction. The active party of a training does not need to guess paths, because the column
     owners send it the rows that go left at each split. All splits of a column, over all trees,
     leave each row an interval of bins. The sums that were opened at tree roots show how many rows
-    each bin contains, so that the interval of bins is an interval of ranks.
+    each bin contains, so that the interval of bins is an interval of
+    ranks. For example, a row that went left at a split with 40% of all rows on the left has a rank
+    of at most 0.4.
 
     The rank within the interval is estimated from the local columns and labels, or from the local
     column with the most similar name if it predicts the splits better (`better_ranks`). A column
@@ -101,6 +103,8 @@ class SplitOrdering(Attack):
             for column, owner in sorted(owners_of_others(view).items()):
                 if column not in bounds:
                     order = common
+                    # The similar column was better for most columns with splits, so it is used for
+                    # the remaining ones.
                     if name_votes > 0:
                         order = local_data[:, likest(view.schema, local_columns, column)] + 0.5
                     claims.append(
@@ -127,6 +131,7 @@ def _bounds(view: View) -> dict[int, Told]:
             bounds[split.column] = Told(owners[split.column], zeros, zeros + 1)
         bound, n = bounds[split.column], view.n_rows
         below, above = len(split.left) / n, 1 - len(split.right) / n
+        # With global candidates, a split at a bin is a split at a known rank.
         if split.column in shares:
             below = above = float(shares[split.column][max(split.bin, -1) + 1])
         bound.high[split.left] = np.minimum(bound.high[split.left], above)
@@ -189,6 +194,8 @@ def cumulative(view: View) -> dict[int, NDArray[np.float64]]:
         ends = np.cumsum([0, *(widths[c] for c in m.columns.tolist())])
         for column, a, b in zip(m.columns.tolist(), ends[:-1], ends[1:], strict=True):
             sums = m.sums[0, a:b].astype(np.float64)
+            # Class counts of a forest add up to rows. Hessians are proportional to rows before the
+            # first tree.
             rows = sums.sum(axis=1) if forest else sums[:, 1]
             total = np.cumsum(rows)
             if column not in shares and len(total) and total[-1] > 0:

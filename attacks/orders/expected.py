@@ -59,6 +59,8 @@ def expected_ranks(
     rank, spread = (low + high) / 2, np.sqrt(1 / 12)
     extra = np.zeros(len(low))
     for _ in range(_STEPS):
+        # M step: regression of the expected ranks. The E step below computes them from the
+        # intervals.
         mean = X @ np.linalg.solve(gram, X.T @ rank)
         spread = max(float(np.sqrt(((rank - mean) ** 2 + extra).mean())), 1e-3)
         mean = mean if moved is None else moved(mean)

@@ -63,9 +63,10 @@ from fedtrees.trees.binning import Cuts
 class HistogramPeeling(Attack):
     """Read training rows from gradient or class histograms, and return only reliable ones.
 
-    This attack is not in a paper. It needs the histograms: those of every client (the server; rows
-    then have an owner), or only their sums (every client under all-reduce, the server under a
-    secure sum), or all histograms of one LightGBM machine. See docs/studies/peeling.md.
+    This attack is not in a paper. It needs the histograms of every client (for the server, whose
+    rows then have an owner), or only their sums (for every client under all-reduce, or for the
+    server under a secure sum), or all histograms of one LightGBM machine. See
+    docs/studies/peeling.md.
 
     Attributes
     ----------

@@ -18,8 +18,9 @@ MOST_WORK = 3e9
 # Doubtful rows are removed last, because a wrong one may lead to more.
 LEAST_CONFIDENCE = 0.9
 # Share of right rows among those with 0, 1, and 2 or more features in doubt, measured on 1,800
-# tables made to mislead (8 to 130 rows, coarse values, copies, missing values; 1 to 15 trees of
-# depth 1 to 5): 0 of 14,300 were wrong, 28 of 1,700, 1 in 5. The last are below `LEAST_CONFIDENCE`.
+# tables made to mislead (8 to 130 rows, coarse values, copies, missing values, and 1 to 15 trees
+# of depth 1 to 5): 0 of 14,300 were wrong, 28 of 1,700, and 1 in 5. The last are below
+# `LEAST_CONFIDENCE`.
 _RIGHT = np.array([0.999, 0.98, 0.75])
 
 

@@ -26,7 +26,7 @@ Longs = NDArray[np.int64]
 
 OPEN = -2  # an unknown bin. -1 is a missing value
 MOST_SUBSETS = 20_000  # largest number of sums of several rows for a bin
-# Swaps per unknown bin; first and last tolerance of sums, in standard deviations of a target; and
+# Swaps per unknown bin, first and last tolerance of sums in standard deviations of a target, and
 # weight of one surplus row in these units.
 SWAPS, HOT, COLD, ROW = 150, 1.0, 0.01, 1.0
 #: Number of independent searches per round, and of rounds.

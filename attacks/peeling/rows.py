@@ -22,7 +22,7 @@ Sums = NDArray[np.int64]
 ANYTHING = 2**50
 UNIT = 2.0**-30
 CROWDED = 10.0  # factor by which accidental matches are more likely than for uniform gradients
-BLOCK = 4096  # rows routed through all trees at once; bounds memory
+BLOCK = 4096  # rows routed through all trees at once, which bounds the memory
 
 
 # Columns of `BinnedForest.nodes`.

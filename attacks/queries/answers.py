@@ -109,6 +109,7 @@ class Endpoint:
         """Return whether the noise-free answers of all paths differ from one another."""
         scores = self._comparable(self.predicted(ways))
         distances = np.abs(scores[:, None] - scores[None]).max(axis=2)
+        # The distance of a path to itself must not count.
         np.fill_diagonal(distances, np.inf)
         return bool((distances > _CLOSE).all())
 
@@ -126,6 +127,7 @@ class Endpoint:
             return -np.inf, np.inf
         if self.labels:
             return (0.5 - _CLOSE, np.inf) if received else (-np.inf, 0.5 + _CLOSE)
+        # Interval of all scores that the channel rounds to this answer.
         low, high = self.law.bounds(received.astype(np.float64)[None, None])
         return float(low.item()) - _CLOSE, float(high.item()) + _CLOSE
 

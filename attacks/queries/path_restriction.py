@@ -102,7 +102,10 @@ class PathRestriction(Attack):
 
 
 def _theirs(view: View, model: HeldModel) -> NDArray[np.bool_]:
-    """Return at which nodes another party splits by a bin, bool, shape (n_nodes,)."""
+    """Return at which nodes another party splits by a bin, bool, shape (n_nodes,).
+
+    Splits that only separate missing values are excluded.
+    """
     own_columns = np.concatenate([h.columns for h in view.own])
     return (model.feature >= 0) & ~np.isin(model.feature, own_columns) & (model.threshold >= 1)
 
@@ -151,6 +154,8 @@ def _answered(
     paths = Paths(model, hidden_nodes, global_candidates, sums.values)
     fitting, n_complete, n_paths = 0, 0, 0
     for i in range(n):
+        # If the score is one number, its interval excludes sums of leaf values early, which limits
+        # the number of paths.
         window = endpoint.window(answers[i]) if sums.single else (-np.inf, np.inf)
         ways = paths.of_row(
             own_sides[i], prior[i], lambda s, a, b, w=window: sums.reach(s, a, b, w)
@@ -158,6 +163,8 @@ def _answered(
         if not len(ways.odds):
             continue
         odds = ways.odds + endpoint.fit(endpoint.scored(ways.leaves), answers[i : i + 1])
+        # No path explains the answer, for example because a required path was discarded. The prior
+        # stays.
         if np.isneginf(odds.max()):
             continue
         branch_chances = paths.branches(ways, odds)
@@ -244,6 +251,7 @@ def _before(
             for X, t in zip((own_values, query_values[: len(answers)]), both_answers, strict=True)
         )
         weight = np.ones(train.shape[1])
+        # A Laplace distribution of scale b has the variance 2 b^2.
         signal_share = both_answers[0].var() / max(
             both_answers[0].var() + 2 * endpoint.scale**2, 1e-12
         )
@@ -265,6 +273,7 @@ def _trained(view: View, model: HeldModel, hidden_nodes: NDArray[np.bool_]) -> N
     for h in view.own:
         X[:, h.columns] = h.X
     goes = np.array([_own(model, hidden_nodes, x) for x in X])
+    # The sides at hidden nodes are known from the routing during training, not from values.
     goes[:, hidden_nodes], seen = -1, replayed(view)
     for at in np.flatnonzero(hidden_nodes).tolist():
         t = int(np.searchsorted(model.starts, at, side="right")) - 1

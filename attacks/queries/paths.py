@@ -76,6 +76,7 @@ class Paths:
         nodes = np.flatnonzero(theirs)
         columns = model.feature[nodes] if alike else nodes
         self.column = np.full(len(theirs), -1)
+        # Number the columns (or nodes) that have an interval of bins.
         names, self.column[nodes] = np.unique(columns, return_inverse=True)
         self.width = len(names)
 
@@ -162,6 +163,7 @@ class Paths:
         out = np.full(len(m.feature), np.nan)
         for t, start in enumerate(m.starts.tolist()):
             size = int(m.sizes[t])
+            # The probability of a node is the sum over its children.
             mass = np.bincount(ways.leaves[:, t], weights=p, minlength=size)
             for node in range(size - 1, -1, -1):  # children have greater numbers
                 if m.feature[start + node] >= 0:

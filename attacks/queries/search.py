@@ -187,6 +187,7 @@ class Search:
             return None
         lower, upper = ends[self.rng.integers(len(ends))]
         x = self._anything()
+        # Columns without bounds do not affect whether the record reaches the split.
         bound = np.isfinite(lower) | np.isfinite(upper)
         x = np.minimum(np.maximum(x, lower), upper)
         if threshold.column < 0:
@@ -261,9 +262,9 @@ class Search:
     ) -> NDArray[np.float32]:
         """Return at most m - 2 values that divide the interval of a threshold.
 
-        If the order of bins is unknown, the first value is an end of `within`. Its side shows
-        whether the threshold lies inside, because a split of missing values from all present values
-        lies outside.
+        If the order of bins is unknown, an end of `within` that lies inside the interval is tried
+        first. Its side shows whether the threshold lies beyond that end, because a split of missing
+        values from all present values lies outside.
         """
         what = self.splits.unknown[u]
         low, high = max(what.low, within[0]), min(what.high, within[1])
@@ -273,6 +274,7 @@ class Search:
                 return np.array(ends[:1], np.float32)
         if low >= high:
             return np.zeros(0, np.float32)
+        # With a declared range, values are spaced evenly. Without it, the float32 numbers are.
         if abs(self.splits.least[what.column]) < LARGEST:
             return _between(low, high, self.m - 2)
         return _between_floats(low, high, self.m - 2)
@@ -327,6 +329,8 @@ class Search:
                         self._learn(place, x, side)
             self.splits.order()
             return
+        # Records with too many possible paths are not sent, because their answers would be
+        # ambiguous.
         every = [self.splits.ways(x) for x in X]
         useful = [i for i, ways in enumerate(every) if ways]
         if not useful:
@@ -359,6 +363,7 @@ class Search:
             ]
             if abs(best[0] - best[1]) >= BELIEVED:
                 break
+            # Later rounds are shorter, because the odds may already be close to the limit.
             n = max(n // 2, 1)
         return total
 

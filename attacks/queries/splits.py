@@ -139,6 +139,8 @@ class Splits:
                 threshold = self.model.threshold[start + node]
                 hidden = column in passive_columns and not told
                 separate = column not in active_columns and not self.alike
+                # Nodes with equal bins of a column share a threshold, unless candidates differ
+                # between nodes.
                 key = (t, node) if separate else (-1, column, int(threshold.view(np.int32)))
                 if key not in places:
                     places[key] = len(self.unknown)
@@ -151,6 +153,7 @@ class Splits:
                         interval = np.nextafter(threshold, -LARGEST), threshold
                     elif missing_only:
                         interval = np.float32(-np.inf), -LARGEST
+                    # A split that separates missing values has no threshold to find.
                     victim = column in passive_columns and not missing_only
                     columns = [column] if missing_only else list(columns)
                     bin = np.nan if separate else float(threshold)
@@ -167,6 +170,7 @@ class Splits:
                 u = places[key]
                 self.unknown[u].nodes.append((t, node))
                 self.at[start + node] = u
+                # Record the path to both children.
                 for child, side in ((self.model.left, LEFT), (self.model.right, RIGHT)):
                     turns = [*self.way_to[t, node], (u, side)]
                     self.way_to[t, int(child[start + node])] = turns
@@ -194,6 +198,7 @@ class Splits:
                 columns.setdefault(u.column, []).append(u)
         for thresholds in columns.values():
             ordered = sorted(thresholds, key=lambda u: u.bin)
+            # One pass in each direction propagates lower and upper bounds through all thresholds.
             for below, above in pairwise(ordered):
                 above.low = max(above.low, below.high if below.closed else below.low)
             for below, above in zip(ordered[-2::-1], ordered[:0:-1], strict=True):

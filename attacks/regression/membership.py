@@ -54,7 +54,7 @@ class RegressionMembership(MembershipInference):
         return RegressionWeights(kind, classes, scales.mean, scales.scale, weights)
 
     def trainer(self, view: View, model: Any) -> Trainer | None:
-        """Return the learner that takes the same steps; None if clients add noise to theirs."""
+        """Return the learner that takes the same steps, None if clients add noise to theirs."""
         noisy = draws_noise(view.changes(LocalWeights, "weights"))
         return None if noisy else regression_trainer(view, model)
 

@@ -173,9 +173,8 @@ def _scores(D: Reals, view: View, read: ColumnsView, rows: slice, precise: bool)
     answer = D + reals(unpacked(read.active.target)[rows], b, precise)[:, None]
     c = [number(v, precise) for v in link]
     z = (answer - c[0]) / c[1]
-    for _ in range(
-        60 if len(c) > 2 else 0
-    ):  # Newton; there is no solution beyond the turning point
+    # Newton's method. There is no solution beyond the turning point.
+    for _ in range(60 if len(c) > 2 else 0):
         slope = c[1] + 3 * c[3] * z * z
         z = z - (c[0] + c[1] * z + c[3] * z**3 - answer) / np.where(slope < c[1] / 8, c[1], slope)
     return z

@@ -101,6 +101,7 @@ class LeafInversion(Attack):
             return Reason("no-single-step")
         if min(sizes) > self.most:
             return Reason("batch-too-large", rows=min(sizes), most=self.most)
+        # Trees without splits send all rows to the same leaf.
         if (soft_trees(models, view).widths == 1).all():
             return Reason("no-tree-splits-rows")
         return None
@@ -126,6 +127,7 @@ class LeafInversion(Attack):
             if batch.loss > _EXPLAINED and len(known_rows) > 1:
                 trial = self.rehearsed(matching, trees, known_rows, batch, view, rng)
                 notes[f"rehearsed_{k}"], notes[f"likely_{k}"] = trial
+                # Known rows scored better than the search in the rehearsal.
                 if trial[1] > trial[0]:
                     rows = likely(known_rows, batch.y, matching.changed, view, rng)
                     claims.append(BatchRows(item.owner, item.round, rows))
@@ -172,6 +174,7 @@ class LeafInversion(Attack):
         Y = label_counts(matching, trees, u[0], rows, R)
         if matching.width is not None:
             matching = replace(matching, width=sizes(matching, trees, u, Y))
+        # Every second restart begins at known rows.
         for r in range(0, R if len(known) else 0, 2):
             u[r] = trees.middle(trees.cells_of(picked(known, Y[r], rng).X))
         return search(matching, trees, Y, u.astype(np.float32), self.steps, rng)
@@ -214,6 +217,7 @@ class LeafInversion(Attack):
         if matching.width is not None:
             gradient = gradient / (np.abs(gradient) + np.float32(1e-8))
         elif shown is not None:
+            # Keep as many of the largest coordinates as the defense sent.
             least = np.sort(np.abs(gradient))[-int(shown.sum())]
             shown = np.abs(gradient) >= least
             gradient = gradient * shown
@@ -221,6 +225,8 @@ class LeafInversion(Attack):
             residual = (
                 matching.of(trees.outputs(trees.leaves(found.cells)), found.y) - matching.target
             )
+            # Without declared noise, the unexplained part of the observed gradient is treated as
+            # noise.
             noise = np.float32(matching.noise or np.sqrt((residual**2).mean()))
             gradient = gradient + noise * rng.standard_normal(gradient.shape)
         rehearsal = replace(matching, target=gradient.astype(np.float32), shown=shown)

@@ -32,7 +32,7 @@ class SeenBatch:
     weights : float32 array, shape (parameters,)
         Weights at which the gradient was computed.
     gradient : float32 array, shape (parameters,)
-        Mean gradient, or the step divided by the learning rate.
+        Mean gradient, or the negative step divided by the learning rate.
     signs : bool
         Whether it is an Adam step.
     """
@@ -52,6 +52,8 @@ class SeenBatch:
         width = np.ones_like(self.gradient) if self.signs else None
         law, noise = view.channel(NetworkUpdate, "update"), 0.0
         if law is not None:
+            # The gradient is a mean over clients, so that its noise variance is divided by their
+            # number.
             noise = float(np.sqrt(law.error(np.zeros((1, 1)))[1][0, 0] / len(self.owner)))
         changes = view.changes(NetworkUpdate, "update")
         sparsified = any(isinstance(c, Event) for c in changes) and len(self.owner) == 1
@@ -88,6 +90,7 @@ def seen_batches(view: View) -> Iterator[SeenBatch]:
         owner = tuple(n for n in clients if item.opened or n == item.sender)
         mean = update.update / np.float32(rows)
         if signs:
+            # A sum of Adam steps does not determine a gradient.
             if item.opened:
                 continue
             mean, rows = mean / -np.float32(p["lr"]), min(p["batch"] or rows, rows)

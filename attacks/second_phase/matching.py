@@ -78,6 +78,7 @@ class Matching:
         if width is None:
             residual = (g - target) * scale
             return residual, 2 * residual * scale
+        # Derivative of g / (|g| + width) is width / (|g| + width)^2.
         below = np.abs(g) + width
         residual = (g / below - target) * scale
         return residual, 2 * residual * scale * width / below**2
@@ -109,6 +110,7 @@ class Matching:
         z = A.reshape(R, B, K * C) @ w.weight.T.reshape(-1) + w.bias + np.float32(self.start)
         p = expit(z)
         slope = (p - Y) / np.float32(B)
+        # Backward pass: derivative of the loss by the hidden units.
         back = on * w.weight.T * slope[:, :, None, None]
         g_rates = np.matmul(back.reshape(R, B * K, C).transpose(0, 2, 1), V.reshape(R, B * K, M))
         g = Parts(
@@ -125,6 +127,7 @@ class Matching:
         )
         tangent_hidden += r.shift[:, None, None, :]
         weight = r.weight.transpose(0, 2, 1)[:, None]
+        # Forward pass of the tangent along the residual, and then its derivative by the inputs.
         tangent = (A * weight + tangent_hidden * on * w.weight.T).sum(axis=(2, 3)) + r.bias
         curvature = (p * (1 - p) / np.float32(B) * tangent)[:, :, None, None]
         by_H = on * (curvature * w.weight.T + slope[:, :, None, None] * weight)

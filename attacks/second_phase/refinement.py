@@ -70,8 +70,10 @@ class Whitened:
         cells = rng.integers(0, trees.widths, (_SAMPLE, trees.d)).astype(np.int32)
         G = _gradients(matching, trees, trees.leaves(cells), y) * matching.scale
         G = G.astype(np.float64)
+        # The labels are known, so that only variation within a label distinguishes rows.
         for label in (0, 1):
             G[y == label] -= G[y == label].mean(axis=0)
+        # The eigenvectors of the small Gram matrix give those of the covariance.
         size, vectors = np.linalg.eigh(G @ G.T / _SAMPLE)
         size, vectors = size[::-1][:_DIRECTIONS], vectors[:, ::-1][:, :_DIRECTIONS]
         significant = size > max(size[0] * _TINY, 0)
@@ -218,6 +220,7 @@ class Refinement:
         owner = np.repeat(np.arange(len(self.y)), [len(cells) for cells, _ in self.moves])
         place = np.concatenate([np.arange(len(cells)) for cells, _ in self.moves])
         change = np.concatenate([parts for _, parts in self.moves])
+        # Change of the squared distance by each move.
         gain = 2 * change @ residual + np.einsum("ij,ij->i", change, change)
         if not len(gain):
             return False

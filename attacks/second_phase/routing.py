@@ -21,6 +21,7 @@ class SoftTrees:
 
     The thresholds of a feature are placed at the quantiles of a standard normal. All features
     therefore have the same scale whatever their units, and the ranges of the victim are not needed.
+    For example, the single threshold of a feature is at 0, the median.
 
     Attributes
     ----------
@@ -108,6 +109,8 @@ class SoftTrees:
                 tried = np.repeat(row[None], width, axis=0)
                 tried[:, f] = np.arange(width)
                 changes = (np.diff(self.leaves(tried), axis=0) != 0).any(axis=1)
+                # Cells with equal leaves form runs. The box is the run that contains the row's
+                # cell.
                 run = np.concatenate([[0], np.cumsum(changes)])
                 same = np.flatnonzero(run == run[row[f]])
                 low[i, f], high[i, f] = same[0], same[-1]
@@ -212,6 +215,8 @@ def _pull(share, slope, tau, start, feature, left, right, value, out) -> Any:  #
                 else:
                     a, b = below[first + left[k]], below[first + right[k]]
                     below[k] = a + share[i, k] * (b - a)
+            # Backpropagation from the root to the leaves: `reach` is the derivative times the path
+            # probability.
             reach[first] = slope[i, t]
             for k in range(first, last):
                 if feature[k] < 0:

@@ -115,6 +115,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--cases", nargs="+", choices=[*CASES], default=[*CASES])
     options = parser.parse_args()
+    # Existing results would be mixed with new ones.
     for name in options.cases:
         if Path(options.out, name).exists():
             parser.error(f"{Path(options.out, name)} is there already; choose another --out")

@@ -64,6 +64,7 @@ def row_guesses(schema: Schema, y: NDArray[np.int64], rng: np.random.Generator) 
     n, d = len(y), len(schema.features)
     ends = [f.declared_range or (f.low or 0.0, f.high or f.low or 0.0) for f in schema.features]
     low, high = np.array(ends, dtype=np.float64).reshape(d, 2).T
+    # Evenly spaced quantiles in random order give exact marginals without sampling error.
     place = np.stack([(rng.permutation(n) + 0.5) / n for _ in range(d)], axis=1)
     codes = np.minimum(np.floor(place * (high - low + 1)), high - low)
     guesses = {}
@@ -143,7 +144,7 @@ def over_baseline(
 
 
 def tried(suite: Suite, rows: Any, data_dir: str | None) -> Table:
-    """Tabulate how much guesses exceed the baseline, where they are possible.
+    """Tabulate by how much the possible guesses exceed the baseline.
 
     Parameters
     ----------
@@ -182,6 +183,7 @@ def attacked(rows: Any) -> Table:
     lines = []
     for key, part in done.groupby(_KEY, sort=False):
         scores = dict(iter(part.groupby("metric")))
+        # Attacks without a row or label claim are not compared.
         name = next((score for score in DECIDES.values() if score in scores), None)
         if name is None:
             continue

@@ -113,6 +113,7 @@ def trained(script: str, folder: Path, *arguments: str) -> Seen:
         sys.path.remove(str(EXAMPLES))
     names = {"flower_here": "node-{}", "nvflare_loopback": "site-{}"}.get(script)
     files = sorted(folder.glob("worker-*.csv"))
+    # Parties are named by rank in these runs, and by the framework otherwise.
     by_rank = names is None or "vertical" in arguments or "histogram" in arguments
     named = [p.stem if by_rank else str(names).format(k) for k, p in enumerate(files, start=1)]
     truth_files = [f"{name}={path}" for name, path in zip(named, files, strict=True)]
@@ -291,6 +292,7 @@ def lightgbm(machines: int) -> Callable[[Path, str], Iterator[Figure]]:
         who = "worker-1"  # of three, the leader of the odd one
         inferred = list(machine_readings(seen.by(who), (who,)))
         tables = {k: t for k, t in seen.truth.items() if k != who}
+        # Each machine computes the bins of a block of columns of equal width.
         wide = 12 // machines
         cells = sum(len(np.unique(c)) for k, t in tables.items()
                     for c in t.X.T[wide * int(k[-1]) : wide * (int(k[-1]) + 1)])  # fmt: skip

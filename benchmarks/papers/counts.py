@@ -73,6 +73,7 @@ def measured(
     for line, seed in product(lines, range(seeds)):
         print(f"{data}, {line.name}, seed {seed}", file=sys.stderr, flush=True)
         values: dict[str, float | None] = {}
+        # Counts are inferred from the first tree of the default protocol only.
         if not line.protocol and line != UNROUNDED:
             parts = read(data, line, seed, data_dir)
             for n, part in zip(SUMS.values(), parts, strict=True):

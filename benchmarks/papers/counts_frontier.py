@@ -73,7 +73,8 @@ class Cost:
     blind : float or None
         Reconstruction accuracy of the blind baseline.
     among : float or None
-        Share of real rows among all reconstructed ones, if clients add random rows.
+        Reconstruction accuracy if all reconstructed rows count, including those that match random
+        rows of the clients.
     """
 
     auc: float
@@ -142,7 +143,23 @@ def padded(table: Table, schema: Schema, rows: int, rng: np.random.Generator) ->
 def cost(
     data: str, line: Line, seed: int, data_dir: str | None, *, rows: bool, **settings: int
 ) -> Cost:
-    """Train ten trees under a secure sum; with ``rows``, let the server read them."""
+    """Train ten trees under a secure sum, and optionally let the server attack.
+
+    Parameters
+    ----------
+    data : str
+        Data set.
+    line : Line
+        Defense and parameters.
+    seed : int
+        Seed of the run.
+    data_dir : str or None
+        Folder of the data sets.
+    rows : bool
+        Whether to run the attack on rows.
+    **settings : int
+        Further parameters of the protocol.
+    """
     plain = Spec("fedtree-hist", {"trees": 10, "max_depth": 4, **dict(line.settings), **settings})
     protocol = parse_grid(line.protocol)[0] if line.protocol else plain
     defenses = f"secure-sum+{CUTS}+{line.defense}"

@@ -96,6 +96,7 @@ def told_by_sums(transcript: Transcript, X: NDArray[np.float32]) -> float:
     n_inferred = 0
     for f, borders in enumerate(np.split(grid.borders, grid.offsets[1:-1])):
         column = X[:, f][~np.isnan(X[:, f])].astype(np.float64)
+        # Decimal places with which all values of the column can be written.
         is_exact = (np.float32(np.round(column, k)) == np.float32(column) for k in range(8))
         places = next((k for k, fits in enumerate(is_exact) if fits.all()), None)
         if places is None or not len(borders):

@@ -144,6 +144,7 @@ def references(study: Study) -> Iterator[Part]:
         parts: dict[str, list[float]] = {}
         for seed in range(20):
             rng = np.random.default_rng(seed)
+            # Guesses without a forest. All but the uniform one use the distribution of the rows.
             uniform = np.stack([rng.integers(0, r, 100) for r in coded.sizes], axis=1)
             codes = coded.encode(truth.X)
             marginal = np.stack([rng.choice(column, 100) for column in codes.T], axis=1)

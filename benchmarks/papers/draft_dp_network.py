@@ -59,12 +59,14 @@ def trained(forest: NoisyForest, shadow: Table, epsilon: float, seed: int) -> Re
     leaf, trees = forest.route(forest.variables.encode(rows.X)), len(forest.noisy)
     noisy_counts = truncated_laplace(trees / epsilon, (SHADOWS, *forest.noisy.shape), rng)
     forest_number, tree = np.arange(SHADOWS)[:, None], np.arange(trees)[None, :]
+    # Add the one fresh row to the leaf that it reaches in every tree.
     noisy_counts[forest_number, tree, leaf, rows.y[:, None]] += 1
 
     def inputs(counts: NDArray[np.int64]) -> NDArray[np.float32]:
         return np.maximum(counts, 0).reshape(len(counts), -1).astype(np.float32)
 
     X, y = torch.from_numpy(inputs(noisy_counts)), torch.from_numpy(rows.X.copy())
+    # The global random state of torch is restored afterwards.
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         layers = []

@@ -149,7 +149,7 @@ def run(
     Parameters
     ----------
     question : Question
-        The forest and what is known about it.
+        The forest and the adversary's knowledge about it.
     truth : Table
         True rows.
     seed : int
@@ -241,6 +241,7 @@ def own_forest(
     rng = np.random.default_rng([seed, trees, depth])
     drawn = rng.choice(len(table), n, replace=False)
     truth, rest = table.take(drawn), table.take(np.setdiff1d(np.arange(len(table)), drawn))
+    # Each tree has a separate random stream.
     draws = [np.random.default_rng([seed, tree]) for tree in range(trees)]
     tests = draw_splits(schema, depth, draws.__getitem__, trees, repeats=True)
     counts = tests.count(truth.X, truth.y, 2)

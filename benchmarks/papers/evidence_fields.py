@@ -474,7 +474,7 @@ def entry_for(
 ) -> Mapping[str, str] | None:
     """Return the entry of `reasons` that fits a line of the table, None if there is none.
 
-    The first one counts; ``*`` fits everything.
+    The first match counts. ``*`` fits everything.
     """
     places = "protocol", "direction", "message", "field"
     return next((r for r in reasons if all(r[at] in ("*", line[at]) for at in places)), None)

@@ -289,7 +289,17 @@ def command(best: Candidate) -> str:
 
 
 def summary(trials: Trials, best: Candidate, keys: Collection[str] = tuple(SHOWN)) -> str:
-    """Write price and remaining scores of a recipe, one list entry each."""
+    """Write price and remaining scores of a recipe, one list entry each.
+
+    Parameters
+    ----------
+    trials : mapping of str to sequence of Trial
+        Trials of all recipes.
+    best : Candidate
+        The recipe.
+    keys : collection of str
+        Measures whose largest remaining score is written.
+    """
     lines = [f"**Price.** {price_text(trials, best)}"]
     for key in keys:
         if text := _at_worst(best.trials, key):
@@ -298,7 +308,7 @@ def summary(trials: Trials, best: Candidate, keys: Collection[str] = tuple(SHOWN
 
 
 def price_text(trials: Trials, best: Candidate) -> str:
-    """Write the price on the table where it is highest, by name, and on the others."""
+    """Write the price on the table where it is highest, and on the remaining tables."""
     tables, *_ = places(trials)
     where, price = _table_of(best.dearest), best.price
     head = measure(price.utility.metric).head
@@ -312,10 +322,10 @@ def price_text(trials: Trials, best: Candidate) -> str:
 
 
 def _at_worst(tried: Sequence[Trial], metric: str) -> str:
-    """Write the worst cell of a measure with both baselines; "" where nothing was scored.
+    """Write the worst cell of a measure with both baselines, "" if nothing was scored.
 
-    Where another cell exceeds its blind baseline by more, but stays below that of the population,
-    it is written as well.
+    If another cell exceeds its blind baseline by more but stays below that of the population, it is
+    written as well.
     """
     both = [(t.place, c) for t in tried for c in t.cells if c.metric == metric and c.scores]
     if not both:
@@ -462,7 +472,7 @@ def replaced(page: str, begin: str, text: str) -> str:
 
 
 def main() -> Path:
-    """Run what is missing of the suite, store the trials in its folder and print the table."""
+    """Complete the run of the suite, store the trials in its folder and print the table."""
     options: Any = options_of("recipes", "--out", "--jobs")
     folder = run_suite(Suite.load("recipes"), options.out or "runs/recipes", options)
     trials = trials_of(load_rows(folder))

@@ -108,6 +108,7 @@ class Model:
         )
         our_scores = lira(forest_logits(forest, self.rows), refs)
         cpu, parts = process_time() - begun, (self.rows.take(member), self.rows.take(~member))
+        # A check that fails here corresponds to a risk in sacroml.
         failed_checks = [not c.passed for c in checks(forest, *parts, weight)]
         peer_checks = [found["checks"][name] for name in SAME]
         differ = [n for n, a, b in zip(SAME, failed_checks, peer_checks, strict=True) if a != b]

@@ -207,7 +207,7 @@ class Reference:
         size, which : int
             Number of rows, and number of the batch.
         settings : tuple
-            Whether categories are relaxed, whether the loss is the cosine distance, restarts and
+            Whether to use softmax and bounds, whether the loss is the cosine distance, restarts and
             steps.
         """
         truth, gradient = self.batch(size, which)

@@ -62,6 +62,7 @@ def linked(
     )
     assert seen is not None
     assert server_blocks is not None
+    # The server knows the sender of every block, which is the ground truth.
     owner = {block.first: block.sender for block in server_blocks.blocks}
     rounds: dict[int, list[Block]] = {}
     for block in seen.blocks:

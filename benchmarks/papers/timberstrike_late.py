@@ -87,6 +87,7 @@ def counted(data: str, depth: int, seed: int, data_dir: str | None) -> dict[str,
         )
         leaves = run.model.trees[t].leaves
         nodes, own_nodes = (run.model.apply(rows.X)[:, t] for rows in (victim_rows, adversary_rows))
+        # Compare with the true counts of the victim, and with scaled counts of the adversary.
         truth = true_leaf_counts(t, nodes, victim_rows.y, leaves)
         guess = blind_leaf_counts(
             true_leaf_counts(t, own_nodes, adversary_rows.y, leaves), len(victim_rows)

@@ -14,7 +14,7 @@ ALL_CONTINUOUS = {"table6": 9, "table8": 9}
 def over_real_columns(table: str, printed: float) -> float:
     """Return a published RA, in percent, over the existing columns only.
 
-    For example, 70% of Pima's figures correspond to 100 - 30 * 10 / 9 = 66.7%.
+    For example, a printed 70% for Pima corresponds to 100 - 30 * 10 / 9 = 66.7%.
     """
     columns = ALL_CONTINUOUS.get(table)
     return printed if columns is None else 100 - (100 - printed) * (columns + 1) / columns

@@ -83,6 +83,7 @@ def costs(rows: Sequence[int] = ROWS, trees: int = 10) -> Iterator[Cost]:
             for name in ATTACKS:
                 attack = register.make("attack", parse_grid(name)[0])
 
+                # Default arguments bind the values of this iteration.
                 def call(attack=attack, view=view) -> None:  # type: ignore[no-untyped-def]
                     attack.run(view, Streams(0).rng("attack"))
 
@@ -110,6 +111,7 @@ def _apart(call: Callable[[], object]) -> tuple[float, float] | None:
 
     def work() -> None:
         started = time.process_time()
+        # The kernel ends the process when it exceeds the limit.
         resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT))
         call()
         sender.send((time.process_time() - started, peak_mib()))

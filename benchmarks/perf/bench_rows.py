@@ -43,6 +43,7 @@ def measured(rows: int, options: Sequence[str] = RUN) -> Cost:
         np.savetxt(file, values, "%.6g", ",", header=",".join(names), comments="")
         before, out = children_seconds(), str(Path(folder) / "run")
         command("bench", *options, "--csv", str(file), "--target", "y", "--out", out)
+    # Linux reports the peak of the largest child in KiB.
     mib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     return Cost(rows, children_seconds() - before, mib)
 

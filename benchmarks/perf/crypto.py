@@ -143,7 +143,17 @@ class Tree:
 
     @classmethod
     def of(cls, X: NDArray[Any], label: NDArray[Any], depth: int) -> Tree:
-        """Bin the columns by quantiles and compute the gradients of the first tree."""
+        """Bin the columns by quantiles and compute the gradients of the first tree.
+
+        Parameters
+        ----------
+        X : float array, shape (n, features)
+            Values.
+        label : int array, shape (n,)
+            Labels 0 and 1.
+        depth : int
+            Depth of the tree.
+        """
         cuts = np.quantile(X, np.arange(1, _BINS) / _BINS, axis=0)
         bins = np.stack([np.searchsorted(c, x) for c, x in zip(cuts.T, X.T, strict=True)], axis=1)
         gradients = np.stack([0.5 - label, np.full(len(X), 0.25)], axis=1)
@@ -154,6 +164,7 @@ class Tree:
         """Return the plain histogram of nodes, int64, shape (count, features, bins, 2)."""
         inside = nodes >= 0
         features = self.bins.shape[1]
+        # One pass over all cells: number the cells (node, feature, bin) in C order.
         place = (nodes[inside, None] * features + np.arange(features)) * _BINS + self.bins[inside]
         parts = [
             np.bincount(place.ravel(), np.repeat(values, features), count * features * _BINS)
@@ -186,6 +197,7 @@ class Tree:
         total = sums.sum(axis=2, keepdims=True)
         sides = left, total - left
         gain = sum(x[..., 0] ** 2 / (x[..., 1] + 1) for x in sides)
+        # XGBoost's gain with lambda = 1.
         gain -= total[..., 0] ** 2 / (total[..., 1] + 1)
         for x in sides:
             gain[x[..., 1] < 1] = 0  # XGBoost's min_child_weight

@@ -35,7 +35,17 @@ def two_parties(protocol: Protocol, data: Table) -> dict[str, LocalData]:
 
 
 def federation(name: str, data: Table, clients: int) -> Call:
-    """Return a call that trains in process, messages and transcript included."""
+    """Return a call that trains in process, messages and transcript included.
+
+    Parameters
+    ----------
+    name : str
+        Protocol.
+    data : Table
+        Rows of all clients.
+    clients : int
+        Number of clients.
+    """
     spec = Spec(name, {"trees": WORK.trees, "max_depth": WORK.depth, "max_bin": WORK.bins})
     protocol = register.make("protocol", spec)
     local_data = over_clients(parts_of(data, clients))
@@ -43,7 +53,17 @@ def federation(name: str, data: Table, clients: int) -> Call:
 
 
 def lines(clients: int, target: float | None = None, size: Size = FULL) -> Iterator[Line]:
-    """Compare with central XGBoost in CPU seconds, binning included, with 10 trees of depth 6."""
+    """Compare with central XGBoost in CPU seconds, binning included, with 10 trees of depth 6.
+
+    Parameters
+    ----------
+    clients : int
+        Number of clients.
+    target : float or None
+        Upper limit of the ratio.
+    size : Size
+        Scale of the measurement.
+    """
     data = table(size.rows(ROWS))
     calls = {name: federation(name, data, clients) for name in PROTOCOLS}
     seconds = medians({**calls, "central": rivals.xgboost(data, WORK)}, size.repeats)

@@ -27,6 +27,7 @@ def score(rows: int) -> dict[str, float]:
     """Score one guess of `rows` rows against as many true ones with all record metrics."""
     kinds = ["continuous"] * 3 + ["categorical"] * 7
     schema = Schema(tuple(Feature(f"f{i}", kind=k) for i, k in enumerate(kinds)), "y")  # type: ignore[arg-type]
+    # Load libraries and compile kernels before the measurement.
     small = [mixed_table(50, s) for s in (0, 1)]
     score_records(small[0], small[1], schema)
     guess, truth = mixed_table(rows, 0), mixed_table(rows, 1)

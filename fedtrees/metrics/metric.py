@@ -269,8 +269,8 @@ class Case:
 
         None if the principals have local rows, from which they know the population, if the victims
         have no whole rows, or if the table has no held-out rows. Attacks receive the rows as
-        `fedtrees.core.view.View.population`, so that the attack and its baseline differ by the
-        transcript alone.
+        `fedtrees.core.view.View.population`, so that the attack and its baseline differ only
+        by the transcript.
         """
         own_rows = None if self.told_others else self.blind_view().rows
         if not len(self.population or ()) or self.victims_rows is None or own_rows is not None:

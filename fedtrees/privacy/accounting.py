@@ -374,7 +374,7 @@ def histogram_sensitivity(features: int, gradient_bound: float, hessian_bound: f
     Parameters
     ----------
     features : int
-        Number of features with a histogram; a node total counts as one more.
+        Number of features with a histogram. A node total counts as one more.
     gradient_bound, hessian_bound : float
         Bounds on the absolute gradient and hessian of one row.
     """

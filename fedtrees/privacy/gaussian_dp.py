@@ -106,7 +106,7 @@ def _border(holds: Callable[[float], bool], low: float, high: float) -> float:
     return high
 
 
-_GRID = 1e-3  # grid of the losses, in nats; losses are rounded up
+_GRID = 1e-3  # grid of the losses, which are rounded up, in nats
 
 
 def sampled_epsilon(

@@ -297,7 +297,7 @@ def discrete_gaussian(
 def discrete_gaussian_share(
     scale: float, shape: int | tuple[int, ...], rng: np.random.Generator, parties: int
 ) -> NDArray[np.int64]:
-    """Draw one party's share of noise; all shares add up to a discrete Gaussian.
+    """Draw one party's share of noise. All shares add up to a discrete Gaussian.
 
     A sum of discrete Gaussians is not exactly a discrete Gaussian. If the shares are at least 8
     grid steps wide, the log-probabilities of the sum differ from those of a discrete Gaussian by

@@ -66,7 +66,7 @@ def log_ratios(scale: float, draws: float) -> Floats:
 
 @lru_cache(64)
 def log_probabilities(scale: float, draws: float) -> Floats:
-    """Return ``log P(k)`` for k = 0, 1, ..., K, float64, shape (K + 1,); the law is symmetric.
+    """Return ``log P(k)`` of the symmetric law for k = 0, 1, ..., K, float64, shape (K + 1,).
 
     Parameters
     ----------

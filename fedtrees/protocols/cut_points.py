@@ -134,7 +134,7 @@ def counted_features(
     by_category : bool array, shape (d,)
         Features that are split by categories.
     """
-    # Declared columns need no private counts, which leaves more budget for all others.
+    # Declared columns need no private counts, which leaves more budget for the remaining columns.
     undeclared = np.array([_declared(f, max_bin) is None for f in schema.features], dtype=bool)
     return undeclared & ~by_category
 

@@ -72,7 +72,8 @@ class ShapeCanaries(Canaries):
         """Compare the count of a canary's bin with that of its crowd."""
         shapes, scale = _told(training), self.scales[0]
         bins = np.searchsorted(shapes.cuts, rows.X[:, 0], side="right")
-        n_canaries = np.bincount(bins)[bins]  # in the bin; half of them take part on average
+        # Number of canaries in the bin, half of which take part on average.
+        n_canaries = np.bincount(bins)[bins]
         empty = (_APART - 1) * n_canaries
         rest = shapes.bin_weights[1:-1][bins] - n_canaries * (self._crowd + 0.5)
         # Noise of the canary's bin, clipped noise of the merged empty bins, and other canaries.

@@ -192,7 +192,7 @@ class ColumnHolder(Lockstep):
                 left[rows_at_node], missing[rows_at_node] = x < threshold, np.isnan(x)
         local_bits = PartitionBits(round, level, left, missing, self.name)
         all_bits = yield from self.gathered(local_bits, "which rows go left")
-        # Only the column owner sends True, and all others mark the value as missing.
+        # Only the column owner sends True. All other parties mark the value as missing.
         left = np.any([t.left for t in all_bits], axis=0)
         missing = np.all([t.missing for t in all_bits], axis=0)
         goes = [
@@ -245,8 +245,8 @@ class XGBoostVertical(VerticallyHeld, PlainBoosting):
     """XGBoost 3.2's column split (``data_split_mode=col``), vertical and in plain text.
 
     The party with the labels sends the gradient of each row to all parties. Every party sends all
-    others its best split of every node, whether or not it is used, and which rows go left at its
-    splits. All parties end with the complete model. XGBoost's federated server forwards all
+    other parties its best split of every node, whether or not it is used, and which rows go left at
+    its splits. All parties end with the complete model. XGBoost's federated server forwards all
     messages and sees as much as a passive party. The cut points equal XGBoost's if columns have up
     to ``8 max_bin`` distinct values (`fedtrees.trees.boosted.xgboost_cuts`).
     """
