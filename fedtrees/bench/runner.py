@@ -21,6 +21,7 @@ from fedtrees.bench.cells import (
     Plan,
     Provenance,
     ReferenceCell,
+    Setting,
     TrainCell,
 )
 from fedtrees.bench.evaluate import Outcome, run_training
@@ -63,14 +64,18 @@ class Job:
 
 
 def leading(plan: Plan) -> set[TrainCell]:
-    """Return, for every protocol in every federation, no defense and the one of most parts."""
-    found: dict[Any, list[TrainCell]] = {}
+    """Return the trainings of the first protocol that a first verdict is based on.
+
+    For every federation of the first protocol of a plan, these are the undefended training and the
+    training whose defense has the most parts.
+    """
+    by_setting: dict[Setting, list[TrainCell]] = {}
     for group in plan.groups:
-        train = group.train
-        found.setdefault((train.setting, str(train.protocol)), []).append(train)
+        if group.train.protocol == plan.groups[0].train.protocol:
+            by_setting.setdefault(group.train.setting, []).append(group.train)
     return {
         end(trains, key=lambda t: len(t.defense.parts))
-        for trains in found.values()
+        for trains in by_setting.values()
         for end in (min, max)
     }
 
@@ -98,16 +103,24 @@ class Runner:
         return [c for c, result in found if result is None or _again(result)]
 
     def phases(self, plan: Plan) -> tuple[list[Job], ...]:
-        """Return what remains: three phases of the first seed, then two of the others.
+        """Return the jobs that remain, in six phases that run one after the other.
 
-        Of the first seed: blind and reference cells; no defense and that of most parts, by which
-        a first verdict is told; all else.
+        The first four phases belong to the first seed: blind and reference cells of the first
+        protocol; its leading trainings (`leading`), after which a first verdict is printed; blind
+        and reference cells of the other protocols; all other trainings. The last two are blind and
+        reference cells, and trainings, of the other seeds.
         """
         seeds = list(dict.fromkeys(setting.seed for setting in plan.settings))
-        alone, groups = self.jobs(plan, seeds[:1])
+        baselines, groups = self.jobs(plan, seeds[:1])
         lead = leading(plan)
-        first = [job for job in groups if job.cells[0] in lead]
-        return alone, first, [j for j in groups if j not in first], *self.jobs(plan, seeds[1:])
+        settings = {train.setting for train in lead}
+        return (
+            [job for job in baselines if job.cells[0].setting in settings],
+            [job for job in groups if job.cells[0] in lead],
+            [job for job in baselines if job.cells[0].setting not in settings],
+            [job for job in groups if job.cells[0] not in lead],
+            *self.jobs(plan, seeds[1:]),
+        )
 
     def jobs(self, plan: Plan, seeds: Sequence[int]) -> tuple[list[Job], list[Job]]:
         """Return what remains: first the blind baseline and references, then the groups."""

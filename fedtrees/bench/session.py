@@ -105,13 +105,29 @@ class Bench:
         first: Callable[[], None] | None = None,
         engine: Engine | None = None,
     ) -> Counter[str]:
-        """Run what is missing and write ``rows.csv``; interrupted, it keeps what is finished.
+        """Run the cells that are missing, and write ``rows.csv``.
 
-        Where there is more to run, `first` follows what leads the first seed (`Runner.phases`),
-        whose rows are written by then.
-        `engine`: where it is run, if not on this machine.
+        Finished cells are kept if the run is interrupted.
 
-        Raises `StoreError` if the folder cannot be written, or somebody else removes cells from it.
+        Parameters
+        ----------
+        done : callable
+            Called with the status and the label of each cell that was computed.
+        first : callable, optional
+            Called after the leading trainings of the first protocol and seed (`Runner.phases`) if
+            more cells remain. The rows of the finished cells are written before.
+        engine : Engine, optional
+            Where the jobs run. None: on this machine.
+
+        Returns
+        -------
+        counts : Counter of str
+            Number of computed cells by status.
+
+        Raises
+        ------
+        StoreError
+            If the folder cannot be written, or another process removes cells from it.
         """
         counts: Counter[str] = Counter()
 

@@ -130,7 +130,8 @@ def _to_compute(bench: Bench) -> tuple[int, str]:
 def _run_with_progress(bench: Bench, margin: float | None, engine: Engine | None) -> Counter[str]:
     """Run with a bar on stderr that names the last cell; with log lines where it is no terminal.
 
-    A first verdict follows the first seed. A run that is interrupted ends at once, without one.
+    A first verdict follows the leading trainings of the first protocol and seed. A run that is
+    interrupted ends at once, without a verdict.
     """
     from rich.console import Console
 
@@ -143,10 +144,16 @@ def _run_with_progress(bench: Bench, margin: float | None, engine: Engine | None
     print(f"cells: {what}, {processes}, into {bench.folder}", file=sys.stderr)
     leads = {str(t.defense) for t in leading(bench.plan) if t.defense.parts}
     tried = {str(g.train.defense) for g in bench.plan.groups if g.train.defense.parts}
-    of = many(len(bench.suite.seeds), "seed"), many(len(tried), "defense")
+    protocols = {str(g.train.protocol) for g in bench.plan.groups}
+    parts = (
+        f"1 of {many(len(bench.suite.seeds), 'seed')}",
+        f"1 of {many(len(protocols), 'protocol')}",
+        f"{len(leads)} of {many(len(tried), 'defense')}",
+    )
+    when = f"first verdict after {', '.join(parts)}; the run continues"
 
     def first() -> None:
-        _so_far(bench, console, margin, f"after 1 of {of[0]} with {len(leads)} of {of[1]}")
+        _so_far(bench, console, margin, when)
 
     try:
         if console.is_terminal:
