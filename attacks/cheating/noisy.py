@@ -4,7 +4,6 @@ from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import poisson
 
 from fedtrees.messages.boosting import BaseScore
 
@@ -27,6 +26,8 @@ def likely_class_counts(
     `variance`: Of the noise of each sum.
     `expected`: float64 array, shape (bins, 2). Rows that are expected of each class.
     """
+    from scipy.stats import poisson  # takes half a second to load
+
     p = 1 / (1 + np.exp(-float(start.margin[0])))
     brought = np.array([[p, p - 1], [p * (1 - p), p * (1 - p)]])
     noise, before = np.asarray(variance), np.maximum(expected, _LEAST)

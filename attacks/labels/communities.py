@@ -5,9 +5,9 @@ per leaf and community, because two rows are connected if they share a leaf.
 """
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
+from fedtrees.attacks.labels.numbering import numbered
 from fedtrees.attacks.labels.twins import Twins
 from fedtrees.core.compilation import kernel
 
@@ -122,7 +122,7 @@ def _merged_greedily(W: NDArray[np.float64]) -> NDArray[np.int64]:
 
 def _numbered(labels: NDArray[np.int64]) -> NDArray[np.int64]:
     """Number labels from 0 by first appearance."""
-    return np.asarray(pd.factorize(labels)[0], dtype=np.int64)
+    return np.asarray(numbered(labels)[0], dtype=np.int64)
 
 
 @kernel

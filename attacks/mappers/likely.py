@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import fftconvolve
-from scipy.stats import poisson
 
 from fedtrees.attacks.evidence.counts import share_out
 
@@ -126,6 +124,8 @@ def _step(values: Doubles) -> float | None:
 
 def _near(own: Longs, size: int) -> Doubles:
     """Return the shares of a row's values: own ones, smoothed as far as these are single."""
+    from scipy.signal import fftconvolve  # takes half a second to load
+
     counts = np.bincount(own, minlength=size).astype(np.float64)
     width = max(1.0, 0.5 * float(own.std()) * len(own) ** -0.2)
     reach = int(4 * width) + 1
@@ -181,6 +181,8 @@ def _likeliest(there: Doubles, rows: Doubles, n: int) -> Longs:
     some = np.argsort(-there, kind="stable")[: 4 * n]
 
     def copies(least: float) -> Longs:
+        from scipy.stats import poisson  # takes half a second to load
+
         more = np.where(rows[some] > 0, poisson.isf(least, rows[some]), 0).astype(np.int64)
         return np.maximum(more, there[some] >= least)
 

@@ -101,11 +101,15 @@ class Runner:
 
     def missing(self, cells: Iterable[Cell]) -> list[Cell]:
         """Return the cells without a result, and those that are computed again (`_again`)."""
-        read = lru_cache(64)(self.store.read)  # cells of one training follow each other
+        read = lru_cache(64)(self._stored)  # cells of one training follow each other
         return [cell for cell in cells if not self._is_finished(cell, read)]
 
-    def _is_finished(self, cell: Cell, read: Callable[[str], Result | None]) -> bool:
-        result = self.store.read(cell.key(self.provenance))
+    def _stored(self, cell: Cell) -> Result | None:
+        """Return the result in the file of a cell, None if it has none."""
+        return self.store.read(cell.key(self.provenance))
+
+    def _is_finished(self, cell: Cell, read: Callable[[Cell], Result | None]) -> bool:
+        result = self._stored(cell)
         if result is not None:
             return not _again(result)
         return not self._inapplicable(cell, read).ok
@@ -118,10 +122,10 @@ class Runner:
         attack whether it applies to the view. The default bench has ten times as many such cells
         as trainings and attacks that run.
         """
-        read = lru_cache(64)(self.store.read)
+        read = lru_cache(64)(self._stored)
         train_columns = lru_cache(8)(evaluate.train_columns)
         for cell in cells:
-            result = self.store.read(cell.key(self.provenance))
+            result = self._stored(cell)
             if result is None:
                 reason = self._inapplicable(cell, read)
                 outcome = None if reason.ok else _bare(cell, reason, train_columns)
@@ -132,7 +136,7 @@ class Runner:
         """Return the result of one cell as `results`."""
         return next(self.results([cell]))
 
-    def _inapplicable(self, cell: Cell, read: Callable[[str], Result | None]) -> Reason:
+    def _inapplicable(self, cell: Cell, read: Callable[[Cell], Result | None]) -> Reason:
         """Return why a cell does not apply, from finished cells alone; `FITS` if none says so.
 
         An adversary cell states which attacks apply with their default parameters. It decides
@@ -140,12 +144,12 @@ class Runner:
         """
         if not isinstance(cell, (AttackCell, AdversaryCell)):
             return FITS
-        trained = read(cell.train.key(self.provenance))
+        trained = read(cell.train)
         if trained is not None and trained["status"] == "skipped":
             return _why(trained)
         if isinstance(cell, AdversaryCell) or cell.attack.params:
             return FITS
-        asked = read(AdversaryCell(cell.setting, cell.train, cell.threat).key(self.provenance))
+        asked = read(AdversaryCell(cell.setting, cell.train, cell.threat))
         rows = [] if asked is None else asked["rows"]
         reasons = (_why(r) for r in rows if r.get("attack") == cell.attack.name and not r["value"])
         reason = next(reasons, FITS)
@@ -227,11 +231,11 @@ class Runner:
 
         if not group.attacks if job.step else self.missing([group.train]):
             yield self._run(group.train, train)
-        read = lru_cache(64)(self.store.read)  # adversary cells come before their attacks
+        read = lru_cache(64)(self._stored)  # adversary cells come before their attacks
         for cell in group.attacks:
             reason = self._inapplicable(cell, read)
             if reason.ok:
-                yield self._run_attack(cell, read(key), trained)
+                yield self._run_attack(cell, read(group.train), trained)
             else:  # `results` derives it from the same finished cells
                 yield reason.status, f"{cell.stage} {cell.label}"
         if not job.keep:
