@@ -4,7 +4,6 @@ from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import poisson
 
 from fedtrees.messages.horizontal import BaseScore
 
@@ -40,6 +39,8 @@ def likely_class_counts(
     -------
     counts : int64 array, shape (b, 2)
     """
+    from scipy.stats import poisson  # takes half a second to load
+
     p = 1 / (1 + np.exp(-float(start.margin[0])))
     contribution = np.array([[p, p - 1], [p * (1 - p), p * (1 - p)]])
     noise, prior_mean = np.asarray(variance), np.maximum(expected, _LEAST)

@@ -18,14 +18,9 @@ from fedtrees.attacks.evidence.prior import Prior, Ranges, make_prior, ranges_wi
 from fedtrees.attacks.evidence.sums import LeafSums, victim_sums, with_leaves_of
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.blind import Draws
-from fedtrees.guessing.imputation import ChainedEquations
-from fedtrees.guessing.recipes import best_recipe
+from fedtrees.guessing.pools import recipe_and_pool
 from fedtrees.guessing.wanted import spaced, wanted
 
-# Number of rows that `Basis.with_recipe` draws to fill boxes from. Compared with filling boxes
-# from the local rows only, they gain TimberStrike 0.6 to 1.3 points of reconstruction accuracy
-# (breast cancer, Pima, Stroke, 10 trees). A pool of 1,000 rows gains 0.1 to 0.5 points less.
-POOL = 4000
 # Number of rows drawn from the declared ranges if neither rows nor cut points are available.
 FEW = 500
 # Weight of the usual median against the thresholds, in thresholds.
@@ -130,10 +125,7 @@ class Basis:
     ) -> Basis:
         """Return a copy with the recipe that suits the prior's rows best and a pool of rows.
 
-        Boxes are filled from the pool. If the recipe does not mix cells (*imputed*, *bootstrap*),
-        the pool contains the prior's rows and rows redrawn from them. With the prior's rows only,
-        the samples would be too similar, so that the expected score would be too high. For other
-        recipes the pool contains the prior's rows drawn with replacement.
+        Boxes are filled from the pool (`fedtrees.guessing.pools.recipe_and_pool`).
 
         Parameters
         ----------
@@ -153,13 +145,7 @@ class Basis:
         """
         if (self.prior.told and not redraws_told) or not len(self.prior.own):
             return self
-        recipe, prior_rows = best_recipe(self.prior.own, schema, rng), self.prior.own
-        rows = prior_rows.take(rng.integers(0, len(prior_rows), POOL))
-        if recipe.kind == "imputed" or recipe.guess == "bootstrap+consensus":
-            redrawn = ChainedEquations(prior_rows, schema, rng).redraw(rows, rng)
-            recipe, rows = replace(recipe, share=0.0), Table.concat([prior_rows, redrawn])
-        # boxes take rows from the pool in order, so that its order has to be random
-        rows = rows.take(rng.permutation(len(rows)))
+        recipe, rows = recipe_and_pool(self.prior.own, schema, rng)
         pool = (rows, self.grid.cells(rows.X))
         return replace(self, prior=replace(self.prior, recipe=recipe, pool=pool))
 

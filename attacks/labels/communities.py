@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
+from fedtrees.attacks.labels.numbering import numbered
 from fedtrees.core.compilation import kernel
 
 #: Beyond this a packed key no longer fits in an int64.
@@ -89,12 +89,12 @@ def contract(leaves: NDArray[np.integer[Any]], eta: NDArray[np.float64] | None =
     key, keys = np.zeros(N, dtype=np.int64), 1
     offset, columns, trees = 0, [], []
     for t in range(T):
-        code, distinct = pd.factorize(leaves[:, t])
+        code, distinct = numbered(leaves[:, t])
         absent = np.flatnonzero(distinct < 0)
         L = len(distinct)
         # Replace the keys by consecutive numbers before the next product overflows.
         if keys * L >= _MOST_KEYS:
-            key, seen = pd.factorize(key)
+            key, seen = numbered(key)
             keys = len(seen)
         key = key * L + code
         keys *= L
@@ -106,7 +106,7 @@ def contract(leaves: NDArray[np.integer[Any]], eta: NDArray[np.float64] | None =
         J = L - len(absent)
         offset += J
         trees.append(np.full(J, t, dtype=np.int32))
-    of_row, seen = pd.factorize(key)
+    of_row, seen = numbered(key)
     S = len(seen)
     first = np.empty(S, dtype=np.int64)
     first[of_row[::-1]] = np.arange(N)[::-1]
@@ -233,7 +233,7 @@ def _merged_greedily(W: NDArray[np.float64]) -> NDArray[np.int64]:
 
 def _numbered(labels: NDArray[np.int64]) -> NDArray[np.int64]:
     """Number labels from 0 by first appearance."""
-    return np.asarray(pd.factorize(labels)[0], dtype=np.int64)
+    return np.asarray(numbered(labels)[0], dtype=np.int64)
 
 
 @kernel

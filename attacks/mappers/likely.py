@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import fftconvolve
-from scipy.stats import poisson
 
 from fedtrees.attacks.evidence.counts import share_out
 
@@ -163,6 +161,8 @@ def _step(values: Doubles) -> float | None:
 
 def _near(own: Longs, size: int) -> Doubles:
     """Return the probability of each grid point for one row, smoothed by Good-Turing."""
+    from scipy.signal import fftconvolve  # imported here, because it takes half a second
+
     counts = np.bincount(own, minlength=size).astype(np.float64)
     # Silverman's rate n^(-1/5), with half the usual width.
     width = max(1.0, 0.5 * float(own.std()) * len(own) ** -0.2)
@@ -236,6 +236,8 @@ def _likeliest(there: Doubles, rows: Doubles, n: int) -> Longs:
     candidates = np.argsort(-there, kind="stable")[: 4 * n]
 
     def copies(least: float) -> Longs:
+        from scipy.stats import poisson  # imported here, because it takes half a second
+
         more = np.where(rows[candidates] > 0, poisson.isf(least, rows[candidates]), 0).astype(
             np.int64
         )

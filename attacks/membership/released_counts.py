@@ -19,7 +19,6 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack
-from scipy.stats import norm
 
 from fedtrees.attacks.evidence.merged_shapes import parted
 from fedtrees.attacks.membership.posterior import LinearSums
@@ -121,6 +120,8 @@ def _cells(
     place = np.clip(np.searchsorted(edges[1:-1], x[present], side="right"), 0, len(counts) - 1)
     slope, total, variance = np.ones(len(present)), counts.astype(np.float64), np.zeros(len(counts))
     if noise is not None and edges[-1] > edges[0]:
+        from scipy.stats import norm  # takes half a second to load
+
         sd = float(np.sqrt(noise.error(np.zeros(1))[1][0]))
         ends = np.linspace(edges[0], edges[-1], steps + 1)
         cell = np.clip(np.searchsorted(ends, x[present], side="right") - 1, 0, steps - 1)

@@ -100,9 +100,13 @@ def attack_columns(cell: AttackCell) -> Row:
     return {
         **train_columns(cell.train),
         **threat_columns(cell.threat),
-        "attack": cell.attack.name,
-        "attack_params": cell.attack.inline,
+        **name_of_attack(cell.attack),
     }
+
+
+def name_of_attack(attack: Spec) -> Row:
+    """Return the columns that name an attack and its parameters."""
+    return {"attack": attack.name, "attack_params": attack.inline}
 
 
 def adversary_columns(cell: AdversaryCell) -> Row:

@@ -227,7 +227,7 @@ def differences(bench: Bench, cell_rows: CellRows, views: Sequence[View]) -> Ite
     run_jobs(bench.runner, [[Job((c,)) for c in baselines], jobs], 1, lambda status, label: None)
     computed: dict[tuple[str, ...], tuple[Cell, list[Record]]] = {}
     for cell in [*baselines, *(c for job in jobs for c in job.cells)]:
-        result = bench.store.read(cell.key(bench.runner.provenance))
+        result = bench.runner.read(cell)
         assert result is not None
         text = rows.write({**result["common"], **row} for row in result["rows"])
         records = computed.setdefault(_place(cell), (cell, []))[1]

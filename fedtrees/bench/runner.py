@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,12 @@ from fedtrees.bench.cells import (
     Plan,
     Provenance,
     ReferenceCell,
+    Setting,
     TrainCell,
 )
 from fedtrees.bench.evaluate import Outcome, run_training
 from fedtrees.bench.federation import Federation, federation_of
-from fedtrees.bench.store import Store
+from fedtrees.bench.store import Store, typed
 from fedtrees.core.errors import FedtreesError, StoreError
 from fedtrees.core.limits import TimeLimit, limited
 from fedtrees.core.reasons import FITS, Reason, Unfit
@@ -34,6 +36,7 @@ from fedtrees.isolation.process import AttackError
 from fedtrees.protocols.training import Training
 
 AGAIN = ("failed", "timeout")
+Result = dict[str, Any]  # of a cell, as its file contains it
 
 
 @dataclass(frozen=True)
@@ -63,14 +66,18 @@ class Job:
 
 
 def leading(plan: Plan) -> set[TrainCell]:
-    """Return, for every protocol in every federation, no defense and the one of most parts."""
-    found: dict[Any, list[TrainCell]] = {}
+    """Return the trainings of the first protocol that a first verdict is based on.
+
+    For every federation of the first protocol of a plan, these are the undefended training and the
+    training whose defense has the most parts.
+    """
+    by_setting: dict[Setting, list[TrainCell]] = {}
     for group in plan.groups:
-        train = group.train
-        found.setdefault((train.setting, str(train.protocol)), []).append(train)
+        if group.train.protocol == plan.groups[0].train.protocol:
+            by_setting.setdefault(group.train.setting, []).append(group.train)
     return {
         end(trains, key=lambda t: len(t.defense.parts))
-        for trains in found.values()
+        for trains in by_setting.values()
         for end in (min, max)
     }
 
@@ -92,22 +99,81 @@ class Runner:
         """The run folder's store."""
         return Store(self.folder)
 
-    def missing(self, cells: Sequence[Cell]) -> list[Cell]:
-        """Return cells without a result; what failed or had no blind baseline is tried again."""
-        found = ((c, self.store.read(c.key(self.provenance))) for c in cells)
-        return [c for c, result in found if result is None or _again(result)]
+    def missing(self, cells: Iterable[Cell]) -> list[Cell]:
+        """Return the cells without a result, and those that are computed again (`_again`)."""
+        read = lru_cache(64)(self._stored)  # cells of one training follow each other
+        return [cell for cell in cells if not self._is_finished(cell, read)]
+
+    def _stored(self, cell: Cell) -> Result | None:
+        """Return the result in the file of a cell, None if it has none."""
+        return self.store.read(cell.key(self.provenance))
+
+    def _is_finished(self, cell: Cell, read: Callable[[Cell], Result | None]) -> bool:
+        result = self._stored(cell)
+        if result is not None:
+            return not _again(result)
+        return not self._inapplicable(cell, read).ok
+
+    def results(self, cells: Iterable[Cell]) -> Iterator[Result | None]:
+        """Yield the result of each cell, or None if it is not finished.
+
+        A cell that does not apply has no file of its own. Its result follows from the training, if
+        the defense does not fit the protocol, or from the adversary cell, which states for every
+        attack whether it applies to the view. The default bench has ten times as many such cells
+        as trainings and attacks that run.
+        """
+        read = lru_cache(64)(self._stored)
+        train_columns = lru_cache(8)(evaluate.train_columns)
+        for cell in cells:
+            result = self._stored(cell)
+            if result is None:
+                reason = self._inapplicable(cell, read)
+                outcome = None if reason.ok else _bare(cell, reason, train_columns)
+                result = None if outcome is None else typed(self._result(cell, outcome, reason))
+            yield result
+
+    def read(self, cell: Cell) -> Result | None:
+        """Return the result of one cell as `results`."""
+        return next(self.results([cell]))
+
+    def _inapplicable(self, cell: Cell, read: Callable[[Cell], Result | None]) -> Reason:
+        """Return why a cell does not apply, from finished cells alone; `FITS` if none says so.
+
+        An adversary cell states which attacks apply with their default parameters. It decides
+        nothing about attacks with other parameters, or about attacks that need a parameter.
+        """
+        if not isinstance(cell, (AttackCell, AdversaryCell)):
+            return FITS
+        trained = read(cell.train)
+        if trained is not None and trained["status"] == "skipped":
+            return _why(trained)
+        if isinstance(cell, AdversaryCell) or cell.attack.params:
+            return FITS
+        asked = read(AdversaryCell(cell.setting, cell.train, cell.threat))
+        rows = [] if asked is None else asked["rows"]
+        reasons = (_why(r) for r in rows if r.get("attack") == cell.attack.name and not r["value"])
+        reason = next(reasons, FITS)
+        return FITS if reason.code == "needs-parameter" else reason
 
     def phases(self, plan: Plan) -> tuple[list[Job], ...]:
-        """Return what remains: three phases of the first seed, then two of the others.
+        """Return the jobs that remain, in six phases that run one after the other.
 
-        Of the first seed: blind and reference cells; no defense and that of most parts, by which
-        a first verdict is told; all else.
+        The first four phases belong to the first seed: blind and reference cells of the first
+        protocol; its leading trainings (`leading`), after which a first verdict is printed; blind
+        and reference cells of the other protocols; all other trainings. The last two are blind and
+        reference cells, and trainings, of the other seeds.
         """
         seeds = list(dict.fromkeys(setting.seed for setting in plan.settings))
-        alone, groups = self.jobs(plan, seeds[:1])
+        baselines, groups = self.jobs(plan, seeds[:1])
         lead = leading(plan)
-        first = [job for job in groups if job.cells[0] in lead]
-        return alone, first, [j for j in groups if j not in first], *self.jobs(plan, seeds[1:])
+        settings = {train.setting for train in lead}
+        return (
+            [job for job in baselines if job.cells[0].setting in settings],
+            [job for job in groups if job.cells[0] in lead],
+            [job for job in baselines if job.cells[0].setting not in settings],
+            [job for job in groups if job.cells[0] not in lead],
+            *self.jobs(plan, seeds[1:]),
+        )
 
     def jobs(self, plan: Plan, seeds: Sequence[int]) -> tuple[list[Job], list[Job]]:
         """Return what remains: first the blind baseline and references, then the groups."""
@@ -165,9 +231,13 @@ class Runner:
 
         if not group.attacks if job.step else self.missing([group.train]):
             yield self._run(group.train, train)
-        result = self.store.read(key)
+        read = lru_cache(64)(self._stored)  # adversary cells come before their attacks
         for cell in group.attacks:
-            yield self._run_attack(cell, result, trained)
+            reason = self._inapplicable(cell, read)
+            if reason.ok:
+                yield self._run_attack(cell, read(group.train), trained)
+            else:  # `results` derives it from the same finished cells
+                yield reason.status, f"{cell.stage} {cell.label}"
         if not job.keep:
             checkpoint.drop(folder, key)
 
@@ -176,8 +246,8 @@ class Runner:
         if job.step:
             return [replace(job, tried=True)]
         steps = job.steps()
-        keys = [step.cells[-1].key(self.provenance) for step in steps]
-        lost = next((i for i, key in enumerate(keys) if self.store.read(key) is None), None)
+        last = [step.cells[-1] for step in steps]
+        lost = next((i for i, cell in enumerate(last) if self.read(cell) is None), None)
         return [replace(step, tried=i == lost) for i, step in enumerate(steps)]
 
     def give_up(self, job: Job, reason: Reason) -> tuple[str, str]:
@@ -195,22 +265,14 @@ class Runner:
     ) -> tuple[str, str]:
         why = _why(result) if result else Reason("failed", error="it left no result")
         if not why.ok:
-            skipped = why.status == "skipped"
-            why = why if skipped else Reason("training-failed", error=str(why))
+            why = Reason("training-failed", error=str(why))
             return self._write(cell, _bare(cell, why), why)
         if isinstance(cell, AdversaryCell):
             return self._run(cell, lambda f: evaluate.evaluate_adversary(cell, f, trained(f)))
         blind = self.store.read(BlindCell(cell.setting, cell.threat).key(self.provenance))
         seen = blind is not None and blind["status"] == "ok"
-        asked = AdversaryCell(cell.setting, cell.train, cell.threat).key(self.provenance)
-        told = (self.store.read(asked) or {"rows": []})["rows"]
-        mine = (_why(r) for r in told if r.get("attack") == cell.attack.name and not r["value"])
-        # That tells of attacks as they are by default, and of no other.
-        reason = FITS if cell.attack.params else next(mine, FITS)
 
         def attack(federation: Federation) -> Outcome:
-            if not reason.ok and reason.code != "needs-parameter":
-                raise Unfit(reason)
             line = evaluate.blind_baseline(blind["rows"]) if blind and seen else None
             return evaluate.evaluate_attack(cell, federation, trained(federation), line)
 
@@ -221,9 +283,8 @@ class Runner:
     ) -> tuple[str, str]:
         """Compute one cell and write it, whatever happens; one finished meanwhile is taken."""
         with self.store.claim(cell.key(self.provenance)):
-            if not self.missing([cell]):
-                finished = self.store.read(cell.key(self.provenance))
-                assert finished is not None
+            finished = self.read(cell)
+            if finished is not None and not _again(finished):
                 return finished["status"], f"{cell.stage} {cell.label}"
             return self._compute(cell, compute, blind)
 
@@ -253,19 +314,26 @@ class Runner:
     def _write(
         self, cell: Cell, outcome: Outcome, reason: Reason, detail: str = "", blind: bool = True
     ) -> tuple[str, str]:
-        self.store.write(
-            {
-                "id": cell.key(self.provenance),
-                "cell": cell.describe(),
-                "status": reason.status,
-                **reason.columns(),
-                "traceback": detail,
-                "blind": blind,
-                "common": outcome.common,
-                "rows": outcome.rows,
-            }
-        )
+        self.store.write(self._result(cell, outcome, reason, detail, blind))
         return reason.status, f"{cell.stage} {cell.label}"
+
+    def _result(
+        self, cell: Cell, outcome: Outcome, reason: Reason, detail: str = "", blind: bool = True
+    ) -> Result:
+        """Return the result of a cell as the store writes it.
+
+        `blind`: Whether the blind baseline was there, or is not needed.
+        """
+        return {
+            "id": cell.key(self.provenance),
+            "cell": cell.describe(),
+            "status": reason.status,
+            **reason.columns(),
+            "traceback": detail,
+            "blind": blind,
+            "common": outcome.common,
+            "rows": outcome.rows,
+        }
 
 
 def _why(row: Mapping[str, Any]) -> Reason:
@@ -278,17 +346,24 @@ def _again(result: dict[str, Any]) -> bool:
     return result["status"] in AGAIN or not result["blind"]
 
 
-def _bare(cell: Cell, reason: Reason) -> Outcome:
-    """Return the one row of a cell that measured nothing."""
+def _bare(
+    cell: Cell,
+    reason: Reason,
+    train_columns: Callable[[TrainCell], evaluate.Row] = evaluate.train_columns,
+) -> Outcome:
+    """Return the row of a cell that measured nothing.
+
+    `train_columns`: `evaluate.train_columns`, or the same with a cache.
+    """
     columns = {**evaluate.setting_columns(cell.setting), "stage": cell.stage}
     with contextlib.suppress(FedtreesError):  # a defense that cannot even be constructed
-        if isinstance(cell, AttackCell):
-            columns |= evaluate.attack_columns(cell)
-        elif isinstance(cell, AdversaryCell):
-            columns |= evaluate.adversary_columns(cell)
+        if isinstance(cell, (AttackCell, AdversaryCell)):
+            columns |= train_columns(cell.train) | evaluate.threat_columns(cell.threat)
         elif isinstance(cell, TrainCell):
-            columns |= evaluate.train_columns(cell)
+            columns |= train_columns(cell)
         elif isinstance(cell, ReferenceCell):
             name = register.make("protocol", cell.protocol).alone
             columns |= {"protocol": name, "protocol_params": str(cell.protocol)}
+        if isinstance(cell, AttackCell):
+            columns |= evaluate.name_of_attack(cell.attack)
     return Outcome([{"status": reason.status, **reason.columns()}], columns)

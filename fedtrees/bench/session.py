@@ -105,13 +105,29 @@ class Bench:
         first: Callable[[], None] | None = None,
         engine: Engine | None = None,
     ) -> Counter[str]:
-        """Run what is missing and write ``rows.csv``; interrupted, it keeps what is finished.
+        """Run the cells that are missing, and write ``rows.csv``.
 
-        Where there is more to run, `first` follows what leads the first seed (`Runner.phases`),
-        whose rows are written by then.
-        `engine`: where it is run, if not on this machine.
+        Finished cells are kept if the run is interrupted.
 
-        Raises `StoreError` if the folder cannot be written, or somebody else removes cells from it.
+        Parameters
+        ----------
+        done : callable
+            Called with the status and the label of each cell that was computed.
+        first : callable, optional
+            Called after the leading trainings of the first protocol and seed (`Runner.phases`) if
+            more cells remain. The rows of the finished cells are written before.
+        engine : Engine, optional
+            Where the jobs run. None: on this machine.
+
+        Returns
+        -------
+        counts : Counter of str
+            Number of computed cells by status.
+
+        Raises
+        ------
+        StoreError
+            If the folder cannot be written, or another process removes cells from it.
         """
         counts: Counter[str] = Counter()
 
@@ -119,26 +135,30 @@ class Bench:
             counts[status] += 1
             done(status, label)
 
-        keys = [c.key(self.runner.provenance) for c in self.plan.cells()]
         phases = self.remaining()
 
         def ended(phase: int) -> None:
             if first is not None and phase == 1 and phases[1] and any(phases[2:]):
-                self.store.write_rows(keys)
+                self._write_rows()
                 first()
 
         try:
             run_jobs(self.runner, phases, self.workers, tally, ended, engine)
         finally:
-            unreadable = self.store.write_rows(keys)
+            unreadable = self._write_rows()
         if unreadable:
+            total = sum(1 for _ in self.plan.cells())
             raise StoreError(
-                f"{len(unreadable)} of {len(keys)} cells of {self.folder} were changed or removed "
+                f"{unreadable} of {total} cells of {self.folder} were changed or removed "
                 "while the run went on; run again with --resume to compute them"
             )
         self._write_disclosures()
         self.store.sweep()
         return counts
+
+    def _write_rows(self) -> int:
+        """Write ``rows.csv`` from the finished cells, and return how many cells are missing."""
+        return self.store.write_rows(self.runner.results(self.plan.cells()))
 
     def _write_disclosures(self) -> None:
         """Write who sees what, from one short run per protocol and defense.

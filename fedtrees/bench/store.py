@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,24 +96,45 @@ class Store:
         Raises `UsageError` if a row has a column that is not known, or a value of the wrong kind.
         Raises `StoreError` if the file cannot be written.
         """
-        typed = {"common": rows.plain(cell["common"]), "rows": list(map(rows.plain, cell["rows"]))}
-        body = json.dumps({**cell, **typed}, allow_nan=False).encode()[:-1]
+        body = json.dumps(typed(cell), allow_nan=False).encode()[:-1]
         content = body + _SEAL + _digest(body) + b'"}'
         path, flush = self.cells / f"{cell['id']}.json", cell["status"] != "skipped"
         write_whole(path, content, remedy=_REMEDY, flush=flush)
 
-    def write_rows(self, cell_ids: Iterable[str]) -> list[str]:
-        """Write ``rows.csv`` from the finished cells, in the given order; return the others."""
-        cells = {cell_id: self.read(cell_id) for cell_id in cell_ids}
-        made = (
-            {"run": self.name, **cell["common"], **row, "version": __version__}
-            for cell in cells.values()
-            if cell
-            for row in cell["rows"]
-        )
-        write_listed(self.folder, "rows.csv", rows.write(made).encode())
+    def write_rows(self, results: Iterable[Mapping[str, Any] | None]) -> int:
+        """Write ``rows.csv`` from the results of cells, and return how many are missing.
+
+        Parameters
+        ----------
+        results : iterable of mapping or None
+            Results in the order of the rows. None: the cell has no result. A cell that is in a
+            plan twice, with its parameters in another order, is written once.
+        """
+        missing, written = 0, set[str]()
+
+        def made() -> Iterator[dict[str, Any]]:
+            nonlocal missing
+            for result in results:
+                if result is None:
+                    missing += 1
+                    continue
+                rows_of_cell = [] if result["id"] in written else result["rows"]
+                written.add(result["id"])
+                for row in rows_of_cell:
+                    yield {"run": self.name, **result["common"], **row, "version": __version__}
+
+        write_listed(self.folder, "rows.csv", rows.write(made()).encode())
         write_listed(self.folder, "columns.csv", columns.described().encode())
-        return [cell_id for cell_id, cell in cells.items() if cell is None]
+        return missing
+
+
+def typed(cell: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the result of a cell with its rows as plain JSON types.
+
+    Raises `UsageError` as `Store.write`.
+    """
+    plain_rows = [rows.plain(row) for row in cell["rows"]]
+    return {**cell, "common": rows.plain(cell["common"]), "rows": plain_rows}
 
 
 def _digest(body: bytes) -> bytes:

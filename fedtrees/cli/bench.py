@@ -136,8 +136,8 @@ def _to_compute(bench: Bench) -> tuple[int, str]:
 def _run_with_progress(bench: Bench, margin: float | None, engine: Engine | None) -> Counter[str]:
     """Run with a progress bar on stderr, or with log lines if stderr is not a terminal.
 
-    A first verdict is printed after the first seed. An interrupted run ends at once, without a
-    verdict.
+    A first verdict is printed after the leading trainings of the first protocol and seed. An
+    interrupted run ends at once, without a verdict.
     """
     from rich.console import Console
 
@@ -150,15 +150,16 @@ def _run_with_progress(bench: Bench, margin: float | None, engine: Engine | None
     print(f"cells: {description}, {processes}, into {bench.folder}", file=sys.stderr)
     leading_defenses = {str(t.defense) for t in leading(bench.plan) if t.defense.parts}
     defenses = {str(g.train.defense) for g in bench.plan.groups if g.train.defense.parts}
-    totals = many(len(bench.suite.seeds), "seed"), many(len(defenses), "defense")
+    protocols = {str(g.train.protocol) for g in bench.plan.groups}
+    parts = (
+        f"1 of {many(len(bench.suite.seeds), 'seed')}",
+        f"1 of {many(len(protocols), 'protocol')}",
+        f"{len(leading_defenses)} of {many(len(defenses), 'defense')}",
+    )
+    when = f"first verdict after {', '.join(parts)}; the run continues"
 
     def first() -> None:
-        _so_far(
-            bench,
-            console,
-            margin,
-            f"after 1 of {totals[0]} with {len(leading_defenses)} of {totals[1]}",
-        )
+        _so_far(bench, console, margin, when)
 
     try:
         if console.is_terminal:

@@ -21,6 +21,7 @@ from fedtrees.core.errors import ProtocolError
 from fedtrees.core.guess import Guess
 from fedtrees.core.reasons import FITS, Reason
 from fedtrees.core.registry import loaded_plugins, register
+from fedtrees.core.repeated import Computed
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec
 from fedtrees.core.values import pack, type_name
@@ -83,6 +84,7 @@ class AttackProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._one_at_a_time = threading.Lock()
+        self._computed = Computed()
 
     def run(
         self,
@@ -272,7 +274,8 @@ class AttackProcess:
                 channel.send(order)
                 if packed is not None:
                     channel.send_packed(packed)
-                reply = _listen(channel, view)
+                computed = self._computed if order["trusted"] else None
+                reply = _listen(channel, view, computed)
             except Closed:
                 reply = None
             finally:
@@ -366,16 +369,24 @@ def _interpreter(where: str, **options: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env=environment, cwd=tempfile.gettempdir(), **options)
 
 
-def _listen(channel: Channel, view: View | None) -> dict[str, Any]:
-    """Return the reply of an attack, after answering its queries."""
+def _listen(channel: Channel, view: View | None, computed: Computed | None) -> dict[str, Any]:
+    """Return the reply of an attack, after answering its queries and requests to compute.
+
+    `computed` computes functions for built-in attacks. It is None for attacks of plug-ins.
+    """
     types = (Table, *guesses.scored())
+    if computed is not None:
+        types = (*types, *views.types())
     while True:
         reply = channel.receive(types, MOST_BYTES)
         if not isinstance(reply, dict):
             raise ProtocolError(f"an attack answered with a {type(reply).__name__}")
-        if "ask" not in reply or view is None:
+        if "compute" in reply and computed is not None:
+            channel.send(computed.reply(reply))
+        elif "ask" in reply and view is not None:
+            channel.send(_answers(view, reply["ask"], reply.get("ids")))
+        else:
             return reply
-        channel.send(_answers(view, reply["ask"], reply.get("ids")))
 
 
 def _answers(view: View, X: Any, ids: Any) -> dict[str, Any]:

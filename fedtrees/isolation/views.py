@@ -59,9 +59,13 @@ def told(view: View) -> dict[str, Any]:
 
 
 def modules(view: View) -> tuple[str, ...]:
-    """Return the modules that define messages and channels of a view, except for plug-in files."""
+    """Return the modules that define messages, channels and defenses of a view.
+
+    The process for attacks imports them once, before it forks. Plug-in files are not among them.
+    """
     names = {type(s.message).__module__ for s in view.seen}
     names |= {type(change).__module__ for _, _, change in view.stated}
+    names |= {type(part).__module__ for part in view.defense.parts}
     return tuple(sorted(n for n in names if not n.startswith(PLUGIN)))
 
 

@@ -12,6 +12,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -100,8 +101,12 @@ def composed(
     by_party: dict[str, list[BudgetEvent]] = defaultdict(list)
     for event in events:
         by_party[event.party].append(_of_two_rows(event) if replaced else event)
-    epsilons = (_of_party(party_events, delta, colluders) for party_events in by_party.values())
-    return max(epsilons, default=0.0)
+    # The epsilon does not depend on the name of the party, so that parties with equal releases are
+    # composed once.
+    unnamed = {
+        tuple(replace(e, party="") for e in releases): None for releases in by_party.values()
+    }
+    return max((_of_party(releases, delta, colluders) for releases in unnamed), default=0.0)
 
 
 def for_each_party(
@@ -199,7 +204,13 @@ def _of_two_rows(event: BudgetEvent) -> BudgetEvent:
     return replace(event, l1=2 * event.l1, l2=2 * event.l2)
 
 
-def _of_party(events: Sequence[BudgetEvent], delta: float, colluders: int | None) -> float:
+@lru_cache(256)
+def _of_party(events: tuple[BudgetEvent, ...], delta: float, colluders: int | None) -> float:
+    """Return the composed epsilon of the releases of one party.
+
+    The results are cached, because a bench states the epsilon of a training with each of its
+    attacks, and a composition of many releases takes up to a second.
+    """
     # An adversary that knows all shares knows the noise.
     if any(_draws(e, colluders) <= 0 for e in events):
         return math.inf

@@ -18,7 +18,6 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import fftconvolve
 
 Floats = NDArray[np.float64]
 
@@ -166,6 +165,8 @@ class _Losses:
 
     def convolved(self, other: "_Losses") -> "_Losses":
         """Return the losses of both together, without tails of probability 1e-14."""
+        from scipy.signal import fftconvolve  # takes half a second to load
+
         both = np.maximum(fftconvolve(self.chances, other.chances), 0.0)
         low = int(np.searchsorted(np.cumsum(both), _CUT))
         above = np.cumsum(both[::-1])

@@ -92,6 +92,6 @@ def test_too_many_rows_for_an_attack_are_said_before_training(monkeypatch, tmp_p
     assert "training rows; its cost grows faster than they do, and it takes 100" in said
     bench.run()
     (cell,) = [c for c in bench.plan.cells() if isinstance(c, AttackCell)]
-    result = bench.store.read(cell.key(bench.runner.provenance))
+    result = bench.runner.read(cell)
     assert result["status"] == "skipped"
     assert result["reason"] in said

@@ -131,6 +131,68 @@ def test_the_tables_of_a_study_are_means_over_seeds(finished):
     assert {"bootstrap", "**best**"} <= {line[1] for line in blind_table(rows)[2]}
 
 
+def test_the_first_verdict_waits_for_trainings_of_the_first_protocol_only(tmp_path):
+    text = SUITE + '[[grid]]\ndata = ["wine"]\nprotocols = ["dp-gbdt[trees=2]"]\n'
+    text += 'defenses = ["dp-grid-cuts[epsilon=4]"]\nattacks = ["random-leaf"]\n'
+    b = bench(tmp_path / "run", text)
+    b.open(resume=False)
+    phases = b.remaining()
+    first = {job.cells[0] for job in phases[1]}
+    assert {train.protocol.name for train in first} == {"fedtree-hist"}
+    assert {str(train.defense) for train in first} == {"none", "split-only"}
+    settings = {train.setting for train in first}
+    assert {job.cells[0].setting for job in phases[0]} == settings
+    assert {setting.seed for setting in settings} == {0}
+    cells = [cell for phase in phases for job in phase for cell in job.cells]
+    assert Counter(cells) == Counter(b.plan.cells())
+
+
+@pytest.mark.long
+def test_cells_that_do_not_apply_have_rows_but_no_files(tmp_path):
+    """Nine of ten cells of the default bench do not apply. Other cells state it for them."""
+    text = SUITE.replace("seeds = [0, 1]", "seeds = [0]").replace('"random-leaf"', '"id2graph"')
+    b = bench(tmp_path / "run", text.replace('"laplace-hist[epsilon=8]"', '"answer-rounding"'))
+    b.open(resume=False)
+    counts = b.run()
+    rows = rows_of(tmp_path / "run")
+    skipped = [r for r in rows if r["status"] == "skipped"]
+    unfit = [r for r in skipped if r["defense"] == "answer-rounding"]
+    assert {r["stage"] for r in unfit} == {"train", "adversary", "attack"}
+    assert len({r["reason"] for r in unfit}) == 1
+    misfits = [r for r in skipped if r not in unfit]
+    assert {(r["stage"], r["attack"]) for r in misfits} == {("attack", "id2graph")}
+    assert all(r["reason_code"] for r in misfits)
+    assert all(r["claimed"] and r["adversary"] for r in misfits)
+    assert counts["skipped"] == len(skipped)
+    files = {p.stem for p in (tmp_path / "run" / "cells").glob("*.json")}
+    described = [c for c in b.plan.cells() if c.key(b.runner.provenance) not in files]
+    assert len(described) == len([r for r in skipped if r["stage"] != "train"])
+    again = bench(tmp_path / "run", text.replace('"laplace-hist[epsilon=8]"', '"answer-rounding"'))
+    again.open(resume=True)
+    assert not any(again.remaining())
+    assert again.run() == Counter()
+    assert rows_of(tmp_path / "run") == rows
+
+
+@pytest.mark.long
+def test_a_training_whose_adversary_cell_is_lost_is_attacked_again(tmp_path):
+    text = SUITE.replace("seeds = [0, 1]", "seeds = [0]").replace('"random-leaf"', '"id2graph"')
+    b = bench(tmp_path / "run", text)
+    b.open(resume=False)
+    b.run()
+    rows = rows_of(tmp_path / "run")
+    lost = next(c for c in b.plan.cells() if c.stage == "adversary")
+    b.store.cells.joinpath(f"{lost.key(b.runner.provenance)}.json").unlink()
+    again = bench(tmp_path / "run", text)
+    again.open(resume=True)
+    (job,) = [job for phase in again.remaining() for job in phase]
+    assert {c.stage for c in job.cells} == {"train", "adversary", "attack"}
+    again.run()
+    assert [{**r, "seconds": ""} for r in rows_of(tmp_path / "run")] == [
+        {**r, "seconds": ""} for r in rows
+    ]
+
+
 def test_a_finished_run_computes_nothing_again(finished):
     before = {p.name: p.stat().st_mtime_ns for p in (finished / "cells").iterdir()}
     b = bench(finished)

@@ -120,7 +120,9 @@ def test_the_first_seed_is_told_on_the_way_and_what_is_finished_when_a_run_is_st
 ):
     tiny = [*TINY[:5], "2", *TINY[6:], "-d", "split-only", "-a", "random-leaf"]
     code, out, err = call(capsys, "bench", *tiny, "--out", str(tmp_path / "whole"))
-    told, after = err.split("after 1 of 2 seeds with 1 of 1 defense: ")
+    told, after = err.split(
+        "after 1 of 2 seeds, 1 of 1 protocol, 1 of 1 defense; the run continues: "
+    )
     assert code == 0
     assert "LEAK" in after
     assert "LEAK" not in told

@@ -1,6 +1,7 @@
 """The accountant: against sums over all outcomes, closed forms, and dp-accounting if there."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from scipy.special import expit
 
 from fedtrees.core.errors import UsageError
 from fedtrees.core.transcript import BudgetEvent
+from fedtrees.privacy import accounting
 from fedtrees.privacy.accounting import composed
 from fedtrees.privacy.gaussian_dp import delta_of, least_epsilon, mu_of, tail
 from fedtrees.privacy.mechanisms import noise_log_pmf
@@ -191,3 +193,22 @@ def test_drawn_rows_say_what_they_need():
     except ImportError:
         with pytest.raises(UsageError, match=r"pip install 'fedtrees\[neural\]'"):
             composed([released("gaussian", l2=1.0, rate=0.5)], 1e-5)
+
+
+def test_equal_releases_of_several_parties_are_composed_once(monkeypatch):
+    """Every attack on a training states its epsilon, and one composition can take a second."""
+    searches = []
+
+    def counting(left, delta, high):
+        searches.append(delta)
+        return least_epsilon(left, delta, high)
+
+    monkeypatch.setattr(accounting, "least_epsilon", counting)
+    accounting._of_party.cache_clear()
+    one = [released("gaussian", count=3, l2=0.7), released("laplace", count=2)]
+    parties = [replace(e, party=party) for party in ("client-0", "client-1") for e in one]
+    first, again = composed(parties, 1e-5), composed(parties, 1e-5)
+    assert len(searches) == 1
+    assert first == again == composed(one, 1e-5)
+    composed([*parties, released("laplace")], 1e-5)
+    assert len(searches) == 2

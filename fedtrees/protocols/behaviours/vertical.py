@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom
 
 from fedtrees.core.behaviour import Behaviour
 from fedtrees.core.channel import chained
@@ -169,6 +168,8 @@ class Cheating(Behaviour, BoostingActive):
 
     def _leaves_shown(self, n: int, max_leaves: int, few: list[FewRows], bring: int) -> int:
         """Return the number of leaves, a power of two, that shows most rows with statistics."""
+        from scipy.stats import binom  # takes half a second to load
+
         # Assumes that the rows of a node are evenly distributed over the bins of a column.
         rare = 1 / max(int(self.cuts.n_bins.max()), 2)
         min_bin_rows, min_node_rows = (

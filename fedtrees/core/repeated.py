@@ -1,0 +1,120 @@
+"""Computations that attacks repeat, and that the process which starts the attacks performs once.
+
+A bench attacks the same victims under many defenses. Part of each attack depends on the rows that
+the adversary knows in advance, and not on the messages that it received, for example the choice of
+the blind guess that an attack starts from. A function that is marked with `computed_once` is
+therefore computed by the process of the bench, which caches the results. The key of the cache is a
+digest of the function's name and of all its arguments, including the state of the random generator,
+so that results are equal bit for bit to those of a computation in the attack's own process.
+
+The process of an attack sends arguments and never results. An attack can therefore not change what
+another attack receives.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import wraps
+from importlib import import_module
+from typing import Any, TypeVar
+
+import numpy as np
+
+from fedtrees.core.errors import ProtocolError
+from fedtrees.core.schema import Schema, Table
+from fedtrees.core.values import pack
+
+T = TypeVar("T")
+Computation = Callable[[Table, Schema, np.random.Generator], T]
+#: Number of results that are kept. A result can have several megabytes.
+MOST_KEPT = 24
+_MODULES = "fedtrees.guessing."  # modules whose functions may be computed for an attack
+_MARK = "__computed_once__"
+
+
+@dataclass
+class Elsewhere:
+    """How the process of an attack has marked functions computed by the bench.
+
+    Attributes
+    ----------
+    ask : callable or None
+        Sends a request and returns the reply. None: marked functions are computed in this process.
+    cpu_seconds : float
+        CPU seconds that the requested computations take, whether or not they were cached.
+    """
+
+    ask: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    cpu_seconds: float = 0.0
+
+
+elsewhere = Elsewhere()
+
+
+def computed_once(function: Computation[T]) -> Computation[T]:
+    """Mark a function of rows, a schema and a random generator as one that the bench computes.
+
+    The function has to be deterministic given its arguments, and its result has to be a value that
+    `fedtrees.core.values.pack` accepts.
+    """
+
+    @wraps(function)
+    def compute_or_ask(rows: Table, schema: Schema, rng: np.random.Generator) -> T:
+        if elsewhere.ask is None or not isinstance(rng.bit_generator, np.random.PCG64):
+            return function(rows, schema, rng)
+        name = f"{function.__module__}:{function.__qualname__}"
+        arguments = {"rows": rows, "schema": schema, "state": dict(rng.bit_generator.state)}
+        reply = elsewhere.ask({"compute": name, **arguments})
+        rng.bit_generator.state = reply["state"]
+        elsewhere.cpu_seconds += reply["cpu"]
+        value: T = reply["value"]
+        return value
+
+    setattr(compute_or_ask, _MARK, function)
+    return compute_or_ask
+
+
+@dataclass
+class Computed:
+    """Results of marked functions, computed here for attacks that ask for them."""
+
+    kept: OrderedDict[bytes, dict[str, Any]] = field(default_factory=OrderedDict)
+
+    def reply(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the reply to a request of `computed_once`.
+
+        Raises
+        ------
+        ProtocolError
+            If the request does not name a marked function, or its arguments are malformed.
+        """
+        digest = hashlib.blake2b(digest_size=32)
+        for chunk in pack(dict(request)):
+            digest.update(chunk)
+        key = digest.digest()
+        if key not in self.kept:
+            self.kept[key] = _computed(request)
+            while len(self.kept) > MOST_KEPT:
+                self.kept.popitem(last=False)
+        self.kept.move_to_end(key)
+        return self.kept[key]
+
+
+def _computed(request: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        module, _, name = request["compute"].partition(":")
+        rows, schema, state = request["rows"], request["schema"], request["state"]
+        marked = getattr(import_module(module), name) if module.startswith(_MODULES) else None
+        function = getattr(marked, _MARK)
+        bits = np.random.PCG64()
+        bits.state = state
+    except (AttributeError, ImportError, KeyError, TypeError, ValueError) as err:
+        raise ProtocolError(f"an attack asked for {str(request)[:200]}: {err}") from err
+    rng, cpu = np.random.Generator(bits), time.process_time()
+    # Arrays of messages are read-only, for which numba would compile another variant of a kernel.
+    value = function(Table(rows.X.copy(), rows.y.copy(), rows.weight), schema, rng)
+    return {"value": value, "state": dict(bits.state), "cpu": time.process_time() - cpu}

@@ -1,0 +1,82 @@
+"""What depends on an adversary's own rows only is computed once for all defenses."""
+
+import numpy as np
+import pytest
+
+from fedtrees.attacks.timberstrike.attack import TimberStrike
+from fedtrees.bench.conformance.samples import sample_training
+from fedtrees.bench.evaluate import make_defense
+from fedtrees.core.errors import ProtocolError
+from fedtrees.core.guess import Records
+from fedtrees.core.registry import register
+from fedtrees.core.repeated import MOST_KEPT, Computed
+from fedtrees.core.specs import Spec, parse_one
+from fedtrees.guessing import pools
+from fedtrees.isolation import views
+from fedtrees.isolation.process import AttackProcess
+from fedtrees.protocols.views import view_of
+
+PROTOCOL = Spec("fedtree-hist", {"trees": 3, "max_depth": 3, "max_bin": 16})
+ATTACK = Spec("timberstrike")
+
+
+def view_under(defense):
+    protocol = register.make("protocol", PROTOCOL)
+    training, held = sample_training(protocol, make_defense(parse_one(defense)))
+    return view_of(training, ("client-2",), held)
+
+
+def request_of(view, seed=0):
+    state = np.random.default_rng(seed).bit_generator.state
+    name = "fedtrees.guessing.pools:_recipe_and_pool"
+    return {"compute": name, "rows": view.rows, "schema": view.schema, "state": dict(state)}
+
+
+@pytest.fixture
+def server():
+    process = AttackProcess()
+    yield process
+    process.end()
+
+
+@pytest.mark.long
+def test_a_guess_is_the_same_whether_the_bench_computes_a_part_of_it_or_not(server):
+    for defense in ("none", "split-only"):
+        view = view_under(defense)
+        (apart,) = server.run(ATTACK, view).guess.all(Records)
+        rng = views.generator(views.randomness(view, ATTACK.name))
+        (here,) = TimberStrike().run(view, rng).all(Records)
+        assert np.array_equal(apart.table.X, here.table.X)
+        assert np.array_equal(apart.table.y, here.table.y)
+    assert len(server._computed.kept) == 1  # the same rows and random state under both defenses
+
+
+def test_a_cached_result_is_that_of_the_same_rows_and_random_state_only(monkeypatch):
+    calls = []
+
+    def counting(rows, schema, rng):
+        calls.append(len(rows))
+        return 0.1, "bootstrap+consensus", "", rows.take(rng.permutation(len(rows)))
+
+    monkeypatch.setattr(pools._recipe_and_pool, "__computed_once__", counting)
+    view, computed = view_under("none"), Computed()
+    first, again = (computed.reply(request_of(view)) for _ in range(2))
+    assert len(calls) == 1
+    assert first is again
+    other = computed.reply(request_of(view, seed=1))
+    assert len(calls) == 2
+    assert other["state"] != first["state"]
+    rng = np.random.default_rng(0)
+    assert np.array_equal(first["value"][3].X, view.rows.X[rng.permutation(len(view.rows))])
+    assert first["state"] == rng.bit_generator.state
+    for seed in range(2, MOST_KEPT + 5):
+        computed.reply(request_of(view, seed))
+    assert len(computed.kept) == MOST_KEPT
+
+
+@pytest.mark.parametrize(
+    "name", ["os:system", "fedtrees.guessing.blind:blind_guesses", "fedtrees.guessing.no:thing", 5]
+)
+def test_only_marked_functions_are_computed_for_attacks(name):
+    with pytest.raises(ProtocolError):
+        Computed().reply({**request_of(view_under("none")), "compute": name})
