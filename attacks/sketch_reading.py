@@ -36,8 +36,8 @@ from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.guessing.blind import Draws
 from fedtrees.guessing.consensus import matched_consensus
+from fedtrees.guessing.rows import wanted
 from fedtrees.guessing.tolerance import Tolerance
-from fedtrees.guessing.wanted import wanted
 from fedtrees.messages.additive import ClientShapes, MergedShapes
 from fedtrees.messages.horizontal import FeatureRanges, FeatureSketch
 

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 
 from fedtrees.benchmarks.papers.study import markdown
-from fedtrees.report.rows import load_rows
+from fedtrees.report.results import load_rows
 
 # Function of the standard output of a command and of its run folder.
 Read = Callable[[str, Path], float]

@@ -18,15 +18,15 @@ from fedtrees import __version__
 from fedtrees.benchmarks.papers.recipes import stored
 from fedtrees.core.files import write_text
 from fedtrees.core.specs import parse_one
-from fedtrees.report import said, svg
+from fedtrees.report import inline_svg, wording
 from fedtrees.report.findings import findings
-from fedtrees.report.page_figures import frontier
-from fedtrees.report.rows import UNDEFENDED
-from fedtrees.report.said import Elsewhere
-from fedtrees.report.states import MARGIN
+from fedtrees.report.leakage import MARGIN
+from fedtrees.report.page import render
+from fedtrees.report.page_tables import frontier
+from fedtrees.report.results import UNDEFENDED
 from fedtrees.report.style import number
 from fedtrees.report.submissions import read
-from fedtrees.report.web_page import render
+from fedtrees.report.wording import Elsewhere
 
 #: Stored submissions. The folder exists in a clone but not in a wheel.
 SUBMISSIONS = Path(__file__).parent / "leaderboard"
@@ -141,13 +141,13 @@ def _of_study(study: Study, lines: Sequence[Mapping[str, str]]) -> dict[str, Any
         open_ = read - blind > MARGIN
         # can be called safe
         change = (float(line["utility"]) - base) / utility_unit
-        name = said.short(line["defense"]).replace(" calibrated=True", "")
-        say = (f"{name}: {said.percent(read)}, blind {said.percent(blind)}, "
+        name = wording.short(line["defense"]).replace(" calibrated=True", "")
+        say = (f"{name}: {wording.percent(read)}, blind {wording.percent(blind)}, "
                f"{number(change, 3, signed=True)}")  # fmt: skip
-        mark = svg.Mark(change, read, name, letter, say, f"#{study.key}",
+        mark = inline_svg.Mark(change, read, name, letter, say, f"#{study.key}",
                         "open" if open_ else "unsettled")  # fmt: skip
         marks.append(mark)
-    drawing = svg.draw(marks, float(lines[0]["blind"]) / unit)
+    drawing = inline_svg.draw(marks, float(lines[0]["blind"]) / unit)
     f = _figure(study.who, study.what, study.utility, drawing)
     return {"title": study.title, "f": f, "page": study.page, "command": study.command,
             "id": study.key}  # fmt: skip
@@ -164,13 +164,12 @@ def _recipes() -> dict[str, Any]:
             blind = cell.line if math.isnan(blind) else blind
             e = t.price.change
             change = 0.0 if name == UNDEFENDED else e.mean
-            say = (
-                f"{name}: {said.shown(cell)} ({said.line(cell)}), {number(change, 3, signed=True)}"
-            )
-            marks.append(svg.Mark(change, cell.score, _called(name), letter, say, "#recipes",
+            score = f"{wording.shown(cell)} ({wording.line(cell)})"
+            say = f"{name}: {score}, {number(change, 3, signed=True)}"
+            marks.append(inline_svg.Mark(change, cell.score, _called(name), letter, say, "#recipes",
                                   cell.state, e.low, e.high))  # fmt: skip
     f = _figure("Server and a client together", "cells right, Pima; dp-gbdt by ε", "AUC",
-                svg.draw(marks, blind))  # fmt: skip
+                inline_svg.draw(marks, blind))  # fmt: skip
     return {"title": "Recipes against whoever sees most", "f": f, "page": "", "id": "recipes",
             "command": "python -m fedtrees.benchmarks.papers.recipes --data-dir DATA"}  # fmt: skip
 
@@ -178,19 +177,20 @@ def _recipes() -> dict[str, Any]:
 def _called(name: str) -> str:
     """Return a short name of a recipe. For example, a recipe with `dp-gbdt` is called ``ε=4``."""
     if not isinstance(name, Elsewhere):
-        return said.short(name)
+        return wording.short(name)
     params = parse_one(name.protocol).parts[0].params
     if "epsilon" not in params:
         return "cuts"
     return f"ε={params['epsilon']}{'' if 'noise' in params else ' by the server'}"
 
 
-def _figure(who: str, what: str, utility: str, drawing: svg.Drawing) -> dict[str, Any]:
+def _figure(who: str, what: str, utility: str, drawing: inline_svg.Drawing) -> dict[str, Any]:
     """Convert a drawing to the variables of the template."""
     x_ticks = [(x, number(v, 3, signed=True) if v else "0") for x, v in drawing.x_ticks]
-    y_ticks = [(y, said.percent(v)) for y, v in drawing.y_ticks]
+    y_ticks = [(y, wording.percent(v)) for y, v in drawing.y_ticks]
     return {"who": who, "what": what, "utility": utility, "d": drawing, "sparks": [],
-            "front": svg.path(drawing.front), "x_ticks": x_ticks, "y_ticks": y_ticks}  # fmt: skip
+            "front": inline_svg.path(drawing.front), "x_ticks": x_ticks,
+            "y_ticks": y_ticks}  # fmt: skip
 
 
 def page() -> str:

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Mechanism, Share, honest_shares
-from fedtrees.core.cut_plan import CutPlan
-from fedtrees.core.defense import Context, Defense, Place
+from fedtrees.core.defense import Context, CutPlan, Defense, Place
 from fedtrees.core.errors import UsageError, check_positive, check_whole
 from fedtrees.core.guarantee import Guarantee, PureDP, Structural
 from fedtrees.core.messages import Message, Reveal, Trait, exempting
@@ -33,7 +32,7 @@ from fedtrees.privacy.accounting import spent_on_cuts
 from fedtrees.privacy.mechanisms import discrete_laplace, discrete_laplace_share
 from fedtrees.privacy.noise import Laplace
 from fedtrees.privacy.quantiles import log_chance, private_quantiles, rank_error
-from fedtrees.trees.grid import LARGEST, float_rank, of_rank
+from fedtrees.trees.cut_points import LARGEST, float_rank, of_rank
 
 LATER = {
     Trait.SUMMED: "the claim speaks of how cut points are settled, not of what is summed on them"

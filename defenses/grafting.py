@@ -24,17 +24,16 @@ from fedtrees.defenses.label_noise import ManyStages
 from fedtrees.messages.vertical import NodeRows
 from fedtrees.trees.binning import Cuts, bin_rows
 from fedtrees.trees.boosted.boosting import grow_tree
-from fedtrees.trees.boosted.fixed_point import Bits, to_fixed, weighted
 from fedtrees.trees.boosted.forest import Tree
-from fedtrees.trees.boosted.histogram import node_sums
+from fedtrees.trees.boosted.histogram import Bits, node_sums, to_fixed, weighted
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.boosted.splitting import leaf_values
+from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.forest.grower import grow_random_forest
 from fedtrees.trees.forest.params import ForestParams
 from fedtrees.trees.forest.random_forest import RandomForest
 from fedtrees.trees.partition import RowPartition
 from fedtrees.trees.routing import Routed
-from fedtrees.trees.sketch import quantile_cuts
 
 _COVERS = "passive"
 

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Memory
-from fedtrees.core.defense import Context, Defense, Place, Stage
-from fedtrees.core.deployment import Deployed
+from fedtrees.core.defense import Context, Defense, Deployed, Place, Stage
 from fedtrees.core.errors import DataError, UsageError, check_flag, check_positive
 from fedtrees.core.guarantee import Guarantee, LabelDP
 from fedtrees.core.messages import Message, Reveal
@@ -26,9 +25,9 @@ from fedtrees.messages.models import BoostedModel
 from fedtrees.messages.vertical import ChosenSplits, NodeRows, RowStatistics, RowsToRoute
 from fedtrees.privacy.noise import Response
 from fedtrees.privacy.randomised_response import odds_within, ranked, respond, true_shares
+from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.forest.grower import grow_random_forest
 from fedtrees.trees.forest.params import ForestParams
-from fedtrees.trees.sketch import quantile_cuts
 
 _MECHANISM = "randomised-response"
 _NOISY = "made of noisy labels"

@@ -44,7 +44,7 @@ from fedtrees.privacy.accounting import (
     with_adversaries,
 )
 from fedtrees.privacy.noise import Laplace
-from fedtrees.trees.boosted.fixed_point import LOSS_BITS
+from fedtrees.trees.boosted.histogram import LOSS_BITS
 from fedtrees.trees.boosted.losses import LOSS_BOUND, Objective, clipped_bounds, objective_of
 
 _EXEMPT = (

@@ -3,7 +3,7 @@
 Implements the protocol of Bonawitz et al. (2017, figure 4). Each client adds masks to its summed
 fields that cancel in the sum over all clients. The server learns the sum if at least a threshold of
 clients stays until the end. The rounds are computed in `fedtrees.crypto.mask_rounds`. This module
-connects them to the interface of secure sums (`fedtrees.core.aggregation`).
+connects them to the interface of secure sums (`fedtrees.core.secure_sum`).
 """
 
 from collections import defaultdict
@@ -15,7 +15,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedtrees.core.aggregation import (
+from fedtrees.core.channel import Change, Event
+from fedtrees.core.defense import Place
+from fedtrees.core.errors import ProtocolError, UsageError, check_flag, check_whole
+from fedtrees.core.guarantee import Computational, Guarantee
+from fedtrees.core.messages import Message, Sealed
+from fedtrees.core.reasons import Reason
+from fedtrees.core.registry import register
+from fedtrees.core.requests import Once, Turns, refuse
+from fedtrees.core.schema import Schema
+from fedtrees.core.secure_sum import (
     Aggregation,
     Closing,
     Known,
@@ -27,18 +36,8 @@ from fedtrees.core.aggregation import (
     summed,
     whole,
 )
-from fedtrees.core.channel import Change, Event
-from fedtrees.core.defense import Place
-from fedtrees.core.errors import ProtocolError, UsageError, check_flag, check_whole
-from fedtrees.core.guarantee import Computational, Guarantee
-from fedtrees.core.messages import Message
-from fedtrees.core.reasons import Reason
-from fedtrees.core.registry import register
-from fedtrees.core.requests import Once, Turns, refuse
-from fedtrees.core.schema import Schema
-from fedtrees.core.sealed import Sealed
 from fedtrees.core.transcript import Transcript
-from fedtrees.crypto import sizes
+from fedtrees.crypto import mask_messages
 from fedtrees.crypto.agreement import KEY_BYTES
 from fedtrees.crypto.mask_messages import MaskPlan, usual_threshold
 from fedtrees.crypto.mask_rounds import (
@@ -50,7 +49,7 @@ from fedtrees.crypto.mask_rounds import (
     RealUnmasker,
     Unmasker,
 )
-from fedtrees.crypto.survivor_sets import SurvivorSets
+from fedtrees.crypto.masking_party import SurvivorSets
 from fedtrees.defenses.secure_sum import RealSums, opaque
 from fedtrees.messages.aggregation import (
     MaskBoxes,
@@ -104,7 +103,7 @@ class Masking(RealSums):  # type: ignore[misc]
         noise is calibrated for.
     exposing : bool
         Open sums over different sets of survivors even if their combination reveals the reply of
-        one client (`fedtrees.crypto.survivor_sets`). False: the clients refuse, and the run stops.
+        one client (`fedtrees.crypto.masking_party`). False: the clients refuse, and the run stops.
     """
 
     threshold: int | None = None
@@ -290,7 +289,9 @@ class MaskedReplies(Closing):
             self._rostered.take(message)
             self._dealt = len(roster_names)
             text = self._masker.shares(message.keys.payload, roster_names)
-            return MaskShares(sums.opaque(text, sizes.deal(self._masker.plan, len(roster_names))))
+            return MaskShares(
+                sums.opaque(text, mask_messages.deal(self._masker.plan, len(roster_names)))
+            )
         if isinstance(message, MaskBoxes):
             senders = self._named(message, message.parties)
             self._boxed.take(message)
@@ -307,7 +308,7 @@ class MaskedReplies(Closing):
         # number themselves.
         _check_shares(message, survivors, self._shares[message.sum])
         text = self._masker.opening(message.sum, survivors)
-        return MaskOpening(message.sum, sums.opaque(text, sizes.unmasking(self._dealt)))
+        return MaskOpening(message.sum, sums.opaque(text, mask_messages.unmasking(self._dealt)))
 
     def _named(self, message: Message, parties: str) -> list[str]:
         """Return the parties that a message names. Refuse unknown and repeated names."""
@@ -339,8 +340,8 @@ class MaskedReplies(Closing):
         fields: dict[str, Sealed] = {}
         begin = 0
         for field, array in arrays.items():
-            size = sizes.masked(parts[field].size)
-            size += sizes.TAG_BYTES * (
+            size = mask_messages.masked(parts[field].size)
+            size += mask_messages.TAG_BYTES * (
                 len(fields) == len(arrays) - 1
             )  # the tag follows the last field
             payload = text[begin : begin + size]
@@ -444,7 +445,7 @@ class UnmaskedSums(Opening):
             masks.take_shares(name, dealt.boxes.payload)
         for name in names:
             other_names = ",".join(other for other in names if other != name)
-            boxes = sums.opaque(masks.boxes(name), sizes.box(plan) * (len(names) - 1))
+            boxes = sums.opaque(masks.boxes(name), mask_messages.box(plan) * (len(names) - 1))
             wire.ask([name], MaskBoxes(other_names, boxes), _KEYS)
         return masks
 

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Event
-from fedtrees.core.defense import Context, Defense, Level, Place
-from fedtrees.core.deployment import Deployed
+from fedtrees.core.defense import Context, Defense, Deployed, Level, Place
 from fedtrees.core.errors import DataError, UsageError, check_flag, check_positive, check_whole
 from fedtrees.core.guarantee import Guarantee, MutualInformation, Structural
 from fedtrees.core.messages import Message, Reveal

@@ -3,7 +3,7 @@
 The first client draws the key. All other clients encrypt their replies, the server multiplies the
 ciphertexts, and the first client decrypts the product (Paillier 1999). The cryptographic steps are
 in `fedtrees.crypto.encrypted_sums`. This module connects them to the interface of secure sums
-(`fedtrees.core.aggregation`).
+(`fedtrees.core.secure_sum`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.aggregation import (
+from fedtrees.core.errors import UsageError, check_flag, check_whole
+from fedtrees.core.messages import Message, Sealed, Trait
+from fedtrees.core.reasons import Reason
+from fedtrees.core.registry import register
+from fedtrees.core.requests import Once, check_equal
+from fedtrees.core.secure_sum import (
     FLOAT_LIMIT,
     Aggregation,
     Closing,
@@ -27,12 +32,6 @@ from fedtrees.core.aggregation import (
     summed,
     whole,
 )
-from fedtrees.core.errors import UsageError, check_flag, check_whole
-from fedtrees.core.messages import Message, Trait
-from fedtrees.core.reasons import Reason
-from fedtrees.core.registry import register
-from fedtrees.core.requests import Once, check_equal
-from fedtrees.core.sealed import Sealed
 from fedtrees.crypto import encrypted_sums
 from fedtrees.defenses.secure_sum import RealSums, opaque
 from fedtrees.messages.aggregation import OpenedSum, PaillierKey, PaillierSeeds
@@ -216,7 +215,7 @@ class PaillierSums(Aggregation):
         """
         terms = len(known.parties)
         if np.dtype(field.dtype).kind == "f":
-            # Floats are represented by twelve digits of 32 bits each (`fedtrees.core.aggregation`).
+            # Floats are represented by twelve digits of 32 bits each (`fedtrees.core.secure_sum`).
             return Slots(FLOAT_LIMIT, terms)
         # The limit is that of signed integers of `packing` bits.
         limit = (1 << (self.how.packing or _INT64_BITS) - 1) - 1

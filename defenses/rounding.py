@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Reshaped
 from fedtrees.core.coarsening import Decimals, Rounding
-from fedtrees.core.defense import Context, Defense, Place
-from fedtrees.core.deployment import Deployed
+from fedtrees.core.defense import Context, Defense, Deployed, Place
 from fedtrees.core.errors import check_flag, check_positive, check_whole
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message, Reveal, Trait, exempting, having

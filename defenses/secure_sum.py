@@ -12,9 +12,8 @@ from typing import ClassVar
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import check_known
 from fedtrees.core.guarantee import Computational, Guarantee, Structural
-from fedtrees.core.messages import Message, Reveal, Trait, exempting, having
+from fedtrees.core.messages import Message, Reveal, Sealed, Trait, exempting, having
 from fedtrees.core.registry import register
-from fedtrees.core.sealed import Sealed
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.horizontal import FeatureRanges, FeatureSketch, GlobalHistogram
 

@@ -16,8 +16,7 @@ import numpy as np
 
 from fedtrees.core.channel import Change, Event, Removal
 from fedtrees.core.coarsening import FewRows, Suppression
-from fedtrees.core.defense import Context, Defense, Place
-from fedtrees.core.deployment import Deployed
+from fedtrees.core.defense import Context, Defense, Deployed, Place
 from fedtrees.core.errors import UsageError, check_known, check_whole
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message, Reveal, Trait, exempting, having

@@ -27,7 +27,7 @@ def setup(app):
 def _write_pages(app, error):
     if error is None and app.builder.format == "html":
         from fedtrees.benchmarks import gallery
-        from fedtrees.report.board import board
+        from fedtrees.report.leaderboard import board
         from fedtrees.report.submissions import read_all
 
         pages = {"gallery": gallery.page(), "leaderboard": board(read_all(gallery.SUBMISSIONS), 0)}

@@ -2,35 +2,73 @@
 
 The main entry point is `fedtrees.bench`, which runs the same benchmark as the command ``fedtrees
 bench`` and returns a `Run`. The estimators train a federation with the interface of scikit-learn.
+Attacks, defenses, protocols and metrics of other authors import everything that they need from this
+module. For example, a plug-in with an attack begins with
+``from fedtrees import Attack, Guess, Records, register``.
 """
 
 from importlib import import_module
 from typing import Any
 
+from fedtrees import moved
+
 __version__ = "1.0.0"
 
-#: Public names and their modules. A module is imported at the first use of its name, so that
-# `import fedtrees` is fast.
-_EXPORTS = {
-    "FederatedForestClassifier": "fedtrees.estimators",
-    "FederatedGBDTClassifier": "fedtrees.estimators",
-    "FederatedGBDTRegressor": "fedtrees.estimators",
-    "Run": "fedtrees.api",
-    "leakage": "fedtrees.estimators.scoring",
-    "load_model": "fedtrees.trees.files.models",
+#: Public names by module, below ``fedtrees``. A module is imported at the first use of one of its
+#: names, so that `import fedtrees` is fast. ``__init__.pyi`` states the same for type checkers.
+_MODULES = {
+    # Running
+    "api": ("Run", "bench"),
+    "estimators": (
+        "FederatedForestClassifier",
+        "FederatedGBDTClassifier",
+        "FederatedGBDTRegressor",
+    ),
+    "estimators.scoring": ("leakage",),
+    "protocols.training": ("Training", "train"),
+    "protocols.views": ("view_of",),
+    "trees.files.models": ("load_model",),
+    # Extending
+    "core.attack": ("Attack",),
+    "core.defense": ("Defense",),
+    "core.messages": ("Message", "Reveal"),
+    "core.party": ("Behaviour", "Party", "handles"),
+    "core.registry": ("register",),
+    "core.results": ("Measure",),
+    "core.view": ("View",),
+    "metrics.metric": ("Metric", "Score"),
+    "protocols.base": ("Coordinator", "Protocol"),
+    # Claims and guarantees
+    "core.guess": (
+        "Claim",
+        "EveryRecord",
+        "Guess",
+        "Labels",
+        "LeafCounts",
+        "Membership",
+        "Records",
+    ),
+    "core.guarantee": ("ApproximateDP", "Computational", "NoGuarantee", "PureDP", "Structural"),
+    # Data
+    "core.local_data": ("LocalData",),
+    "core.schema": ("Feature", "Schema", "Table"),
+    "data.dataset": ("Dataset",),
+    # Errors
+    "core.errors": ("DataError", "FedtreesError", "ProtocolError", "StoreError", "UsageError"),
 }
-# ^Packages that are imported at first use. `fedtrees.bench` can also be called.
-_PACKAGES = ("bench",)
-__all__ = ["__version__", *_EXPORTS, *_PACKAGES]
+_MODULE_OF = {name: f"fedtrees.{module}" for module, names in _MODULES.items() for name in names}
+__all__ = ["__version__", *sorted(_MODULE_OF)]
+
+moved.install()
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PACKAGES:
-        return import_module(f"fedtrees.{name}")
-    if name not in _EXPORTS:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_EXPORTS[name]), name)
+    value = getattr(import_module(_MODULE_OF[name]), name)
+    globals()[name] = value  # further accesses do not call this function
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_EXPORTS, *_PACKAGES})
+    return sorted({*globals(), *_MODULE_OF})

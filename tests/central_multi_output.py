@@ -3,8 +3,7 @@
 import numpy as np
 
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.boosted.fixed_point import to_fixed
-from fedtrees.trees.boosted.histogram import build_histogram
+from fedtrees.trees.boosted.histogram import build_histogram, to_fixed
 from fedtrees.trees.boosted.multi_output import (
     MultiOutputForest,
     MultiOutputGrower,

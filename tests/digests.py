@@ -17,13 +17,13 @@ import numpy as np
 from federations import sample_federation
 from present import here
 
-from fedtrees.bench.conformance.samples import sample_local_data
-from fedtrees.bench.evaluate import make_defense
+from fedtrees.conformance.samples import sample_local_data
 from fedtrees.core.codec import encode
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.core.streams import Streams
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.protocols.compatibility import fit
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of

@@ -30,7 +30,7 @@ FAMILIES = {
     ),
     "vertical": (
         "protocols.vertical", "protocols.behaviours.vertical", "attacks.labels",
-        "attacks.orders", "attacks.bins", "attacks.queries", "attacks.clear", "defenses.nodes",
+        "attacks.orders", "attacks.bins", "attacks.queries", "attacks.plaintext", "defenses.nodes",
         "defenses.grafting", "defenses.label_noise",
     ),
     "forests": ("protocols.forests", "attacks.forests", "attacks.leaves"),

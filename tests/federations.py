@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from fedtrees.bench.conformance.samples import sample_table
-from fedtrees.bench.evaluate import make_defense, score_guess
 from fedtrees.capture.records import Capture
+from fedtrees.conformance.samples import sample_table
 from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.guess import Guess, LeafCounts
@@ -16,6 +15,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.core.streams import Streams
+from fedtrees.experiments.evaluate import make_defense, score_guess
 from fedtrees.federation.site import Settings, own_of
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of

@@ -17,11 +17,11 @@ from present import CRYPTO
 from scipy.optimize import brentq
 from scipy.stats import nbinom, norm
 
-from fedtrees.core.aggregation import IdealOpening, agreed, summands
 from fedtrees.core.channel import Share
 from fedtrees.core.codec import encode
 from fedtrees.core.errors import UsageError
 from fedtrees.core.messages import closed
+from fedtrees.core.secure_sum import IdealOpening, agreed, summands
 from fedtrees.core.transcript import Transcript
 from fedtrees.defenses import cut_points, label_noise
 from fedtrees.defenses.cut_points import PrivateQuantileCuts

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from fedtrees.bench.evaluate import make_defense, score_guess
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
@@ -10,6 +9,7 @@ from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
 from fedtrees.data.layout import columns_of
+from fedtrees.experiments.evaluate import make_defense, score_guess
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of

@@ -5,9 +5,9 @@ import hashlib
 from gmpy2 import mpz
 from phe import EncryptedNumber, PaillierPrivateKey, PaillierPublicKey
 
+from fedtrees.crypto.agreement import Randomness
 from fedtrees.crypto.encrypted_sums import RealAdder, RealEncrypter, RealHolder
 from fedtrees.crypto.keys import KeyPair, Prime, PublicKey, drawn
-from fedtrees.crypto.randomness import Randomness
 from fedtrees.sealing.ledger import Ledger
 
 

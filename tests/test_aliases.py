@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 from report.synthetic_run import Table
 
-from fedtrees.bench.conformance.samples import sample_table
-from fedtrees.bench.suite import Suite
+from fedtrees.conformance.samples import sample_table
 from fedtrees.core.errors import GlassWallError, LocalDataError
 from fedtrees.core.holding import Holding
 from fedtrees.core.local_data import LocalData
@@ -16,6 +15,7 @@ from fedtrees.core.specs import Spec
 from fedtrees.data.layout import ONCE, lay_out
 from fedtrees.data.partition import Partition
 from fedtrees.estimators.federated import FederatedEstimator
+from fedtrees.experiments.suite import Suite
 from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 
 

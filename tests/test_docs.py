@@ -360,7 +360,7 @@ def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "fedtrees.bench.session.default_workers", lambda: 1
+        "fedtrees.experiments.session.default_workers", lambda: 1
     )  # it starts no other processes
     names = {}
     exec(block, names)

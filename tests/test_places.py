@@ -83,7 +83,7 @@ CLAIMS = {
     # The conformance checks search for rows that were copied from outside a view.
     Records: {
         "fedtrees/metrics/victims_rows.py",
-        "fedtrees/bench/conformance/attacks.py",
+        "fedtrees/conformance/attacks.py",
         "fedtrees/bounds/ceilings.py",  # compares them with a ceiling
     },
     EveryRecord: {"fedtrees/metrics/victims_rows.py"},
@@ -92,7 +92,7 @@ CLAIMS = {
     # An attack that receives candidates may not claim anything else.
     Membership: {
         "fedtrees/metrics/membership.py",
-        "fedtrees/bench/evaluate.py",
+        "fedtrees/experiments/evaluate.py",
         "fedtrees/bounds/ceilings.py",
     },
     BatchRows: {
@@ -172,11 +172,11 @@ ROLES = {
     # a captured run has no protocol that defines the aggregator.
     "server": {
         "fedtrees/core/streams.py",
-        "fedtrees/capture/training.py",
+        "fedtrees/capture/xgboost_training.py",
         *(f"fedtrees/federation/{m}.py" for m in ("agreed", "attack", "deployment", "flare")),
     },  # terms of NVFlare
     # A suite without a threat uses the last client.
-    "client": {"fedtrees/bench/suite.py", "fedtrees/federation/deployment.py"},
+    "client": {"fedtrees/experiments/suite.py", "fedtrees/federation/deployment.py"},
     "client-": {"fedtrees/core/local_data.py", "fedtrees/core/streams.py"},
 }
 
@@ -203,12 +203,12 @@ def test_the_holder_of_the_released_model_has_one_name():
         "fedtrees/bounds/views.py",  # the same, of enumerated tables
         "fedtrees/federation/log.py",  # the same, of a run between sites
         "fedtrees/federation/attack.py",  # the same, when such a log is read
-        "fedtrees/bench/suite.py",  # possible adversary
+        "fedtrees/experiments/suite.py",  # possible adversary
         "fedtrees/api/advice.py",  # the same, of every recipe that is tried
-        "fedtrees/report/gaps.py",  # adversary that may be missing
+        "fedtrees/report/coverage.py",  # adversary that may be missing
         "fedtrees/report/adversaries.py",  # the same
-        "fedtrees/bench/conformance/protocols.py",  # its messages need not be declared
-        "fedtrees/bench/conformance/behaviours.py",  # the same
+        "fedtrees/conformance/protocols.py",  # its messages need not be declared
+        "fedtrees/conformance/attacks.py",  # the same
     }
 
 

@@ -17,7 +17,7 @@ READS = {"startswith", "endswith", "partition", "rpartition", "removeprefix", "r
 SENTENCES = {"reason", "note", "why", "message", "sentence", "verdict"}
 #: Sentences of other libraries that provide the information in no other form.
 ALLOWED = {
-    "fedtrees/bench/engine.py": "loky says in its error alone how a process ended",
+    "fedtrees/experiments/executor.py": "loky says in its error alone how a process ended",
     "fedtrees/audit/margins.py": "XGBoost's fault, in short",
 }
 STATES = {"ok", "skip", "unfit", "limit", "failed", "timeout", "undefined", "void", "gap",

@@ -117,9 +117,9 @@ def test_names_in_texts_exist():
 
 @pytest.mark.long
 def test_a_missing_name_is_reported():
-    text = "`fedtrees.trees.sketch.no_such`, `fedtrees.trees.gone`, `Cuts.none`, `Cuts.join`"
+    text = "`fedtrees.trees.cut_points.no_such`, `fedtrees.trees.gone`, `Cuts.none`, `Cuts.join`"
     assert unknown(text + ", `fedtrees.trees.binning.Cuts.nothing`") == [
-        "fedtrees.trees.sketch.no_such",
+        "fedtrees.trees.cut_points.no_such",
         "fedtrees.trees.gone",
         "fedtrees.trees.binning.Cuts.nothing",
         "Cuts.none",

@@ -10,11 +10,11 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from fedtrees.capture.attack import report
+from fedtrees.capture.formats import WIRES, versions_of
 from fedtrees.capture.records import Run, Writer
-from fedtrees.capture.wires import WIRES, versions_of
 from fedtrees.core.errors import DataError
 from fedtrees.core.supported import SYSTEMS, TESTED, name_versions, untested
-from fedtrees.report.deployed import settings, systems
+from fedtrees.report.recipe import settings, systems
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -35,8 +35,8 @@ from fedtrees.messages.captured import AgreedStart, GradientTotals, LabelShare
 from fedtrees.messages.forests import ClassTotals, LocalForest
 from fedtrees.messages.horizontal import BaseScore, Histogram, LabelSums
 from fedtrees.messages.lightgbm import ClassRows
-from fedtrees.trees.boosted.fixed_point import from_fixed
 from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.histogram import from_fixed
 from fedtrees.trees.boosted.losses import objective_of
 from fedtrees.trees.routing import Routes
 

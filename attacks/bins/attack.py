@@ -22,7 +22,7 @@ from fedtrees.attacks.bins.noisy_bin_sums import (
     shares_of_changed,
 )
 from fedtrees.attacks.evidence.subsets import Certain, Column, NodeSums, certain_bins
-from fedtrees.attacks.orders.expected import expected_ranks, what_is_known
+from fedtrees.attacks.orders.attack import expected_ranks, what_is_known
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import Claim, ColumnBins, ColumnRanks, Guess
 from fedtrees.core.reasons import Reason

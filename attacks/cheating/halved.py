@@ -6,10 +6,12 @@ histogram of a single row shows its bin in every column and its label. Secure ag
 prevent the attack, because the splits isolate rows among the rows of all clients.
 
 The attack uses the trees that were grown while all predictions still equal the base score, so that
-class counts follow from gradient sums (`fedtrees.attacks.cheating.counts`). `nodes` rebuilds trees
+class counts follow from gradient sums (`fedtrees.attacks.cheating.nodes`). `nodes` rebuilds trees
 and class counts from the messages of the view, and `lone` estimates single rows if the sums contain
 noise.
 """
+
+from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,9 +19,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.cheating.counts import unreadable
-from fedtrees.attacks.cheating.lone import lone_rows
-from fedtrees.attacks.cheating.nodes import Grown, Nodes, Row, rows_alike, unmoved_trees
+from fedtrees.attacks.cheating.isolated import lone_rows
+from fedtrees.attacks.cheating.nodes import Grown, Nodes, Row, rows_alike, unmoved_trees, unreadable
 from fedtrees.attacks.evidence.laws import cell_variance, law_of_rows, law_of_sums, reach_of
 from fedtrees.attacks.evidence.replay import hides
 from fedtrees.core.attack import Attack

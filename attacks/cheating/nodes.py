@@ -2,22 +2,144 @@
 
 Only trees that were grown before the first leaf value other than 0 are used, because all rows of a
 class then have equal gradients.
+
+Compute class counts from gradient histograms that a malicious server received.
+
+The counts are exact as long as all predictions still equal the base score, because all rows of a
+class then have the same gradient and hessian.
+
+Estimate class counts of bins from sums with noise: the most probable integers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.cheating.counts import class_counts, sums_by_node
+from fedtrees.core.reasons import Reason
 from fedtrees.core.view import View
 from fedtrees.messages.horizontal import BaseScore, Histogram, LeafValues, NodeSplits
 
+
+def unreadable(view: View) -> Reason | None:
+    """Return why class counts cannot be computed from the sums, None if they can."""
+    if len(view.schema.classes) != 2:
+        return Reason("needs-classes", classes=2)
+    return None if sums_by_node(view) else Reason("no-histograms")
+
+
+def sums_by_node(view: View) -> dict[tuple[int, int], NDArray[np.int64]]:
+    """Return gradient sums over all clients, int64 (total_bins, 2), by tree and node."""
+    sums_of_node: dict[tuple[int, int], NDArray[np.int64]] = {}
+    for _, m in view.messages(Histogram):
+        for node, sums in zip(m.nodes.tolist(), m.sums, strict=True):
+            sums_of_node[m.tree, node] = (
+                sums_of_node[m.tree, node] + sums if (m.tree, node) in sums_of_node else sums
+            )
+    return sums_of_node
+
+
+def class_counts(sums: NDArray[np.int64], start: BaseScore, parts: int = 1) -> NDArray[np.int64]:
+    """Compute class counts from sums of gradients and hessians.
+
+    A row of class y contributes the gradient p - y and the hessian p (1 - p).
+
+    Parameters
+    ----------
+    sums : int64 array, shape (b, 2)
+        Gradient and hessian sums of b bins, as fixed-point numbers.
+    start : BaseScore
+        Initial log-odds and the fixed-point units of the sums.
+    parts : int
+        Divisor of the sums. The counts are those of an average client if it is the number of
+        clients.
+
+    Returns
+    -------
+    counts : int64 array, shape (b, 2)
+        Number of rows of class 0 and of class 1 in every bin.
+    """
+    p = 1 / (1 + np.exp(-float(start.margin[0])))
+    g, h = np.ldexp(sums.astype(np.float64).T / parts, [[-start.g_bits], [-start.h_bits]])
+    rows = np.rint(h / (p * (1 - p)))
+    ones = np.rint(rows * p - g)
+    return np.column_stack([rows - ones, ones]).astype(np.int64)
+
+
+Doubles = NDArray[np.float64]
 Longs = NDArray[np.int64]
+
+# The posterior is evaluated at integers up to this distance from the Gaussian mean.
+_AROUND = 4
+# Minimum of the expected counts, so that no count is excluded.
+_LEAST = 0.05
+
+
+def likely_class_counts(
+    sums: Doubles, start: BaseScore, variance: tuple[float, float], expected: Doubles
+) -> Longs:
+    """Return the most probable class counts under independent Poisson priors.
+
+    A row of class y contributes the gradient p - y and the hessian p (1 - p). The noise is treated
+    as Gaussian.
+
+    Parameters
+    ----------
+    sums : float64 array, shape (b, 2)
+        Sums of gradients and hessians.
+    start : BaseScore
+        Initial log-odds.
+    variance : tuple of float
+        Variance of the noise on a gradient and a hessian sum.
+    expected : float64 array, shape (b, 2)
+        Prior mean of the count of each class.
+
+    Returns
+    -------
+    counts : int64 array, shape (b, 2)
+    """
+    from scipy.stats import poisson  # takes half a second to load
+
+    p = 1 / (1 + np.exp(-float(start.margin[0])))
+    contribution = np.array([[p, p - 1], [p * (1 - p), p * (1 - p)]])
+    noise, prior_mean = np.asarray(variance), np.maximum(expected, _LEAST)
+    # Posterior mean if the Poisson prior is replaced by a Gaussian of the same mean and variance.
+    weight = contribution.T @ (contribution / noise[:, None])
+    weighted_sums = (sums / noise) @ contribution
+    precision = weight + np.eye(2) / prior_mean[:, None, :]
+    mean = np.linalg.solve(precision, (weighted_sums + 1.0)[..., None])[..., 0]
+    best, likeliest = np.full(len(sums), -np.inf), np.zeros(sums.shape, np.int64)
+    center = np.maximum(np.rint(mean), 0).astype(np.int64)
+    for offset in product(range(-_AROUND, _AROUND + 1), repeat=2):
+        counts = center + np.array(offset)
+        residual = sums - counts @ contribution.T
+        log_posterior = (
+            poisson.logpmf(counts, prior_mean).sum(axis=1) - (residual**2 / noise).sum(axis=1) / 2
+        )
+        better = log_posterior > best
+        best[better], likeliest[better] = log_posterior[better], counts[better]
+    return likeliest
+
+
+def denoised(counts: Doubles, variance: Doubles) -> Doubles:
+    """Shrink the counts of bins towards their mean by the share of noise in their variance.
+
+    Parameters
+    ----------
+    counts : float64 array, shape (b, 2)
+        Noisy counts.
+    variance : float64 array, shape (2,)
+        Variance of the noise.
+    """
+    mean = counts.mean(axis=0)
+    spread = np.maximum(counts.var(axis=0) - variance, 0)
+    return np.asarray(mean + spread / (spread + variance) * (counts - mean))
+
+
 #: A row: the bin of every column, -1 for a missing value, and the label.
 Row = tuple[int, ...]
 

@@ -19,7 +19,7 @@ from fedtrees.attacks.evidence.sums import LeafSums, victim_sums, with_leaves_of
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.blind import Draws
 from fedtrees.guessing.pools import recipe_and_pool
-from fedtrees.guessing.wanted import spaced, wanted
+from fedtrees.guessing.rows import spaced, wanted
 
 # Number of rows drawn from the declared ranges if neither rows nor cut points are available.
 FEW = 500

@@ -29,8 +29,8 @@ from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.losses import objective_of
 from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.routing import Routes
-from fedtrees.trees.sketch import quantile_cuts
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -8,7 +8,7 @@ import numpy as np
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.counts import Counts, share_out
 from fedtrees.attacks.evidence.sums import LeafSums
-from fedtrees.guessing.wanted import wanted
+from fedtrees.guessing.rows import wanted
 
 
 def share_of(rows: int) -> float:

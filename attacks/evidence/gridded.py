@@ -12,7 +12,7 @@ from fedtrees.core.channel import Channel, Share, chained
 from fedtrees.core.schema import Feature, Table
 from fedtrees.core.view import View
 from fedtrees.messages.horizontal import GridCounts, GridRequest
-from fedtrees.trees.grid import count_cells
+from fedtrees.trees.cut_points import count_cells
 
 Floats = NDArray[np.float32]
 Longs = NDArray[np.int64]

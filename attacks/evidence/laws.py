@@ -10,7 +10,7 @@ from fedtrees.attacks.evidence.replay import hides, sent_back
 from fedtrees.core.channel import Channel, chained
 from fedtrees.core.view import View
 from fedtrees.messages.horizontal import ClientTrees, Histogram, LeafValues, SharedTrees
-from fedtrees.trees.boosted.fixed_point import Bits
+from fedtrees.trees.boosted.histogram import Bits
 
 # Standard deviations of noise that a sum may be off. One sum in 300,000 exceeds them.
 DEVIATIONS = 4.5

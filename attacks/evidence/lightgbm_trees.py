@@ -9,8 +9,7 @@ from fedtrees.messages.lightgbm import BinMappers, FoundSplits, OwnStart, RootSu
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.losses import objective_of
 from fedtrees.trees.lightgbm.bins import Mapper
-from fedtrees.trees.lightgbm.growing import Growing
-from fedtrees.trees.lightgbm.splits import LeafTotals
+from fedtrees.trees.lightgbm.growing import Growing, LeafTotals
 
 
 class _Column:

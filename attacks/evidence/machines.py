@@ -17,7 +17,7 @@ from fedtrees.attacks.evidence.shares import counts, shares
 from fedtrees.core.messages import Message
 from fedtrees.messages.captured import HistogramSegment
 from fedtrees.messages.lightgbm import BinMappers, ClassRows, OwnStart, RootSums
-from fedtrees.trees.lightgbm.midpoints import ZERO, dealt, values_between, values_from
+from fedtrees.trees.lightgbm.bins import ZERO, dealt, values_between, values_from
 
 _MOST_ROWS = 1 << 17  # float32 sums determine numbers of rows up to this one
 _NEAR = 1e-5

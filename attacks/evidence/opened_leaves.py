@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.boosted import NodeNoise
 from fedtrees.core.view import View
 from fedtrees.messages.horizontal import BaseScore, LeafSums, LeafValues
-from fedtrees.trees.boosted.fixed_point import from_fixed
 from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.histogram import from_fixed
 
 Floats = NDArray[np.float64]
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from fedtrees.core.view import View
 from fedtrees.messages.horizontal import Histogram
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.boosted.fixed_point import from_fixed
 from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.histogram import from_fixed
 
 Floats = NDArray[np.float64]
 Sums = NDArray[np.int64]

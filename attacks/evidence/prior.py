@@ -13,7 +13,7 @@ from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.recipes import Recipe
 from fedtrees.guessing.tolerance import estimated_width
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.grid import LARGEST
+from fedtrees.trees.cut_points import LARGEST
 
 Floats = NDArray[np.float64]
 Ranges = Literal["schema", "own"]

@@ -28,9 +28,9 @@ from fedtrees.messages.horizontal import (
     LeafValues,
 )
 from fedtrees.trees.binning import MOST_BINS, Cuts
-from fedtrees.trees.boosted.fixed_point import Bits
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.grower import TreeGrower, with_siblings
+from fedtrees.trees.boosted.histogram import Bits
 from fedtrees.trees.boosted.params import DEEPEST, TreeParams
 from fedtrees.trees.partition import Decisions
 

@@ -16,8 +16,8 @@ from fedtrees.core.view import View
 from fedtrees.messages.additive import ClientShapes, MergedShapes
 from fedtrees.messages.captured import RankedSketch
 from fedtrees.messages.horizontal import FeatureRanges, FeatureSketch
-from fedtrees.trees.lightgbm.midpoints import values_from
-from fedtrees.trees.sketch import POINTS_PER_BIN
+from fedtrees.trees.cut_points import POINTS_PER_BIN
+from fedtrees.trees.lightgbm.bins import values_from
 
 Doubles = NDArray[np.float64]
 Longs = NDArray[np.int64]
@@ -185,9 +185,9 @@ def holds_all_values(counts: Longs, size: int) -> bool:
     """Return whether a summary of at most ``size`` points must contain all values.
 
     Columns with more values are cut into ``size`` groups of equal size, each represented by its
-    last value (`fedtrees.trees.sketch.local_sketch`). A group therefore ends between two points,
-    and the values that are left out lie before that end. If they would be too few for more than
-    ``size`` values, or if no group ends there, then the summary is complete.
+    last value (`fedtrees.trees.cut_points.local_sketch`). A group therefore ends between two
+    points, and the values that are left out lie before that end. If they would be too few for more
+    than ``size`` values, or if no group ends there, then the summary is complete.
     """
     n = int(counts.sum())
     if n <= size:

@@ -14,7 +14,7 @@ from fedtrees.attacks.evidence.sums import LeafSums, leaf_sums
 from fedtrees.core.guess import Claim, Guess, LeafCounts, Records
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.view import View
-from fedtrees.guessing.targets import narrow, wide, widened
+from fedtrees.guessing.rows import narrow, wide, widened
 from fedtrees.messages.horizontal import LabelSums
 
 Floats = NDArray[np.float64]

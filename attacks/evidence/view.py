@@ -42,10 +42,9 @@ from fedtrees.core.view import View
 from fedtrees.messages.horizontal import BaseScore, LeafValues, NodeSplits
 from fedtrees.messages.models import BoostedModel
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.boosted.builder import TreeBuilder
-from fedtrees.trees.boosted.fixed_point import from_fixed, to_fixed
 from fedtrees.trees.boosted.forest import Tree
-from fedtrees.trees.boosted.grower import children_to_build
+from fedtrees.trees.boosted.grower import TreeBuilder, children_to_build
+from fedtrees.trees.boosted.histogram import from_fixed, to_fixed
 from fedtrees.trees.routing import Routes
 
 LEVELS: tuple[Level, ...] = ("values", "statistics", "histograms")

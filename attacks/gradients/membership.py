@@ -17,8 +17,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.messages.networks import NetworkModel, NetworkUpdate, NetworkWeights
-from fedtrees.neural.model import TabularNetwork
-from fedtrees.neural.training import initial
+from fedtrees.neural.perceptron import TabularNetwork, initial
 
 Floats = NDArray[np.float64]
 

@@ -13,7 +13,7 @@ from fedtrees.core.reasons import Reason
 from fedtrees.core.view import View
 from fedtrees.messages.vertical import KnownNodes, RootRows, TreeColumns, replayed, visible_leaves
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.sketch import quantile_cuts
+from fedtrees.trees.cut_points import quantile_cuts
 
 #: Largest number of bins per column.
 MOST_BINS = 64

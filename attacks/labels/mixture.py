@@ -30,9 +30,9 @@ from fedtrees.attacks.labels.split_likelihood import Candidates, log_probability
 from fedtrees.core.channel import Channel, Memory, chained
 from fedtrees.core.streams import Streams
 from fedtrees.core.view import View
+from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.forest.grower import grow_random_forest
 from fedtrees.trees.forest.params import ForestParams
-from fedtrees.trees.sketch import quantile_cuts
 
 #: Largest mean loss per visible split, in nats (`Mixture.lost`), at which the found labels are
 #: considered those that the trees were grown on. The value lies between the losses measured on

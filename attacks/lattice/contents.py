@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.compilation import kernel
-from fedtrees.trees.boosted.fixed_point import FIXED_POINT_BITS
+from fedtrees.trees.boosted.histogram import FIXED_POINT_BITS
 
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]

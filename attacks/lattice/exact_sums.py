@@ -8,8 +8,8 @@ from fedtrees.attacks.evidence.counts import Counts
 from fedtrees.attacks.lattice.contents import UNIT
 from fedtrees.core.errors import UsageError
 from fedtrees.core.schema import Table
-from fedtrees.trees.boosted.fixed_point import to_fixed
 from fedtrees.trees.boosted.forest import Forest
+from fedtrees.trees.boosted.histogram import to_fixed
 from fedtrees.trees.boosted.losses import LOGISTIC, logistic_gradients
 
 Longs = NDArray[np.int64]

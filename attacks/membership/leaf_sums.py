@@ -23,8 +23,8 @@ from fedtrees.core.view import View
 from fedtrees.messages.horizontal import BaseScore
 from fedtrees.privacy.leaf_sums import clipped_row_bound
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.boosted.fixed_point import UNIT_BITS, Bits, from_fixed, to_fixed
 from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.histogram import UNIT_BITS, Bits, from_fixed, to_fixed
 from fedtrees.trees.boosted.losses import Objective, clipped_bounds, objective_of
 from fedtrees.trees.boosted.noisy_leaves import bounded
 from fedtrees.trees.routing import Routes

@@ -45,12 +45,17 @@ from fedtrees.messages.vertical import OpenedBinSums
 from fedtrees.privacy.mechanisms import permute_and_flip
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.boosting import Continuation, Owned, add_trees
-from fedtrees.trees.boosted.fixed_point import to_fixed
 from fedtrees.trees.boosted.forest import Forest, Tree
-from fedtrees.trees.boosted.intercept import estimated_score, start_margin
-from fedtrees.trees.boosted.losses import Objective, SquaredError, objective_of
+from fedtrees.trees.boosted.histogram import to_fixed
+from fedtrees.trees.boosted.losses import (
+    Objective,
+    SquaredError,
+    estimated_score,
+    objective_of,
+    start_margin,
+)
 from fedtrees.trees.boosted.noisy_leaves import noisy_leaf_values
-from fedtrees.trees.boosted.xgboost_cuts import xgboost_cuts
+from fedtrees.trees.cut_points import xgboost_cuts
 from fedtrees.trees.forest.params import ForestParams
 from fedtrees.trees.forest.random_decision import RandomDecisionForest
 from fedtrees.trees.forest.random_forest import RandomForest

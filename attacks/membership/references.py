@@ -26,10 +26,10 @@ from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import Objective, SquaredError
 from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.forest.grower import grow_random_forest
 from fedtrees.trees.forest.params import ForestParams
 from fedtrees.trees.forest.random_decision import RandomDecisionForest
-from fedtrees.trees.sketch import quantile_cuts
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

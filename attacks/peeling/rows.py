@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.boosted.fixed_point import to_fixed
 from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.histogram import to_fixed
 from fedtrees.trees.boosted.losses import LOGISTIC, clipped_bounds, logistic_gradients
 
 Ints = NDArray[np.int32]

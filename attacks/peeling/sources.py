@@ -33,13 +33,12 @@ from fedtrees.messages.captured import HistogramSegment
 from fedtrees.messages.horizontal import BaseScore
 from fedtrees.messages.lightgbm import BinMappers, FoundSplits, RootSums
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.boosted.fixed_point import FIXED_POINT_BITS, UNIT_BITS, to_fixed
 from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.histogram import FIXED_POINT_BITS, UNIT_BITS, to_fixed
+from fedtrees.trees.cut_points import LARGEST
 from fedtrees.trees.files.lightgbm import next_float32
-from fedtrees.trees.grid import LARGEST
 from fedtrees.trees.lightgbm.bins import Mapper
-from fedtrees.trees.lightgbm.growing import Growing, HasMapper
-from fedtrees.trees.lightgbm.splits import LeafTotals
+from fedtrees.trees.lightgbm.growing import Growing, HasMapper, LeafTotals
 
 # Largest number of bins times nodes, of 24 bytes each: 700 MB.
 MOST_BINS = 3e7

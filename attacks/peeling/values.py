@@ -15,7 +15,7 @@ from fedtrees.core.view import View
 from fedtrees.guessing.tolerance import SIGMA_SHARE
 from fedtrees.messages.horizontal import CutsRequest
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.grid import LARGEST
+from fedtrees.trees.cut_points import LARGEST
 
 Floats = NDArray[np.float64]
 

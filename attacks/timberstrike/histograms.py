@@ -32,8 +32,8 @@ from fedtrees.attacks.timberstrike.points import told_rows
 from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.consensus import matched_consensus
-from fedtrees.trees.boosted.fixed_point import FIXED_POINT_BITS, from_fixed, to_fixed
 from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.histogram import FIXED_POINT_BITS, from_fixed, to_fixed
 from fedtrees.trees.routing import Routes
 
 Ints = NDArray[np.int32]

@@ -1,7 +1,7 @@
 """Reconstruct rows with numeric targets from trees of squared error.
 
 Every row has hessian 1, so that the counts of leaves are exact. Its first gradient is the base
-score minus its target. The target is treated as an additional column (`fedtrees.guessing.targets`),
+score minus its target. The target is treated as an additional column (`fedtrees.guessing.rows`),
 and every row starts in some cell of this column. Rows are then assigned to leaves so that the sums
 agree, as for classes. If the rows in histogram bins can be counted, rows are decoded from the bins
 instead (`fedtrees.attacks.peeling.regression_peeling`).
@@ -35,7 +35,7 @@ from fedtrees.attacks.timberstrike.sequence import follow
 from fedtrees.core.guess import Claim, Guess, LeafCounts, Records
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.consensus import matched_consensus
-from fedtrees.guessing.targets import wide
+from fedtrees.guessing.rows import wide
 
 CHAINS = 5  # number of samples of the rows behind bins
 MOST_CELLS = 2**21  # cells of boxes that are converted to rows at once, to limit memory

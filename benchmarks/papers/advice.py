@@ -12,13 +12,13 @@ import sys
 from pathlib import Path
 
 from fedtrees.api.advice import Search, candidates, narrowed
-from fedtrees.bench.options import BenchOptions
-from fedtrees.bench.store import Store
 from fedtrees.benchmarks.papers.study import markdown, run_suite
+from fedtrees.experiments.options import BenchOptions
+from fedtrees.experiments.store import Store
 from fedtrees.report.advice import Tried, Wish, highest, tried
-from fedtrees.report.rows import load_rows
-from fedtrees.report.said import percent
+from fedtrees.report.results import load_rows
 from fedtrees.report.style import interval
+from fedtrees.report.wording import percent
 
 FRESH = range(100, 105)  # The search uses seeds from 0 on.
 HEADER = ("table", "wish", "advice", "figures in advice", "on five fresh seeds", "CPU s")

@@ -14,9 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta
 
-from fedtrees.bench.cells import BlindCell, plan
-from fedtrees.bench.federation import federation_of
-from fedtrees.bench.suite import Suite
 from fedtrees.benchmarks.papers.study import (
     Table,
     markdown,
@@ -28,11 +25,14 @@ from fedtrees.core.guess import Claim, Labels, Records
 from fedtrees.core.schema import Schema
 from fedtrees.core.schema import Table as Rows
 from fedtrees.core.threat import Threat
+from fedtrees.experiments.federation import federation_of
+from fedtrees.experiments.plan import BlindCell, plan
+from fedtrees.experiments.suite import Suite
 from fedtrees.guessing.clusters import own_columns_of
 from fedtrees.metrics.labels import LabelScores
 from fedtrees.metrics.metric import Case, Metric
 from fedtrees.metrics.victims_rows import RecordMetric
-from fedtrees.report.rows import load_rows
+from fedtrees.report.results import load_rows
 
 NAME = "blind_baselines"
 #: Tolerance, in units of reconstruction accuracy and of the V-measure, which are between 0 and 1.

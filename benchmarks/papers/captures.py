@@ -21,12 +21,11 @@ from typing import Any
 import numpy as np
 
 from fedtrees.benchmarks.papers.study import markdown, options_of
-from fedtrees.capture.machine_readings import machine_readings
+from fedtrees.capture.attack import read_truth
+from fedtrees.capture.formats import Decoded
 from fedtrees.capture.model_readings import LeafRows, audited, model_readings
-from fedtrees.capture.readings import Reading, readings
+from fedtrees.capture.readings import Reading, machine_readings, readings
 from fedtrees.capture.records import Capture, Record
-from fedtrees.capture.truth import read_truth
-from fedtrees.capture.wires import Decoded
 from fedtrees.core.schema import Table
 from fedtrees.data import catalogue
 from fedtrees.messages.captured import (

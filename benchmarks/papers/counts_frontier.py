@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedtrees.bench.cells import Setting
-from fedtrees.bench.evaluate import make_defense, score_guess
-from fedtrees.bench.federation import Federation, federation_of
-from fedtrees.bench.suite import DataRef
 from fedtrees.core.composition import Composition
 from fedtrees.core.guess import Records
 from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
+from fedtrees.experiments.evaluate import make_defense, score_guess
+from fedtrees.experiments.federation import Federation, federation_of
+from fedtrees.experiments.plan import Setting
+from fedtrees.experiments.suite import DataRef
 from fedtrees.metrics.metric import Case
 from fedtrees.metrics.records import score_records
 from fedtrees.metrics.utility import utility_scores

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.bench.suite import Suite
 from fedtrees.benchmarks.papers.study import (
     Table,
     markdown,
@@ -21,9 +20,10 @@ from fedtrees.benchmarks.papers.study import (
     trained,
 )
 from fedtrees.core.transcript import Transcript
+from fedtrees.experiments.suite import Suite
 from fedtrees.messages.horizontal import CUT_MESSAGES, GridRequest
-from fedtrees.report.rows import load_rows
-from fedtrees.trees.grid import count_cells
+from fedtrees.report.results import load_rows
+from fedtrees.trees.cut_points import count_cells
 
 _COLUMNS = (
     "cut points", "AUC", "kB", "values read", "values in sums", "rows right in every bin",

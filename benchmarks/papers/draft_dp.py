@@ -34,7 +34,7 @@ from fedtrees.benchmarks.papers.draft_dp_study import (
 )
 from fedtrees.benchmarks.papers.study import markdown
 from fedtrees.core.schema import Table
-from fedtrees.guessing.told import nearest_guesses
+from fedtrees.guessing.conditional import nearest_guesses
 from fedtrees.metrics.rows import row_errors
 
 EPSILONS = ("1", "5", "10", "20", "30")

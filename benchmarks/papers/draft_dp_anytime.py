@@ -9,7 +9,7 @@ import numpy as np
 
 from fedtrees.attacks.forests.posterior import Answer, Question, posterior
 from fedtrees.benchmarks.papers.draft_dp_study import SCORES, TABLES, Part, Study, line_of, runs
-from fedtrees.report import paper, style
+from fedtrees.report import static_figure, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,8 +52,8 @@ def draw(ours: list[list[str]], theirs: list[list[str]]) -> Figure:
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(paper.RC):
-        figure = Figure(figsize=(paper.PAGE, 2.2), layout="constrained")
+    with matplotlib.rc_context(static_figure.RC):
+        figure = Figure(figsize=(static_figure.PAGE, 2.2), layout="constrained")
         axes = figure.subplots(1, len(TABLES), sharey=True)
         for ax, name in zip(axes, TABLES, strict=True):
             points = [(float(line[4]), float(line[1])) for line in ours if line[0] == name]

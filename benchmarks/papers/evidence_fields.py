@@ -26,23 +26,22 @@ from typing import Any
 
 import numpy as np
 
-from fedtrees.bench.cells import Setting
-from fedtrees.bench.conformance.samples import sample_table
-from fedtrees.bench.evaluate import make_defense, seen, with_background
-from fedtrees.bench.federation import Federation, spread
-from fedtrees.bench.suite import DataRef, roles_of
+from fedtrees.conformance.samples import sample_table
 from fedtrees.core.attack import contenders
 from fedtrees.core.errors import FedtreesError, UsageError
-from fedtrees.core.messages import Message, names_of
+from fedtrees.core.messages import Message, Sealed, names_of
 from fedtrees.core.reasons import Unfit
 from fedtrees.core.registry import register
-from fedtrees.core.sealed import Sealed
 from fedtrees.core.specs import Spec, parse_composed
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.core.view import Seen, View
 from fedtrees.data.dataset import Dataset
 from fedtrees.data.partition import Partition
+from fedtrees.experiments.evaluate import make_defense, seen, with_background
+from fedtrees.experiments.federation import Federation, spread
+from fedtrees.experiments.plan import Setting
+from fedtrees.experiments.suite import DataRef, roles_of
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.training import Training, train
 

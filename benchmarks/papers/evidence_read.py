@@ -11,10 +11,10 @@ from statistics import mean, stdev
 
 import numpy as np
 
-from fedtrees.bench.evaluate import score_guess
 from fedtrees.benchmarks.papers.study import markdown, options_of, percent, trained
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_grid
+from fedtrees.experiments.evaluate import score_guess
 from fedtrees.protocols.views import view_of
 
 TABLES = ("breast-cancer", "pima", "obesity", "diabetes")

@@ -9,10 +9,10 @@ from typing import Any
 
 from fedtrees.benchmarks.papers.study import Table, percent, run_study
 from fedtrees.core.guarantee import PureDP
-from fedtrees.report import paper
+from fedtrees.report import static_figure
 from fedtrees.report.budgets import ordered
 from fedtrees.report.frontier import frontiers
-from fedtrees.report.rows import load_rows
+from fedtrees.report.results import load_rows
 
 _DEFENSES = (
     "defense", "AUC", "change", "epsilon spent", "server reads", "`nvflare-hist` client reads",
@@ -110,7 +110,7 @@ def draw(rows: Any, path: Path) -> Path:
         for f in frontiers(thirty, "returned_right")
         if (f.panel.setting.protocol.partition("[")[0], f.panel.threat) in seers
     ]
-    return paper.save(paper.frontier(panels), path)
+    return static_figure.save(static_figure.frontier(panels), path)
 
 
 if __name__ == "__main__":

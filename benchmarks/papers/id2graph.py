@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from fedtrees.benchmarks.papers.study import Table, percent, run_study
-from fedtrees.report import paper
+from fedtrees.report import static_figure
 from fedtrees.report.budgets import ordered
 from fedtrees.report.frontier import frontiers
-from fedtrees.report.rows import load_rows
-from fedtrees.report.worst import worst_case
+from fedtrees.report.results import load_rows
+from fedtrees.report.statistics import worst_case
 
 #: Takahashi et al. 2023, Table 2: V-measure of CL, UNI, UNI+CL and ID2Graph, in percent.
 PUBLISHED: dict[tuple[str, str], tuple[str, str, str, str]] = {
@@ -166,7 +166,7 @@ def draw(rows: Any, path: Path) -> Path:
     """Draw AUC over the strongest attack for Phishing and Obesity, and write the figure."""
     selected = rows[(rows["partition"] == HALVES) & rows["dataset"].isin(["phishing", "obesity-7"])]
     plain = selected[selected["protocol_params"].eq("") | (selected["stage"] == "reference")]
-    return paper.save(paper.frontier(frontiers(plain, "v_measure")), path)
+    return static_figure.save(static_figure.frontier(frontiers(plain, "v_measure")), path)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import pandas as pd
 
 from fedtrees.benchmarks.papers.study import markdown
 from fedtrees.core.specs import written
-from fedtrees.report.intervals import estimate
+from fedtrees.report.statistics import estimate
 
 #: Scores that are compared, whatever an attack claims.
 SCORES = (

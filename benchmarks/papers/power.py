@@ -15,18 +15,18 @@ from time import process_time
 from typing import Any
 from unittest.mock import patch
 
-from fedtrees.bench.evaluate import make_defense
-from fedtrees.bench.measured import Audited, audit
 from fedtrees.benchmarks.papers.study import markdown
 from fedtrees.core.defense import Stage
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_one
 from fedtrees.defenses import cut_points, dp_sgd, label_noise
+from fedtrees.experiments.epsilon_audit import Audited, audit
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.privacy import noise
 from fedtrees.privacy.randomised_response import odds_within
 from fedtrees.protocols.forests import dp_forest
 from fedtrees.protocols.horizontal import dp_gbdt, ebm
-from fedtrees.report.claims import refuted
+from fedtrees.report.guarantees import refuted
 
 _HIST, _COLUMNS, _LAPLACE = "fedtree-hist", "secureboost", "laplace-hist[epsilon=1,calibrated=true]"
 #: Protocol and defense of every mechanism that adds noise for an epsilon, and compositions of them.

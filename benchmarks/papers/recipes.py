@@ -16,22 +16,22 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from fedtrees.bench.suite import Suite
 from fedtrees.benchmarks.papers.study import markdown, options_of, run_suite, trained
-from fedtrees.core.columns import measure
-from fedtrees.core.counts import listed, many
+from fedtrees.core.errors import listed, many
 from fedtrees.core.guarantee import ApproximateDP, PureDP, epsilon_in_words
+from fedtrees.core.results import measure
 from fedtrees.core.specs import parse_list
-from fedtrees.report import said
+from fedtrees.experiments.suite import Suite
+from fedtrees.report import wording
+from fedtrees.report.cost import Price, Utility
 from fedtrees.report.findings import findings, trials_of
-from fedtrees.report.found import Findings
-from fedtrees.report.intervals import mean_of, t_estimate
-from fedtrees.report.price import Price, Utility
+from fedtrees.report.leakage import Cell, is_safe
 from fedtrees.report.recipe import RECOMMENDED, Candidate, Recommendation, Trial, recommend
-from fedtrees.report.rows import UNDEFENDED, load_rows
-from fedtrees.report.said import Elsewhere
-from fedtrees.report.states import Cell, is_safe
+from fedtrees.report.results import UNDEFENDED, load_rows
+from fedtrees.report.setting_findings import Findings
+from fedtrees.report.statistics import mean_of, t_estimate
 from fedtrees.report.verdict_text import verdict
+from fedtrees.report.wording import Elsewhere
 
 STORED = "recipes.csv"
 #: Clients of every federation of the suite. With two the remaining scores differ.
@@ -209,7 +209,7 @@ def guarantee(recipe: str) -> str:
     later rounds of the cut points count fewer columns, and their number depends on the rows. Empty
     for a recipe without an epsilon.
     """
-    protocol, defense = said.parted(_recipe(recipe))
+    protocol, defense = wording.parted(_recipe(recipe))
     if not protocol:
         return ""
     training, *_ = trained(DEFAULT_TABLE, parse_list([protocol])[0], CLIENTS, 0, None,
@@ -229,7 +229,7 @@ def guarantee(recipe: str) -> str:
     claim, *spent = sentences
     features = len(training.schema.features)
     text = (
-        f"- **Guarantee.** {said.capital(claim)}. This is the claim for {DEFAULT_TABLE} "
+        f"- **Guarantee.** {wording.capital(claim)}. This is the claim for {DEFAULT_TABLE} "
         f"({features} columns, {many(CLIENTS, 'client')}), cut points included, and it holds for "
         "every outcome."
     )
@@ -284,7 +284,7 @@ def open_results(best: Candidate) -> str:
 
 def command(best: Candidate) -> str:
     """Write the options of `fedtrees bench` that run a recipe."""
-    protocol, defense = said.parted(best.name)
+    protocol, defense = wording.parted(best.name)
     return f'-p "{protocol}" -d "{defense}"' if protocol else f'-d "{defense}"'
 
 
@@ -303,7 +303,7 @@ def summary(trials: Trials, best: Candidate, keys: Collection[str] = tuple(SHOWN
     lines = [f"**Price.** {price_text(trials, best)}"]
     for key in keys:
         if text := _at_worst(best.trials, key):
-            lines.append(f"**{said.capital(SHOWN[key])}.** {text}")
+            lines.append(f"**{wording.capital(SHOWN[key])}.** {text}")
     return "\n".join(f"- {line}" for line in lines)
 
 
@@ -313,11 +313,13 @@ def price_text(trials: Trials, best: Candidate) -> str:
     where, price = _table_of(best.dearest), best.price
     head = measure(price.utility.metric).head
     text = (
-        f"{head} changes by {_plain(said.change(price.change))} on {where}, the costliest of "
-        f"{many(len(tables), 'table')} (mean and 95% interval): {said.settled(price)}."
+        f"{head} changes by {_plain(wording.change(price.change))} on {where}, the costliest of "
+        f"{many(len(tables), 'table')} (mean and 95% interval): {wording.settled(price)}."
     )
     price_of_table = {_table_of(t): t.price for t in best.trials if _table_of(t) != where}
-    changes = [f"{_plain(said.change(p.change))} on {table}" for table, p in price_of_table.items()]
+    changes = [
+        f"{_plain(wording.change(p.change))} on {table}" for table, p in price_of_table.items()
+    ]
     return f"{text} On the others: {listed(changes)}." if changes else text
 
 
@@ -341,23 +343,23 @@ def _at_worst(tried: Sequence[Trial], metric: str) -> str:
     if not people:
         return text
     place, cell = max(people, key=lambda x: x[1].score - mean_of(x[1].blinds))
-    population = said.value(cell, mean_of(cell.populations))
+    population = wording.value(cell, mean_of(cell.populations))
     below = cell.score < mean_of(cell.populations)
     comparison = "stays below" if below else "exceeds"
-    if said.value(cell, cell.score) == population:
+    if wording.value(cell, cell.score) == population:
         comparison = "equals"
     return (
         f"{text} Among adversaries without rows of their own, {_place(place)} gains most over the "
-        f"blind baseline of {said.value(cell, mean_of(cell.blinds))}: it reaches "
-        f"{said.value(cell, cell.score)} and {comparison} the "
+        f"blind baseline of {wording.value(cell, mean_of(cell.blinds))}: it reaches "
+        f"{wording.value(cell, cell.score)} and {comparison} the "
         f"population baseline of {population}."
     )
 
 
 def _compared(place: str, cell: Cell) -> str:
     """Format a cell with its baselines, its scores by seed and its place."""
-    details = "; ".join(part for part in (said.line(cell), said.by_seed(cell)) if part)
-    return f"{said.amount(cell, cell.score)} ({details}), by {_place(place)}"
+    details = "; ".join(part for part in (wording.line(cell), wording.by_seed(cell)) if part)
+    return f"{wording.amount(cell, cell.score)} ({details}), by {_place(place)}"
 
 
 def _place(place: str) -> str:
@@ -388,10 +390,10 @@ def prices(trials: Trials) -> str:
             left.append(f"`{c.name}`")
             continue
         result = c.reason or ("holds" if c.shown else "may hold")
-        cost = _plain(said.change(c.price.change))
+        cost = _plain(wording.change(c.price.change))
         number = str(len(lines) + 1)
         lines.append(
-            [number, f"`{c.name}`", cost, _table_of(c.dearest), said.settled(c.price), result]
+            [number, f"`{c.name}`", cost, _table_of(c.dearest), wording.settled(c.price), result]
         )
     below = f"\n\nNot run everywhere: {listed(left)}." if left else ""
     return markdown(PRICES, lines) + below
@@ -412,12 +414,12 @@ def _row_of(number: str, tried: Sequence[Trial], metric: str) -> list[str]:
         return []
     place, cell = max(both, key=lambda x: x[1].advantage.mean)
     table, adversary = place.split(_BETWEEN)[:2]
-    people = said.value(cell, mean_of(cell.populations)) if cell.has_population else "none"
-    by_seeds = ", ".join(said.value(cell, score) for score in cell.scores)
+    people = wording.value(cell, mean_of(cell.populations)) if cell.has_population else "none"
+    by_seeds = ", ".join(wording.value(cell, score) for score in cell.scores)
     attack = cell.attacks[0].partition("[")[0] if cell.attacks else "none"
     return [
-        number, SHOWN[metric], said.amount(cell, cell.score),
-        said.value(cell, mean_of(cell.blinds)), people, by_seeds, table, adversary, attack,
+        number, SHOWN[metric], wording.amount(cell, cell.score),
+        wording.value(cell, mean_of(cell.blinds)), people, by_seeds, table, adversary, attack,
     ]  # fmt: skip
 
 

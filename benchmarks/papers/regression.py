@@ -10,8 +10,8 @@ from statistics import mean
 from typing import Any
 
 from fedtrees.benchmarks.papers.study import TITLE, Table, percent, run_study
-from fedtrees.report import paper, style
-from fedtrees.report.rows import load_rows
+from fedtrees.report import static_figure, style
+from fedtrees.report.results import load_rows
 
 #: Li et al. 2022, Tables 2 and 3: table, data, columns of the attacker, of the victim, fake
 #: columns, rows, error, known data ratio. One row that Table 3 lists under residential building
@@ -127,8 +127,8 @@ def draw(rows: Any, path: Path) -> Path:
         ("close", "entries_close", "value", style.COLOURS[1], "-"),
         ("close, blind", "entries_close", "blind", style.COLOURS[1], "--"),
     )
-    with matplotlib.rc_context(paper.RC):
-        figure = Figure(figsize=(paper.COLUMN, 2.2), layout="constrained")
+    with matplotlib.rc_context(static_figure.RC):
+        figure = Figure(figsize=(static_figure.COLUMN, 2.2), layout="constrained")
         ax = figure.subplots()
         for name, metric, column, colour, dash in lines:
             part = done[done["metric"] == metric]
@@ -152,7 +152,7 @@ def draw(rows: Any, path: Path) -> Path:
         ax.set_ylim(0, 104)
         ax.spines[["top", "right"]].set_visible(False)
         ax.legend(frameon=False, loc="center left")
-    return paper.save(figure, path)
+    return static_figure.save(figure, path)
 
 
 if __name__ == "__main__":

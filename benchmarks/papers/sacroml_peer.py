@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.membership.references import boosted_trainer, forest_logits, lira, references
-from fedtrees.audit.disclosure import checks
+from fedtrees.audit.membership import checks
 from fedtrees.core.schema import Table
 from fedtrees.metrics.membership import FEW, at_few, auc
 from fedtrees.trees.boosted.params import TreeParams

@@ -8,15 +8,15 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from fedtrees.bench.cells import Setting
-from fedtrees.bench.evaluate import make_defense
-from fedtrees.bench.federation import Federation, federation_of
-from fedtrees.bench.session import Bench, default_workers
-from fedtrees.bench.suite import DataRef, Suite
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_composed
+from fedtrees.experiments.evaluate import make_defense
+from fedtrees.experiments.federation import Federation, federation_of
+from fedtrees.experiments.plan import Setting
+from fedtrees.experiments.session import Bench, default_workers
+from fedtrees.experiments.suite import DataRef, Suite
 from fedtrees.protocols.training import Training, train
-from fedtrees.report.rows import load_rows
+from fedtrees.report.results import load_rows
 
 Table = tuple[str, Sequence[str], list[list[str]]]  # title, header and lines
 TITLE = "Percent, mean ± standard deviation over seeds."

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from fedtrees.benchmarks.papers.timberstrike_comparison import Compared
-from fedtrees.report import paper, style
+from fedtrees.report import static_figure, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,8 +39,8 @@ def draw(cells: Sequence[Compared]) -> Figure:
     panels = list(dict.fromkeys(map(_title, cells)))
     columns = min(5, len(panels))
     lines = -(-len(panels) // columns)
-    with matplotlib.rc_context(paper.RC):
-        figure = Figure(figsize=(paper.PAGE, 1.75 * lines + 0.5), layout="constrained")
+    with matplotlib.rc_context(static_figure.RC):
+        figure = Figure(figsize=(static_figure.PAGE, 1.75 * lines + 0.5), layout="constrained")
         axes = figure.subplots(lines, columns, sharey=True, sharex=True, squeeze=False).ravel()
         for ax, panel in zip(axes, panels, strict=False):
             _panel(ax, [c for c in cells if _title(c) == panel])

@@ -11,10 +11,10 @@ from itertools import product
 
 import numpy as np
 
-from fedtrees.bench.evaluate import score_guess
 from fedtrees.benchmarks.papers.study import markdown, options_of, percent, trained
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
+from fedtrees.experiments.evaluate import score_guess
 from fedtrees.protocols.views import view_of
 
 SEEDS = (0, 1, 2)

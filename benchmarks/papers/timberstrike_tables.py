@@ -11,12 +11,12 @@ and 10 clients in Figure 10.
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from fedtrees.bench.suite import Grid, Suite
 from fedtrees.benchmarks.papers.study import markdown, options_of, percent, run_suite
 from fedtrees.benchmarks.papers.timberstrike_comparison import Compared, compared
 from fedtrees.benchmarks.papers.timberstrike_figure import draw
-from fedtrees.report import paper
-from fedtrees.report.rows import load_rows
+from fedtrees.experiments.suite import Grid, Suite
+from fedtrees.report import static_figure
+from fedtrees.report.results import load_rows
 
 TABLES = ("table4", "table6", "table8", "figure10")
 FAST_DEPTHS, FAST_CLIENTS = (3, 6), (3, 10)
@@ -104,7 +104,7 @@ def main() -> None:
     name = f"{suite.name}_fast" if options.fast else suite.name
     folder = run_suite(suite, options.out or f"runs/{name}", options)
     cells = list(compared(options.table, load_rows(folder)))
-    drawn = paper.save(draw(cells), folder / "figure.svg")
+    drawn = static_figure.save(draw(cells), folder / "figure.svg")
     print(f"RA, percent.\n\n{leakage(cells)}\n\n{NOTES}\n")
     print(f"Utility on held-out rows.\n\n{utility(cells)}\n\nDrawn: {drawn}")
 

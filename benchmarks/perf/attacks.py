@@ -3,14 +3,14 @@
 import time
 from collections.abc import Iterator
 
-from fedtrees.bench.cells import Setting
-from fedtrees.bench.federation import federation_of
-from fedtrees.bench.suite import DataRef
 from fedtrees.benchmarks.perf.measure import FULL, Line, Size
 from fedtrees.core.errors import DataError
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.core.streams import Streams
+from fedtrees.experiments.federation import federation_of
+from fedtrees.experiments.plan import Setting
+from fedtrees.experiments.suite import DataRef
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 

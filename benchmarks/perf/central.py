@@ -7,9 +7,9 @@ from sklearn.ensemble import RandomForestClassifier
 from fedtrees.benchmarks.perf import rivals
 from fedtrees.benchmarks.perf.measure import FULL, Line, Size, medians, ratio
 from fedtrees.benchmarks.perf.rivals import Work, accuracy, table
+from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.forest.grower import grow_random_forest
 from fedtrees.trees.forest.params import ForestParams
-from fedtrees.trees.sketch import quantile_cuts
 
 FOREST_ROWS, FOREST_TREES = 20_000, 50
 # Values of the growth measurements. All parameters but one have their usual value.

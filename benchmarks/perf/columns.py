@@ -12,8 +12,8 @@ from fedtrees.messages.vertical import visible_leaves
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.boosted.boosting import grow_forest
+from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.forest.grower import grow_random_forest
-from fedtrees.trees.sketch import quantile_cuts
 
 ROWS, COLUMNS = 165_000, 18
 TARGET = 2.0

@@ -13,7 +13,7 @@ from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.boosted.losses import named_objective
 from fedtrees.trees.boosted.params import TreeParams
-from fedtrees.trees.sketch import quantile_cuts
+from fedtrees.trees.cut_points import quantile_cuts
 
 Call = Callable[[], Any]
 

@@ -3,9 +3,6 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from fedtrees.bench.evaluate import make_defense
-from fedtrees.bench.federation import load_dataset, spread
-from fedtrees.bench.suite import DataRef
 from fedtrees.benchmarks.perf.crypto import Naive, of_phe
 from fedtrees.benchmarks.perf.federations import parts_of
 from fedtrees.benchmarks.perf.measure import FULL, Line, Size, medians, ratio
@@ -16,6 +13,9 @@ from fedtrees.core.schema import Schema
 from fedtrees.core.specs import Spec, parse_one
 from fedtrees.crypto.keys import KeyPair
 from fedtrees.data.partition import Partition
+from fedtrees.experiments.evaluate import make_defense
+from fedtrees.experiments.federation import load_dataset, spread
+from fedtrees.experiments.suite import DataRef
 from fedtrees.messages.aggregation import OpenedSum
 from fedtrees.protocols.training import Training, train
 

@@ -5,9 +5,9 @@ Run it: python docs/tutorials/first_bench.py
 """
 
 # %% A federation: 456 training rows of the breast cancer table, spread over three clients.
-from fedtrees.bench.cells import Setting
-from fedtrees.bench.federation import federation_of
-from fedtrees.bench.suite import DataRef
+from fedtrees.experiments.plan import Setting
+from fedtrees.experiments.federation import federation_of
+from fedtrees.experiments.suite import DataRef
 from fedtrees.core.composition import Composition
 from fedtrees.core.guess import LeafCounts
 from fedtrees.core.local_data import stacked

@@ -11,23 +11,22 @@ from typing import Any
 
 import pandas as pd
 
-from fedtrees.bench.choice import chosen, small
-from fedtrees.bench.engine import Processes
-from fedtrees.bench.evaluate import parts_of
-from fedtrees.bench.options import BenchOptions, load_plugins, tell, unrestricted
-from fedtrees.bench.session import Bench, default_workers, fresh_folder, reopen
-from fedtrees.bench.suite import Grid, Suite, with_budgets
-from fedtrees.core.counts import listed, many
-from fedtrees.core.errors import UsageError, check_known
+from fedtrees.core.errors import UsageError, check_known, listed, many
 from fedtrees.core.limits import TimeLimit
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec, parse_composed, parse_list
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.data.layout import LAYOUTS
+from fedtrees.experiments.defaults import chosen, small
+from fedtrees.experiments.evaluate import parts_of
+from fedtrees.experiments.executor import Processes
+from fedtrees.experiments.options import BenchOptions, load_plugins, tell, unrestricted
+from fedtrees.experiments.session import Bench, default_workers, fresh_folder, reopen
+from fedtrees.experiments.suite import Grid, Suite, with_budgets
 from fedtrees.protocols.compatibility import fit
 from fedtrees.report.advice import Advice, Tried, Wish, recipe, tried
-from fedtrees.report.deployed import runs_in, systems
-from fedtrees.report.rows import UNDEFENDED, load_rows
+from fedtrees.report.recipe import runs_in, systems
+from fedtrees.report.results import UNDEFENDED, load_rows
 
 _SEEDS = (1, 3, 5, 10)  # numbers of seeds in successive rounds; the first round runs all candidates
 # A round may take this share of the remaining time, so that time remains for the next one.

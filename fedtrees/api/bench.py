@@ -1,6 +1,5 @@
 """Run a benchmark from Python. It is the same as `fedtrees bench`, and returns a `Run`."""
 
-import inspect
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,30 +9,128 @@ import numpy as np
 import pandas as pd
 
 from fedtrees.api.run import Run
-from fedtrees.bench.options import BenchOptions, tell
-from fedtrees.core.errors import DataError, StoreError, UsageError, did_you_mean
+from fedtrees.core.errors import DataError, StoreError, UsageError
 from fedtrees.data.spreadsheets import with_index_columns
-from fedtrees.report.states import MARGIN
+from fedtrees.experiments.options import BenchOptions, tell
+from fedtrees.report.leakage import MARGIN
 
+#: One name or several.
+Names = str | Sequence[str]
 _TABLE = "table"  # name of the CSV file in the run folder to which a table from memory is written
 _TARGET = "target"
 
 
-def bench(**options: Any) -> Run:
+def bench(
+    data: Names | pd.DataFrame | tuple[Any, Any] = (),
+    *,
+    protocol: Names = (),
+    defense: Names = (),
+    attack: Names = (),
+    csv: Names | Path = (),
+    target: str = "",
+    task: str = "",
+    positive: str = "",
+    id: str = "",
+    client_column: str = "",
+    categorical: Names = (),
+    keep: Names = (),
+    drop: Names = (),
+    sep: str = "",
+    decimal: str = "",
+    missing: Names = (),
+    sheet: str = "",
+    partition: Names = (),
+    clients: int | Sequence[int] = (),
+    threat: Names = (),
+    seeds: str | int | Sequence[int] | None = None,
+    suite: str = "",
+    jobs: int | None = None,
+    out: str | Path = "",
+    resume: bool = False,
+    time_limit: float | None = None,
+    memory: float = 0.0,
+    margin: float | None = None,
+    data_dir: str | Path | None = None,
+    plugin: Names | Path = (),
+    unprotected: bool = False,
+) -> Run:
     """Train federations with and without defenses, attack them, and return the results.
 
-    The parameters are the options of ``fedtrees bench``. An option that can be repeated there is a
-    list here.
+    The parameters are the options of the command ``fedtrees bench``. An option that can be repeated
+    there is a list here.
 
     Parameters
     ----------
-    data : str, list of str, DataFrame, or (X, y), optional
-        Names of datasets, or a table. A table is a DataFrame with a column `target`, or rows of
-        shape (n, d) and labels of shape (n,). It is interpreted like the CSV file to which it can
-        be written: `task`, `positive`, `categorical`, `keep` and `drop` replace inferred
-        properties.
-    **options
-        All options of ``fedtrees bench --help``, with underscores instead of hyphens.
+    data : str, sequence of str, DataFrame, or (X, y), optional
+        Names of datasets (see ``fedtrees list datasets``), or a table. A table is a DataFrame with
+        a column `target`, or rows of shape (n, d) and labels of shape (n,). It is interpreted like
+        the CSV file to which it can be written: `task`, `positive`, `categorical`, `keep` and
+        `drop` replace inferred properties.
+    protocol : str or sequence of str, optional
+        Protocols, with grids: fedtree-hist[max_depth=3,6].
+    defense : str or sequence of str, optional
+        Defenses, with grids: split-only, laplace-hist[epsilon=1,4].
+    attack : str or sequence of str, optional
+        Attacks, with parameters.
+    csv : str or sequence of str, optional
+        Your table: CSV, .xlsx, .parquet or .feather. Repeat the option to give one file per
+        client or, with `id`, one file per vertical party.
+    target : str, optional
+        Target column of `csv`.
+    task : str, optional
+        Kind of the target of `csv`: binary, classes or number (default: inferred).
+    positive : str, optional
+        Positive class of `csv`.
+    id : str, optional
+        Column by which the files of vertical parties are joined. The file with labels comes
+        first.
+    client_column : str, optional
+        Column of `csv` with the name of the client that has the row.
+    categorical : str or sequence of str, optional
+        Further columns of `csv` to treat as categories (repeat the option, or separate by
+        commas).
+    keep : str or sequence of str, optional
+        Columns of `csv` to use although they look like ids, dates or free text.
+    drop : str or sequence of str, optional
+        Columns of `csv` to leave out.
+    sep : str, optional
+        Separator of the CSV file, one character or 'tab' (default: inferred).
+    decimal : str, optional
+        Decimal mark of `csv`, . or , for columns whose values do not show it.
+    missing : str or sequence of str, optional
+        Marks of missing cells of `csv`, in addition to empty cells (repeat the option, or
+        separate by commas; '': none). Default marks include NA, N/A, nan, null, none, ? and
+        -.
+    sheet : str, optional
+        Sheet of an .xlsx file, by name or number.
+    partition : str or sequence of str, optional
+        iid, label-skew[alpha=], quantity-skew, ...
+    clients : int or sequence of int, optional
+        Number of parties with data.
+    threat : str or sequence of str, optional
+        Adversaries: client, client[count=2], server; passive, active.
+    seeds : int, sequence of int, or str, optional
+        A number of seeds, or a list such as 0,1,2 (default: as in the suite).
+    suite : str, optional
+        smoke, quick (default), full, or a .toml file.
+    jobs : int, optional
+        Processes (default: all cores).
+    out : str, optional
+        Run folder (default: runs/SUITE, or runs/custom if options change the suite).
+    resume : bool, optional
+        Continue the run in `out`. Finished cells are not computed again.
+    time_limit : float, optional
+        Time limit of one training or attack in seconds (0: no limit).
+    memory : float, optional
+        Memory limit of one training or attack in GiB (0: no limit).
+    margin : float, optional
+        Largest advantage over a blind guess that counts as no leak (default: 0.05).
+    data_dir : str, optional
+        Folder with data files (default: $FEDTREES_DATA, or a folder of the user).
+    plugin : str or sequence of str, optional
+        Python file with @register decorators (repeatable).
+    unprotected : bool, optional
+        Run attacks of plug-ins even if the system cannot restrict them (no Landlock).
 
     Returns
     -------
@@ -42,22 +139,23 @@ def bench(**options: Any) -> Run:
 
     Raises
     ------
-    UsageError, DataError, StoreError
-        As the command.
+    UsageError
+        If a name is unknown, a value is out of range, or options contradict each other.
+    DataError
+        If a table cannot be used.
+    StoreError
+        If the run folder cannot be written, or contains another run.
 
     Examples
     --------
-
     >>> import fedtrees
     >>> run = fedtrees.bench(suite="smoke", out="runs/smoke")  # doctest: +SKIP
     >>> print(run.verdict)  # doctest: +SKIP
     """
-    for name in options:
-        if name not in (names := inspect.signature(BenchOptions).parameters):
-            raise UsageError(f"fedtrees.bench has no option {name!r}{did_you_mean(name, names)}")
+    options = dict(locals())
     # If the benchmark cannot begin, the files that were written for it are removed.
     with ExitStack() as refused:
-        if _is_table(options.get("data")):
+        if _is_table(data):
             options, new = _with_table_written(options)
             refused.callback(_remove, new)
         settings = BenchOptions(**options)
@@ -69,13 +167,10 @@ def bench(**options: Any) -> Run:
     return Run(session.folder, MARGIN if settings.margin is None else settings.margin)
 
 
-bench.__signature__ = inspect.signature(BenchOptions).replace(return_annotation="Run")  # type: ignore[attr-defined]
-
-
 def _with_table_written(options: dict[str, Any]) -> tuple[dict[str, Any], list[Path]]:
     """Write a table from memory to a file. Return the options that name it, and the new files."""
-    from fedtrees.bench.session import fresh_folder
-    from fedtrees.bench.suite import CHANGED
+    from fedtrees.experiments.session import fresh_folder
+    from fedtrees.experiments.suite import CHANGED
 
     if options.get("csv") or options.get("id"):
         raise UsageError("give data as a table, or csv, not both")
@@ -131,7 +226,7 @@ def _write(frame: pd.DataFrame, folder: Path) -> Path:
 
     Raises `StoreError` if the folder contains another table, which is not overwritten.
     """
-    from fedtrees.bench.store import FOR_OWNER
+    from fedtrees.experiments.store import FOR_OWNER
 
     path = folder / f"{_TABLE}.csv"
     text = frame.to_csv(index=False)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from fedtrees.core.errors import StoreError
-from fedtrees.core.rows import COLUMNS
-from fedtrees.report.states import MARGIN
+from fedtrees.core.results import COLUMNS
+from fedtrees.report.leakage import MARGIN
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fedtrees.report.study import Study
+    from fedtrees.report.run_analysis import Study
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Run:
     @cached_property
     def _study(self) -> Study:
         """The rows of the run and the results that are derived from them."""
-        from fedtrees.report.study import study_of
+        from fedtrees.report.run_analysis import study_of
 
         return study_of(self.folder, None, self.margin)
 
@@ -67,7 +67,7 @@ class Run:
         """Return the report in a separate frame, for notebooks."""
         from html import escape
 
-        from fedtrees.report.html import render
+        from fedtrees.report.page import render_report as render
 
         page = escape(render(self._study), quote=True)
         return f'<iframe srcdoc="{page}" width="100%" height="900" style="border:0"></iframe>'
@@ -120,7 +120,7 @@ class Run:
 
     def report(self) -> Path:
         """Write the HTML report into the run folder, and return its path."""
-        from fedtrees.report.html import write_page
+        from fedtrees.report.page import write_page
 
         return write_page(self._study)
 
@@ -139,8 +139,8 @@ class Run:
 
 def _chosen(options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Split options into the selection of rows to show and the remaining options."""
-    from fedtrees.bench.options import several
-    from fedtrees.report.selection import Selection
+    from fedtrees.experiments.options import several
+    from fedtrees.report.results import Selection
 
     keys = ("data", "threat", "protocol")
     chosen = Selection(*(several(options.get(key), key) for key in keys))

@@ -3,6 +3,6 @@
 from fedtrees.audit.audit import Audit, audit
 from fedtrees.audit.exposure import Known
 from fedtrees.audit.model import ModelFile
-from fedtrees.audit.read import read_model
+from fedtrees.audit.readers import read_model
 
 __all__ = ["Audit", "Known", "ModelFile", "audit", "read_model"]

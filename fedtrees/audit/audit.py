@@ -1,9 +1,10 @@
 """Audit a model file: list its statistics and derive how many training rows are in each leaf.
 
 `audit` is the entry point. It computes the learning rate and the L2 penalty of the training
-(`fedtrees.audit.newton`), derives the rows and labels per leaf (`fedtrees.audit.recover` for
-XGBoost, `fedtrees.audit.stated` for files that contain counts, `fedtrees.audit.values_alone` for
-files without statistics), and assigns the trees to clients (`fedtrees.audit.sources`).
+(`fedtrees.audit.training_settings`), derives the rows and labels per leaf
+(`fedtrees.audit.leaf_counts` for XGBoost, `fedtrees.audit.first_trees` for files that contain
+counts, `fedtrees.audit.leaf_value_counts` for files without statistics), and assigns the trees to
+clients (`fedtrees.audit.tree_sources`).
 """
 
 from collections.abc import Sequence
@@ -14,16 +15,24 @@ import numpy as np
 
 from fedtrees.attacks.evidence import AGREES
 from fedtrees.audit.exposure import Known, Rows, Summary, TreeExposure, summary
-from fedtrees.audit.first_trees import LeafStatistics
-from fedtrees.audit.leaf_values import label_share
+from fedtrees.audit.first_trees import (
+    LeafStatistics,
+    recover_forest,
+    recover_lightgbm,
+    samples_rows,
+)
+from fedtrees.audit.leaf_counts import first_round, recover_boosted, start_of, sums_of
+from fedtrees.audit.leaf_value_counts import label_share, told_by_values
 from fedtrees.audit.model import ModelFile, is_logistic
-from fedtrees.audit.newton import Settings, agreement, infer_settings, is_unshrunk, settings_by_tree
-from fedtrees.audit.read_lightgbm import LIGHTGBM_STATISTICS
-from fedtrees.audit.read_xgboost import XGBOOST_STATISTICS, state_of
-from fedtrees.audit.recover import first_round, recover_boosted, start_of, sums_of
-from fedtrees.audit.sources import Sources, find_sources
-from fedtrees.audit.stated import recover_forest, recover_lightgbm, samples_rows
-from fedtrees.audit.values_alone import told_by_values
+from fedtrees.audit.readers import LIGHTGBM_STATISTICS, XGBOOST_STATISTICS, state_of
+from fedtrees.audit.training_settings import (
+    Settings,
+    agreement,
+    infer_settings,
+    is_unshrunk,
+    settings_by_tree,
+)
+from fedtrees.audit.tree_sources import Sources, find_sources
 from fedtrees.core.errors import UsageError
 from fedtrees.trees.boosted.forest import Forest
 
@@ -96,7 +105,7 @@ def audit(model: ModelFile, known: Known | None = None) -> Audit:
     Parameters
     ----------
     model : ModelFile
-        Result of `fedtrees.audit.read.read_model`.
+        Result of `fedtrees.audit.readers.read_model`.
     known : Known, optional
         Background knowledge of the auditor, for example the size of the training table.
 

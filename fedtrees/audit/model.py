@@ -1,6 +1,6 @@
 """A model and the statistics in its file that are not needed for predictions.
 
-Each reader (`fedtrees.audit.read`) converts a file of its format to a `ModelFile`. The remaining
+Each reader (`fedtrees.audit.readers`) converts a file of its format to a `ModelFile`. The remaining
 modules of the audit work on this class only.
 """
 

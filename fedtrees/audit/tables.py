@@ -1,19 +1,37 @@
-"""The tables of an audit as text, for the terminal and for the report."""
+"""The tables of an audit as text, for the terminal and for the report.
+
+Names of categories in a model file, and upper bounds on the training rows that have them.
+
+Since version 3.1, XGBoost writes the names of all categories of the training table into the model
+file, including categories that only one person has. The audit lists these names. A leaf that only
+some categories can reach bounds the number of rows that have the remaining categories.
+
+Detect tables whose labels are coded in another order than those of the training.
+
+Text labels are coded in alphabetical order or by ``--positive``. The model may have been trained
+with another coding, for example with benign as 1. The scores of an attack would then suggest that
+the file reveals nothing. The totals of the classes in the model file reveal such a mistake.
+"""
+
+from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtrees.audit.attack import AttackResult
 from fedtrees.audit.audit import Audit
-from fedtrees.audit.exposure import UNKNOWN, TreeExposure
+from fedtrees.audit.exposure import SMALL, UNKNOWN, TreeExposure
+from fedtrees.audit.leaf_value_counts import may_be_mean
 from fedtrees.audit.model import ModelFile
-from fedtrees.core.columns import measure
-from fedtrees.core.counts import many
+from fedtrees.core.errors import DataError, many
+from fedtrees.core.results import measure
+from fedtrees.data.dataset import Dataset
 from fedtrees.report.style import number
-from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.forest.random_forest import ClassTree
 
 SHOWN = 12  # number of lines of the long tables
@@ -211,3 +229,154 @@ def _smallest(t: TreeExposure, most: int) -> list[int]:
     """Return the positions of the leaves with the smallest upper bounds, at most `most` of them."""
     bounded = np.flatnonzero(t.at_most != UNKNOWN)
     return list(bounded[np.argsort(t.at_most[bounded], kind="stable")][:most].tolist())
+
+
+_LISTED = 6  # number of names that one sentence lists
+
+
+def names_text(model: ModelFile) -> str:
+    """Return the columns with their first categories: ``city: Berlin, Köln``."""
+    columns = []
+    for k, names in sorted(model.categories.items()):
+        shown = [category_of(model, k, code) for code in range(min(len(names), _LISTED))]
+        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+        columns.append(f"{model.name_of(k)}: {', '.join(shown)}{more}")
+    return "; ".join(columns)
+
+
+def names_lines(audit: Audit) -> list[str]:
+    """Return sentences on the category names in the file, and on those that few rows have."""
+    model = audit.model
+    if not model.categories:
+        return []
+    total = sum(map(len, model.categories.values()))
+    lines = [
+        f"The file names {many(total, 'category', 'categories')} of "
+        f"{many(len(model.categories), 'column')} ({names_text(model)}). A category that one row "
+        "has is a value of that person."
+    ]
+    sure = " under these conditions" if audit.assumes else ""
+    rare = sorted((n, k, code) for (k, code), n in rows_by_category(audit).items() if n < SMALL)
+    if rare:
+        shown = [
+            f"{model.name_of(k)} {category_of(model, k, code)} ({n} at most)"
+            for n, k, code in rare[:_LISTED]
+        ]
+        more = f" and {len(rare) - _LISTED} more" if len(rare) > _LISTED else ""
+        lines.append(
+            f"Fewer than {SMALL} rows that a tree saw have {', '.join(shown)}{more}{sure}."
+        )
+    return lines
+
+
+def rows_by_category(audit: Audit) -> dict[tuple[int, int], int]:
+    """Return an upper bound on the rows that have each named category, by column and code.
+
+    In a tree whose leaves are all counted, the rows of a category are in the leaves that the
+    category can reach, so that the sum of these leaves is a bound. The result is the smallest bound
+    over these trees. It counts rows that the tree saw, which can be a part of the table. Columns on
+    which no such tree splits are missing from the result.
+    """
+    out: dict[tuple[int, int], int] = {}
+    for exposure in audit.trees:
+        tree = audit.model.forest.trees[exposure.at]
+        if not isinstance(tree, Tree) or not exposure.counted.all():
+            continue
+        for k, names in audit.model.categories.items():
+            if not (tree.feature == k).any():
+                continue
+            # A matrix of leaves and categories. Its product with the rows per leaf is the number of
+            # rows that can have each category.
+            reached = np.array([_reaching(tree, leaf, k, len(names)) for leaf in exposure.leaf])
+            rows = exposure.n @ reached
+            for code, bound in enumerate(rows.tolist()):
+                out[k, code] = min(bound, out.get((k, code), bound))
+    return out
+
+
+def _reaching(tree: Tree, leaf: int, column: int, width: int) -> NDArray[np.int64]:
+    """Return 1 for each code of a column that can reach a leaf, else 0, int64, shape (width,)."""
+    allowed = np.ones(width, dtype=bool)
+    for goes_right in _sets_above(tree, leaf, column, width):
+        allowed &= goes_right
+    return allowed.astype(np.int64)
+
+
+def _sets_above(tree: Tree, leaf: int, column: int, width: int) -> Iterator[NDArray[np.bool_]]:
+    """Yield, for each split on `column` above a leaf, the codes that go towards the leaf.
+
+    Each item has dtype bool and shape (width,).
+    """
+    codes = np.arange(width, dtype=np.float32)
+    for node, left in path_of(tree, leaf):
+        if tree.feature[node] != column:
+            continue
+        if np.isnan(tree.threshold[node]) and tree.categories is not None:
+            # The split lists the categories that go right. Codes beyond the list go left.
+            chosen = np.zeros(width, dtype=bool)
+            listed = tree.categories[node][:width]
+            chosen[: len(listed)] = listed
+        else:
+            chosen = codes >= tree.threshold[node]
+        yield ~chosen if left else chosen
+
+
+def check_labels(audit: Audit, tables: Sequence[Dataset]) -> None:
+    """Reject labels that are coded in another order than the totals in the file show.
+
+    The labels are accepted if the number of rows in the tables differs from the file's number, or
+    if no other coding fits the totals better.
+
+    Raises `DataError` with the coding that fits.
+    """
+    classes = tables[0].schema.classes if tables else ()
+    if len(classes) < 2:
+        return
+    each = [np.bincount(t.table.y.astype(int), minlength=len(classes)) for t in tables]
+    # Each table is also compared separately, because one of them may contain all training rows.
+    for counts in (*each, np.sum(each, axis=0)):
+        _check_counts(audit, classes, counts)
+
+
+def _check_counts(audit: Audit, classes: Sequence[str], counts: NDArray[np.int64]) -> None:
+    totals = _totals(audit, int(counts.sum()), len(classes))
+    if totals is None or np.array_equal(totals, counts):
+        return
+    if not np.array_equal(np.sort(totals), np.sort(counts)):
+        return
+    name = audit.model.path.name
+    shown = ", ".join(f"{n} of {c!r}" for c, n in zip(classes, counts, strict=True))
+    trained = ", ".join(f"{n} rows of class {k}" for k, n in enumerate(totals))
+    text = (
+        f"{name} was trained on {trained}, and the tables have {shown}, coded in this order: the "
+        "labels are coded in another order than those of the training, and no score would be "
+        "right; "
+    )
+    if len(classes) == 2:
+        raise DataError(f"{text}give --positive {classes[0]!r}")
+    raise DataError(f"{text}give the labels as the numbers that it was trained on")
+
+
+def _totals(audit: Audit, rows: int, classes: int) -> NDArray[np.int64] | None:
+    """Return the number of training rows of each class, None if the file does not reveal it.
+
+    The first trees count the rows, or the base score is the share of class 1.
+    """
+    if classes > 2:
+        return _totals_of_classes(audit, rows, classes)
+    if audit.rows.n == rows and audit.rows.n_pos is not None:
+        return np.array([rows - audit.rows.n_pos, audit.rows.n_pos])
+    share = audit.rows.share
+    if share is None or not may_be_mean(share) or rows % share.denominator:
+        return None
+    positives = int(share * rows)
+    return np.array([rows - positives, positives])
+
+
+def _totals_of_classes(audit: Audit, rows: int, classes: int) -> NDArray[np.int64] | None:
+    if not isinstance(audit.model.forest, Forest) or len(audit.trees) < classes:
+        return None
+    first = audit.trees[:classes]
+    if any(t.output != k or not t.exact.all() or t.rows != rows for k, t in enumerate(first)):
+        return None
+    return np.array([int(t.n_pos.sum()) for t in first])

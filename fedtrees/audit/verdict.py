@@ -10,12 +10,12 @@ import numpy as np
 from fedtrees.audit.attack import AttackResult
 from fedtrees.audit.audit import ONCE, SAMPLED, Audit
 from fedtrees.audit.exposure import SMALL, UNKNOWN, TreeExposure
-from fedtrees.audit.leaf_values import may_be_mean
+from fedtrees.audit.leaf_value_counts import may_be_mean
 from fedtrees.audit.model import ModelFile
-from fedtrees.audit.names import names_lines, names_text
-from fedtrees.audit.read_xgboost import XGBOOST_STATISTICS
+from fedtrees.audit.readers import XGBOOST_STATISTICS
 from fedtrees.audit.scrub import LOST, Scrubbed
-from fedtrees.core.counts import many
+from fedtrees.audit.tables import names_lines, names_text
+from fedtrees.core.errors import many
 
 SETTINGS = {
     "learning_rate": "learning_rate",

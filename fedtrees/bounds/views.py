@@ -16,8 +16,7 @@ from fedtrees.bounds.tables import TinyTables
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import FedtreesError, UsageError
 from fedtrees.core.local_data import LocalData
-from fedtrees.core.messages import Message, names_of
-from fedtrees.core.sealed import Sealed
+from fedtrees.core.messages import Message, Sealed, names_of
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.core.view import View

@@ -1,31 +1,26 @@
-"""Attack a capture, and report broken promises, visible messages, readings and attack scores."""
+"""Attack a capture, and report broken promises, visible messages, readings and attack scores.
+
+Read the true rows of parties from CSV files, with which readings and attacks are compared.
+"""
+
+from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.bench.evaluate import BlindLine, Row, score_guess
-from fedtrees.bench.suite import DEFAULT_SUITE, Suite
-from fedtrees.capture.machine_readings import machine_readings
-from fedtrees.capture.model_readings import (
-    SOMEBODY,
-    THIRD,
-    LeafRows,
-    audited,
-    model_readings,
-)
-from fedtrees.capture.operations import worker
-from fedtrees.capture.promises import promises
-from fedtrees.capture.readings import Reading, readings
+from fedtrees.capture.collective import worker
+from fedtrees.capture.formats import WIRES, Decoded
+from fedtrees.capture.model_readings import SOMEBODY, THIRD, LeafRows, audited, model_readings
+from fedtrees.capture.readings import Reading, machine_readings, promises, readings
 from fedtrees.capture.records import Capture, Record
-from fedtrees.capture.replay import Replay, held_of, named_protocol, schema_of
-from fedtrees.capture.ring_view import worked_out
-from fedtrees.capture.training import SERVER
-from fedtrees.capture.wires import WIRES, Decoded
+from fedtrees.capture.replay import Replay, held_of, named_protocol, schema_of, worked_out
+from fedtrees.capture.xgboost_training import SERVER
 from fedtrees.core.codec import encoded_size
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, FedtreesError, UsageError, did_you_mean
@@ -37,6 +32,10 @@ from fedtrees.core.specs import parse_list
 from fedtrees.core.streams import Streams
 from fedtrees.core.supported import untested
 from fedtrees.core.view import Seen, View
+from fedtrees.data.csv_table import numeric
+from fedtrees.data.spreadsheets import read_table
+from fedtrees.experiments.evaluate import BlindLine, Row, score_guess
+from fedtrees.experiments.suite import DEFAULT_SUITE, Suite
 from fedtrees.isolation.process import attacks
 from fedtrees.messages.captured import HistogramSegment, LabelShare, RankedSketch
 from fedtrees.messages.lightgbm import BinMappers, RootSums
@@ -47,6 +46,31 @@ from fedtrees.protocols.cut_points import BinningClient
 from fedtrees.protocols.horizontal.lightgbm_data import LightGBMData
 from fedtrees.protocols.horizontal.xgboost_ring import XGBoostRing
 from fedtrees.protocols.views import view_of
+
+
+def read_truth(files: Sequence[str], target: str = "") -> dict[str, Table]:
+    """Read the rows of every party, with the columns in the order of its file.
+
+    `files` are ``PARTY=FILE``, or files whose names are those of the parties. If `target` is empty,
+    the last column is the target. Raises `DataError` if a file cannot be read, or a cell is not a
+    number.
+    """
+    tables = {}
+    for text in files:
+        party, equals, path = text.partition("=")
+        party, path = (party, path) if equals else (Path(text).stem, text)
+        table = read_table(path)
+        label = target or table.names[-1]
+        # In a vertical partition, parties without the label column get labels of 0.
+        y = numeric(table, label) if label in table.names else np.zeros(len(table))
+        if np.isnan(y).any():
+            raise DataError(f"{path}: column {label!r} lacks labels; leave these rows out")
+        names = [name for name in table.names if name != label]
+        X = np.column_stack([numeric(table, name) for name in names])
+        integral = bool((y == np.rint(y)).all())
+        tables[party] = Table(X.astype(np.float32), y.astype(np.int64) if integral else y)
+    return tables
+
 
 #: For each wire, the protocol whose parties are all workers, and no server computes for them.
 _PEERS: dict[str, type[Protocol]] = {"rabit": XGBoostRing, "lightgbm": LightGBMData}

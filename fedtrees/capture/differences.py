@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from fedtrees.capture.formats import Decoded
 from fedtrees.capture.records import Capture, Record
 from fedtrees.capture.replay import Replay, columns_of, named_protocol, schema_of
-from fedtrees.capture.training import SERVER
-from fedtrees.capture.wires import Decoded
+from fedtrees.capture.xgboost_training import SERVER
 from fedtrees.core.codec import encoded_size
 from fedtrees.core.errors import UsageError
 from fedtrees.core.local_data import over_clients

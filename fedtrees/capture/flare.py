@@ -19,7 +19,7 @@ from nvflare.app_opt.xgboost.histogram_based_v2.defs import Constant
 from nvflare.app_opt.xgboost.histogram_based_v2.fed_controller import XGBFedController
 
 from fedtrees.capture.records import Run, Writer
-from fedtrees.capture.training import SERVER
+from fedtrees.capture.xgboost_training import SERVER
 from fedtrees.messages.captured import CollectiveCall, ModelBytes
 
 

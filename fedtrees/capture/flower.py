@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedtrees.capture.records import Run, Writer
-from fedtrees.capture.training import SERVER
+from fedtrees.capture.xgboost_training import SERVER
 from fedtrees.messages.captured import ModelBytes
 
 

@@ -15,7 +15,7 @@ from fedtrees.audit.model import ModelFile
 from fedtrees.capture.models import Exchange, Sent, joined, trees_of
 from fedtrees.capture.readings import Reading
 from fedtrees.capture.records import Record
-from fedtrees.capture.training import SERVER
+from fedtrees.capture.xgboost_training import SERVER
 from fedtrees.core.schema import Table
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.routing import Routes

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.audit.model import ModelFile
-from fedtrees.audit.read_xgboost import read_xgboost
-from fedtrees.capture.operations import Ended
+from fedtrees.audit.readers import read_xgboost
+from fedtrees.capture.collective import Ended
 from fedtrees.capture.records import Record
-from fedtrees.capture.training import SERVER
+from fedtrees.capture.xgboost_training import SERVER
 from fedtrees.core.errors import DataError
 from fedtrees.core.messages import Message
 from fedtrees.messages.captured import Intercept, ModelBytes

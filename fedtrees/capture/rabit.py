@@ -3,11 +3,10 @@
 import json
 from collections.abc import Iterable, Iterator
 
-from fedtrees.capture.operations import Ended
-from fedtrees.capture.rabit_relay import Frames
+from fedtrees.capture.collective import Ended, Ring
 from fedtrees.capture.records import Record
-from fedtrees.capture.ring import Ring
-from fedtrees.capture.training import decoded
+from fedtrees.capture.relay import Frames
+from fedtrees.capture.xgboost_training import decoded
 from fedtrees.core.errors import DataError
 from fedtrees.messages.captured import WireBytes
 

@@ -2,7 +2,13 @@
 
 For example, the sketch of a column with few distinct values contains each value together with its
 number of rows. Each fact can be compared with the true rows.
+
+Facts that follow from the messages of LightGBM's machines.
+
+Compare the promises of a framework with a capture, and report those that are not kept.
 """
+
+from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +17,15 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.machines import Told, bins_of, extremes, values_of, values_told
 from fedtrees.attacks.evidence.shares import WHOLE, counts, shares
-from fedtrees.capture.operations import worker
-from fedtrees.capture.records import Record
+from fedtrees.audit import Audit
+from fedtrees.capture.collective import worker
+from fedtrees.capture.records import Record, Run
 from fedtrees.core.schema import Table
 from fedtrees.messages.captured import (
     BestSplits,
+    CollectiveCall,
     GradientTotals,
     HistogramSegment,
     Intercept,
@@ -24,6 +33,7 @@ from fedtrees.messages.captured import (
     RankedSketch,
     RowGradients,
 )
+from fedtrees.messages.lightgbm import BinMappers
 
 
 @dataclass(frozen=True)
@@ -288,3 +298,123 @@ def _rows_of(sketch: RankedSketch, f: int, value: float | None) -> int:
     at = np.searchsorted(sketch.points[part], np.float32(value))
     present = at < sketch.offsets[f + 1] - sketch.offsets[f] and sketch.points[part][at] == value
     return int(sketch.weights[part][at]) if present else 0
+
+
+def machine_readings(seen: Iterable[Record], who: Sequence[str]) -> Iterator[Reading]:
+    """Yield the facts that follow from messages about all parties except their readers."""
+    evidence = Told.of((r.sender, r.message) for r in seen)
+    for name, root in evidence.roots.items():
+        if (
+            name not in who and name not in evidence.classes
+        ):  # not certain, the rows may be a sample
+            yield Reading("number of rows", name, ((None, None, root.rows, None),), False)
+    for name, c in evidence.classes.items():
+        if name not in who:
+            rows = c.positives + c.negatives
+            yield Reading("number of rows", name, ((None, None, rows, None),), True)
+            yield Reading("number of positives", name, ((None, None, None, c.positives),), True)
+    for name, mean in evidence.mean_labels.items():
+        if name not in who:
+            yield Reading("mean label", name, ((None, mean, None, None),), True)
+    for name, mappers in evidence.mappers.items():
+        ends = tuple((f, value, None, None) for f, value in extremes(mappers))
+        if ends and name not in who:
+            yield Reading("least and greatest values", name, ends, True)
+    for name, column, column_values in values_told(evidence.mappers):
+        if name not in who:
+            facts = tuple((column, float(v), None, None) for v in column_values.values)
+            yield Reading("values off the bins of a column", name, facts, False)
+    yield from _machines_with_labels(evidence, who)
+
+
+def _machines_with_labels(told: Told, who: Sequence[str]) -> Iterator[Reading]:
+    """Yield the values of columns together with the labels of their rows."""
+    for name, bins in bins_of(told):
+        owner, k = told.columns[bins.column]
+        if name in who or name != owner:
+            continue
+        column_values = values_of(told.mappers[owner], k, bins.rows[:, 0])
+        if not len(column_values.values):
+            continue
+        labelled_rows = bins.rows[column_values.bins]
+        sure = column_values.certain & bins.sure
+        for certain in (True, False):
+            facts = tuple(
+                (bins.column, float(v), *map(int, rows))
+                for v, rows in zip(
+                    column_values.values[sure == certain],
+                    labelled_rows[sure == certain],
+                    strict=True,
+                )
+            )
+            if facts:
+                yield Reading("values with the labels of their rows", name, facts, certain)
+
+
+def promises(
+    told: Run, raw: Iterable[Record], kept: list[Record], who: str, models: Audit | None
+) -> Iterator[str]:
+    """Yield each promise that the capture contradicts, as a sentence.
+
+    Parameters
+    ----------
+    told : Run
+        Information about the run.
+    raw : iterable of Record
+        The records as they were captured.
+    kept : list of Record
+        The decoded messages that the observer saw.
+    who : str
+        The observer.
+    models : Audit or None
+        Audit of all trees that were shared with the observer.
+
+    Yields
+    ------
+    sentence : str
+    """
+    if not told.wire:
+        yield "nothing is known of promises: messages were handed over by the framework itself"
+        return
+    if told.wire in ("rabit", "xgboost", "lightgbm"):
+        yield "encryption on the way: everything here was read as it crossed, in plain text"
+    if told.wire == "xgboost":
+        yield (
+            "only parties take part: without certificates, whoever reaches the server is the rank "
+            "that it names"
+        )
+    if told.told.get("secure"):
+        calls = [r.message.sealed for r in raw if isinstance(r.message, CollectiveCall)]
+        if calls and sum(calls) < len(calls):
+            yield (
+                f"secure training encrypts: {sum(calls):,} of {len(calls):,} messages are encrypted"
+            )
+    if models is not None and models.restored:
+        yield (
+            "sums of hessians are masked: weights and gains of the same splits give every one of "
+            "them back"
+        )
+    yield from _not_summed(kept, who)
+
+
+def _not_summed(kept: list[Record], who: str) -> Iterator[str]:
+    """Yield the promises about sums and local rows that the messages contradict."""
+    received = [r.message for r in kept if r.sender != who]
+    single_party = [m for m in received if isinstance(m, HistogramSegment) and "," not in m.parties]
+    if single_party:
+        numbers = sum(len(m.sums) for m in single_party)
+        yield (
+            f"only sums over all parties are shared: {numbers:,} numbers of the first tree's "
+            "histograms are of one party alone"
+        )
+    if rows := next((len(m.g) for m in received if isinstance(m, RowGradients)), 0):
+        yield f"labels stay with who has them: gradients of all {rows:,} rows cross, one by one"
+    mappers = [m for m in received if isinstance(m, BinMappers)]
+    if mappers:
+        columns = sum(int(m.used.sum()) for m in mappers)
+        yield f"rows stay where they are: {columns:,} columns have bins made of one machine's rows"
+    sketches = [m for m in received if isinstance(m, RankedSketch)]
+    if sketches:
+        complete = sum(int(s.whole.sum()) for s in sketches)
+        columns = sum(len(s.whole) for s in sketches)
+        yield f"rows stay where they are: {complete:,} of {columns:,} columns cross value by value"

@@ -42,7 +42,7 @@ class Run:
     framework, version : str
         The package that trained, and its version if it is known.
     wire : str
-        Key of the decoder in `fedtrees.capture.wires.WIRES`. Empty if the messages are decoded
+        Key of the decoder in `fedtrees.capture.formats.WIRES`. Empty if the messages are decoded
         already.
     started : str
         Start time (ISO 8601, UTC).

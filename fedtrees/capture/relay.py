@@ -1,7 +1,22 @@
-"""Relay TCP connections between two endpoints, and record the bytes."""
+"""Relay TCP connections between two endpoints, and record the bytes.
+
+Relay the connections between XGBoost's workers, and between them and their tracker.
+
+A worker sends the port at which it listens to the tracker, and receives the address of the next
+worker in a ring. The relay replaces the port by one of its ports. Over the ring, the workers then
+forward the addresses that they received (`ConnectWorkers` in ``src/collective/comm.cc`` of XGBoost
+3.2): 64 bytes with the host name of every worker, then a port of every worker. Each worker compares
+its entry with its real port. The relay therefore restores the real port on the last step to this
+worker, and replaces it again when the worker forwards it.
+"""
+
+from __future__ import annotations
 
 import itertools
+import json
+import re
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -162,3 +177,133 @@ def _connected(to: tuple[str, int], patience: float) -> socket.socket:
             if time.monotonic() >= until:
                 raise
         time.sleep(0.05)
+
+
+HOST_BYTES = 64  # HOST_NAME_MAX of Linux
+_SIZE = struct.Struct("<i")
+MAGIC = _SIZE.pack(0xFF99)
+_MOST_TEXT = 1 << 20
+
+
+class Frames:
+    """Extracts the messages to or from a tracker: a magic number, then texts with their lengths."""
+
+    def __init__(self) -> None:
+        self._left = bytearray()
+        self._begun = False
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the frames that are complete now.
+
+        Raises `DataError` if the bytes are not frames of a tracker.
+        """
+        self._left += chunk
+        frames = list[bytes]()
+        if not self._begun and len(self._left) >= len(MAGIC):
+            self._begun = True
+            if not self._left.startswith(MAGIC):
+                raise DataError(f"no words of a tracker: {bytes(self._left[:4])!r}")
+            del self._left[: len(MAGIC)]
+        while self._begun and len(self._left) >= _SIZE.size:
+            (size,) = _SIZE.unpack_from(self._left)
+            if not 0 <= size <= _MOST_TEXT:
+                raise DataError(f"a tracker's text of {size} bytes")
+            if len(self._left) < _SIZE.size + size:
+                break
+            frames.append(bytes(self._left[_SIZE.size : _SIZE.size + size]))
+            del self._left[: _SIZE.size + size]
+        return frames
+
+
+class RabitRelay:
+    """Relay ports in front of a tracker and of every worker that registers with it.
+
+    Parameters
+    ----------
+    relay : Relay
+        Forwards and records the bytes.
+    tracker : (str, int)
+        Address of the tracker.
+    worker_host : str
+        Host of the workers, as this process reaches them.
+    """
+
+    def __init__(
+        self, relay: Relay, tracker: tuple[str, int], worker_host: str = "127.0.0.1"
+    ) -> None:
+        self._relay, self._tracker, self._host = relay, tracker, worker_host
+        self._told: dict[int, int] = {}  # relay port, by the worker's real port
+        self._true: dict[int, int] = {}  # real port, by relay port
+        self._lock, self._world = threading.Lock(), 0
+
+    def listen(self, port: int = 0) -> int:
+        """Open the relay port of the tracker, and return it."""
+        return self._relay.door("tracker", self._tracker, self._before_tracker, port)
+
+    def _before_tracker(self, number: int) -> tuple[Change, Change]:
+        """Return the changes of a connection to the tracker, in both directions."""
+        requests, replies, begun = Frames(), Frames(), list[bytes]()
+
+        def to_tracker(chunk: bytes) -> bytes:
+            out = b"" if begun else MAGIC
+            frames = requests.feed(chunk)
+            if not begun and not requests._begun:
+                return b""
+            begun.append(b"")
+            return out + b"".join(_SIZE.pack(len(f)) + f for f in map(self._introduced, frames))
+
+        def from_tracker(chunk: bytes) -> bytes:
+            for frame in replies.feed(chunk):
+                self._world = int(json.loads(frame).get("world_size", self._world))
+            return chunk
+
+        return to_tracker, from_tracker
+
+    def _introduced(self, text: bytes) -> bytes:
+        """Return a worker's message to the tracker with a relay port in place of its real one."""
+        match = re.search(rb'"port":(\d+)', text)
+        if match is None or json.loads(text).get("cmd") != 1:
+            return text
+        true = int(match[1])
+        relay_port = self._relay.door(
+            f"peer:{true}", (self._host, true), lambda number: self._before_worker(true, number)
+        )
+        with self._lock:
+            self._told[true], self._true[relay_port] = relay_port, true
+        return text.replace(match[0], b'"port":%d' % relay_port)
+
+    def _before_worker(self, own: int, number: int) -> tuple[Change, Change]:
+        """Return the changes of a connection to a worker.
+
+        Only the first connection, that of the ring, is changed.
+        """
+        return (bytes, bytes) if number else (_Ports(self, own), bytes)
+
+
+class _Ports:
+    """Forwards bytes to a worker, restores its real port, and replaces all other ports."""
+
+    def __init__(self, doors: RabitRelay, own: int) -> None:
+        self._doors, self._own, self._at, self._part = doors, own, 0, b""
+
+    def __call__(self, chunk: bytes) -> bytes:
+        world, out = self._doors._world, bytearray()
+        begin, end = HOST_BYTES * world, (HOST_BYTES + _SIZE.size) * world
+        # The ports follow the host names. They are replaced byte by byte, because a chunk may end
+        # within a port.
+        for k in range(len(chunk)):
+            if not begin <= self._at < end:
+                out += chunk[k : k + 1]
+            else:
+                self._part += chunk[k : k + 1]
+                if len(self._part) == _SIZE.size:
+                    out += _SIZE.pack(self._port(_SIZE.unpack(self._part)[0]))
+                    self._part = b""
+            self._at += 1
+        return bytes(out)
+
+    def _port(self, said: int) -> int:
+        """Return the port that the worker must receive in place of another one."""
+        relay_ports, true = self._doors._told, self._doors._true
+        port = true.get(said, said)
+        return port if port == self._own else relay_ports.get(port, port)

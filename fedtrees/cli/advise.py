@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from fedtrees.bench.options import BenchOptions
 from fedtrees.cli.bench import Log
 from fedtrees.cli.options import Format, Output, takes
 from fedtrees.core.errors import UsageError
 from fedtrees.core.supported import SYSTEMS, name_versions
+from fedtrees.experiments.options import BenchOptions
 
 _PAGE, _HTML = "advice.md", "advice.html"
 _ALARMS = "1%FPR"  # the rate of false alarms for `--max-membership`

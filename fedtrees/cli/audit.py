@@ -13,16 +13,15 @@ from rich.text import Text
 from fedtrees.audit.attack import AttackResult, attack
 from fedtrees.audit.audit import Audit, audit
 from fedtrees.audit.exposure import Known
-from fedtrees.audit.labels import check_labels
 from fedtrees.audit.model import without_statistics
 from fedtrees.audit.page import write_page
-from fedtrees.audit.read import read_model
-from fedtrees.audit.read_xgboost import XGBOOST_STATISTICS
+from fedtrees.audit.readers import XGBOOST_STATISTICS, read_model
 from fedtrees.audit.rows import Columns, check_sizes, read_rows
 from fedtrees.audit.scrub import Scrubbed, scrub
 from fedtrees.audit.tables import (
     Shown,
     attack_table,
+    check_labels,
     fields_table,
     headline,
     leaves_table,

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedtrees.bench.options import BenchOptions, tell
 from fedtrees.cli.options import Format, Output, takes
+from fedtrees.experiments.options import BenchOptions, tell
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedtrees.bench.engine import Engine
-    from fedtrees.bench.session import Bench
+    from fedtrees.experiments.executor import Engine
+    from fedtrees.experiments.session import Bench
 
 
 @takes(*(item.name for item in fields(BenchOptions)))
@@ -69,8 +69,8 @@ def _engine(on: str, bench: Bench, options: BenchOptions) -> Engine:
 
 def _dry_run(bench: Bench, as_json: bool) -> None:
     """Print the plan of a run and its estimated cost."""
-    from fedtrees.bench.estimate import estimate, in_words
-    from fedtrees.core.counts import many
+    from fedtrees.core.errors import many
+    from fedtrees.experiments.estimate import estimate, in_words
 
     cells = list(bench.plan.cells())
     missing = bench.runner.missing(cells)
@@ -88,9 +88,9 @@ def _dry_run(bench: Bench, as_json: bool) -> None:
 
 def _planned(bench: Bench) -> Iterator[tuple[str, str]]:
     """Yield the values of each axis of the grid, and the combinations that do not fit."""
-    from fedtrees.bench.cells import AttackCell
-    from fedtrees.bench.evaluate import parts_of
     from fedtrees.core.registry import register
+    from fedtrees.experiments.evaluate import parts_of
+    from fedtrees.experiments.plan import AttackCell
     from fedtrees.protocols.compatibility import fit
 
     axes: dict[str, dict[str, None]] = {}
@@ -122,7 +122,7 @@ def _to_compute(bench: Bench) -> tuple[int, str]:
     The plan contains all attacks. The description therefore states that an attack only runs if it
     applies.
     """
-    from fedtrees.core.counts import many
+    from fedtrees.core.errors import many
 
     stages = Counter(c.stage for phase in bench.remaining() for job in phase for c in job.cells)
     total, trainings, attacks = stages.total(), stages["train"], stages["attack"]
@@ -141,8 +141,8 @@ def _run_with_progress(bench: Bench, margin: float | None, engine: Engine | None
     """
     from rich.console import Console
 
-    from fedtrees.bench.runner import leading
-    from fedtrees.core.counts import many
+    from fedtrees.core.errors import many
+    from fedtrees.experiments.runner import leading
 
     total, description = _to_compute(bench)
     console = Console(stderr=True, soft_wrap=True)
@@ -181,8 +181,8 @@ def _so_far(bench: Bench, console: Console, margin: float | None, when: str) -> 
     """Print the verdict on the finished cells to stderr, and write their report."""
     from fedtrees.cli.results import print_verdict
     from fedtrees.core.errors import FedtreesError
-    from fedtrees.report.html import write_page
-    from fedtrees.report.study import study_of
+    from fedtrees.report.page import write_page
+    from fedtrees.report.run_analysis import study_of
 
     try:
         study = study_of(bench.folder, None, margin)
@@ -232,7 +232,7 @@ class Log:
 
     def __call__(self, status: str, label: str) -> None:
         """Count a finished cell, and print a line if it is time."""
-        from fedtrees.core.counts import many
+        from fedtrees.core.errors import many
 
         self.done += 1
         now = monotonic()
@@ -248,10 +248,10 @@ class Log:
 def _finish(bench: Bench, counts: Counter[str], margin: float | None, as_json: bool) -> None:
     """Print tables and verdict, and exit with code 3 if cells failed or no attack ran."""
     from fedtrees.cli.results import print_tables, print_verdict
-    from fedtrees.core.counts import many
-    from fedtrees.report.html import write_page
-    from fedtrees.report.study import study_of
-    from fedtrees.report.summary import failures, no_attack_ran, summary
+    from fedtrees.core.errors import many
+    from fedtrees.report.json_export import failures, no_attack_ran, summary
+    from fedtrees.report.page import write_page
+    from fedtrees.report.run_analysis import study_of
 
     study = study_of(bench.folder, None, margin)
     report = write_page(study)

@@ -45,11 +45,11 @@ def bound(
     the labels, the columns of other parties. The figures of attacks that recognise members are AUCs
     against rows of the prior.
     """
-    from fedtrees.bench.extras import check_extras
-    from fedtrees.bench.options import load_plugins
     from fedtrees.bounds.ceilings import USUAL, lines
     from fedtrees.bounds.tables import TinyTables
     from fedtrees.core.specs import parse_composed, parse_grid, parse_list
+    from fedtrees.experiments.environment import check_extras
+    from fedtrees.experiments.options import load_plugins
 
     load_plugins(plugin, unprotected)
     tables, attacks = TinyTables(columns, _rows(rows)), parse_list(attack or ())

@@ -43,8 +43,8 @@ def capture(
     For NVFlare, a copy of the job is written whose server records the messages. Submit this copy
     instead of the original job.
     """
+    from fedtrees.capture.formats import record, told, versions_of
     from fedtrees.capture.jobs import recorded_job
-    from fedtrees.capture.wires import record, told, versions_of
 
     option = _BY.get(wire, "--to")
     values = {"--machines": machines, "--job": job, "--to": to}
@@ -137,10 +137,9 @@ def attack(
     A result that is called certain follows from the recorded bytes. With --truth it is compared
     with the rows.
     """
-    from fedtrees.capture.attack import report
+    from fedtrees.capture.attack import read_truth, report
     from fedtrees.capture.model_readings import THIRD
     from fedtrees.capture.records import Capture
-    from fedtrees.capture.truth import read_truth
     from fedtrees.federation import attack as of_log
     from fedtrees.federation.log import FRAMEWORK
 
@@ -176,8 +175,8 @@ def diff(
 
     With --protocol, a capture is compared with a run of the benchmark's protocol on the same rows.
     """
+    from fedtrees.capture.attack import read_truth
     from fedtrees.capture.differences import differences, from_protocol
-    from fedtrees.capture.truth import read_truth
 
     runs = run or ([None] if protocol else [None, None])
     if bool(second) == bool(protocol) or len(runs) != 1 + bool(second):

@@ -77,7 +77,7 @@ def _history(steps: Sequence[Comparison]) -> Table:
 
 def _lines(found: Comparison) -> Iterator[tuple[str, str]]:
     """Yield the lines about one comparison."""
-    from fedtrees.core.counts import many
+    from fedtrees.core.errors import many
 
     cells = [f"{many(found.common, 'cell')} of both"]
     for run, (n, by) in zip(found.runs, found.only, strict=True):

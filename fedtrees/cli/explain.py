@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedtrees.bench.options import load_plugins
 from fedtrees.cli.inspect import about, console, text_table
 from fedtrees.cli.options import (
     Clients,
@@ -26,12 +25,13 @@ from fedtrees.cli.options import (
 )
 from fedtrees.core.errors import UsageError
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
+from fedtrees.experiments.options import load_plugins
 
 if TYPE_CHECKING:
-    from fedtrees.bench.federation import Federation
     from fedtrees.core.local_data import LocalData
     from fedtrees.core.reasons import Reason
     from fedtrees.core.threat import Threat
+    from fedtrees.experiments.federation import Federation
     from fedtrees.protocols.base import Protocol
     from fedtrees.protocols.training import Training
 
@@ -205,7 +205,7 @@ def _seen(
 
     Without details, only messages of other parties that reveal something about rows are shown.
     """
-    from fedtrees.report.said import guarded
+    from fedtrees.report.wording import guarded
 
     every = [
         (
@@ -234,14 +234,14 @@ def _explanation(
     data_dir: str | None,
 ) -> dict[str, Any]:
     """Train a protocol and collect the facts of its explanation."""
-    from fedtrees.bench.cells import Setting
-    from fedtrees.bench.disclosure import briefly, disclosures
-    from fedtrees.bench.evaluate import make_defense
-    from fedtrees.bench.extras import check_extras
-    from fedtrees.bench.federation import federation_of
-    from fedtrees.bench.suite import DataRef
     from fedtrees.core.guarantee import join
     from fedtrees.core.registry import register
+    from fedtrees.experiments.disclosure import briefly, disclosures
+    from fedtrees.experiments.environment import check_extras
+    from fedtrees.experiments.evaluate import make_defense
+    from fedtrees.experiments.federation import federation_of
+    from fedtrees.experiments.plan import Setting
+    from fedtrees.experiments.suite import DataRef
     from fedtrees.protocols.training import train
 
     grid = parse_grid(name)
@@ -297,9 +297,9 @@ def _cheats(protocol: Protocol, clients: int, threats: Sequence[str]) -> dict[st
 
     A run shows one behaviour per party, so that two behaviours of one party raise `UsageError`.
     """
-    from fedtrees.bench.suite import roles_of
     from fedtrees.core.specs import split_outside
     from fedtrees.core.threat import Threat
+    from fedtrees.experiments.suite import roles_of
 
     roles, behaviours = roles_of(protocol, clients), dict[str, str]()
     for text in (piece for several in threats for piece in split_outside(several, ",")):
@@ -365,8 +365,8 @@ def _who_attacks(
     federation: Federation | None = None,
 ) -> dict[str, dict[str, Reason]]:
     """Return, for every threat, whether each attack applies, and why not."""
-    from fedtrees.bench.evaluate import applying
     from fedtrees.core.streams import Streams
+    from fedtrees.experiments.evaluate import applying
     from fedtrees.metrics.metric import Case
 
     roles, reasons = training.transcript.roles, {}
@@ -399,9 +399,9 @@ def _print_exposed(facts: list[dict[str, Any]]) -> None:
 
 def exposed() -> list[dict[str, Any]]:
     """Return the attacks that apply to every protocol and threat, for a target of two classes."""
-    from fedtrees.bench.conformance.samples import sample_training
-    from fedtrees.bench.disclosure import briefly
+    from fedtrees.conformance.samples import sample_training
     from fedtrees.core.registry import register
+    from fedtrees.experiments.disclosure import briefly
 
     facts = []
     for name in register.names("protocol"):

@@ -14,7 +14,7 @@ from fedtrees.cli.options import Decimal, Format, Missing, Output, Sep, Sheet
 from fedtrees.core.errors import ProtocolError, UsageError
 
 if TYPE_CHECKING:
-    from fedtrees.federation.agreed import Agreed
+    from fedtrees.federation.agreement import Agreed
     from fedtrees.federation.deployment import Deployment
 
 
@@ -41,7 +41,7 @@ def federate(
     If a party refuses, fails or does not answer in time, the run stops and names this party. In
     this case, nothing is published.
     """
-    from fedtrees.federation.agreed import load
+    from fedtrees.federation.agreement import load
 
     federation = load(file)
     if dry_run:
@@ -192,8 +192,8 @@ def site(
     The settings remain at the site. If the command is repeated, --allow and --runs replace the
     earlier ones. Runs that took place remain counted.
     """
-    from fedtrees.bench.options import reading_of
-    from fedtrees.federation import agreements
+    from fedtrees.experiments.options import reading_of
+    from fedtrees.federation import agreement
     from fedtrees.federation.deployment import SETTINGS, allow_classes
     from fedtrees.federation.site import Settings
 
@@ -219,13 +219,13 @@ def site(
         sheet=file.sheet,
     )  # fmt: skip
     if path.is_file():
-        agreements.keep_records(Path(Settings.load(path).out), folder)
+        agreement.keep_records(Path(Settings.load(path).out), folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     settings.save(path)
-    records = agreements.records_of(folder)
-    runs_so_far = {h: len(agreements.runs_of(records, h)) for h in settings.allow}
+    records = agreement.records_of(folder)
+    runs_so_far = {h: len(agreement.runs_of(records, h)) for h in settings.allow}
     if format.is_json:
-        total = agreements.total_epsilon(records)
+        total = agreement.total_epsilon(records)
         counts = {
             "runs": runs,
             "counted": runs_so_far,
@@ -234,5 +234,5 @@ def site(
         typer.echo(json.dumps({"settings": str(path), "allowed": list(settings.allow), **counts}))
         return
     typer.echo(str(path))
-    for agreement in settings.allow:
-        typer.echo(agreements.summary(records, agreement, runs))
+    for allowed in settings.allow:
+        typer.echo(agreement.summary(records, allowed, runs))

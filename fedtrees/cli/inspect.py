@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedtrees.bench.options import load_plugins
 from fedtrees.cli.options import DataDir, Format, Output, Plugins, Unprotected
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.specs import Composed, parse_grid
+from fedtrees.experiments.options import load_plugins
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,7 +96,7 @@ def _entries(kind: str) -> list[dict[str, str]]:
     from fedtrees.core.registry import register
 
     if kind == "suites":
-        from fedtrees.bench.suite import Suite, bundled_suites
+        from fedtrees.experiments.suite import Suite, bundled_suites
 
         suites = [Suite.load(name) for name in sorted(bundled_suites())]
         return [{"name": s.name, "parameters": "", "about": s.description} for s in suites]
@@ -110,7 +110,7 @@ def _entries(kind: str) -> list[dict[str, str]]:
     if kind == "threats":
         return _threats()
     if kind == "partitions":
-        from fedtrees.data.columns import BY_FILE, COLUMN_PARTITIONS
+        from fedtrees.data.column_partition import BY_FILE, COLUMN_PARTITIONS
         from fedtrees.data.partition import PARTITIONS
 
         kinds = {"rows": PARTITIONS, "columns": COLUMN_PARTITIONS}
@@ -126,10 +126,10 @@ def _entries(kind: str) -> list[dict[str, str]]:
 
 def _threats() -> list[dict[str, str]]:
     """Return the roles of adversaries, the parameters of their threats, and their protocols."""
-    from fedtrees.bench.suite import roles_of
     from fedtrees.core.registry import register
     from fedtrees.core.specs import Spec
     from fedtrees.core.threat import PARAMETERS
+    from fedtrees.experiments.suite import roles_of
 
     protocols: dict[str, list[str]] = {}
     several = set()
@@ -186,8 +186,8 @@ def check(
     format: Output = Format.TABLE,
 ) -> None:
     """Check that protocols, defenses, attacks, behaviours and metrics conform to their rules."""
-    from fedtrees.bench.conformance.checks import check as run_checks
-    from fedtrees.bench.extras import check_extras
+    from fedtrees.conformance.checks import check as run_checks
+    from fedtrees.experiments.environment import check_extras
 
     targets = [target for file in files for target in _targets(file, unprotected)]
     for kind, name in targets:
@@ -240,8 +240,8 @@ def fetch(
     format: Output = Format.TABLE,
 ) -> None:
     """Download a dataset and verify its checksum. No other command downloads anything."""
-    from fedtrees.data.fetch import fetch as download
-    from fedtrees.data.sources import data_directory
+    from fedtrees.data.downloads import data_directory
+    from fedtrees.data.downloads import fetch as download
 
     path = download(name, data_directory(data_dir), url)
     done = {"name": name, "file": str(path)}
@@ -252,15 +252,15 @@ def doctor(format: Output = Format.TABLE) -> None:
     """Check the installation: versions, kernels, data folder, browser, restrictions of attacks."""
     import platform
 
-    from fedtrees.bench.environment import (
+    from fedtrees.core.supported import TESTED, untested
+    from fedtrees.data.downloads import data_directory
+    from fedtrees.experiments.environment import (
         OPTIONAL,
         browser,
         environment,
         installed,
         library_versions,
     )
-    from fedtrees.core.supported import TESTED, untested
-    from fedtrees.data.sources import data_directory
     from fedtrees.isolation.disk import version
     from fedtrees.isolation.process import attacks
 
@@ -297,7 +297,7 @@ def _kernels_work() -> str:
     import numpy as np
 
     from fedtrees.trees.binning import bin_rows
-    from fedtrees.trees.sketch import quantile_cuts
+    from fedtrees.trees.cut_points import quantile_cuts
 
     X = np.array([[0.0], [1.0], [2.0], [3.0]], dtype=np.float32)
     try:

@@ -36,13 +36,13 @@ def submit(
     Runs on your tables (--csv) are refused, because other persons could not check them.
     """
     from fedtrees.report import submissions
-    from fedtrees.report.rows import read_text
+    from fedtrees.report.results import read_text
 
     suite = read_text(run, submissions.SUITE)
     if suite is None:
         raise UsageError(f"{run} holds no run (no {submissions.SUITE})")
     with TemporaryDirectory() as folder:
-        from fedtrees.bench.replay import plan_of
+        from fedtrees.experiments.recompute import plan_of
 
         plan_of(suite, f"{run}/{submissions.SUITE}", Path(folder, "run"), data_dir)
     bundle = submissions.write(Path(run), Path(out), by)
@@ -83,7 +83,7 @@ def leaderboard(
     """
     from fedtrees.core.files import write_text
     from fedtrees.report import submissions
-    from fedtrees.report.board import board
+    from fedtrees.report.leaderboard import board
 
     if recompute < 0:
         raise UsageError(f"--recompute {recompute}: give how many, 0 for none")
@@ -144,7 +144,7 @@ def _check(bundle: Submission, data_dir: str | None, count: int, draw: str) -> l
 
     Raises `StoreError` if a cell of its suite has no row, or a row has no cell.
     """
-    from fedtrees.bench.replay import absent, by_cell, differences, drawn, plan_of
+    from fedtrees.experiments.recompute import absent, by_cell, differences, drawn, plan_of
 
     with TemporaryDirectory() as folder:
         source, run = f"{bundle.folder}/suite.toml", Path(folder, "run")

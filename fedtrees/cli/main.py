@@ -105,8 +105,8 @@ def show(
 ) -> None:
     """Print the tables of a run, the cells that did not run with reasons, and the verdict."""
     from fedtrees.cli.results import print_tables, print_verdict
-    from fedtrees.report.study import study_of
-    from fedtrees.report.summary import summary
+    from fedtrees.report.json_export import summary
+    from fedtrees.report.run_analysis import study_of
 
     study = study_of(Path(run), metric, margin)
     if format.is_json:
@@ -126,8 +126,8 @@ app.command()(paper.table)
 @app.command()
 def report(run: RunFolder, margin: Margin = None, format: Output = Format.TABLE) -> None:
     """Write the HTML report of a run again. It is a self-contained file."""
-    from fedtrees.report.html import write_report
-    from fedtrees.report.states import MARGIN
+    from fedtrees.report.leakage import MARGIN
+    from fedtrees.report.page import write_report
 
     path = str(write_report(run, margin=MARGIN if margin is None else margin))
     typer.echo(json.dumps({"file": path}) if format.is_json else path)
@@ -212,8 +212,8 @@ def audit(
     """
     from fedtrees.audit.exposure import Known
     from fedtrees.audit.rows import Columns
-    from fedtrees.bench.options import reading_of
     from fedtrees.cli import audit as command
+    from fedtrees.experiments.options import reading_of
 
     stated_facts = Known(rows=rows, learning_rate=learning_rate, reg_lambda=reg_lambda)
     columns = Columns(

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fedtrees.bench.options import load_plugins
 from fedtrees.cli.options import Defenses, Format, Output, Plugins, Unprotected, names_of
+from fedtrees.experiments.options import load_plugins
 
 _BY_CHANCE = "; so is one right claim in twenty by chance: confirm it with other --seed"
 
@@ -49,13 +49,13 @@ def _measured(
     protocol: str, defenses: Any, runs: int | None, seed: int
 ) -> Iterator[dict[str, Any]]:
     """Yield the result of an audit for each combination of a protocol and a defense."""
-    from fedtrees.bench.evaluate import make_defense
-    from fedtrees.bench.extras import check_extras
-    from fedtrees.bench.measured import audit
     from fedtrees.core.guarantee import ApproximateDP, PureDP, epsilon_in_words, join
     from fedtrees.core.registry import register
     from fedtrees.core.specs import parse_composed, parse_grid
-    from fedtrees.report.claims import compare, refuted, span
+    from fedtrees.experiments.environment import check_extras
+    from fedtrees.experiments.epsilon_audit import audit
+    from fedtrees.experiments.evaluate import make_defense
+    from fedtrees.report.guarantees import compare, refuted, span
 
     for spec in parse_grid(protocol):
         for composed in parse_composed(defenses):

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedtrees.bench.options import BenchOptions
 from fedtrees.core.errors import UsageError
 from fedtrees.core.specs import split_names
+from fedtrees.experiments.options import BenchOptions
 
 if TYPE_CHECKING:
     from fedtrees.protocols.base import Protocol

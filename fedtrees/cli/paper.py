@@ -48,7 +48,7 @@ def plot(
 ) -> None:
     """Draw the frontier: utility against the worst advantage over the applicable attacks."""
     from fedtrees.report.plot import plot as draw
-    from fedtrees.report.selection import Selection
+    from fedtrees.report.results import Selection
 
     if out is None and len(runs) > 1:
         raise UsageError("a figure of several runs belongs to no run folder; give -o FILE")
@@ -75,7 +75,7 @@ def table(
 ) -> None:
     """Write utility and leaks of every defense, by dataset and threat, with mean ranks."""
     from fedtrees.report.paper_table import table_of, write_table
-    from fedtrees.report.selection import Selection
+    from fedtrees.report.results import Selection
 
     chosen = Selection(*map(listed, (data, threat, protocol)))
     paper_table = table_of(runs, metric, utility, chosen=chosen, labels=named(label))

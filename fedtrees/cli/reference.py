@@ -8,12 +8,10 @@ from typing import Any
 
 import typer
 
-from fedtrees.core.aggregation import Closing
-from fedtrees.core.behaviour import Behaviour
-from fedtrees.core.columns import OTHERS, Measure
-from fedtrees.core.party import Party
+from fedtrees.core.party import Behaviour, Party
 from fedtrees.core.registry import register
-from fedtrees.core.rows import COLUMNS
+from fedtrees.core.results import COLUMNS, OTHERS, Measure
+from fedtrees.core.secure_sum import Closing
 
 BEGIN, END = "<!-- made by: python -m fedtrees.cli.reference -->\n", "<!-- end -->"
 
@@ -98,7 +96,7 @@ def senders() -> str:
     """Return the fields of messages that receiving parties check, as a Markdown table.
 
     Rows come from the rules that handlers state (`fedtrees.core.party.handles`), and from those of
-    the parties of a secure sum (`fedtrees.core.aggregation.Closing.rules`).
+    the parties of a secure sum (`fedtrees.core.secure_sum.Closing.rules`).
     """
     lines = ["| message | fields | checked by | rule |", "|---|---|---|---|"]
     fields_by_rule: dict[tuple[str, str, str], list[str]] = {}

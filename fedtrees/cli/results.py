@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedtrees.cli.inspect import console
-from fedtrees.report.study import Study
+from fedtrees.report.run_analysis import Study
 
 if TYPE_CHECKING:
     from rich.console import Console

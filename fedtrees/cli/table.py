@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedtrees.bench.options import reading_of, tell
 from fedtrees.cli.inspect import console, text_table
 from fedtrees.cli.options import Decimal, Format, Missing, Output, Sep, Sheet
 from fedtrees.core.errors import UsageError
 from fedtrees.core.specs import joined_names
+from fedtrees.experiments.options import reading_of, tell
 
 if TYPE_CHECKING:
+    from fedtrees.data.column_types import Column
     from fedtrees.data.csv_file import TextTable
-    from fedtrees.data.kinds import Column
 
 _EXAMPLES = 3
 _NARROW = 80  # in a narrower terminal, no examples are printed
@@ -37,8 +37,8 @@ def inspect(
     format: Output = Format.TABLE,
 ) -> None:
     """Show the inferred kinds of the columns of a table: missing values, ids, free text."""
-    from fedtrees.core.counts import many
-    from fedtrees.data.kinds import columns_of
+    from fedtrees.core.errors import many
+    from fedtrees.data.column_types import columns_of
     from fedtrees.data.spreadsheets import read_table
 
     if "," in file and not os.path.exists(file):
@@ -72,7 +72,7 @@ def inspect(
 def _read(table: TextTable, column: Column) -> Column:
     """Return a column as the benchmark interprets it, or with the reason for its refusal."""
     from fedtrees.core.errors import DataError
-    from fedtrees.data.kinds import reading
+    from fedtrees.data.column_types import reading
 
     if doubt := table.doubts.get(column.name):
         return replace(column, out="refused", note=doubt.text)

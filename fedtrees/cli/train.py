@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedtrees.bench.options import TABLE, by_client, load_plugins, table_of, tell
 from fedtrees.cli.options import Format, Output, check_clients, check_parties, takes
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import join
 from fedtrees.core.specs import Composed, Spec, parse_composed, parse_grid
+from fedtrees.experiments.options import TABLE, by_client, load_plugins, table_of, tell
 
 if TYPE_CHECKING:
-    from fedtrees.bench.federation import Federation
     from fedtrees.data.partition import Partition
+    from fedtrees.experiments.federation import Federation
     from fedtrees.protocols.base import Protocol
     from fedtrees.protocols.training import Training
 
@@ -62,11 +62,11 @@ def train(
 
     Training and test rows are those of `fedtrees bench` for the same seed and partition.
     """
-    from fedtrees.bench.evaluate import make_defense
-    from fedtrees.bench.extras import check_extras
-    from fedtrees.bench.federation import load_dataset, spread
-    from fedtrees.bench.suite import DataRef
     from fedtrees.core.registry import register
+    from fedtrees.experiments.environment import check_extras
+    from fedtrees.experiments.evaluate import make_defense
+    from fedtrees.experiments.federation import load_dataset, spread
+    from fedtrees.experiments.suite import DataRef
     from fedtrees.protocols.base import ENCODED_FILE
     from fedtrees.protocols.training import train as train_federation
     from fedtrees.trees.files.categories import check_features
@@ -161,7 +161,7 @@ def _check_targets(out: str | None, transcript: str | None, protocol: Protocol) 
 
 def _facts(federation: Federation, training: Training) -> dict[str, Any]:
     """Return the facts about a training that are printed."""
-    from fedtrees.bench.evaluate import training_columns
+    from fedtrees.experiments.evaluate import training_columns
     from fedtrees.metrics.utility import scores_of
 
     dataset, test = federation.dataset, federation.test

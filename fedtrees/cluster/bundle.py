@@ -12,12 +12,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedtrees.bench.cells import AdversaryCell, AttackCell, BlindCell, Cell, Provenance, Setting
-from fedtrees.bench.engine import Lost, Processes, Results
-from fedtrees.bench.runner import Job, Runner
 from fedtrees.core.errors import StoreError
 from fedtrees.core.files import write_whole
-from fedtrees.data.sources import SOURCES, data_directory
+from fedtrees.data.downloads import SOURCES, data_directory
+from fedtrees.experiments.executor import Lost, Processes, Results
+from fedtrees.experiments.plan import (
+    AdversaryCell,
+    AttackCell,
+    BlindCell,
+    Cell,
+    Provenance,
+    Setting,
+)
+from fedtrees.experiments.runner import Job, Runner
 
 #: Prefix of job folders in a node's temporary folder. A folder that is older than a day belongs to
 #: a killed worker.

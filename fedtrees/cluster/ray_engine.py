@@ -11,10 +11,10 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
-from fedtrees.bench.engine import Lost, Results
-from fedtrees.bench.runner import Job, Runner
 from fedtrees.cluster.bundle import Done, accept, bundle_of, tables_of, work
 from fedtrees.core.errors import StoreError, UsageError
+from fedtrees.experiments.executor import Lost, Results
+from fedtrees.experiments.runner import Job, Runner
 
 _BEGIN = 60.0  # seconds that a worker has to start
 _LOOK = 5.0  # seconds between checks for jobs that hang

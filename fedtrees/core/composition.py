@@ -8,16 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core import hooks
-from fedtrees.core.aggregation import Aggregation
 from fedtrees.core.channel import Change, Share
-from fedtrees.core.cut_plan import CutPlan
-from fedtrees.core.defense import Context, Defense, Place, Stage
+from fedtrees.core.defense import Context, CutPlan, Defense, Place, Stage
 from fedtrees.core.errors import UnguardedMessageError
 from fedtrees.core.guarantee import ActedOnNothing, Guarantee
 from fedtrees.core.messages import Message
+from fedtrees.core.noise_order import misplaced
 from fedtrees.core.reasons import Reason, Unfit
 from fedtrees.core.schema import Schema
-from fedtrees.core.sensitivity import misplaced
+from fedtrees.core.secure_sum import Aggregation
 from fedtrees.core.transcript import Transcript
 
 
@@ -33,7 +32,7 @@ class Composition:
         - One part sets hessians to 1 and another relies on the bound of hessians.
         - Two parts choose cut points, perturb labels, or supply cryptography for sums.
         - One part acts before the noise on which the claim of another relies
-          (`fedtrees.core.sensitivity`).
+          (`fedtrees.core.noise_order`).
     """
 
     parts: tuple[Defense, ...] = ()

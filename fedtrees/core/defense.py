@@ -4,7 +4,13 @@ A defense fails closed. If a message reveals a kind of information that the defe
 protect, and the defense neither handles nor exempts the message type, the run stops.
 `fedtrees.core.composition` combines several defenses. A defense publishes the conditional
 distribution of each value that it changes (`Defense.channels`), so that attacks can adapt to it.
+
+Plan of a defense that replaces the protocol's choice of cut points.
+
+Existing systems that implement a protocol or a defense, and their settings.
 """
+
+from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,10 +20,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.aggregation import Aggregation
 from fedtrees.core.channel import Change
-from fedtrees.core.cut_plan import CutPlan
-from fedtrees.core.deployment import Deployed
 from fedtrees.core.errors import LocalDataError, UsageError
 from fedtrees.core.guarantee import Guarantee, NoGuarantee
 from fedtrees.core.local_data import LocalData
@@ -25,8 +28,82 @@ from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.party import acting_party
 from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Schema
+from fedtrees.core.secure_sum import Aggregation
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import BudgetEvent, Transcript
+
+
+@dataclass(frozen=True)
+class CutPlan:
+    """Method by which cut points are chosen.
+
+    Attributes
+    ----------
+    method : {"sketch", "equal-width", "public", "grid"}
+        As in the protocols. ``grid``: from the number of rows in the cells of a public grid.
+    cells : int
+        For a grid, the number of cells per feature. For declared cut points of LightGBM, their
+        maximum number.
+    rounds : int
+        For a grid, the number of times that cells are counted. Each round refines the cells with
+        many rows.
+    epsilon : float or None
+        Privacy cost of all counts together for one row, in nats. None if the counts have no noise.
+    fill : bool
+        Whether remaining bins beyond the declared cut points are cut among the local values of a
+        party.
+    """
+
+    method: str
+    cells: int = 0
+    rounds: int = 1
+    epsilon: float | None = None
+    fill: bool = False
+
+    def count_scale(self, features: int) -> float:
+        """Return the scale of the noise on each count, in rows.
+
+        A row is in one cell of each of the `features` features in every round, so that its
+        contribution has an L1 norm of ``rounds * features``.
+        """
+        return 0.0 if self.epsilon is None else self.rounds * features / self.epsilon
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """Settings of a system.
+
+    Attributes
+    ----------
+    how : str
+        Settings that are not parameters, in the notation of the system.
+    names : mapping of str to str
+        Notation of public parameters, for example ``eta={}``.
+    only : mapping of str to object
+        Parameters that have a fixed value in the system.
+    """
+
+    how: str
+    names: Mapping[str, str] = field(default_factory=dict)
+    only: Mapping[str, Any] = field(default_factory=dict)
+
+    def takes(self, parameters: Mapping[str, Any]) -> bool:
+        """Return whether the system supports the parameters."""
+        return all(parameters[name] == value for name, value in self.only.items())
+
+    def settings(self, parameters: Mapping[str, Any]) -> str:
+        """Return the settings as text."""
+        values = ", ".join(text.format(parameters[name]) for name, text in self.names.items())
+        return f"{self.how} ({values})" if values else self.how
+
+
+#: Public parameters of boosting in XGBoost. Subsampling is left out, because XGBoost draws rows and
+#: columns differently.
+XGBOOST = {
+    "trees": "num_boost_round={}", "max_depth": "max_depth={}", "learning_rate": "eta={}",
+    "reg_lambda": "lambda={}", "gamma": "gamma={}", "min_child_weight": "min_child_weight={}",
+    "max_bin": "max_bin={}",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -461,6 +538,6 @@ class Defense:
     def endpoint(self, answers: str, budget: int) -> tuple[str, int]:
         """Restrict the answers of an inference endpoint and the number of rows that it answers.
 
-        The two values are those of `fedtrees.core.oracle.Oracle`.
+        The two values are those of `fedtrees.core.endpoint.Oracle`.
         """
         return answers, budget

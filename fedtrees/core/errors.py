@@ -1,4 +1,9 @@
-"""Errors that name the value, the rule and the remedy, with the exit code of each class."""
+"""Errors that name the value, the rule and the remedy, with the exit code of each class.
+
+Grammar of counts and lists in messages to the user.
+"""
+
+from __future__ import annotations
 
 import difflib
 import math
@@ -6,6 +11,19 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+
+def many(n: int, word: str, plural: str = "") -> str:
+    """Write a number with its noun. `plural` is the plural if it is not formed with s."""
+    return f"{n:,} {word if n == 1 else plural or word + 's'}"
+
+
+def listed(texts: Sequence[str], last: str = "and") -> str:
+    """Write several texts as a list: ``a``, ``a and b``, ``a, b and c``."""
+    if len(texts) < 2:
+        return "".join(texts)
+    return f"{', '.join(texts[:-1])} {last} {texts[-1]}"
+
 
 _NEURAL = "pip install 'fedtrees[neural]' --extra-index-url https://download.pytorch.org/whl/cpu"
 #: Command that installs an optional dependency, by module.

@@ -9,15 +9,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from fedtrees.core.aggregation import Aggregation, Closing, Known
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Context
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.local_data import LocalData
-from fedtrees.core.messages import Message, check_fields, sealed
+from fedtrees.core.messages import Message, Sealing, check_fields, sealed
 from fedtrees.core.party import Party, acting
 from fedtrees.core.schema import Schema
-from fedtrees.core.sealed import Sealing
+from fedtrees.core.secure_sum import Aggregation, Closing, Known
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import BudgetEvent
 

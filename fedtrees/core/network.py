@@ -15,16 +15,14 @@ from weakref import proxy
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.aggregation import Aggregation, IdealSum, Wire
-from fedtrees.core.cut_plan import CutPlan
-from fedtrees.core.defense import Context, Level
+from fedtrees.core.defense import Context, CutPlan, Level
 from fedtrees.core.errors import ProtocolError, did_you_mean
 from fedtrees.core.host import Agreement, Host, Reply
-from fedtrees.core.line import Far
 from fedtrees.core.local_data import LocalData
-from fedtrees.core.messages import Message
+from fedtrees.core.messages import Message, Sealing
 from fedtrees.core.party import Party, acting, acting_party
-from fedtrees.core.sealed import Sealing
+from fedtrees.core.remote import Far
+from fedtrees.core.secure_sum import Aggregation, IdealSum, Wire
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import PUBLIC, Transcript
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fedtrees.core.endpoint import ANSWERS, RECORDS
 from fedtrees.core.errors import UsageError, check_known, did_you_mean
-from fedtrees.core.oracle import ANSWERS, RECORDS
 from fedtrees.core.specs import Spec, parse_grid, split_outside
 from fedtrees.core.transcript import PUBLIC
 
@@ -33,7 +33,7 @@ class Threat:
       victims' training rows. ``attributes=2`` adds two attributes of all of their rows, where a
       one-hot group is one attribute. ``sensitive=0`` adds all attributes except this one, counted
       from 0, and the labels.
-    - ``server:isolating`` is dishonest: it follows this behaviour (`fedtrees.core.behaviour`).
+    - ``server:isolating`` is dishonest: it follows this behaviour (`fedtrees.core.party`).
 
     Attributes
     ----------
@@ -123,12 +123,12 @@ class Threat:
 
     @property
     def answers(self) -> str:
-        """Kind of the endpoint's answers (`fedtrees.core.oracle.ANSWERS`)."""
+        """Kind of the endpoint's answers (`fedtrees.core.endpoint.ANSWERS`)."""
         return self._word("answers")
 
     @property
     def records(self) -> str:
-        """Source of the victims' columns of a query (`fedtrees.core.oracle.RECORDS`)."""
+        """Source of the victims' columns of a query (`fedtrees.core.endpoint.RECORDS`)."""
         return self._word("records")
 
     def _word(self, key: str) -> str:

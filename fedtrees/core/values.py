@@ -13,11 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from fedtrees.core.arrays import Reader, described
-from fedtrees.core.codec import header_of, message_of
+from fedtrees.core.codec import Reader, described, header_of, message_of
 from fedtrees.core.errors import DataError
-from fedtrees.core.messages import Message
-from fedtrees.core.sealed import Sealed
+from fedtrees.core.messages import Message, Sealed
 
 _MAGIC = b"FTV1"
 _PREFIX = len(_MAGIC) + 4

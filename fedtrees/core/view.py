@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 from fedtrees.core.channel import Change, Channel, chained
 from fedtrees.core.composition import Composition
+from fedtrees.core.endpoint import Oracle
 from fedtrees.core.local_data import KnownEntries, LocalData, stacked
 from fedtrees.core.messages import Message, closed
-from fedtrees.core.oracle import Oracle
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.transcript import Transcript
 

@@ -1,14 +1,61 @@
-"""Key agreement of two parties: X25519 (RFC 7748) and HKDF-SHA256 (RFC 5869)."""
+"""Key agreement of two parties: X25519 (RFC 7748) and HKDF-SHA256 (RFC 5869).
+
+Masks: the key stream of ChaCha20 (RFC 8439) of a seed.
+
+Randomness of keys, obfuscators and mask seeds, from the operating system.
+
+The seed of the experiment is not used. It is a small number that is printed in tables, so that
+every reader could compute the keys.
+"""
+
+from __future__ import annotations
 
 import hmac
+import secrets
 
+import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
 
-from fedtrees.crypto.randomness import Randomness
 from fedtrees.sealing.errors import MalformedError
 from fedtrees.sealing.secret import Secret
+
+# Counter and nonce are 0, because every seed is derived for one message and expanded only once.
+_START = bytes(16)
+
+
+def expand(seed: Secret[bytes], count: int) -> NDArray[np.uint64]:
+    """Return `count` numbers from a seed of 32 bytes.
+
+    They are pseudorandom and uniform below 2^64 for a party that does not know the seed.
+    """
+    stream = Cipher(ChaCha20(seed.reveal(), _START), mode=None).encryptor()
+    return np.frombuffer(stream.update(bytes(8 * count)), dtype="<u8").astype(np.uint64, copy=False)
+
+
+class Randomness:
+    """Random numbers of the operating system."""
+
+    def take(self, count: int) -> bytes:
+        """Return `count` random bytes."""
+        return secrets.token_bytes(count)
+
+    def below(self, bound: int) -> int:
+        """Return an integer from 0 to ``bound - 1``, all with the same probability."""
+        bits = (bound - 1).bit_length()
+        size = (bits + 7) // 8
+        while True:  # a draw is accepted with probability above 1/2
+            drawn = int.from_bytes(self.take(size), "little") >> (8 * size - bits)
+            if drawn < bound:
+                return drawn
+
+
+SYSTEM = Randomness()
+
 
 KEY_BYTES = 32
 

@@ -9,7 +9,7 @@ import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
-from fedtrees.core.sealed import Sealed
+from fedtrees.core.messages import Sealed
 from fedtrees.crypto import marked, paillier
 from fedtrees.crypto.keys import KeyPair, PublicKey
 from fedtrees.crypto.obfuscators import Obfuscators

@@ -1,5 +1,5 @@
-"""Deprecated name of `fedtrees.crypto.randomness`, available until the next release."""
+"""Deprecated name of `fedtrees.crypto.agreement`, available until the next release."""
 
-from fedtrees.crypto.randomness import Randomness as Coins
+from fedtrees.crypto.agreement import Randomness as Coins
 
 __all__ = ["Coins"]

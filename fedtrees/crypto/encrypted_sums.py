@@ -19,12 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.crypto import marked, paillier
-from fedtrees.crypto.agreement import KEY_BYTES, draw_key, expanded
+from fedtrees.crypto.agreement import KEY_BYTES, SYSTEM, draw_key, expand, expanded
 from fedtrees.crypto.arrays import EncryptedArray
-from fedtrees.crypto.expansion import expand
 from fedtrees.crypto.keys import KeyPair, PublicKey
 from fedtrees.crypto.obfuscators import DJNObfuscators, Obfuscators, PlainObfuscators
-from fedtrees.crypto.randomness import SYSTEM
 from fedtrees.sealing import sizes
 from fedtrees.sealing.errors import (
     ExposureError,

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from gmpy2 import invert, is_prime, mpz, next_prime, powmod
 
-from fedtrees.crypto.randomness import SYSTEM, Randomness
+from fedtrees.crypto.agreement import SYSTEM, Randomness
 from fedtrees.sealing import sizes
 from fedtrees.sealing.errors import MalformedError
 from fedtrees.sealing.secret import Secret, Unprintable

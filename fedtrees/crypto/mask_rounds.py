@@ -1,7 +1,8 @@
 """All rounds of secure aggregation by masks, as byte strings, for each side: real and ideal.
 
-Messages have the lengths that `fedtrees.crypto.sizes` states. They do not contain names of parties,
-because the plan and the earlier rounds determine which part of a message belongs to which party.
+Messages have the lengths that `fedtrees.crypto.mask_messages` states. They do not contain names of
+parties, because the plan and the earlier rounds determine which part of a message belongs to which
+party.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,13 +11,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.crypto import sizes
+from fedtrees.crypto import mask_messages
 from fedtrees.crypto.agreement import KEY_BYTES
 from fedtrees.crypto.mask_messages import Advertisement, Deal, MaskedArray, MaskPlan, Unmasking
 from fedtrees.crypto.masked_sum import MaskedSum
-from fedtrees.crypto.masking_party import MaskingParty, check_numbers
+from fedtrees.crypto.masking_party import MaskingParty, SurvivorSets, check_numbers
 from fedtrees.crypto.shamir import SHARE_BYTES
-from fedtrees.crypto.survivor_sets import SurvivorSets
 from fedtrees.sealing.errors import MalformedError, WrongKeyError
 from fedtrees.sealing.ledger import Ledger
 from fedtrees.sealing.secret import Unprintable
@@ -185,7 +185,7 @@ class RealUnmasker(Unprintable):
     def take_masked(self, name: str, index: int, text: bytes) -> None:
         """Round 2."""
         # Shapes are not transmitted: every array is a vector here.
-        values, tag = text[: -sizes.TAG_BYTES], text[-sizes.TAG_BYTES :]
+        values, tag = text[: -mask_messages.TAG_BYTES], text[-mask_messages.TAG_BYTES :]
         self._sum.take_array(MaskedArray(name, index, (len(values) // 8,), values, tag))
 
     def survivors(self, index: int) -> tuple[str, ...]:
@@ -323,13 +323,13 @@ def read_deal(text: bytes, plan: MaskPlan, party: str, others: Sequence[str]) ->
         Receivers of the boxes, in order.
     """
     # The message consists of boxes, commitments and locks, all of known length.
-    boxed = len(others) * sizes.box(plan)
-    locked = boxed + plan.sums * sizes.COMMITMENT_BYTES
+    boxed = len(others) * mask_messages.box(plan)
+    locked = boxed + plan.sums * mask_messages.COMMITMENT_BYTES
     commitments, locks = (
         tuple(_pieces(part, size, plan.sums, f"the {what} of {party!r}"))
         for part, size, what in (
-            (text[boxed:locked], sizes.COMMITMENT_BYTES, "commitments"),
-            (text[locked:], sizes.lock(len(others) + 1), "locks"),
+            (text[boxed:locked], mask_messages.COMMITMENT_BYTES, "commitments"),
+            (text[locked:], mask_messages.lock(len(others) + 1), "locks"),
         )
     )
     return Deal(party, read_boxes(text[:boxed], plan, others), commitments, locks)
@@ -342,7 +342,7 @@ def boxes_bytes(boxes: Mapping[str, bytes]) -> bytes:
 
 def read_boxes(text: bytes, plan: MaskPlan, names: Sequence[str]) -> dict[str, bytes]:
     """Read the boxes of the named parties, by party."""
-    boxes = _pieces(text, sizes.box(plan), len(names), f"the boxes of {', '.join(names)}")
+    boxes = _pieces(text, mask_messages.box(plan), len(names), f"the boxes of {', '.join(names)}")
     return dict(zip(names, boxes, strict=True))
 
 

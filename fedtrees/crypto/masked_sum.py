@@ -13,8 +13,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.crypto import shamir, sizes
-from fedtrees.crypto.expansion import expand
+from fedtrees.crypto import mask_messages, shamir
+from fedtrees.crypto.agreement import expand
 from fedtrees.crypto.mask_messages import Advertisement, Deal, MaskedArray, MaskPlan, Unmasking
 from fedtrees.crypto.mask_seeds import agreed_keys, bound_to, commitment, self_seed, tag, unlock
 from fedtrees.crypto.masking_party import adds, check_index, check_roster
@@ -67,19 +67,19 @@ class MaskedSum(Unprintable):
                 f"{len(message.commitments)} commitments; planned are {sorted(receivers)} and "
                 f"{self.plan.sums}"
             )
-        if {len(text) for text in message.locks} != {sizes.lock(len(self._keys))} or (
+        if {len(text) for text in message.locks} != {mask_messages.lock(len(self._keys))} or (
             len(message.locks) != self.plan.sums
         ):
             raise MalformedError(
                 f"{message.party!r} dealt {len(message.locks)} locks; planned are "
-                f"{self.plan.sums} of {sizes.lock(len(self._keys))} bytes"
+                f"{self.plan.sums} of {mask_messages.lock(len(self._keys))} bytes"
             )
         # The server forwards boxes that it cannot open, and can check only their length.
         lengths = {len(box) for box in message.boxes.values()}
-        if lengths != {sizes.box(self.plan)}:
+        if lengths != {mask_messages.box(self.plan)}:
             raise MalformedError(
                 f"{message.party!r} dealt boxes of {sorted(lengths)} bytes; planned are "
-                f"{sizes.box(self.plan)}"
+                f"{mask_messages.box(self.plan)}"
             )
         _place(self._deals, message, "dealing", self._closed, self._keys)
 

@@ -2,17 +2,36 @@
 
 The class is a state machine with plain data as input and output. Its rounds are `advertise`,
 `deal`, `collect`, and for each sum `mask` and `unmask`.
+
+Sets of survivors whose sums were opened, and sums that would expose one party's reply.
+
+All sums of a run are sums over the same rows, and depend on one another: the sum of a node is that
+of its children, the gradients of all classes cancel, constant hessians count the same rows in every
+tree, and label sums are the totals of the first root. The module therefore treats all sums that a
+party helped to open as sums of the same quantity. Two sums whose survivors differ by one party
+expose the reply of this party by subtraction. Three sums, over a and b, b and c, a and c, expose
+all replies (So et al. 2023).
 """
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import UsageError
-from fedtrees.crypto import shamir, sizes
-from fedtrees.crypto.agreement import KEY_BYTES, agree, draw_key, public_of
-from fedtrees.crypto.expansion import expand
+from fedtrees.crypto import mask_messages, shamir
+from fedtrees.crypto.agreement import (
+    KEY_BYTES,
+    SYSTEM,
+    Randomness,
+    agree,
+    draw_key,
+    expand,
+    public_of,
+)
 from fedtrees.crypto.mask_messages import Advertisement, Deal, MaskedArray, MaskPlan, Unmasking
 from fedtrees.crypto.mask_seeds import (
     agreed_keys,
@@ -27,8 +46,6 @@ from fedtrees.crypto.mask_seeds import (
     self_seed,
     tag,
 )
-from fedtrees.crypto.randomness import SYSTEM, Randomness
-from fedtrees.crypto.survivor_sets import SurvivorSets
 from fedtrees.sealing.errors import (
     ExposureError,
     LateError,
@@ -39,6 +56,103 @@ from fedtrees.sealing.errors import (
 )
 from fedtrees.sealing.ledger import Ledger
 from fedtrees.sealing.secret import Secret, Unprintable
+
+# Fractions make the elimination exact.
+_Row = Mapping[str, Fraction]
+
+
+class SurvivorSets:
+    """Sets of survivors whose sums one party knows to be opened.
+
+    With `exposing` every set is admitted, even if the sums together expose a reply.
+
+    >>> sets = SurvivorSets(exposing=True)
+    >>> sets.admit(["a", "b"])
+    >>> sets.admit(["a", "b", "c"])
+    >>> sets.told
+    ['c']
+    """
+
+    def __init__(self, *, exposing: bool = False) -> None:
+        self._exposing = exposing
+        self._known: dict[frozenset[str], None] = {}  # in the order of the sums
+        self._rows: dict[
+            str, _Row
+        ] = {}  # basis of their span in reduced row echelon form, by pivot
+
+    def admit(self, survivors: Iterable[str]) -> None:
+        """Add a set whose sum is about to be opened.
+
+        Raises
+        ------
+        ExposureError
+            If a linear combination of this sum and earlier ones is the reply of one party, unless
+            `exposing`. The set is not added then.
+        """
+        names = frozenset(survivors)
+        if not self._exposing and names not in self._known:
+            exposed = told_alone(_spanned(self._rows, names))
+            if exposed:
+                earlier = (
+                    "; ".join(", ".join(sorted(set_names)) for set_names in self._known) or "nobody"
+                )
+                raise ExposureError(
+                    f"the sum over {', '.join(sorted(names))}, with those opened before over "
+                    f"{earlier}, would tell what {', '.join(exposed)} sent alone. Wait for who is "
+                    "missing, or allow it: exposing=true. To start anew with fewer on the same "
+                    "rows tells as much"
+                )
+        self.note(names)
+
+    def note(self, survivors: Iterable[str]) -> None:
+        """Add a set whose sum was opened by further parties."""
+        names = frozenset(survivors)
+        if not self._exposing and names not in self._known:
+            self._rows = _spanned(self._rows, names)
+        self._known[names] = None
+
+    @property
+    def told(self) -> list[str]:
+        """Parties whose reply is a linear combination of the opened sums."""
+        rows: dict[str, _Row] = {}
+        for names in self._known:
+            rows = _spanned(rows, names)
+        return told_alone(rows)
+
+
+def told_alone(rows: Mapping[str, _Row]) -> list[str]:
+    """Return the parties whose unit vector is in a span: the pivots of rows with a single entry.
+
+    A vector of the span is the sum of its values at the pivots times the rows. A unit vector at a
+    pivot is therefore the row of this pivot. A unit vector at another position would be zero.
+    """
+    return sorted(pivot for pivot, row in rows.items() if len(row) == 1)
+
+
+def _spanned(rows: Mapping[str, _Row], names: frozenset[str]) -> dict[str, _Row]:
+    """Add the indicator vector of a set to a basis in reduced row echelon form."""
+    new: _Row = dict.fromkeys(sorted(names), Fraction(1))
+    for pivot, row in rows.items():
+        # Eliminate the pivot of this row from the new vector.
+        new = _less(new, new.get(pivot, Fraction(0)), row)
+    if not new:
+        return dict(rows)
+    # The vector is linearly independent: make it a row with the pivot `first`.
+    first = min(new)
+    lead = new[first]
+    new = {name: value / lead for name, value in new.items()}
+    # Eliminate the new pivot from all rows.
+    reduced = {pivot: _less(row, row.get(first, Fraction(0)), new) for pivot, row in rows.items()}
+    return {**reduced, first: new}
+
+
+def _less(row: _Row, factor: Fraction, other: _Row) -> dict[str, Fraction]:
+    """Return ``row - factor * other`` without zeros."""
+    difference = dict(row)
+    if factor:
+        for name, value in other.items():
+            difference[name] = difference.get(name, Fraction(0)) - factor * value
+    return {name: value for name, value in difference.items() if value}
 
 
 class MaskingParty(Unprintable):
@@ -203,7 +317,7 @@ class MaskingParty(Unprintable):
                     f"the box from {sender!r} to {self.name!r} does not open: it was changed on "
                     "the way, made for another key, or the two were told different keys"
                 ) from None
-            if len(closed) != sizes.box(self.plan):
+            if len(closed) != mask_messages.box(self.plan):
                 raise MalformedError(
                     f"the box from {sender!r} has {len(closed)} bytes; "
                     f"{2 * self.plan.sums} shares were planned"

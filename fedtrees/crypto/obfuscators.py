@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from gmpy2 import invert, mpz, powmod
 
 from fedtrees.core.errors import UsageError
+from fedtrees.crypto.agreement import SYSTEM, Randomness
 from fedtrees.crypto.keys import KeyPair, Prime, PublicKey
-from fedtrees.crypto.randomness import SYSTEM, Randomness
 from fedtrees.sealing.ledger import Ledger
 from fedtrees.sealing.secret import Unprintable
 

@@ -6,10 +6,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.crypto.agreement import SYSTEM, Randomness
 from fedtrees.crypto.histograms import EncryptedRows, PackedHistogram
 from fedtrees.crypto.keys import KeyPair, PublicKey
 from fedtrees.crypto.obfuscators import OwnerObfuscators, PlainObfuscators
-from fedtrees.crypto.randomness import SYSTEM, Randomness
 from fedtrees.sealing.errors import MalformedError
 from fedtrees.sealing.ledger import Ledger
 from fedtrees.sealing.row_sums import Adding, Binned, Sums

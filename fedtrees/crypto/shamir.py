@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from fedtrees.crypto.randomness import Randomness
+from fedtrees.crypto.agreement import Randomness
 from fedtrees.sealing.errors import MalformedError, TooFewPartiesError
 from fedtrees.sealing.secret import Secret
 

@@ -14,8 +14,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import TextIO
 
-from fedtrees.core.counts import many
-from fedtrees.core.errors import DataError, Problem, Problems, UsageError, did_you_mean
+from fedtrees.core.errors import DataError, Problem, Problems, UsageError, did_you_mean, many
 from fedtrees.core.formats import no_local_file, unreadable
 from fedtrees.data.cells import dates, missing, number
 from fedtrees.data.cleaning import (

@@ -1,4 +1,13 @@
-"""A validated table with its schema and a digest of its contents."""
+"""A validated table with its schema and a digest of its contents.
+
+Split a dataset into training rows, test rows, and a reserve that no party receives.
+
+Variants of a dataset with other rows or cells.
+
+Examples are ``stroke[rows=1000]``, ``pima[copies=2]`` and ``pima[missing=0.5]``.
+"""
+
+from __future__ import annotations
 
 import hashlib
 import json
@@ -11,6 +20,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError, did_you_mean
 from fedtrees.core.schema import Schema, Table
+from fedtrees.core.streams import Streams
 
 # Square root of the largest float32. Gains contain squares of sums of gradients, which must not
 # overflow in single precision.
@@ -324,3 +334,128 @@ def _constant_columns(schema: Schema, X: NDArray[np.float32]) -> list[str]:
         elif present.min() == present.max():
             notes.append(f"column {feature!r} is constant ({present[0]:g})")
     return notes
+
+
+#: Share of all rows that measure the utility of the model.
+TEST_SHARE = 0.2
+#: Share of all rows in the reserve, if there is one.
+RESERVE_SHARE = 0.2
+#: Smallest table with a reserve. In smaller tables the reserve would have fewer than 1,000 rows,
+#: and the training set would be smaller than in publications.
+RESERVE_FROM = 5000
+
+
+@dataclass(frozen=True, eq=False)
+class Holdout:
+    """Row numbers of the three parts, which are disjoint and together cover the dataset.
+
+    Attributes
+    ----------
+    train : int array
+        Rows of the parties.
+    test : int array
+        Rows that are used only to measure utility.
+    reserve : int array or None
+        Rows that neither the parties nor the utility test use. The specificity test compares
+        guesses with them (`fedtrees.metrics.specificity`).
+    """
+
+    train: NDArray[np.intp]
+    test: NDArray[np.intp]
+    reserve: NDArray[np.intp] | None
+
+    def tables(self, table: Table) -> tuple[Table, Table, Table | None]:
+        """Return the train, test and reserve tables."""
+        reserve = None if self.reserve is None else table.take(self.reserve)
+        return table.take(self.train), table.take(self.test), reserve
+
+
+def holdout(dataset: Dataset, streams: Streams) -> Holdout:
+    """Split a dataset at random, stratified by class (not by a numeric target).
+
+    If a published recipe fixes the test rows, they are used and there is no reserve. The
+    ``"holdout"`` stream of `streams` determines the order of the rows.
+    """
+    n = len(dataset.table)
+    if dataset.test_rows is not None:
+        return Holdout(np.setdiff1d(np.arange(n), dataset.test_rows), dataset.test_rows, None)
+    stratum = dataset.table.y if dataset.schema.classes else np.zeros(n, dtype=np.int64)
+    reserve_share = RESERVE_SHARE if n >= RESERVE_FROM else 0.0
+    rng = streams.rng("holdout")
+    parts: list[list[NDArray[np.intp]]] = [[], [], []]
+    for label in np.unique(stratum):
+        rows = rng.permutation(np.flatnonzero(stratum == label))
+        test = round(TEST_SHARE * len(rows))
+        reserve = round(reserve_share * len(rows))
+        for part, chunk in zip(parts, np.split(rows, [test, test + reserve]), strict=True):
+            part.append(chunk)
+    test_rows, reserve_rows, train_rows = (np.sort(np.concatenate(p)) for p in parts)
+    return Holdout(train_rows, test_rows, reserve_rows if len(reserve_rows) else None)
+
+
+def sample(dataset: Dataset, rows: int) -> Dataset:
+    """Return a dataset with some of the rows, drawn at random.
+
+    The same rows are drawn at every call. If a published recipe fixes the test rows, all of them
+    remain, and the rows are drawn from the remaining ones.
+
+    Raises `DataError` if the table has fewer than `rows` rows, or if the drawn rows lack a class.
+    """
+    n = len(dataset.table)
+    fixed = np.zeros(0, dtype=np.intp) if dataset.test_rows is None else dataset.test_rows
+    candidates = np.setdiff1d(np.arange(n), fixed)
+    if isinstance(rows, bool) or not isinstance(rows, int) or not 0 < rows <= len(candidates):
+        raise DataError(f"{dataset.name}: rows={rows!r}; give 1 to {len(candidates)}")
+    # The seed is fixed, so that the sample is part of the dataset and the same in every run.
+    drawn = Streams(0).child("sample", dataset.name).rng(str(rows)).permutation(candidates)[:rows]
+    table = dataset.table.take(np.concatenate([np.sort(drawn), fixed]))
+    if dataset.schema.classes and len(np.unique(table.y[:rows])) < len(dataset.schema.classes):
+        raise DataError(f"{dataset.name}: {rows} rows lack a class; ask for more")
+    return Dataset(
+        f"{dataset.name}[rows={rows}]",
+        dataset.schema,
+        table,
+        dataset.top,
+        None if dataset.test_rows is None else np.arange(rows, rows + len(fixed)),
+        (*dataset.notes, f"{rows} rows drawn from {len(candidates)}"),
+    )
+
+
+def repeated(dataset: Dataset, copies: int) -> Dataset:
+    """Return a dataset that contains every row `copies` times.
+
+    Test rows that a published recipe fixes are not repeated. Raises `DataError` if ``copies`` is
+    not an integer of 2 or more.
+    """
+    if isinstance(copies, bool) or not isinstance(copies, int) or copies < 2:
+        raise DataError(f"{dataset.name}: copies={copies!r}; give a whole number of 2 or more")
+    n = len(dataset.table)
+    fixed = np.zeros(0, dtype=np.intp) if dataset.test_rows is None else dataset.test_rows
+    # Copies of test rows would be training rows, and the utility would be overestimated.
+    rows = np.tile(np.setdiff1d(np.arange(n), fixed), copies)
+    return replace(
+        dataset,
+        name=f"{dataset.name}[copies={copies}]",
+        table=dataset.table.take(np.concatenate([rows, fixed])),
+        test_rows=None if not len(fixed) else np.arange(len(rows), len(rows) + len(fixed)),
+        notes=(*dataset.notes, f"every row {copies} times"),
+    )
+
+
+def thinned(dataset: Dataset, missing: float) -> Dataset:
+    """Return a dataset in which each cell is missing with probability `missing`.
+
+    The same cells are drawn at every call, and labels are never removed. Raises `DataError` if
+    ``missing`` is not a float between 0 and 1, both excluded.
+    """
+    if not isinstance(missing, float) or not 0 < missing < 1:
+        raise DataError(f"{dataset.name}: missing={missing!r}; give a share above 0 and below 1")
+    table = dataset.table
+    rng = Streams(0).child("missing", dataset.name).rng(str(missing))
+    X = np.where(rng.random(table.X.shape) < missing, np.float32(np.nan), table.X)
+    return replace(
+        dataset,
+        name=f"{dataset.name}[missing={missing:g}]",
+        table=replace(table, X=X),
+        notes=(*dataset.notes, f"{missing:.0%} of the cells made missing at random"),
+    )

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import DataError, UsageError, did_you_mean
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Schema, Table
-from fedtrees.data.columns import spread_columns
+from fedtrees.data.column_partition import spread_columns
 from fedtrees.data.partition import BY_CLIENT, Partition, split
 
 Layout = Callable[..., dict[str, LocalData]]
@@ -122,7 +122,7 @@ def lay_out(
     ------
     UsageError, DataError
         If the layout is unknown, and as `fedtrees.data.partition.split` and
-        `fedtrees.data.columns.spread_columns`.
+        `fedtrees.data.column_partition.spread_columns`.
     """
     layout = ONCE.get(layout, layout)
     if layout not in LAYOUTS:

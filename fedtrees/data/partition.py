@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError, UsageError, check_positive, did_you_mean
 from fedtrees.core.schema import Schema, Table
-from fedtrees.data.columns import BY_FILE, COLUMN_PARTITIONS
+from fedtrees.data.column_partition import BY_FILE, COLUMN_PARTITIONS
 
 Rows = NDArray[np.intp]
 
@@ -158,7 +158,7 @@ class Partition:
     Raises `UsageError` if the name or a parameter is unknown.
     """
 
-    name: str = "iid"  # key of `PARTITIONS`, or a partition of `fedtrees.data.columns`
+    name: str = "iid"  # key of `PARTITIONS`, or a partition of `fedtrees.data.column_partition`
     params: Mapping[str, Any] = field(default_factory=dict)  # keyword parameters of that function
 
     def __post_init__(self) -> None:

@@ -6,10 +6,6 @@ from typing import Any
 
 from sklearn.utils.validation import check_is_fitted
 
-from fedtrees.bench.cells import AttackCell, BlindCell, Setting, TrainCell
-from fedtrees.bench.evaluate import blind_baseline, evaluate_attack, evaluate_blind
-from fedtrees.bench.federation import Federation
-from fedtrees.bench.suite import DataRef, Grid, roles_of
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.local_data import stacked
 from fedtrees.core.reasons import NO_CLAIM, Unfit
@@ -17,6 +13,10 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec, parse_grid
 from fedtrees.core.threat import Threat
 from fedtrees.data.dataset import prepare
+from fedtrees.experiments.evaluate import blind_baseline, evaluate_attack, evaluate_blind
+from fedtrees.experiments.federation import Federation
+from fedtrees.experiments.plan import AttackCell, BlindCell, Setting, TrainCell
+from fedtrees.experiments.suite import DataRef, Grid, roles_of
 from fedtrees.metrics.metric import headlines
 from fedtrees.protocols.training import Training
 

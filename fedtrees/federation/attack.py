@@ -17,7 +17,7 @@ from fedtrees.core.specs import Spec
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.core.view import Seen, View
-from fedtrees.federation.agreed import Agreed, read
+from fedtrees.federation.agreement import Agreed, read
 from fedtrees.federation.log import FRAMEWORK
 from fedtrees.federation.site import Settings, own_of
 from fedtrees.isolation.process import attacks

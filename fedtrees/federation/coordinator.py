@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 from fedtrees.core.codec import encode
 from fedtrees.core.errors import DataError, PartyError
 from fedtrees.core.host import Host
-from fedtrees.core.line import Far, framed, unframed
 from fedtrees.core.local_data import Declared
 from fedtrees.core.network import LocalNetwork
+from fedtrees.core.remote import Far, framed, unframed
 from fedtrees.core.streams import Streams
-from fedtrees.federation.agreed import Agreed
+from fedtrees.federation.agreement import Agreed
 from fedtrees.federation.log import Log, Logged, keep_model, run_folder
 from fedtrees.federation.site import Own, refusal
 from fedtrees.messages.models import as_message

@@ -16,7 +16,7 @@ from typing import Any
 
 from fedtrees.core.errors import ProtocolError, UsageError
 from fedtrees.core.files import copy_private
-from fedtrees.federation.agreed import SERVER, Agreed
+from fedtrees.federation.agreement import SERVER, Agreed
 
 SETTINGS = "site.toml"
 #: Key under which the owner of a job finds the progress lines of its coordinator.

@@ -1,6 +1,6 @@
 """Classes that NVFlare runs through its Collab API: the coordinator at the server, and the site.
 
-Certificates identify the parties. Messages are the frames of `fedtrees.core.line`, as bytes.
+Certificates identify the parties. Messages are the frames of `fedtrees.core.remote`, as bytes.
 """
 
 import json
@@ -18,7 +18,7 @@ from nvflare.widgets.info_collector import InfoCollector
 
 from fedtrees.core.errors import PartyError
 from fedtrees.core.files import append_private
-from fedtrees.federation.agreed import Agreed, read
+from fedtrees.federation.agreement import Agreed, read
 from fedtrees.federation.coordinator import Send, conduct, why_of
 from fedtrees.federation.deployment import SAID, SETTINGS
 from fedtrees.federation.log import ENDED, PROGRESS, end_with

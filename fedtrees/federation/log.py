@@ -14,7 +14,7 @@ from fedtrees.core.errors import DataError
 from fedtrees.core.files import write_whole
 from fedtrees.core.messages import Message
 from fedtrees.core.transcript import PUBLIC, Transcript
-from fedtrees.federation.agreed import Agreed
+from fedtrees.federation.agreement import Agreed
 
 LOG, STATUS, MODEL = "log.capture", "status.json", "model"
 ENDED, PROGRESS = "ended.json", "progress.txt"  # files of a server

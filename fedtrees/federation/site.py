@@ -20,22 +20,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.bench.cells import code_digest
-from fedtrees.core.aggregation import IdealSum
 from fedtrees.core.codec import decode
 from fedtrees.core.errors import DataError, FedtreesError, PartyError, UsageError
 from fedtrees.core.files import write_whole
-from fedtrees.core.line import Served, framed, unframed
 from fedtrees.core.local_data import Declared, LocalData, check_own
 from fedtrees.core.messages import Message
+from fedtrees.core.remote import Served, framed, unframed
 from fedtrees.core.schema import Schema
+from fedtrees.core.secure_sum import IdealSum
 from fedtrees.core.streams import Streams
 from fedtrees.data.csv_file import Reading, TextTable
 from fedtrees.data.csv_table import class_target, coded, numeric
 from fedtrees.data.plain_file import read_plain
 from fedtrees.data.spreadsheets import read_table
-from fedtrees.federation import agreements
-from fedtrees.federation.agreed import Agreed, check_text, read
+from fedtrees.experiments.plan import code_digest
+from fedtrees.federation import agreement
+from fedtrees.federation.agreement import Agreed, check_text, read
 from fedtrees.federation.log import Log, keep_model, run_folder
 from fedtrees.protocols.compatibility import check_channels
 from fedtrees.protocols.training import create_host
@@ -322,11 +322,11 @@ class Site:
         if federation.party(self.name) is None:
             raise Refused("no-part")
         try:
-            records = agreements.records_of(Path(settings.out))
+            records = agreement.records_of(Path(settings.out))
         except UsageError as err:
             raise Refused("no-settings", str(err)) from err
-        if len(agreements.runs_of(records, given)) >= settings.runs:
-            raise Refused("used-up", agreements.summary(records, given, settings.runs))
+        if len(agreement.runs_of(records, given)) >= settings.runs:
+            raise Refused("used-up", agreement.summary(records, given, settings.runs))
         return settings
 
     def own(self, federation: Agreed, settings: Settings) -> Own:
@@ -345,9 +345,9 @@ class Site:
         Raises `Refused` if another job used up the last allowed run.
         """
         folder = Path(settings.out)
-        number = agreements.begin_run(folder, federation, settings.runs)
-        records = agreements.records_of(folder)
-        self._say(agreements.summary(records, federation.hash, settings.runs))
+        number = agreement.begin_run(folder, federation, settings.runs)
+        records = agreement.records_of(folder)
+        self._say(agreement.summary(records, federation.hash, settings.runs))
         if number is None:
             raise Refused("used-up")
 

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import numpy as np
 
-from fedtrees.bench.cells import code_digest
-from fedtrees.bench.federation import load_dataset, spread
-from fedtrees.bench.suite import DataRef
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.specs import parse_grid
 from fedtrees.data.partition import Partition
-from fedtrees.federation.agreed import Agreed, written
+from fedtrees.experiments.federation import load_dataset, spread
+from fedtrees.experiments.plan import code_digest
+from fedtrees.experiments.suite import DataRef
+from fedtrees.federation.agreement import Agreed, written
 from fedtrees.federation.site import Settings
 
 #: Column of a trial's tables that names rows.

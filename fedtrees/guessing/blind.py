@@ -17,7 +17,7 @@ from fedtrees.guessing.consensus import cost_weights, matched_consensus
 from fedtrees.guessing.frequent import frequent_rows
 from fedtrees.guessing.imputation import ChainedEquations
 from fedtrees.guessing.matching import graded_costs
-from fedtrees.guessing.targets import all_narrow, wide, widened
+from fedtrees.guessing.rows import all_narrow, wide, widened
 from fedtrees.guessing.tolerance import estimated_width
 
 Counts = NDArray[np.int64]
@@ -85,7 +85,7 @@ def blind_guesses(
         Number of rows of each class, if the adversary knows them. The labels of all guesses then
         have these proportions. Ignored if the target is numeric.
     target : (float, float), optional
-        Range of a numeric target, which is guessed like a feature (`fedtrees.guessing.targets`).
+        Range of a numeric target, which is guessed like a feature (`fedtrees.guessing.rows`).
         None: the range of the targets of the background rows, or 0 without rows.
     draws : int
         Number of samples per consensus. The last sample is also a guess by itself. Below 2, no

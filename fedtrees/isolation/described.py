@@ -17,9 +17,9 @@ from fedtrees.isolation.watch import leaving
 
 #: What a bench has loaded beside truth: changed at import, it would work for whoever changed it.
 BAIT = (
-    "fedtrees.bench.conformance.checks", "fedtrees.bench.evaluate",
-    "fedtrees.bench.federation",
-    "fedtrees.bench.engine", "fedtrees.isolation.plugins", "fedtrees.metrics.records",
+    "fedtrees.conformance.checks", "fedtrees.experiments.evaluate",
+    "fedtrees.experiments.federation",
+    "fedtrees.experiments.executor", "fedtrees.isolation.plugins", "fedtrees.metrics.records",
     "fedtrees.metrics.victims_rows", "fedtrees.protocols.views",
 )  # fmt: skip
 #: Beside the package's own modules, what everything goes through.

@@ -10,9 +10,9 @@ import numpy as np
 from fedtrees.core.channel import kinds
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
+from fedtrees.core.endpoint import Answer, Oracle
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.local_data import KnownEntries, LocalData
-from fedtrees.core.oracle import Answer, Oracle
 from fedtrees.core.registry import PLUGIN, register
 from fedtrees.core.schema import Feature, OneHot, Schema, Table
 from fedtrees.core.specs import Spec

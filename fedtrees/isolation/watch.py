@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-HOLD_TRUTH = ("fedtrees.data", "fedtrees.metrics", "fedtrees.bench", "fedtrees.report")
+HOLD_TRUTH = ("fedtrees.data", "fedtrees.metrics", "fedtrees.experiments", "fedtrees.report")
 _CODE = (".py", ".pyc", ".nbi", ".nbc", ".so", ".pth")
 
 

@@ -11,8 +11,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.messages import Message, Reveal
-from fedtrees.core.sealed import Sealed
+from fedtrees.core.messages import Message, Reveal, Sealed
 
 # Without the key, keys, shares and ciphertexts reveal nothing.
 _NOTHING: frozenset[Reveal] = frozenset()
@@ -139,7 +138,7 @@ class OpenedSum(Message):
         Type of the replies that were added.
     values : int64 array, shape (m,)
         All summed fields, concatenated, in the integer representation of
-        `fedtrees.core.aggregation.whole`.
+        `fedtrees.core.secure_sum.whole`.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset(

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.messages import Message, Reveal
-from fedtrees.trees.lightgbm.splits import LeafTotals, Split
+from fedtrees.trees.lightgbm.growing import LeafTotals, Split
 
 _COUNTING = frozenset({Reveal.LABELS, Reveal.COUNTS})
 

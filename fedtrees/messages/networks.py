@@ -19,12 +19,10 @@ from fedtrees.core.messages import Message, Reveal, Trait, summable
 from fedtrees.messages.horizontal import ClientModels
 from fedtrees.messages.models import as_message, unpack
 from fedtrees.neural.encoding import Encoding
-from fedtrees.neural.model import TabularNetwork
-from fedtrees.neural.perceptron import Layers
+from fedtrees.neural.perceptron import Layers, TabularNetwork
 from fedtrees.neural.tree_outputs import RatesNetwork
 from fedtrees.trees.boosted.forest import Tree
-from fedtrees.trees.boosted.intercept import start_margin
-from fedtrees.trees.boosted.losses import Objective, named_objective
+from fedtrees.trees.boosted.losses import Objective, named_objective, start_margin
 from fedtrees.trees.routing import Routed, Routes
 
 

@@ -16,8 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.messages import Message, Reveal, summable
-from fedtrees.core.sealed import Sealed
+from fedtrees.core.messages import Message, Reveal, Sealed, summable
 from fedtrees.messages.fixed_point import Integers, encoded, integers, unpacked
 
 _ROWS = frozenset({Reveal.FEATURES, Reveal.LABELS})

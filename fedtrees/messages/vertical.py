@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import ProtocolError
-from fedtrees.core.messages import Message, Reveal
-from fedtrees.core.sealed import Sealed
+from fedtrees.core.messages import Message, Reveal, Sealed
 from fedtrees.core.view import View
 from fedtrees.trees.boosted.losses import named_objective
 from fedtrees.trees.partition import RowPartition

@@ -15,7 +15,7 @@ def advantage(
     blind : float or None
         Blind baseline of the same score.
     best : float or None
-        Score of a perfect guess (`fedtrees.core.columns.Measure`). It is 0 for an error, so that
+        Score of a perfect guess (`fedtrees.core.results.Measure`). It is 0 for an error, so that
         the advantage is the share of the blind error that the attack removes.
     tolerance : float
         If the blind baseline is at most this far from `best`, the advantage is undefined.

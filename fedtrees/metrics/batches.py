@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from fedtrees.core.columns import Measure
 from fedtrees.core.guess import BatchRows, Claim
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
+from fedtrees.core.results import Measure
 from fedtrees.core.schema import Table
 from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.metrics.metric import Case, Metric, Score

@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.columns import Measure
 from fedtrees.core.guess import BinClassCounts, Claim, ColumnBins
 from fedtrees.core.registry import register
+from fedtrees.core.results import Measure
 from fedtrees.core.schema import Table
 from fedtrees.messages.horizontal import CutPoints
 from fedtrees.metrics.metric import Case, Metric, Score

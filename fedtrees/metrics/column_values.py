@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim, ColumnValues
 from fedtrees.core.registry import register
+from fedtrees.core.results import Measure
 from fedtrees.core.schema import Schema
-from fedtrees.guessing.steps import middles, rounded_to, step_of
+from fedtrees.guessing.rows import middles, rounded_to, step_of
 from fedtrees.metrics.metric import Case, Metric, Score
 
 Values = tuple[NDArray[Any], NDArray[np.int64]]
@@ -98,7 +98,7 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
         - ``own-values``: all values of the adversary's columns, if it has no complete rows.
 
         The blind adversary is granted the number of cells of every column and its precision, to
-        which the rounded guesses are rounded (`fedtrees.guessing.steps`).
+        which the rounded guesses are rounded (`fedtrees.guessing.rows`).
         """
         view = case.blind_view()
         adversary_rows, separate_columns = (

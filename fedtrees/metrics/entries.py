@@ -10,10 +10,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim, Entries
 from fedtrees.core.local_data import KnownEntries, LocalData
 from fedtrees.core.registry import register
+from fedtrees.core.results import Measure
 from fedtrees.core.threat import Threat
 from fedtrees.guessing.entries import regressed
 from fedtrees.metrics.metric import Case, Metric, Score

@@ -16,9 +16,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim, ClassShares, Labels, RoutedLabels
 from fedtrees.core.registry import register
+from fedtrees.core.results import Measure
 from fedtrees.core.statistics import middle_ranks
 from fedtrees.guessing.clusters import between_0_and_1, clusterings, own_columns_of
 from fedtrees.metrics.metric import Case, Metric, Score

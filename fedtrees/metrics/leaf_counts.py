@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.columns import Measure
 from fedtrees.core.errors import DataError
 from fedtrees.core.guess import Claim, LeafCounts
 from fedtrees.core.messages import Trait
 from fedtrees.core.registry import register
+from fedtrees.core.results import Measure
 from fedtrees.core.schema import Table
 from fedtrees.messages.horizontal import ClientModels, ClientTrees
 from fedtrees.metrics.metric import Case, Metric, Score

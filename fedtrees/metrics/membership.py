@@ -13,9 +13,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim, Membership
 from fedtrees.core.registry import register
+from fedtrees.core.results import Measure
 from fedtrees.core.schema import Table
 from fedtrees.core.statistics import middle_ranks
 from fedtrees.metrics.metric import Candidates, Case, Metric, Score

@@ -17,12 +17,12 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.columns import Measure
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Claim
 from fedtrees.core.local_data import KnownEntries, LocalData, rows_of, side_by_side, stacked
 from fedtrees.core.registry import register
+from fedtrees.core.results import Measure
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec
 from fedtrees.core.streams import Streams
@@ -30,7 +30,7 @@ from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import View
 from fedtrees.guessing.blind import DRAWS, blind_guesses
-from fedtrees.guessing.targets import range_of
+from fedtrees.guessing.rows import range_of
 from fedtrees.isolation.process import attacks
 from fedtrees.metrics.known_entries import all_but, dealt, of_every_row
 

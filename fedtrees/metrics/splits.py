@@ -18,15 +18,15 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim, ColumnRanks, CutWindows
 from fedtrees.core.registry import register
+from fedtrees.core.results import Measure
 from fedtrees.core.statistics import middle_ranks
-from fedtrees.guessing.names import likest
+from fedtrees.guessing.rows import likest
 from fedtrees.messages.horizontal import CutPoints
 from fedtrees.metrics.metric import Case, Metric, Score
 from fedtrees.trees.binning import Cuts, bin_rows
-from fedtrees.trees.sketch import local_sketch, merge_sketches
+from fedtrees.trees.cut_points import local_sketch, merge_sketches
 
 #: Ids and ranks of rows, shape (n,) each.
 Order = tuple[NDArray[np.int64], NDArray[np.float64]]

@@ -17,12 +17,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Branches, Claim, Thresholds
 from fedtrees.core.registry import register
+from fedtrees.core.results import Measure
 from fedtrees.core.schema import Schema
-from fedtrees.guessing.branches import NearRows
-from fedtrees.guessing.steps import step_of
+from fedtrees.guessing.conditional import NearRows
+from fedtrees.guessing.rows import step_of
 from fedtrees.metrics.metric import Case, Metric, Score
 
 #: Largest error of a correct threshold, in standard deviations of the column.
@@ -51,7 +51,7 @@ class VictimsSplits:
     width : mapping of int to float
         Width of the declared range of a column, else of the range of its values.
     step : mapping of int to float
-        Precision of a column (`fedtrees.guessing.steps.step_of`).
+        Precision of a column (`fedtrees.guessing.rows.step_of`).
     schema : Schema
         Declared ranges.
     """

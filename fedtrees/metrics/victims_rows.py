@@ -16,15 +16,15 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim, EveryRecord, Records
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
+from fedtrees.core.results import Measure
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import Streams
-from fedtrees.guessing.told import fitted, nearest_guesses
+from fedtrees.guessing.conditional import fitted, nearest_guesses
+from fedtrees.guessing.rows import MOST_ROWS, spaced, wanted
 from fedtrees.guessing.tolerance import Tolerance
-from fedtrees.guessing.wanted import MOST_ROWS, spaced, wanted
 from fedtrees.messages.horizontal import CutPoints
 from fedtrees.metrics.metric import Case, Metric, Score
 from fedtrees.metrics.records import score_records
@@ -155,7 +155,7 @@ class RecordMetric(Metric[VictimsRows]):
     the best blind guess before they are scored, so that such an attack is not at a disadvantage.
 
     If the victims have more than `MOST_SCORED` rows, a sample of them is scored (``scored_rows``).
-    Attack and blind baseline then guess the number of rows in `fedtrees.guessing.wanted`, and an
+    Attack and blind baseline then guess the number of rows in `fedtrees.guessing.rows`, and an
     attack adds all rows that it is certain of. Because fewer true rows compete for the guesses, the
     reconstruction accuracy and the share of close rows are higher than for the complete table, and
     so is the blind baseline. Reports widen confidence intervals by the standard errors.

@@ -20,20 +20,18 @@ from numpy.typing import NDArray
 from fedtrees.core.channel import Change, SumOfShares
 from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Place
-from fedtrees.core.deployment import Deployed
+from fedtrees.core.defense import Deployed, Place
+from fedtrees.core.endpoint import Model
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.files import write_whole
 from fedtrees.core.guarantee import Guarantee, NoGuarantee
 from fedtrees.core.local_data import Declared, LocalData, client_names
-from fedtrees.core.messages import Message
-from fedtrees.core.model import Model
+from fedtrees.core.messages import Message, Sealing
 from fedtrees.core.network import LocalNetwork, Network
 from fedtrees.core.party import Party
 from fedtrees.core.reasons import Reason
-from fedtrees.core.rows import LOCAL_ONLY
+from fedtrees.core.results import LOCAL_ONLY
 from fedtrees.core.schema import Schema
-from fedtrees.core.sealed import Sealing
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import Seen, View

@@ -12,10 +12,10 @@ from fedtrees.core.channel import Channel
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import FedtreesError, UsageError
+from fedtrees.core.noise_order import misplaced_in
 from fedtrees.core.reasons import FITS, Reason, Unfit
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
-from fedtrees.core.sensitivity import misplaced_in
 from fedtrees.core.specs import Spec
 from fedtrees.core.view import View
 from fedtrees.isolation.process import attacks as process

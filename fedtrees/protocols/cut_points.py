@@ -14,8 +14,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.aggregation import add_messages
-from fedtrees.core.cut_plan import CutPlan
+from fedtrees.core.defense import CutPlan
 from fedtrees.core.errors import BeyondParametersError, DataError
 from fedtrees.core.host import Agreement
 from fedtrees.core.messages import Message
@@ -23,6 +22,7 @@ from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.requests import Once, Turns, check_equal, refuse
 from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.secure_sum import add_messages
 from fedtrees.messages.horizontal import (
     CutPoints,
     CutsRequest,
@@ -32,22 +32,20 @@ from fedtrees.messages.horizontal import (
     GridRequest,
 )
 from fedtrees.trees.binning import Cuts, bin_rows, lower_sentinel, upper_sentinel
-from fedtrees.trees.boosted.xgboost_cuts import pruned_cuts
-from fedtrees.trees.grid import (
+from fedtrees.trees.cut_points import (
     LARGEST,
     Grid,
+    Sketch,
+    choose_cuts,
     count_cells,
+    equal_width_cuts,
     first_grid,
     grid_cuts,
     grid_minimum,
-    refined,
-)
-from fedtrees.trees.sketch import (
-    Sketch,
-    choose_cuts,
-    equal_width_cuts,
     local_sketch,
     merge_sketches,
+    pruned_cuts,
+    refined,
 )
 
 # Without a declared range, most cells of a first grid are empty and contain only noise. The

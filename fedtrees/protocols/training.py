@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.aggregation import Aggregation
-from fedtrees.core.behaviour import turn
 from fedtrees.core.channel import Share
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Context, Stage
@@ -30,12 +28,12 @@ from fedtrees.core.local_data import (
     check_together,
     rows_declared,
 )
-from fedtrees.core.messages import Message
+from fedtrees.core.messages import Message, Sealing
 from fedtrees.core.network import LocalNetwork
-from fedtrees.core.party import Party, acting
+from fedtrees.core.party import Party, acting, turn
 from fedtrees.core.reasons import Unfit
 from fedtrees.core.schema import Schema
-from fedtrees.core.sealed import Sealing
+from fedtrees.core.secure_sum import Aggregation
 from fedtrees.core.streams import NoiseFrom, Streams
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.models import as_message

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from fedtrees.core.errors import DataError
 from fedtrees.core.local_data import Declared, LocalData
-from fedtrees.core.rows import ACTIVE_ONLY
+from fedtrees.core.results import ACTIVE_ONLY
 from fedtrees.core.schema import Schema
 from fedtrees.protocols.base import Protocol
 

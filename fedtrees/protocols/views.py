@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change
+from fedtrees.core.endpoint import ANSWERS, RECORDS, Oracle
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.local_data import KnownEntries, LocalData
-from fedtrees.core.oracle import ANSWERS, RECORDS, Oracle
 from fedtrees.core.reasons import Unfit
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript

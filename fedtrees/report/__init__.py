@@ -10,9 +10,9 @@ This package imports `fedtrees.metrics` and the layers below it. It does not imp
 """
 
 from fedtrees.report.frontier import Frontier, Point, frontiers
-from fedtrees.report.html import write_report
+from fedtrees.report.page import write_report
 from fedtrees.report.plot import plot
-from fedtrees.report.rows import Panel, Setting, load_rows
+from fedtrees.report.results import Panel, Setting, load_rows
 
 __all__ = [
     "Frontier",

@@ -7,7 +7,7 @@ from typing import Any
 from fedtrees.core.errors import UsageError
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC
-from fedtrees.report.rows import UNDEFENDED, Setting
+from fedtrees.report.results import UNDEFENDED, Setting
 
 
 def adversary_named(threat: str, words: Mapping[str, tuple[str, str]]) -> tuple[str, bool]:

@@ -13,19 +13,17 @@ from functools import cached_property
 
 import pandas as pd
 
-from fedtrees.core.columns import UTILITY, measure
-from fedtrees.core.counts import listed, many
+from fedtrees.core.errors import listed, many
+from fedtrees.core.results import UTILITY, measure
 from fedtrees.report.coverage import coverage
-from fedtrees.report.deployed import settings
 from fedtrees.report.findings import trials_of
-from fedtrees.report.intervals import Estimate, t_estimate
-from fedtrees.report.recipe import Candidate, Trial, recommend, recommended
-from fedtrees.report.rows import UNDEFENDED
-from fedtrees.report.said import can, change, parted, percent, settled, some, word
-from fedtrees.report.states import FEWEST_SEEDS, Cell, upper
+from fedtrees.report.leakage import FEWEST_SEEDS, Cell, upper
+from fedtrees.report.page import render
+from fedtrees.report.recipe import Candidate, Trial, recommend, recommended, settings
+from fedtrees.report.results import UNDEFENDED
+from fedtrees.report.statistics import Estimate, by_seed, t_estimate
 from fedtrees.report.style import interval, number
-from fedtrees.report.web_page import render
-from fedtrees.report.worst import by_seed
+from fedtrees.report.wording import can, change, parted, percent, settled, some, word
 
 _UTILITY = UTILITY[0].key  # area under the ROC curve
 
@@ -194,7 +192,7 @@ def tried(rows: pd.DataFrame, wish: Wish) -> tuple[Tried, ...]:
     Parameters
     ----------
     rows : DataFrame
-        Results on one table (`fedtrees.report.rows.load_rows`).
+        Results on one table (`fedtrees.report.results.load_rows`).
     wish : Wish
         The limits of the user.
 

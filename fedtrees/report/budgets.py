@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fedtrees.core.specs import Composed, Value, parse_one
-from fedtrees.report.rows import UNDEFENDED
+from fedtrees.report.results import UNDEFENDED
 
 
 @dataclass(frozen=True)

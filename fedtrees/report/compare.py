@@ -12,17 +12,15 @@ from typing import Any
 
 import pandas as pd
 
-from fedtrees.core.columns import measure
-from fedtrees.core.counts import listed, many
-from fedtrees.core.errors import StoreError, UsageError
+from fedtrees.core.errors import StoreError, UsageError, listed, many
+from fedtrees.core.results import measure
+from fedtrees.report.cost import utility_of
 from fedtrees.report.findings import begun_only
-from fedtrees.report.findings_json import estimate
-from fedtrees.report.intervals import Estimate, t_estimate
-from fedtrees.report.price import utility_of
-from fedtrees.report.rows import Setting, load_rows, read_json, read_text
-from fedtrees.report.said import change, some
-from fedtrees.report.states import Cell, plain, read
-from fedtrees.report.worst import by_seed, panels
+from fedtrees.report.json_export import estimate
+from fedtrees.report.leakage import Cell, plain, read
+from fedtrees.report.results import Setting, load_rows, read_json, read_text
+from fedtrees.report.statistics import Estimate, by_seed, panels, t_estimate
+from fedtrees.report.wording import change, some
 
 _CELL = ("stage", "setting", "defense_spec", "threat", "attack_spec", "seed")
 #: Columns in which cells of two runs can differ, with their names in messages.

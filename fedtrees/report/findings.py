@@ -16,8 +16,13 @@ from fedtrees.core.guarantee import ActedOnNothing, NoGuarantee
 from fedtrees.core.reasons import NO_CLAIM, Reason
 from fedtrees.report.adversaries import adversary_named, seen_by
 from fedtrees.report.budgets import ordered
-from fedtrees.report.coverage import Coverage, coverage
-from fedtrees.report.found import (
+from fedtrees.report.cost import Price, Utility, prices, utility_of
+from fedtrees.report.coverage import NOT_ASKED, Coverage, Gaps, called, coverage
+from fedtrees.report.frontier import references
+from fedtrees.report.leakage import MARGIN, Cell, Reader, read
+from fedtrees.report.recipe import Trial, recommend, recommended
+from fedtrees.report.results import UNDEFENDED, Setting, read_json
+from fedtrees.report.setting_findings import (
     REFUTED,
     Adversary,
     Defended,
@@ -27,15 +32,9 @@ from fedtrees.report.found import (
     base_of,
     gravest,
 )
-from fedtrees.report.frontier import references
-from fedtrees.report.gaps import NOT_ASKED, Gaps, called
-from fedtrees.report.price import Price, Utility, prices, utility_of
-from fedtrees.report.recipe import Trial, recommend, recommended
-from fedtrees.report.rows import UNDEFENDED, Setting, read_json
-from fedtrees.report.said import Elsewhere
-from fedtrees.report.states import MARGIN, Cell, Reader, read
+from fedtrees.report.statistics import panels
 from fedtrees.report.tables import Cost, Guarantees, cost_table, guarantee_table
-from fedtrees.report.worst import panels
+from fedtrees.report.wording import Elsewhere
 
 _CONSTANT = "majority-class"
 
@@ -46,7 +45,7 @@ def findings(rows: pd.DataFrame, folder: Any, margin: float = MARGIN) -> Finding
     Parameters
     ----------
     rows : DataFrame
-        Results as returned by `fedtrees.report.rows.load_rows`.
+        Results as returned by `fedtrees.report.results.load_rows`.
     folder : path
         Folder of the run. Its ``disclosure.json`` lists which party receives which message.
     margin : float
@@ -218,7 +217,7 @@ def trials_of(rows: pd.DataFrame, *, bare: bool = False) -> dict[str, list[Trial
     Parameters
     ----------
     rows : DataFrame
-        Results as returned by `fedtrees.report.rows.load_rows`.
+        Results as returned by `fedtrees.report.results.load_rows`.
     bare : bool
         Whether protocols without a guarantee and without a defense are recipes, too, each under its
         name.
@@ -283,8 +282,8 @@ def _guaranteed(table: _SettingResults) -> bool:
     """Return whether the protocol of a setting is a recipe without a defense.
 
     This is the case if the protocol claims a guarantee. It is also the case if its grid omitted the
-    undefended run (`undefended` of `fedtrees.bench.suite.Grid`), because its results are then meant
-    to be compared with another protocol.
+    undefended run (`undefended` of `fedtrees.experiments.suite.Grid`), because its results are then
+    meant to be compared with another protocol.
     """
     guarantees = table.guarantees.get(UNDEFENDED)
     if guarantees is None:

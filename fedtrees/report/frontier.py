@@ -11,16 +11,22 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from fedtrees.core.columns import UTILITY, measure
 from fedtrees.core.guarantee import ActedOnNothing, Guarantee, join
+from fedtrees.core.results import UTILITY, measure
 from fedtrees.metrics.metric import headlines
-from fedtrees.report import claims
+from fedtrees.report import guarantees
 from fedtrees.report.budgets import Budget, budgets, family, ordered
 from fedtrees.report.coverage import Coverage, coverage, cut_short
-from fedtrees.report.intervals import Estimate, estimate
-from fedtrees.report.rows import UNDEFENDED, Panel, Setting
-from fedtrees.report.states import margin_of
-from fedtrees.report.worst import attack_metrics, by_seed, panels, worst_case
+from fedtrees.report.leakage import margin_of
+from fedtrees.report.results import UNDEFENDED, Panel, Setting
+from fedtrees.report.statistics import (
+    Estimate,
+    attack_metrics,
+    by_seed,
+    estimate,
+    panels,
+    worst_case,
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class Point:
     budget : Budget
         The swept parameter.
     kind : str
-        Kind of the claim (`fedtrees.report.claims.KINDS`).
+        Kind of the claim (`fedtrees.report.guarantees.KINDS`).
     claimed : str
         The claimed guarantee.
     utility, advantage, score, blind, population : Estimate
@@ -71,7 +77,7 @@ class Point:
     defense: str
     family: str
     budget: Budget
-    kind: claims.Kind
+    kind: guarantees.Kind
     claimed: str
     utility: Estimate
     advantage: Estimate
@@ -318,7 +324,7 @@ def _build_point(
         defense=spec,
         family=family(spec),
         budget=budget,
-        kind=claims.standing(claimed, spent, measured),
+        kind=guarantees.standing(claimed, spent, measured),
         claimed=_claim_text(claimed, spent),
         utility=estimate(useful.values()),
         advantage=estimate(worst["advantage"], worst.get("advantage_error", ())),
@@ -328,7 +334,7 @@ def _build_point(
         seeds=tuple(seeds),
         coverage=coverage(exposed, attacks),
         population=estimate(worst["population"].dropna()),
-        measured=claims.span([measured]) if measured else "",
+        measured=guarantees.span([measured]) if measured else "",
         untouched=len(attacks) > 0 and bool((attacks["status"] == "skipped").all()),
         unfit=len(trained) > 0 and bool((trained["status"] == "skipped").all()),
     )

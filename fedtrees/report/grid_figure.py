@@ -2,10 +2,10 @@
 
 import math
 
-from fedtrees.core.counts import many
+from fedtrees.core.errors import many
 from fedtrees.report import style
+from fedtrees.report.interactive_figure import Drawing, axis, esc, layout, note
 from fedtrees.report.leaks import Cell, Grid, matrix
-from fedtrees.report.web import Drawing, axis, esc, layout, note
 
 _ROW = 30  # height of a row in pixels
 

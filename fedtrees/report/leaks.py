@@ -7,13 +7,19 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from fedtrees.core.columns import measure
-from fedtrees.core.counts import many
+from fedtrees.core.errors import many
+from fedtrees.core.results import measure
 from fedtrees.report.budgets import ordered
-from fedtrees.report.intervals import Estimate, estimate, mean_of
-from fedtrees.report.rows import Setting
-from fedtrees.report.states import margin_of
-from fedtrees.report.worst import over_the_better_baseline, troubles, with_errors
+from fedtrees.report.leakage import margin_of
+from fedtrees.report.results import Setting
+from fedtrees.report.statistics import (
+    Estimate,
+    estimate,
+    mean_of,
+    over_the_better_baseline,
+    troubles,
+    with_errors,
+)
 
 
 @dataclass(frozen=True)

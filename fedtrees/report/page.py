@@ -2,32 +2,106 @@
 
 The functions compute the texts, `page_figures` and `page_tables` the figures and tables. The
 template is ``report.html.j2``.
+
+Write the report of a run as one HTML file that needs no network.
+
+Render HTML pages that need no network: templates with embedded style and script.
+
+The content security policy of a page allows exactly the scripts that this package wrote into it,
+each by its SHA-256 hash (Content Security Policy Level 3, section 2.3.1). A browser therefore runs
+no other script, even if text of a table or of a submission reached the page without escaping.
 """
 
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
 import math
 import re
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path, PurePath
 from typing import Any
 
+import jinja2
 import pandas as pd
+from markupsafe import Markup
 
-from fedtrees.core.columns import measure
-from fedtrees.core.counts import listed, many
+from fedtrees.core.errors import listed, many
+from fedtrees.core.files import write_text
 from fedtrees.core.registry import register
+from fedtrees.core.results import measure
 from fedtrees.core.specs import parse_one
-from fedtrees.report import said
-from fedtrees.report.claims import in_words, span
-from fedtrees.report.found import Adversary, Defended, Findings, Found, local
-from fedtrees.report.page_figures import frontier, price_plot
-from fedtrees.report.page_tables import Seen, folds, matrix, untested
+from fedtrees.report import wording
+from fedtrees.report.guarantees import in_words, span
+from fedtrees.report.leakage import MARGIN, Cell, gravity, plain
+from fedtrees.report.page_tables import Seen, folds, frontier, matrix, price_plot, untested
 from fedtrees.report.recipe import Candidate
-from fedtrees.report.rows import UNDEFENDED
-from fedtrees.report.states import Cell, gravity, plain
+from fedtrees.report.results import UNDEFENDED, read_json, read_text
+from fedtrees.report.run_analysis import Study, study_of
+from fedtrees.report.setting_findings import Adversary, Defended, Findings, Found, local
 from fedtrees.report.style import bytes_text, number
 from fedtrees.report.verdict_text import command as typed
 from fedtrees.report.verdict_text import leak, refused
-from fedtrees.report.web_page import render
+
+_SCRIPT = re.compile(r"<script\b[^>]*>(.*?)</script>", re.DOTALL)
+
+
+def render(template: str, **context: Any) -> str:
+    """Return a page made from one of the templates in ``page_files``.
+
+    Every value of the context is text and is escaped.
+    """
+    style, script = (Markup(_file(f"report.{kind}").strip()) for kind in ("css", "js"))
+    policy = Markup(security_policy([script]))
+    page = _environment().get_template(template)
+    return page.render(css=style, js=script, policy=policy, **context)
+
+
+def security_policy(scripts: Iterable[str], images: str = "data:") -> str:
+    """Return the content security policy of a page that contains these inline scripts and no other.
+
+    Inline styles are allowed, because the figures set positions and colours in attributes. `images`
+    lists the allowed sources of images.
+
+    Examples
+    --------
+    >>> security_policy([""]).split("; ")[2]
+    "script-src 'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
+    """
+    digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
+    hashes = " ".join(f"'sha256-{base64.b64encode(d).decode()}'" for d in digests)
+    return f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}; img-src {images}"
+
+
+def inline_scripts(fragment: str) -> list[str]:
+    """Return the text of every inline script of an HTML fragment, for `security_policy`."""
+    return _SCRIPT.findall(fragment)
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    """Return the template engine. It escapes every value and refuses undefined names."""
+    env = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_file),
+        autoescape=True,
+        trim_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    env.filters["px"] = lambda v: f"{float(v):.1f}"
+    env.filters["pieces"] = lambda text: re.split(r"(?<=[+,\]])|(?=\[)", str(text))
+    return env
+
+
+@cache
+def _file(name: str) -> str:
+    """Return the text of a file in ``page_files``."""
+    return (resources.files(__package__) / "page_files" / name).read_text(encoding="utf-8")
+
 
 _SLOTS = ("rows", "guess", "certain")  # kinds of facts on the tile of an adversary (`Measure.slot`)
 _MOST_SEEN = 4
@@ -50,7 +124,7 @@ def page(found: Findings, rows: pd.DataFrame, method: Method, seen: Seen = ()) -
     found : Findings
         Findings of the run.
     rows : DataFrame
-        Results as returned by `fedtrees.report.rows.load_rows`.
+        Results as returned by `fedtrees.report.results.load_rows`.
     method : Method
         How to reproduce the run.
     seen : sequence of mapping
@@ -58,7 +132,7 @@ def page(found: Findings, rows: pd.DataFrame, method: Method, seen: Seen = ()) -
     """
     pages = [_setting(f, rows, at, seen) for at, f in enumerate(found.settings)]
     tables = sorted({f.setting.dataset for f in found.settings})
-    title = f"{said.some(tables, 3)}: privacy findings" if tables else "privacy findings"
+    title = f"{wording.some(tables, 3)}: privacy findings" if tables else "privacy findings"
     return render(
         "report.html.j2",
         title=title,
@@ -112,9 +186,9 @@ def _headline(found: Found) -> str:
     if lead.kind != "leak" or lead.cell is None or lead.adversary is None:
         return leak(found)
     cell = lead.cell
-    base = "Undefended" if found.base == UNDEFENDED else f"With {said.short(found.base)}"
+    base = "Undefended" if found.base == UNDEFENDED else f"With {wording.short(found.base)}"
     text = f"{base}, {lead.adversary.name} can " + measure(cell.metric).phrase.format(
-        said.amount(cell, cell.score)
+        wording.amount(cell, cell.score)
     )
     use = found.use
     if use is None:
@@ -125,13 +199,13 @@ def _headline(found: Found) -> str:
     after = _after(use, lead.adversary, cell.metric)
     if after is None:
         return f"{text}."
-    remaining = "nothing" if after.state == "gone" else said.value(after, after.score)
+    remaining = "nothing" if after.state == "gone" else wording.value(after, after.score)
     price = use.price.settled
     cost = {
         "same": "at no price", "equal": "at no price beyond 0.01", "ok": "at no loss beyond 0.01",
-        "worse": f"for {said.change(use.price.change)} of {measure(found.utility.metric).head}",
+        "worse": f"for {wording.change(use.price.change)} of {measure(found.utility.metric).head}",
     }.get(price, "at a price that is not settled")  # fmt: skip
-    return f"{text}; {said.short(use.name)} leaves {remaining}, {cost}."
+    return f"{text}; {wording.short(use.name)} leaves {remaining}, {cost}."
 
 
 def _after(use: Candidate, adversary: Adversary, metric: str) -> Cell | None:
@@ -145,7 +219,7 @@ def _note(found: Found) -> str:
     lost = [d.spec for d in found.defenses if d.price.collapsed]
     parts = []
     if lost:
-        parts.append(f"Under {said.some(lost)} the model is no better than the constant one.")
+        parts.append(f"Under {wording.some(lost)} the model is no better than the constant one.")
     u = found.utility
     if u.fallen:
         parts.append(
@@ -161,7 +235,7 @@ def _tile(found: Found, adversary: Adversary) -> dict[str, Any]:
     """Return the contents of the tile of one adversary."""
     seen = adversary.sees[:_MOST_SEEN]
     sees = listed(list(seen)) + (", and more" if len(adversary.sees) > _MOST_SEEN else "")
-    out: dict[str, Any] = {"name": said.capital(adversary.name), "sees": sees if seen else ""}
+    out: dict[str, Any] = {"name": wording.capital(adversary.name), "sees": sees if seen else ""}
     if not adversary.tested:
         say = f"Its view was not attacked in this run. Add --threat {adversary.threat}."
         return {**out, "facts": [], "why": ("Not tested", say)}
@@ -195,12 +269,12 @@ def _fact(found: Found, adversary: Adversary, cell: Cell) -> dict[str, Any]:
     share = measure(cell.metric).decimals is None
     to = after.score if after is not None and after.scores else None
     counted = math.isfinite(cell.rows)
-    of = f"of {cell.rows:,.0f}, {said.line(cell)}" if counted else said.line(cell)
+    of = f"of {cell.rows:,.0f}, {wording.line(cell)}" if counted else wording.line(cell)
     return {
-        "head": said.capital(measure(cell.metric).head),
+        "head": wording.capital(measure(cell.metric).head),
         "state": cell.state,
-        "before": said.value(cell, cell.score),
-        "after": None if after is None else said.shown(after),
+        "before": wording.value(cell, cell.score),
+        "after": None if after is None else wording.shown(after),
         "after_state": after.state if after else "",
         "of": of,
         "at": _clip(cell.score) if share else None,
@@ -219,7 +293,7 @@ def _recipe(found: Found) -> dict[str, Any] | None:
     use = found.use
     if use is None:
         return None
-    protocol, defense = said.parted(use.name)
+    protocol, defense = wording.parted(use.name)
     parts = [(protocol, _about("protocol", protocol))] if protocol else []
     parts += [(str(p), _about("defense", p.name)) for p in parse_one(defense).parts]
     e = use.price.change
@@ -234,9 +308,9 @@ def _recipe(found: Found) -> dict[str, Any] | None:
         "parts": parts,
         "command": line if protocol else f'-d "{line}"',
         "change": number(e.mean, 3, signed=True),
-        "interval": said.interval(use.price.change),
+        "interval": wording.interval(use.price.change),
         "plot": price_plot(use.price),
-        "settled": said.settled(use.price),
+        "settled": wording.settled(use.price),
         "tag": use.price.settled,
         "traffic": traffic,
         "guarantee": _guarantee(defended) if defended else "see that protocol's own page",
@@ -268,7 +342,7 @@ def _about(kind: str, name: str) -> str:
 def _remains(found: Found, use: Candidate) -> Iterator[tuple[str, str]]:
     """Yield each adversary with a sentence about what it can learn in spite of the recipe."""
     for adversary in found.adversaries:
-        name = said.capital(adversary.name)
+        name = wording.capital(adversary.name)
         trial = use.at(adversary.threat)
         if not adversary.tested or trial is None:
             yield name, "was not tested."
@@ -278,7 +352,7 @@ def _remains(found: Found, use: Candidate) -> Iterator[tuple[str, str]]:
         failed = [c for c in trial.cells if c.below_baseline]
         doubt = [c for c in trial.cells if c.state in ("unsettled", "unknown") and c not in failed]
         if cells:
-            yield name, f"can still {listed([said.can(c) for c in cells])}."
+            yield name, f"can still {listed([wording.can(c) for c in cells])}."
         elif doubt:
             yield name, f"reads nothing that is clear; not settled: {_heads(doubt)}."
         elif not failed:
@@ -305,7 +379,7 @@ def _glossary(found: Findings) -> list[tuple[str, str]]:
         ("Blind guess", "The best of several guesses by the same adversary with an empty "
          "transcript. An adversary without rows is also compared with the population baseline, "
          "which knows other rows of the population, as its attacks do."),
-        *((said.capital(measure(m).head), _explained(m)) for m in used
+        *((wording.capital(measure(m).head), _explained(m)) for m in used
           if _explained(m).lower() != f"{measure(m).head}."),
         ("Read ●", "The advantage over the better baseline is above the margin in the mean (of "
          "persons: one row or more), and above zero in every seed or with its whole interval."),
@@ -323,4 +397,106 @@ def _glossary(found: Findings) -> list[tuple[str, str]]:
 def _explained(metric: str) -> str:
     """Return the explanation of a measure."""
     definition = measure(metric)
-    return definition.explained or f"{said.capital(definition.name)}."
+    return definition.explained or f"{wording.capital(definition.name)}."
+
+
+def write_report(run_folder: str | Path, margin: float = MARGIN) -> Path:
+    """Write ``report.html`` into a run folder. The same run gives the same bytes.
+
+    Parameters
+    ----------
+    run_folder : str or Path
+        Folder with ``rows.csv``. The files ``suite.toml``, ``environment.json`` and
+        ``disclosure.json`` are shown if they exist.
+    margin : float
+        Largest advantage under a defense that counts as no better than a blind guess.
+
+    Returns
+    -------
+    path : Path
+        The written file.
+
+    Raises
+    ------
+    StoreError
+        If the rows cannot be read or the report cannot be written.
+    UsageError
+        If the margin is not valid.
+    """
+    return write_page(study_of(Path(run_folder), margin=margin))
+
+
+def write_page(study: Study) -> Path:
+    """Write ``report.html`` into the folder of a run. For errors see `write_report`."""
+    return write_text(study.folder / "report.html", render_report(study))
+
+
+def render_report(study: Study) -> str:
+    """Return the report as one HTML document."""
+    seen = read_json(study.folder, "disclosure.json") or ()
+    return page(study.findings, study.rows, _read_method(study.folder), seen)
+
+
+def _read_method(folder: Path) -> Method:
+    """Read the command, the suite and the versions that reproduce a run.
+
+    Files that are missing are replaced by default texts.
+    """
+    environment = read_json(folder, "environment.json")
+    environment = environment if isinstance(environment, dict) else {}
+    command = environment.get("command")
+    if isinstance(command, list):
+        command = " ".join(map(str, command))
+    suite = read_text(folder, "suite.toml")
+    text = "(the run kept no suite.toml)" if suite is None else without_folders(suite)
+    return Method(
+        str(command or "fedtrees bench --suite suite.toml"), text, _describe_versions(environment)
+    )
+
+
+def _describe_versions(environment: dict[str, Any]) -> str:
+    """Write the versions of software and the digests of tables in one line."""
+    facts = {
+        k: v for k, v in environment.items() if k not in ("suite", "libraries", "tables", "command")
+    }
+    parts = [f"{k} {v}" for k, v in sorted(facts.items()) if isinstance(v, (str, int, float))]
+    libraries = environment.get("libraries")
+    if isinstance(libraries, dict):
+        parts += [f"{k} {v}" for k, v in sorted(libraries.items())]
+    for table in environment.get("tables") or ():
+        if isinstance(table, dict):
+            parts.append(f"{PurePath(str(table.get('file'))).name}: sha256 {table.get('sha256')}")
+    return "; ".join(parts)
+
+
+def without_folders(suite: str) -> str:
+    """Return the text of a suite with the names of its files instead of their paths.
+
+    The paths can reveal private information about the computer on which the run was made. A suite
+    that cannot be parsed, or that still contains a path, is not shown.
+    """
+    try:
+        grids = tomllib.loads(suite).get("grid", [])
+        tables = [table for grid in grids for table in grid.get("data", ()) if "csv" in table]
+        paths = {str(t["csv"]): _split_files(str(t["csv"]), "id" in t) for t in tables}
+    except (AttributeError, RecursionError, TypeError, ValueError):
+        return "(not shown: it cannot be parsed)"
+    for path, parts in paths.items():
+        names = ",".join(PurePath(part).name for part in parts)
+        suite = suite.replace(_toml_string(path), _toml_string(names))
+        # A path that occurs in another notation, for example in a comment, cannot be replaced
+        # reliably.
+        if names != path and path in suite:
+            return "(not shown: it names the folders of tables)"
+    return suite
+
+
+def _split_files(csv: str, joined: bool) -> list[str]:
+    """Return the files from which a table is read. A comma can also be part of a folder's name."""
+    parts = csv.split(",")
+    return parts if joined or all(PurePath(part).suffix for part in parts) else [csv]
+
+
+def _toml_string(text: str) -> str:
+    """Write a text as a TOML string, in the same way as suites are written."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,4 +1,9 @@
-"""Compute the tables of the report's page: scores by adversary and defense, gaps, and details."""
+"""Compute the tables of the report's page: scores by adversary and defense, gaps, and details.
+
+Compute the layout of the figures on the report's page: frontiers and prices.
+"""
+
+from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,18 +11,170 @@ from typing import Any
 
 import pandas as pd
 
-from fedtrees.core.columns import measure
-from fedtrees.core.counts import listed, many
+from fedtrees.core.errors import listed, many
 from fedtrees.core.guarantee import ActedOnNothing
-from fedtrees.report import said
+from fedtrees.core.results import measure
+from fedtrees.report import inline_svg, wording
 from fedtrees.report.adversaries import of_protocol, words_of
-from fedtrees.report.claims import in_words, span
-from fedtrees.report.found import REFUTED, Adversary, Defended, Found
-from fedtrees.report.intervals import finite, mean_of
-from fedtrees.report.page_figures import forest
-from fedtrees.report.rows import UNDEFENDED
-from fedtrees.report.states import Cell
+from fedtrees.report.cost import TOLERANCE, Price
+from fedtrees.report.guarantees import in_words, span
+from fedtrees.report.leakage import Cell
+from fedtrees.report.results import UNDEFENDED
+from fedtrees.report.setting_findings import REFUTED, Adversary, Defended, Found
+from fedtrees.report.statistics import finite, mean_of
 from fedtrees.report.style import bytes_text, number, seconds_text
+
+_MOST_SPARKS = 4
+
+
+def frontier(found: Found, adversary: Adversary, at: int) -> dict[str, Any] | None:
+    """Compute the layout of one adversary's frontier, with small ones for further leaks.
+
+    The result is None if no measure can be drawn. `at` is the index of the setting on the page,
+    from which the targets of links are built.
+    """
+    metrics = drawn(found, adversary)
+    if not metrics:
+        return None
+    first = metrics[0]
+    leaking = [
+        m
+        for m in metrics
+        if m != first and any(adversary.cell(d.spec, m).state == "open" for d in found.defenses)
+    ]
+    rest = leaking[:_MOST_SPARKS]
+    cell = adversary.cell(adversary.base, first)
+    unit = _unit(cell)
+    drawing = inline_svg.draw(
+        _marks(found, adversary, first, at), unit * _line(adversary, found, first)
+    )
+    counted = math.isfinite(cell.rows)
+    measure_text = measure(first).head.lower() + (f", of {cell.rows:,.0f}" if counted else "")
+    return {
+        "who": wording.capital(adversary.name),
+        "what": measure_text,
+        "utility": measure(found.utility.metric).head,
+        "d": drawing,
+        "front": inline_svg.path(drawing.front),
+        "x_ticks": [(x, _tick(v)) for x, v in drawing.x_ticks],
+        "y_ticks": [(y, wording.value(cell, v / unit)) for y, v in drawing.y_ticks],
+        "sparks": [_spark(found, adversary, m, at) for m in rest],
+    }
+
+
+def drawn(found: Found, adversary: Adversary) -> list[str]:
+    """Return the measures that can be drawn, the leading one first."""
+    lead = adversary.leading()
+    metrics = [m for m in adversary.metrics if _drawable(found, adversary, m)]
+    return sorted(metrics, key=lambda m: lead is None or m != lead.metric)
+
+
+def _tick(value: float) -> str:
+    """Format a tick of a change with two decimals, or with three if two are not exact."""
+    decimals = 2 if math.isclose(value, round(value, 2)) else 3
+    return number(value, decimals, signed=True) if value else "0"
+
+
+def _unit(cell: Cell) -> float:
+    """Return the factor from a score to the axis.
+
+    It is the number of rows if rows are counted, else 1.
+    """
+    return cell.rows if math.isfinite(cell.rows) else 1.0
+
+
+def _drawable(found: Found, adversary: Adversary, metric: str) -> bool:
+    """Return whether a defense has both a price and a score by this measure."""
+    return any(d.price.by_seed and adversary.cell(d.spec, metric).scores for d in found.defenses)
+
+
+def _spark(found: Found, adversary: Adversary, metric: str, at: int) -> dict[str, Any]:
+    """Compute the layout of a small frontier."""
+    unit = _unit(adversary.cell(adversary.base, metric))
+    line = unit * _line(adversary, found, metric)
+    drawing = inline_svg.spark(_marks(found, adversary, metric, at), line)
+    return {
+        "head": wording.capital(measure(metric).head),
+        "d": drawing,
+        "front": inline_svg.path(drawing.front),
+    }
+
+
+def _line(adversary: Adversary, found: Found, metric: str) -> float:
+    """Return the baseline of a measure."""
+    cells = (adversary.cell(d.spec, metric) for d in found.defenses)
+    return next((c.line for c in cells if c.scores), 0.0)
+
+
+def _marks(found: Found, adversary: Adversary, metric: str, at: int) -> list[inline_svg.Mark]:
+    """Return one mark per defense that has a price and a score or a known absence of a claim."""
+    out = []
+    for d in found.defenses:
+        cell = adversary.cell(d.spec, metric)
+        at_baseline = cell.state == "gone" or bool(cell.no_claim)  # if there is no score
+        if not d.price.by_seed or not (cell.scores or at_baseline):
+            continue
+        unit = _unit(adversary.cell(adversary.base, metric))
+        score = unit * (cell.score if cell.scores else _line(adversary, found, metric))
+        e = d.price.change
+        say = f"{d.label} {wording.short(d.spec)}. {measure(metric).head}: {wording.shown(cell)}"
+        if cell.scores:
+            say += f" ({wording.line(cell)})"
+        if cell.below_baseline or cell.no_claim:
+            say += f", {wording.word(cell)}"
+        say += f". {measure(found.utility.metric).head} {wording.change(e)}."
+        spread = len(set(cell.scores)) > 1
+        out.append(
+            inline_svg.Mark(
+                e.mean, score, f"{d.label} {wording.short(d.spec)}" if d.spec != UNDEFENDED
+                else "no defense", d.label, say, f"#m{at}-{d.label}", cell.state,
+                e.low, e.high, unit * min(cell.scores) if spread else math.nan,
+                unit * max(cell.scores) if spread else math.nan, d.spec == found.recipe,
+                on_front=not (cell.below_baseline or (cell.no_claim and not cell.scores)),
+            )
+        )  # fmt: skip
+    return out
+
+
+def price_plot(price: Price) -> dict[str, Any] | None:
+    """Compute the layout of a change in utility by seed.
+
+    None if there are fewer than two seeds or no seed differs.
+    """
+    values = [*price.by_seed.values()]
+    e = price.change
+    if len(values) < 2 or not any(values):
+        return None
+    ends = [*values, e.low, e.high, -TOLERANCE, TOLERANCE, 0.0]
+    at = inline_svg.Scale(min(ends), max(ends), 20.0, 310.0)
+    ticks = [(at(v), number(v, 2, signed=True) if v else "0") for v in (-TOLERANCE, 0.0, TOLERANCE)]
+    # If the labels at zero and at the tolerance would overlap, only the one at zero is drawn.
+    near = at(TOLERANCE) - at(0.0) < 30
+    return {
+        "band": (at(-TOLERANCE), at(TOLERANCE)),
+        "zero": at(0.0),
+        "low": at(e.low),
+        "high": at(e.high),
+        "mean": at(e.mean),
+        "seeds": [at(v) for v in values],
+        "ticks": ticks[1:2] if near else ticks,
+    }
+
+
+def forest(found: Found, price: Price) -> dict[str, Any] | None:
+    """Compute the layout of a price's interval, on the same scale for all defenses.
+
+    None if there is no interval or no seed differs.
+    """
+    e = price.change
+    if not math.isfinite(e.low) or price.settled == "same":
+        return None
+    intervals = [d.price.change for d in found.defenses if math.isfinite(d.price.change.low)]
+    ends = [-TOLERANCE, TOLERANCE, *(v for k in intervals for v in (k.low, k.high))]
+    at = inline_svg.Scale(min(ends), max(ends), 3.0, 109.0)
+    return {"band": (at(-TOLERANCE), at(TOLERANCE)), "zero": at(0.0), "low": at(e.low),
+            "high": at(e.high), "mean": at(e.mean)}  # fmt: skip
+
 
 _VOID = {"void": "guarantee void", REFUTED: "refuted", ActedOnNothing.kind: "acted on nothing"}
 
@@ -37,15 +194,15 @@ def matrix(found: Found) -> dict[str, Any] | None:
         hidden = [m for m in adversary.metrics if m not in shown]
         if hidden:
             heads = listed([measure(m).head.lower() for m in hidden])
-            idle.append(f"{said.capital(adversary.name)} reads nothing by {heads}.")
+            idle.append(f"{wording.capital(adversary.name)} reads nothing by {heads}.")
         if not shown:
             continue
-        groups.append({"name": said.capital(adversary.name),
-                       "heads": [said.capital(measure(m).head) for m in shown]})  # fmt: skip
+        groups.append({"name": wording.capital(adversary.name),
+                       "heads": [wording.capital(measure(m).head) for m in shown]})  # fmt: skip
         for k, m in enumerate(shown):
             columns.append((adversary, m, k == 0))
             cells = [adversary.cell(d.spec, m) for d in found.defenses]
-            text = next((said.value(c, c.line) for c in cells if c.scores), "–")
+            text = next((wording.value(c, c.line) for c in cells if c.scores), "–")
             blind.append((text, k == 0))
     if not columns:
         return None
@@ -76,7 +233,7 @@ def _row(
         "recipe": d.spec == found.recipe,
         "void": _VOID.get(d.void, ""),
         "change": "0" if d.price.settled == "same" and not bare else change,
-        "interval": said.interval(d.price.change),
+        "interval": wording.interval(d.price.change),
         "forest": None if bare else forest(found, d.price),
         "cells": [_matrix_cell(a, a.cell(d.spec, m), first) for a, m, first in columns],
     }
@@ -84,15 +241,15 @@ def _row(
 
 def _matrix_cell(adversary: Adversary, cell: Cell, first: bool) -> dict[str, Any]:
     """Return one cell with its state and a description for the pointer."""
-    word = said.word(cell)
+    word = wording.word(cell)
     e = cell.advantage
     title = word
     if e.known:
-        title += f": advantage {said.change(e)}, {many(len(cell.seeds), 'seed')}"
+        title += f": advantage {wording.change(e)}, {many(len(cell.seeds), 'seed')}"
         title += f", by {', '.join(cell.attacks)}"
     return {
         "state": cell.state,
-        "text": said.shown(cell),
+        "text": wording.shown(cell),
         "word": word,
         "title": title,
         "first": first,
@@ -105,7 +262,11 @@ def untested(found: Found) -> Iterator[tuple[str, str, str]]:
     if gaps.unfinished:
         yield "The rest of this run.", "It is not finished.", "--resume"
     for name, threat in gaps.adversaries:
-        yield f"{said.capital(name)}.", "No view of this role was attacked.", f"--threat {threat}"
+        yield (
+            f"{wording.capital(name)}.",
+            "No view of this role was attacked.",
+            f"--threat {threat}",
+        )
     for name, why in gaps.unfit:
         yield f"{name}.", f"It does not fit here: {why}.", ""
     for name, why in gaps.failed:
@@ -118,8 +279,8 @@ def untested(found: Found) -> Iterator[tuple[str, str, str]]:
     for name, why in gaps.no_claim:
         yield f"{name} returned no claim.", f"{why[:1].upper()}{why[1:]}. That is no defense.", ""
     for name, defense, heads in _failed_attacks(found):
-        yield (f"{said.capital(name)}, {said.short(defense)}.", f"By {heads} the attack did worse "
-               "than a blind guess; nothing is shown.", "")  # fmt: skip
+        yield (f"{wording.capital(name)}, {wording.short(defense)}.", f"By {heads} the attack did "
+               "worse than a blind guess; nothing is shown.", "")  # fmt: skip
     if gaps.cut:
         yield ("Longer searches.", f"{listed([*gaps.cut])} stopped at a limit; without it they may "
                "read more.", "")  # fmt: skip
@@ -154,7 +315,7 @@ def folds(
     found : Found
         The findings of the setting.
     rows : DataFrame
-        Results as returned by `fedtrees.report.rows.load_rows`.
+        Results as returned by `fedtrees.report.results.load_rows`.
     seen : sequence of mapping
         Entries of ``disclosure.json``.
     """
@@ -204,7 +365,7 @@ def _message_key(entry: Mapping[str, Any]) -> tuple[str, ...]:
     receiver = str(entry.get("to"))
     reader = str(entry.get("readable_by") or receiver) + " (sealed)" * bool(entry.get("sealed"))
     to = receiver if reader == receiver else f"{receiver}, read by {reader}"
-    guarded = said.guarded(entry.get("guards") or ())
+    guarded = wording.guarded(entry.get("guards") or ())
     reveals = ", ".join(map(str, entry.get("reveals") or ())) or "nothing of persons"
     why = str(entry.get("why", "")) + (f"; guarded by {guarded}" if guarded else "")
     return words_of(str(entry.get("type", ""))), str(entry.get("from", "")), to, reveals, why
@@ -240,7 +401,7 @@ def _attacks(found: Found, adversary: Adversary, here: pd.DataFrame) -> dict[str
                 if found.recipe
                 else measured.iloc[:0]
             )
-            head, seconds = said.capital(measure(metric).head), float(measured["seconds"].mean())
+            head, seconds = wording.capital(measure(metric).head), float(measured["seconds"].mean())
             scores = [_of(cell, x["value"]) for x in (base, after)]
             blind = _of(cell, measured["blind"])
             lines.append([str(attack), head, *scores, blind, seconds_text(seconds)])
@@ -256,13 +417,13 @@ def _attacks(found: Found, adversary: Adversary, here: pd.DataFrame) -> dict[str
 
 def _before(found: Found) -> str:
     """Return the name of the base defense, "Undefended" if there is none."""
-    return "Undefended" if found.base == UNDEFENDED else said.short(found.base)
+    return "Undefended" if found.base == UNDEFENDED else wording.short(found.base)
 
 
 def _of(cell: Cell, values: pd.Series) -> str:
     """Format the mean of some scores."""
     mean = mean_of(values)
-    return said.value(cell, mean) if math.isfinite(mean) else "–"
+    return wording.value(cell, mean) if math.isfinite(mean) else "–"
 
 
 def _columns(found: Found, here: pd.DataFrame) -> dict[str, Any] | None:
@@ -284,7 +445,7 @@ def _columns(found: Found, here: pd.DataFrame) -> dict[str, Any] | None:
     # The column with the largest difference between score and baseline comes first.
     lines.sort(key=lambda x: -finite(x[2][0] - x[3], -1.0))
     texts = [
-        [part, who, *(said.percent(v) if math.isfinite(v) else "–" for v in (*best, blind))]
+        [part, who, *(wording.percent(v) if math.isfinite(v) else "–" for v in (*best, blind))]
         for part, who, best, blind in lines
     ]
     header = ["Column", "Adversary", _before(found), *(["Recipe"] if found.recipe else []), "Blind"]

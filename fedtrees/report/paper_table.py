@@ -9,18 +9,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fedtrees.core.columns import CPU, measure
 from fedtrees.core.errors import UsageError, did_you_mean
-from fedtrees.core.rows import FORMULA
+from fedtrees.core.results import CPU, FORMULA, measure
 from fedtrees.report import style
 from fedtrees.report.budgets import ordered
 from fedtrees.report.frontier import Frontier, Point
-from fedtrees.report.intervals import Estimate
 from fedtrees.report.markup_tables import Cell, Grid, latex, markdown
-from fedtrees.report.names import Names
-from fedtrees.report.rows import UNDEFENDED, label, load_rows
-from fedtrees.report.selection import Selection
-from fedtrees.report.study import Study
+from fedtrees.report.results import UNDEFENDED, Selection, label, load_rows
+from fedtrees.report.run_analysis import Study
+from fedtrees.report.statistics import Estimate
+from fedtrees.report.wording import Names
 
 SUFFIXES = ("tex", "csv", "md")
 BELOW = "†"  # an applicable attack is missing, so that the leak is at least this large

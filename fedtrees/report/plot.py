@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.files import write_text
-from fedtrees.report.paper import Width
+from fedtrees.report.page import inline_scripts, security_policy
 from fedtrees.report.paper_table import together
 from fedtrees.report.protocol_budgets import unswept
-from fedtrees.report.rows import load_rows
-from fedtrees.report.selection import Selection
-from fedtrees.report.study import Study
-from fedtrees.report.web_page import inline_scripts, security_policy
+from fedtrees.report.results import Selection, load_rows
+from fedtrees.report.run_analysis import Study
+from fedtrees.report.static_figure import Width
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawn
@@ -88,13 +87,13 @@ def plot(
     study = _study(run_folder, chosen, metric, utility)
     if suffix == "html":
         return write_text(out, _interactive(study, figure))
-    from fedtrees.report import leaks, paper
+    from fedtrees.report import leaks, static_figure
 
     if figure == "frontier":
-        return paper.save(_frontier(study, width, labels), out)
+        return static_figure.save(_frontier(study, width, labels), out)
     metrics = {f.panel.setting: f.metric for f in reversed(study.frontiers)}
     grids = [leaks.leak_grid(study.rows, s, m) for s, m in sorted(metrics.items())]
-    return paper.save(paper.heatmap(grids), out)
+    return static_figure.save(static_figure.heatmap(grids), out)
 
 
 def frontier_of(
@@ -140,8 +139,8 @@ def _interactive(study: Study, figure: Figure) -> str:
     import plotly.io
     from plotly.graph_objects import Figure as Plotly
 
-    from fedtrees.report.frontier_figure import advantage_limits, draw_frontier
     from fedtrees.report.grid_figure import draw_heatmap
+    from fedtrees.report.interactive_figure import advantage_limits, draw_frontier
     from fedtrees.report.leaks import leak_grid, limit
 
     if figure == "frontier":
@@ -169,11 +168,11 @@ def _interactive(study: Study, figure: Figure) -> str:
 
 def _frontier(study: Study, width: Width | None, labels: Mapping[str, str] | None) -> Drawn:
     """Draw the frontiers of a run. Panels that differ in one protocol parameter are joined."""
-    from fedtrees.report import paper
+    from fedtrees.report import static_figure
 
     joined = {(f.panel.setting, f.panel.threat) for f in study.over_budgets}
     rest = [f for f in study.frontiers if (unswept(f.panel.setting), f.panel.threat) not in joined]
-    return paper.frontier([*study.over_budgets, *rest], study.colours, width, labels)
+    return static_figure.frontier([*study.over_budgets, *rest], study.colours, width, labels)
 
 
 def _study(run_folder: Runs, chosen: Selection, metric: str | None, utility: str | None) -> Study:

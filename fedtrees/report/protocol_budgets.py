@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from fedtrees.report.budgets import Budget, budgets, family
 from fedtrees.report.frontier import Frontier, Point, front_of, lines_of
-from fedtrees.report.intervals import Estimate
-from fedtrees.report.rows import UNDEFENDED, Panel, Setting
+from fedtrees.report.results import UNDEFENDED, Panel, Setting
+from fedtrees.report.statistics import Estimate
 
 
 def over_budgets(panels: Sequence[Frontier]) -> tuple[Frontier, ...]:

@@ -2,27 +2,37 @@
 
 A recipe is a protocol with a defense. It *resists* (attribute `holds`) if every applicable attack
 ran, against every adversary on every table, and no cell is open. It is *shown* to resist if, in
-addition, every cell is settled (`fedtrees.report.states`). A cell in which the attack scored worse
+addition, every cell is settled (`fedtrees.report.leakage`). A cell in which the attack scored worse
 than its baseline is not settled.
 
 Recipes that resist come first. The remaining ones are sorted by the advantage that they leave:
 first about persons, then guesses about persons, then facts about groups. Among equals, the cheapest
 one comes first.
+
+Describe how to configure a recipe in other systems that run it, such as NVFlare or XGBoost.
+
+The text is built from the attribute ``deployed`` of protocols and defenses.
 """
+
+from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
+from typing import Any
 
-from fedtrees.core.columns import measure
-from fedtrees.core.specs import parse_one
-from fedtrees.report.intervals import finite, mean_of, t_estimate
-from fedtrees.report.price import TOLERANCE, Price
-from fedtrees.report.rows import UNDEFENDED
-from fedtrees.report.said import parted
-from fedtrees.report.states import MARGIN, SETTLED, Cell, gravity
+from fedtrees.core.defense import Deployed
+from fedtrees.core.registry import register
+from fedtrees.core.results import measure
+from fedtrees.core.specs import Spec, parse_one
+from fedtrees.core.supported import SYSTEMS, name_versions
+from fedtrees.report.cost import TOLERANCE, Price
+from fedtrees.report.leakage import MARGIN, SETTLED, Cell, gravity
+from fedtrees.report.results import UNDEFENDED
+from fedtrees.report.statistics import finite, mean_of, t_estimate
+from fedtrees.report.wording import parted
 
 #: File with the name of the recommended recipe (`recommended`).
 RECOMMENDED = "recommended.json"
@@ -319,3 +329,49 @@ def helps(undefended: Sequence[Cell], defended: Sequence[Cell], margin: float = 
         if fall.known and fall.low > 0 and fall.mean >= least:
             return True
     return False
+
+
+def systems() -> tuple[str, ...]:
+    """Return the names of the systems that run at least one registered protocol."""
+    protocols = (register.get("protocol", name) for name in register.names("protocol"))
+    return tuple(sorted({system for protocol in protocols for system in protocol.deployed}))  # type: ignore[attr-defined]
+
+
+def runs_in(system: str, protocol: Spec, defenses: Sequence[Spec] = ()) -> bool:
+    """Return whether a system supports a protocol with its parameters and all given defenses."""
+    return all(
+        support is not None and support.takes(values)
+        for support, values in _supports(system, protocol, defenses)
+    )
+
+
+def settings(protocol: str, defense: str) -> Iterator[str]:
+    """Yield one text per system that runs a recipe: its settings and the tested versions.
+
+    Protocol and defense are given in the notation of the command line.
+    """
+    first, parts = parse_one(protocol).parts[0], parse_one(defense).parts
+    for system in systems():
+        if runs_in(system, first, parts):
+            texts = [
+                support.settings(values)
+                for support, values in _supports(system, first, parts)
+                if support is not None
+            ]
+            text = ". And: ".join(texts).removesuffix(".")
+            yield f"In {system}: {text}. {name_versions(SYSTEMS.get(system, ()))}"
+
+
+def _supports(
+    system: str, protocol: Spec, defenses: Sequence[Spec]
+) -> Iterator[tuple[Deployed | None, Mapping[str, Any]]]:
+    """Yield the support of a system for each part of a recipe, and the parameters of the part.
+
+    The support is None if the system lacks the part or the part is not registered.
+    """
+    for kind, spec in (("protocol", protocol), *(("defense", part) for part in defenses)):
+        if spec.name in register.names(kind):
+            plugin: Any = register.make(kind, spec)
+            yield plugin.deployed.get(system), getattr(plugin, "parameters", vars(plugin))
+        else:
+            yield None, {}

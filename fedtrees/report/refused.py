@@ -11,7 +11,7 @@ import pandas as pd
 from fedtrees.core.errors import FedtreesError
 from fedtrees.core.reasons import FITS, Reason
 from fedtrees.core.registry import register
-from fedtrees.core.rows import COLUMNS
+from fedtrees.core.results import COLUMNS
 from fedtrees.core.specs import parse_grid, parse_one, written
 from fedtrees.protocols.compatibility import fit
 

@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterable
 
 from fedtrees.report.budgets import ordered
-from fedtrees.report.claims import Kind
-from fedtrees.report.intervals import Estimate
-from fedtrees.report.rows import UNDEFENDED
+from fedtrees.report.guarantees import Kind
+from fedtrees.report.results import UNDEFENDED
+from fedtrees.report.statistics import Estimate
 
 INK, MUTED, RULE = "#1b1f24", "#5b6470", "#c9ced6"
 # Okabe and Ito (2008) without black (undefended) and yellow (too pale on white), then four colours

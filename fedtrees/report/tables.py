@@ -5,13 +5,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from fedtrees.core.columns import CIPHERTEXTS, CPU
 from fedtrees.core.guarantee import Guarantee, join
-from fedtrees.report import claims
+from fedtrees.core.results import CIPHERTEXTS, CPU
 from fedtrees.report.budgets import ordered
-from fedtrees.report.intervals import Estimate, estimate
-from fedtrees.report.rows import Setting
-from fedtrees.report.worst import by_seed
+from fedtrees.report.results import Setting
+from fedtrees.report.statistics import Estimate, by_seed, estimate
 
 
 @dataclass(frozen=True)
@@ -60,8 +58,8 @@ class Guarantees:
         The distinct guarantees over all seeds and threats. More than one entry means that they
         differ.
     verdict : str
-        Comparison of the three in words (`fedtrees.report.claims.compare`), "" if there is nothing
-        to report.
+        Comparison of the three in words (`fedtrees.report.guarantees.compare`), "" if there is
+        nothing to report.
     refuted : bool
         Whether an audit measured more than the guarantee permits.
     """
@@ -113,8 +111,8 @@ def guarantee_table(rows: pd.DataFrame, setting: Setting) -> tuple[Guarantees, .
         ]
         measured = max(guarantees[2], key=lambda g: g[0].budget or ("", 0.0), default=None)
         compared = (*(distinct[0] if distinct else None for distinct in guarantees[:2]), measured)
-        verdict = claims.compare(*compared)
+        verdict = guarantees.compare(*compared)
         if any(len(distinct) > 1 for distinct in guarantees):
             verdict = "; ".join(filter(None, [verdict, "differs between seeds or threats"]))
-        out.append(Guarantees(spec, *guarantees, verdict, claims.refuted(*compared)))
+        out.append(Guarantees(spec, *guarantees, verdict, guarantees.refuted(*compared)))
     return tuple(out)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedtrees.core.columns import measure
-from fedtrees.core.counts import many
-from fedtrees.report import said
-from fedtrees.report.found import Adversary, Defended, Found
-from fedtrees.report.rows import UNDEFENDED
-from fedtrees.report.states import gravity
+from fedtrees.core.errors import many
+from fedtrees.core.results import measure
+from fedtrees.report import wording
+from fedtrees.report.leakage import gravity
+from fedtrees.report.results import UNDEFENDED
+from fedtrees.report.setting_findings import Adversary, Defended, Found
 from fedtrees.report.style import number
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ def table(found: Found, width: int, first: str | None = None) -> tuple[Table, st
         cells = [_cell(c, d) for c in shown]
         mark = "→" if found.recipe == d.spec else ""
         style = "bold" if mark else ""
-        rich_table.add_row(mark, Text(said.short(d.spec)), _price(d), *cells, style=style)
-    legend = "  ".join(f"{said.GLYPHS[s]} {said.WORDS[s]}" for s in _LEGEND)
+        rich_table.add_row(mark, Text(wording.short(d.spec)), _price(d), *cells, style=style)
+    legend = "  ".join(f"{wording.GLYPHS[s]} {wording.WORDS[s]}" for s in _LEGEND)
     more = len(candidates) - len(shown)
     hidden_note = f"  ({many(more, 'column')} more in the report)" if more else ""
     marked = "→ recipe  " if found.recipe else ""
@@ -105,6 +105,6 @@ def _price(d: Defended) -> str:
 def _cell(column: Column, d: Defended) -> str:
     """Format a score with the coloured symbol of its state."""
     cell = column.adversary.cell(d.spec, column.metric)
-    glyph = said.GLYPHS[cell.state]
-    text = said.value(cell, cell.score) if cell.scores else ""
+    glyph = wording.GLYPHS[cell.state]
+    text = wording.value(cell, cell.score) if cell.scores else ""
     return f"{text} [{_COLOURS[cell.state]}]{glyph}[/]".strip()

@@ -2,7 +2,7 @@
 
 The terminal prints the verdict of `fedtrees bench` and `fedtrees show` as a list of labelled
 entries, and the verdict fits on one screen (`SCREEN_LINES`, `SCREEN_COLUMNS`). The HTML report and
-the JSON output are computed from the same findings (`fedtrees.report.found`).
+the JSON output are computed from the same findings (`fedtrees.report.setting_findings`).
 """
 
 import math
@@ -10,17 +10,17 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from fedtrees.core.columns import measure
-from fedtrees.core.counts import listed, many
+from fedtrees.core.errors import listed, many
 from fedtrees.core.guarantee import ActedOnNothing
-from fedtrees.report import said
-from fedtrees.report.claims import in_words
-from fedtrees.report.found import REFUTED, Adversary, Findings, Found, Leak
-from fedtrees.report.intervals import finite
-from fedtrees.report.price import MOST_SEEDS, TOLERANCE, Price
+from fedtrees.core.results import measure
+from fedtrees.report import wording
+from fedtrees.report.cost import MOST_SEEDS, TOLERANCE, Price
+from fedtrees.report.guarantees import in_words
+from fedtrees.report.leakage import SETTLED, Cell, gravity, plain, upper
 from fedtrees.report.recipe import Candidate
-from fedtrees.report.rows import UNDEFENDED
-from fedtrees.report.states import SETTLED, Cell, gravity, plain, upper
+from fedtrees.report.results import UNDEFENDED
+from fedtrees.report.setting_findings import REFUTED, Adversary, Findings, Found, Leak
+from fedtrees.report.statistics import finite
 from fedtrees.report.style import number
 
 #: Size of the screen that the verdict must fit, below the line that names the setting.
@@ -33,7 +33,8 @@ _MUCH_LARGER = 0.25
 # Largest number of remaining leaks that are described for one adversary.
 _LEAKS_PER_ADVERSARY = 2
 _SEEDS_TO_SETTLE = 10
-#: Label of the first entry, by the kind of the main finding (`fedtrees.report.found.Leak`).
+#: Label of the first entry, by the kind of the main finding
+#: (`fedtrees.report.setting_findings.Leak`).
 LEAK_LABELS = {
     "leak": "LEAK FOUND", "trace": "TRACE FOUND", "none-found": "NO LEAK FOUND",
     "none-clear": "NOT SETTLED", "attack-failed": "NOT KNOWN", "unknown": "NOT KNOWN",
@@ -101,7 +102,9 @@ def verdict(findings: Findings) -> Verdict:
     lines = _fitting_lines(first, findings)
     room = SCREEN_LINES - sum(line.height for line in lines)
     # Protocols that are recipes of the first setting are already compared with it.
-    compared = {name for c in first.recommendation.candidates if (name := said.parted(c.name)[0])}
+    compared = {
+        name for c in first.recommendation.candidates if (name := wording.parted(c.name)[0])
+    }
     setting_lines = [_other_setting(f) for f in rest if f.setting.protocol not in compared]
     for at, line in enumerate(setting_lines):
         # Reserve space for a line that names the number of omitted settings.
@@ -141,12 +144,12 @@ def _epsilon(found: Found, findings: Findings) -> Iterator[Line]:
     """
     if found.use is None:
         return
-    protocol, spec = said.parted(found.use.name)
+    protocol, spec = wording.parted(found.use.name)
     trained = next((f for f in findings.settings if f.setting.protocol == protocol), found)
     defended = trained.defended(spec)
     text = in_words(defended.guarantees.claimed, brief=True) if defended is not None else ""
     if text and defended is not None and not defended.void:
-        yield Line("EPSILON", f"{said.capital(text)}.")
+        yield Line("EPSILON", f"{wording.capital(text)}.")
 
 
 def _lines(found: Found, leaks: int, details: bool) -> Iterator[Line]:
@@ -171,7 +174,7 @@ def _collapsed_models(found: Found) -> Iterator[Line]:
     if collapsed:
         name = measure(found.utility.metric).head
         text = (
-            f"Under {said.some(collapsed, 2)} the model predicts no better than a constant "
+            f"Under {wording.some(collapsed, 2)} the model predicts no better than a constant "
             f"(by {name})."
         )
         yield Line("NO UTILITY", text)
@@ -192,7 +195,7 @@ def leak(found: Found, details: bool = False) -> str:
     text = _leak(found, details)
     if found.base == UNDEFENDED:
         return text
-    return f"With {said.short(found.base)}, {text[0].lower()}{text[1:]}"
+    return f"With {wording.short(found.base)}, {text[0].lower()}{text[1:]}"
 
 
 def _leak(found: Found, details: bool) -> str:
@@ -209,7 +212,7 @@ def _leak(found: Found, details: bool) -> str:
             return _none_found(found)
         case "trace", Cell() as cell:
             return (
-                f"{said.achievement(who, cell)} The advantage is below the margin of "
+                f"{wording.achievement(who, cell)} The advantage is below the margin of "
                 f"{found.margin:g}. Strongest attack: {_attack(cell)}."
             )
         case "unknown", _:
@@ -219,17 +222,18 @@ def _leak(found: Found, details: bool) -> str:
             return (
                 "By every measure that is not settled, the attacks scored worse than their "
                 f"baseline, so that they show nothing. The best one, {_attack(cell)} by {who}, "
-                f"has {head} {said.value(cell, cell.score)} ({said.line(cell)})."
+                f"has {head} {wording.value(cell, cell.score)} ({wording.line(cell)})."
             )
         case "none-clear", Cell() as cell:
             advantage = replace(cell.advantage, high=upper(cell))
             return (
-                f"No clear leak, but none is excluded: {who} may {said.can(cell)}. The advantage "
-                f"is {said.change(advantage)}. {_how_to_settle(found, lead.adversary)}"
+                f"No clear leak, but none is excluded: {who} may {wording.can(cell)}. "
+                f"The advantage is {wording.change(advantage)}. "
+                f"{_how_to_settle(found, lead.adversary)}"
             ).rstrip()
         case _, Cell() as cell:
             addition = _larger_advantage(lead, who) if details else ""
-            return f"{said.achievement(who, cell)}{addition} Strongest attack: {_attack(cell)}."
+            return f"{wording.achievement(who, cell)}{addition} Strongest attack: {_attack(cell)}."
     raise AssertionError(lead)
 
 
@@ -237,12 +241,12 @@ def _missing_attacks(found: Found) -> str:
     """Name the attacks that failed or returned no claim, as the beginning of a sentence."""
     gaps = found.untested
     failed, silent = (
-        said.some(list(dict.fromkeys(name.partition("[")[0] for name, _ in pairs)))
+        wording.some(list(dict.fromkeys(name.partition("[")[0] for name, _ in pairs)))
         for pairs in (gaps.failed, gaps.no_claim)
     )
     parts = [f"attacks failed ({failed})"] * bool(failed)
     parts += [f"attacks returned no claim ({silent})"] * bool(silent)
-    return said.capital(" and ".join(parts) or "attacks that apply did not run")
+    return wording.capital(" and ".join(parts) or "attacks that apply did not run")
 
 
 def _larger_advantage(lead: Leak, who: str) -> str:
@@ -253,7 +257,7 @@ def _larger_advantage(lead: Leak, who: str) -> str:
     largest = max(cells, key=lambda c: finite(c.advantage.mean))
     if finite(largest.advantage.mean) < finite(lead.cell.advantage.mean) + _MUCH_LARGER:
         return ""
-    return f" {said.capital(who)} can also {said.can(largest)}."
+    return f" {wording.capital(who)} can also {wording.can(largest)}."
 
 
 def _none_found(found: Found) -> str:
@@ -337,7 +341,7 @@ def _recommendation(found: Found, use: Candidate) -> str:
 
 def command(use: Candidate) -> str:
     """Return the notation of a defense, or the options for a defense of another protocol."""
-    protocol, defense = said.parted(use.name)
+    protocol, defense = wording.parted(use.name)
     return f'-p "{protocol}" -d "{defense}"' if protocol else use.name
 
 
@@ -350,7 +354,7 @@ def refused(found: Found) -> str:
         return f"None ran: {name} does not fit this protocol ({why})."
     if not tried:
         return "No defense was tested, because none was requested or none fits."
-    nothing_shown = f"This run does not show what {said.some(tried)} would prevent."
+    nothing_shown = f"This run does not show what {wording.some(tried)} would prevent."
     cell = found.leak.cell
     if cell is None or found.leak.adversary is None or found.leak.kind != "leak":
         return nothing_shown
@@ -360,11 +364,11 @@ def refused(found: Found) -> str:
         return nothing_shown
     least, name = min(scored, key=lambda x: x[0].score)
     remaining = (
-        f"{name} leaves {said.value(least, least.score)} of {said.value(cell, cell.score)} "
-        f"({said.line(cell)})"
+        f"{name} leaves {wording.value(least, least.score)} of {wording.value(cell, cell.score)} "
+        f"({wording.line(cell)})"
     )
     if least.below_baseline:
-        return f"No tested defense is shown to help. {remaining}, but {said.failed(least)}."
+        return f"No tested defense is shown to help. {remaining}, but {wording.failed(least)}."
     if least.score < cell.score:
         seeds = many(found.seeds, "seed")
         return f"No tested defense is shown to help over {seeds}. {remaining}."
@@ -385,13 +389,13 @@ def _effect(found: Found, use: Candidate) -> str:
     before, after = found.leak.cell, _after(found, use)
     if before is None or after is None:
         return ""
-    head = said.capital(measure(before.metric).head)
-    start = f"{head}: {said.value(before, before.score)} before"
+    head = wording.capital(measure(before.metric).head)
+    start = f"{head}: {wording.value(before, before.score)} before"
     if after.state == "gone":
         return f"{start}. With the defense, no attack of this kind applies."
-    result = f"{start}, {said.value(after, after.score)} after."
+    result = f"{start}, {wording.value(after, after.score)} after."
     if after.below_baseline:
-        return f"{result} {said.capital(said.failed(after))}."
+        return f"{result} {wording.capital(wording.failed(after))}."
     return f"{result} {EFFECT_STATES[after.state]}".rstrip()
 
 
@@ -488,7 +492,7 @@ def remains(found: Found, use: Candidate | None, leaks: int = _LEAKS_PER_ADVERSA
 
 def _can(name: str, cells: Sequence[Cell]) -> str:
     """Describe the leaks to one adversary as a sentence."""
-    return said.capital(f"{name} can {' and '.join(said.can(c) for c in cells)}.")
+    return wording.capital(f"{name} can {' and '.join(wording.can(c) for c in cells)}.")
 
 
 def _further_adversaries(found: Found, leaks: int) -> str:
@@ -519,9 +523,9 @@ def _notes(found: Found) -> Iterator[Line]:
         ("NO GUARANTEE", ActedOnNothing.kind, "{} changed no message of this run."),
         ("REFUTED", REFUTED, "An audit measured a larger epsilon than was spent by {}."),
     ):  # fmt: skip
-        names = [said.short(d.spec) for d in found.defenses if d.void == code]
+        names = [wording.short(d.spec) for d in found.defenses if d.void == code]
         if names:
-            yield Line(label, said.capital(sentence.format(said.some(names, 2))))
+            yield Line(label, wording.capital(sentence.format(wording.some(names, 2))))
 
 
 def untested(found: Found) -> str:
@@ -530,16 +534,16 @@ def untested(found: Found) -> str:
     sentences = ["The run is not finished: continue it with --resume."] * gaps.unfinished
     for pairs, problem in ((gaps.failed, "failed"), (gaps.no_claim, "returned no claim")):
         if names := dict.fromkeys(name.partition("[")[0] for name, _ in pairs):
-            sentences.append(f"Attacks that {problem}: {said.some([*names], 2)}.")
+            sentences.append(f"Attacks that {problem}: {wording.some([*names], 2)}.")
     if gaps.adversaries:
-        sentences.append(said.capital(f"{listed([name for name, _ in gaps.adversaries])}."))
+        sentences.append(wording.capital(f"{listed([name for name, _ in gaps.adversaries])}."))
     if gaps.defenses:
         sentences.append(f"{many(len(gaps.defenses), 'further defense')} that fit this protocol.")
     if gaps.cut:
         names = dict.fromkeys(name.partition("[")[0] for name in gaps.cut)
         limits = "its search limit" if len(names) == 1 else "their search limits"
         stopped = f"{listed([*names])} stopped at {limits} and may find more."
-        sentences.append(said.capital(stopped))
+        sentences.append(wording.capital(stopped))
     return " ".join(sentences)
 
 
@@ -549,12 +553,12 @@ def _other_setting(found: Found) -> Line:
     lead = found.leak
     if lead.kind != "leak" or lead.cell is None or lead.adversary is None:
         return Line("ALSO", f"{protocol}: {leak(found)}")
-    text = f"{protocol}: {lead.adversary.name} can {said.can(lead.cell)}."
+    text = f"{protocol}: {lead.adversary.name} can {wording.can(lead.cell)}."
     use = found.use
     if use is None:
         return Line("ALSO", f"{text} No tested defense helps.")
     effect = _effect(found, use) or "See the report."
-    return Line("ALSO", f"{text} With {said.short(use.name)}: {effect}")
+    return Line("ALSO", f"{text} With {wording.short(use.name)}: {effect}")
 
 
 def _attack(cell: Cell) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from fedtrees.core.messages import Sealing
 from fedtrees.core.registry import register
-from fedtrees.core.sealed import Sealing
 from fedtrees.sealing.ledger import Ledger, costs_of
 from fedtrees.sealing.secret import Unprintable
 

@@ -22,7 +22,7 @@ from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import LOGISTIC, SQUARED_ERROR, Objective, Softmax
 from fedtrees.trees.boosted.params import TreeParams
-from fedtrees.trees.sketch import quantile_cuts
+from fedtrees.trees.cut_points import quantile_cuts
 
 Floats = NDArray[np.float64]
 _GROWN = TreeParams(trees=20, max_depth=3, learning_rate=0.2)

@@ -13,7 +13,6 @@ import pytest
 from digests import content, digest
 from federations import sample_federation
 
-from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.errors import FedtreesError
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.messages import Reveal, closed
@@ -21,6 +20,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.core.streams import Streams
 from fedtrees.core.view import View
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 

@@ -21,14 +21,14 @@ from fedtrees.attacks.lattice.attack import Lattice
 from fedtrees.attacks.membership.attack import MembershipInference
 from fedtrees.attacks.peeling.attack import HistogramPeeling
 from fedtrees.attacks.timberstrike.attack import TimberStrike
-from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.guess import LeafCounts, Records
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.guessing.blind import blind_guesses
-from fedtrees.guessing.targets import wide
+from fedtrees.guessing.rows import wide
 from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.metrics.membership import auc
 from fedtrees.metrics.records import score_records

@@ -8,8 +8,7 @@ import pytest
 
 from fedtrees.attacks.attributes.attack import AttributeInference, _taught
 from fedtrees.attacks.attributes.sum_constraints import Sum, Sums, fitted
-from fedtrees.bench.conformance.samples import sample_table
-from fedtrees.bench.evaluate import make_defense
+from fedtrees.conformance.samples import sample_table
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Entries
 from fedtrees.core.local_data import over_clients
@@ -19,6 +18,7 @@ from fedtrees.core.sensitive import Told
 from fedtrees.core.specs import parse_grid, parse_one
 from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.metrics.entries import EntriesMetric
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist

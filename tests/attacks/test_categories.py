@@ -12,13 +12,13 @@ from fedtrees.attacks.evidence.sketched import columns_of
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.joint.attack import Joint
 from fedtrees.attacks.sketch_reading import SketchReading
-from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.guess import Records
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.defenses.cut_points import PrivateQuantileCuts
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.metrics.records import score_records
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of

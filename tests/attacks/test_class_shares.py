@@ -7,7 +7,6 @@ import pytest
 from present import here
 
 from fedtrees.attacks.attributes.class_shares import ClassShareInference, agreed
-from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.guess import ClassShares
 from fedtrees.core.local_data import over_clients
@@ -15,6 +14,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_grid, parse_one
 from fedtrees.core.streams import Streams
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.horizontal import CutPoints, LabelSums
 from fedtrees.metrics.labels import ClassSharesMetric
 from fedtrees.metrics.metric import Case

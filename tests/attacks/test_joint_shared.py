@@ -25,14 +25,14 @@ from fedtrees.attacks.joint.moves import Proposal
 from fedtrees.attacks.joint.sampler import draw_classes, sample
 from fedtrees.attacks.joint.state import State
 from fedtrees.attacks.joint.world import World
-from fedtrees.bench.evaluate import make_defense
-from fedtrees.bench.federation import spread
 from fedtrees.core.local_data import client_names
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.data.dataset import prepare
 from fedtrees.data.partition import Partition
+from fedtrees.experiments.evaluate import make_defense
+from fedtrees.experiments.federation import spread
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.routing import Routes

@@ -19,8 +19,6 @@ from fedtrees.attacks.evidence.clients.late_counts import late_counts
 from fedtrees.attacks.evidence.clients.start_of_values import VALUE_ERROR
 from fedtrees.attacks.evidence.clients.victims import victims_of
 from fedtrees.attacks.evidence.routing import gradients
-from fedtrees.bench.evaluate import make_defense
-from fedtrees.bench.federation import spread
 from fedtrees.core.coarsening import Rounding
 from fedtrees.core.local_data import client_names, over_clients
 from fedtrees.core.registry import register
@@ -28,6 +26,8 @@ from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.data.dataset import prepare
 from fedtrees.data.partition import Partition
+from fedtrees.experiments.evaluate import make_defense
+from fedtrees.experiments.federation import spread
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 

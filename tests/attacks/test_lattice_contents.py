@@ -10,7 +10,7 @@ import pytest
 from fedtrees.attacks.lattice.candidates import multinomial_ways
 from fedtrees.attacks.lattice.contents import UNIT, Choices, find_contents
 from fedtrees.attacks.lattice.exact_sums import rounding_of, units_of
-from fedtrees.trees.boosted.fixed_point import to_fixed
+from fedtrees.trees.boosted.histogram import to_fixed
 from fedtrees.trees.boosted.losses import logistic_gradients
 
 

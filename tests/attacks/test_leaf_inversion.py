@@ -5,16 +5,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedtrees.attacks.second_phase.attack import LeafInversion, leaf_accuracy, likely, picked
-from fedtrees.attacks.second_phase.evidence import models_of, seen_batches, soft_trees
+from fedtrees.attacks.second_phase.attack import (
+    LeafInversion,
+    leaf_accuracy,
+    likely,
+    models_of,
+    picked,
+    seen_batches,
+    soft_trees,
+)
 from fedtrees.attacks.second_phase.refinement import Whitened
-from fedtrees.bench.federation import load_dataset
-from fedtrees.bench.suite import DataRef
 from fedtrees.core.guess import BatchRows
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Table
 from fedtrees.core.streams import Streams
+from fedtrees.experiments.federation import load_dataset
+from fedtrees.experiments.suite import DataRef
 from fedtrees.protocols.training import train
 from fedtrees.protocols.tree_networks.fedxgbllr import FedXGBllr
 from fedtrees.protocols.views import view_of

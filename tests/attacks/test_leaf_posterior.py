@@ -9,13 +9,13 @@ from fedtrees.attacks.evidence.boosted import Evidence, NodeNoise
 from fedtrees.attacks.evidence.leaf_posterior import most_probable_counts
 from fedtrees.attacks.evidence.sums import victim_sums
 from fedtrees.attacks.timberstrike.attack import TimberStrike
-from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.guess import LeafCounts
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import parse_grid, parse_one
 from fedtrees.core.streams import Streams
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.metrics.leaf_counts import LeafCountMetric, score_leaf_counts
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.training import train

@@ -6,7 +6,7 @@ from present import here
 
 from fedtrees.attacks.evidence.lightgbm_trees import machines_model
 from fedtrees.attacks.evidence.view import evidence_of
-from fedtrees.bench.conformance.samples import sample_table
+from fedtrees.conformance.samples import sample_table
 from fedtrees.core.guess import LeafCounts
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register

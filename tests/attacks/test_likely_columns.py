@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedtrees.attacks.mappers.attack import BinMapperReading, SingleRowBins
-from fedtrees.attacks.mappers.likely import Known, likely_column
+from fedtrees.attacks.mappers.column_values import Known, likely_column
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.metrics.column_values import ColumnValuesMetric, VictimsColumns

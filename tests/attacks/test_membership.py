@@ -19,8 +19,7 @@ from fedtrees.attacks.membership.references import (
     rmia,
 )
 from fedtrees.attacks.membership.structure import shared_thresholds
-from fedtrees.bench.conformance.samples import sample_table
-from fedtrees.bench.evaluate import make_defense, score_guess, with_background
+from fedtrees.conformance.samples import sample_table
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.guess import Guess, Membership, Records
 from fedtrees.core.local_data import LocalData, over_clients
@@ -28,6 +27,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_grid, parse_one
 from fedtrees.core.streams import Streams
+from fedtrees.experiments.evaluate import make_defense, score_guess, with_background
 from fedtrees.metrics.membership import MembershipMetric, at_few, auc, blind_scores
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
@@ -37,7 +37,7 @@ from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.boosted.losses import LOGISTIC
 from fedtrees.trees.boosted.params import TreeParams
-from fedtrees.trees.sketch import quantile_cuts
+from fedtrees.trees.cut_points import quantile_cuts
 
 FORESTS = ("forest-hist[trees=10,max_depth=8]", "local-forests[trees=10,max_depth=8]",
            "dp-forest[epsilon=10000,trees=40,depth=6]")  # fmt: skip

@@ -13,11 +13,11 @@ from fedtrees.attacks.membership.attack import MembershipInference, together
 from fedtrees.attacks.membership.learners import trainer_of
 from fedtrees.attacks.membership.posterior import LinearSums, any_of, log_odds
 from fedtrees.attacks.membership.references import boosted_trainer
-from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.metrics.membership import auc
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedtrees.bench.conformance.samples import sample_training
-from fedtrees.bench.evaluate import score_guess
+from fedtrees.conformance.samples import sample_training
 from fedtrees.core.attack import claims_of
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.guess import ColumnValues, Guess, Labels, LeafCounts, Records
@@ -17,6 +16,7 @@ from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec
+from fedtrees.experiments.evaluate import score_guess
 from fedtrees.isolation import guesses
 from fedtrees.isolation.process import attacks
 from fedtrees.protocols.views import view_of

@@ -26,7 +26,7 @@ def test_attacks_and_the_command_line_load_neither_pandas_nor_scipy_stats():
     """Each takes about half a second to load, in every process of a bench."""
     code = (
         "import sys; from fedtrees.core.attack import contenders; contenders()\n"
-        "import fedtrees.bench.session, fedtrees.cli.main\n"
+        "import fedtrees.experiments.session, fedtrees.cli.main\n"
         "print([m for m in ('pandas', 'scipy.stats', 'scipy.signal') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,11 +8,11 @@ from fedtrees.attacks.evidence.clients.histograms import told_apart
 from fedtrees.attacks.evidence.replay import OTHERS, replay_trees
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.peeling.sources import sources_of
-from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec, parse_composed
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.boosted.forest import Forest

@@ -10,18 +10,18 @@ from scipy import stats
 
 from fedtrees.attacks.evidence.clients.victims import victims_of
 from fedtrees.attacks.evidence.view import evidence_of
-from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.guess import LeafCounts, Records
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.party import acting
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.horizontal import LeafSums
 from fedtrees.protocols.horizontal.dp_gbdt import LeafClient
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
-from fedtrees.trees.boosted.fixed_point import from_fixed
+from fedtrees.trees.boosted.histogram import from_fixed
 
 PARTS, SCHEMA = sample_federation(rows=120)
 QUICK = {"timberstrike": {"chains": 2}, "joint": {"chains": 2, "moves": 200}, "lattice": {}}

@@ -12,7 +12,7 @@ from fedtrees.attacks.peeling.values import ranges_of, told_values, values_in
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.sketch import equal_width_cuts, quantile_cuts
+from fedtrees.trees.cut_points import equal_width_cuts, quantile_cuts
 
 NO_ROWS = np.zeros((0, 1), dtype=np.float32)
 RNG = np.random.default_rng(0)

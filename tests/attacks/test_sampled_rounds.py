@@ -25,7 +25,6 @@ from fedtrees.attacks.joint.world import World
 from fedtrees.attacks.lattice.attack import Lattice
 from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.attacks.timberstrike.sequence import with_absence
-from fedtrees.bench.federation import Federation, spread
 from fedtrees.core.guess import LeafCounts, Records
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
@@ -35,6 +34,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.data import catalogue
 from fedtrees.data.dataset import Dataset
 from fedtrees.data.partition import Partition
+from fedtrees.experiments.federation import Federation, spread
 from fedtrees.protocols.base import client_names
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of

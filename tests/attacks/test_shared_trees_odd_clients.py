@@ -16,19 +16,19 @@ from fedtrees.attacks.evidence.clients.start import own_start
 from fedtrees.attacks.evidence.clients.victims import victims_of
 from fedtrees.attacks.evidence.counts import counts_from_sums
 from fedtrees.attacks.evidence.sums import LeafSums
-from fedtrees.bench.evaluate import make_defense
-from fedtrees.bench.federation import Federation
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid
+from fedtrees.experiments.evaluate import make_defense
+from fedtrees.experiments.federation import Federation
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.boosted.losses import LOGISTIC
 from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.routing import Routes
-from fedtrees.trees.sketch import quantile_cuts
 
 ATTACK = "timberstrike[chains=2,max_trees=4]"
 

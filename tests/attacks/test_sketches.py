@@ -23,7 +23,7 @@ from fedtrees.defenses.cut_points import GridCuts, PrivateGridCuts, PrivateQuant
 from fedtrees.defenses.secure_sum import SecureSum
 from fedtrees.protocols.forests.forest_hist import ForestHist
 from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist, NVFlareHist
-from fedtrees.trees.sketch import POINTS_PER_BIN, local_sketch
+from fedtrees.trees.cut_points import POINTS_PER_BIN, local_sketch
 
 
 def present(column):

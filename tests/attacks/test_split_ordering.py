@@ -7,8 +7,7 @@ import pytest
 from columns import run, seen_by
 
 from fedtrees.attacks.evidence.told_sides import value_ends
-from fedtrees.attacks.orders.attack import SplitOrdering
-from fedtrees.attacks.orders.expected import better_ranks, expected_ranks
+from fedtrees.attacks.orders.attack import SplitOrdering, better_ranks, expected_ranks
 from fedtrees.core.guess import ColumnRanks
 from fedtrees.metrics.metric import Case
 from fedtrees.metrics.splits import ColumnRanksMetric, orders_of_own

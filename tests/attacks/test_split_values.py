@@ -3,8 +3,7 @@
 import numpy as np
 from columns import run, seen_by
 
-from fedtrees.attacks.clear.attack import SplitValues
-from fedtrees.attacks.clear.spread import decimals, spread
+from fedtrees.attacks.plaintext import SplitValues, decimals, spread
 from fedtrees.metrics.column_values import ColumnValuesMetric
 from fedtrees.metrics.metric import Case
 

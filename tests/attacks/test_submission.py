@@ -22,14 +22,14 @@ from fedtrees.attacks.evidence.submission import (
 )
 from fedtrees.attacks.timberstrike import Options, reconstruct
 from fedtrees.attacks.timberstrike.points import points
-from fedtrees.bench.cells import Setting
-from fedtrees.bench.evaluate import make_defense
-from fedtrees.bench.federation import federation_of
-from fedtrees.bench.suite import DataRef
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
+from fedtrees.experiments.evaluate import make_defense
+from fedtrees.experiments.federation import federation_of
+from fedtrees.experiments.plan import Setting
+from fedtrees.experiments.suite import DataRef
 from fedtrees.guessing.blind import Draws, blind_guesses
 from fedtrees.guessing.recipes import COPIES, Recipe, agreement, best_recipe
 from fedtrees.metrics.records import score_records

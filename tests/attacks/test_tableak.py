@@ -17,18 +17,17 @@ from fedtrees.attacks.gradients.hidden import rows_by_units, rows_of_steps
 from fedtrees.attacks.gradients.inversion import accuracy, invert, likely_rows, noise_of
 from fedtrees.attacks.gradients.posterior import RowGradients, explained
 from fedtrees.attacks.gradients.search import accepted
-from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.guess import BatchRows
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_composed
 from fedtrees.core.streams import Streams
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.messages.networks import NetworkUpdate, NetworkWeights
 from fedtrees.neural.encoding import Encoding
-from fedtrees.neural.perceptron import Layers
-from fedtrees.neural.training import initial
+from fedtrees.neural.perceptron import Layers, initial
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
@@ -475,7 +474,7 @@ def test_batches_of_the_published_network_are_found(published):
 
 @pytest.mark.extra("torch")
 def test_gradients_of_the_published_network_are_found(published):
-    from fedtrees.neural.training import mean_gradient
+    from fedtrees.neural.perceptron import mean_gradient
 
     for size in (8, 32, 128):
         truth, gradient = published.batch(size, 0)

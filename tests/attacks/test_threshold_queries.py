@@ -9,8 +9,6 @@ from columns import run
 from data_dir import data_dir
 
 from fedtrees.attacks.queries.attack import ThresholdQueries
-from fedtrees.bench.evaluate import make_defense, score_guess
-from fedtrees.bench.federation import Federation
 from fedtrees.benchmarks.papers.secureboost_queries import published_queries
 from fedtrees.core.errors import DataError, ProtocolError, UsageError
 from fedtrees.core.guess import Thresholds
@@ -18,6 +16,8 @@ from fedtrees.core.specs import Spec, parse_composed
 from fedtrees.core.threat import Threat
 from fedtrees.data import catalogue
 from fedtrees.data.layout import columns_of
+from fedtrees.experiments.evaluate import make_defense, score_guess
+from fedtrees.experiments.federation import Federation
 from fedtrees.isolation.process import attacks
 from fedtrees.protocols.training import train
 from fedtrees.protocols.vertical.secureboost import SecureBoost

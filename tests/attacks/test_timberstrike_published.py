@@ -7,14 +7,14 @@ import pytest
 
 from fedtrees.attacks.evidence.grid import Grid
 from fedtrees.attacks.evidence.prior import value_ranges
-from fedtrees.bench.evaluate import score_guess
-from fedtrees.bench.federation import Federation
 from fedtrees.benchmarks.papers.timberstrike_published import over_real_columns
 from fedtrees.core.guess import EveryRecord, Guess
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.data.dataset import prepare
-from fedtrees.trees.sketch import equal_width_cuts, quantile_cuts
+from fedtrees.experiments.evaluate import score_guess
+from fedtrees.experiments.federation import Federation
+from fedtrees.trees.cut_points import equal_width_cuts, quantile_cuts
 
 SCHEMA = Schema((Feature("a"), Feature("b", low=-500.0, high=500.0)), "y", ("no", "yes"))
 

@@ -20,8 +20,6 @@ from fedtrees.attacks.evidence.clients.start import own_start
 from fedtrees.attacks.evidence.clients.start_of_values import LeafValues, shares_of_values
 from fedtrees.attacks.evidence.clients.victims import union_of, victims_of
 from fedtrees.attacks.timberstrike import reconstruct
-from fedtrees.bench.evaluate import make_defense
-from fedtrees.bench.federation import spread
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import EveryRecord
 from fedtrees.core.local_data import client_names, over_clients
@@ -32,11 +30,12 @@ from fedtrees.core.streams import Streams
 from fedtrees.data import catalogue
 from fedtrees.data.dataset import prepare
 from fedtrees.data.partition import Partition
+from fedtrees.experiments.evaluate import make_defense
+from fedtrees.experiments.federation import spread
 from fedtrees.messages.models import base_weights
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
-from fedtrees.trees.boosted.intercept import start_margin
-from fedtrees.trees.boosted.losses import LOGISTIC, Softmax
+from fedtrees.trees.boosted.losses import LOGISTIC, Softmax, start_margin
 
 PROTOCOLS = ("flower-bagging", "flower-cyclic", "local-ensembles")
 ONE = "timberstrike[chains=1,max_trees=1]"

@@ -8,13 +8,13 @@ from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.clients.histograms import told_apart
 from fedtrees.attacks.evidence.submission import Weight
 from fedtrees.attacks.evidence.view import evidence_of
-from fedtrees.bench.cells import Setting
-from fedtrees.bench.federation import federation_of
-from fedtrees.bench.suite import DataRef
 from fedtrees.core.composition import Composition
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
+from fedtrees.experiments.federation import federation_of
+from fedtrees.experiments.plan import Setting
+from fedtrees.experiments.suite import DataRef
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 

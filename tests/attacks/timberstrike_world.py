@@ -11,11 +11,11 @@ from fedtrees.attacks.evidence import Evidence, NodeHistograms
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.boosting import grow_forest
-from fedtrees.trees.boosted.fixed_point import from_fixed, to_fixed
 from fedtrees.trees.boosted.forest import Forest, Tree
+from fedtrees.trees.boosted.histogram import from_fixed, to_fixed
 from fedtrees.trees.boosted.losses import LOGISTIC, Softmax
 from fedtrees.trees.boosted.params import TreeParams
-from fedtrees.trees.sketch import quantile_cuts
+from fedtrees.trees.cut_points import quantile_cuts
 
 
 @dataclass(frozen=True, eq=False)

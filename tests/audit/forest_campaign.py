@@ -23,11 +23,11 @@ from fedtrees import load_model
 from fedtrees.audit import Known, audit, read_model
 from fedtrees.audit.verdict import to_json
 from fedtrees.core.streams import Streams
+from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.files.forests import save_random_forest
 from fedtrees.trees.files.sklearn_forest import from_sklearn
 from fedtrees.trees.forest.grower import grow_random_forest, rows_of_tree
 from fedtrees.trees.forest.params import ForestParams
-from fedtrees.trees.sketch import quantile_cuts
 
 WEIGHTS = (None, None, None, (1,), (2,), (1, 2), (0, 1), (0, 1, 2), (0.5, 1, 1.5), (0.5,), "any")
 

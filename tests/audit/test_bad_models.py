@@ -15,7 +15,7 @@ import xgboost as xgb
 
 from fedtrees.audit import Known, audit, read_model
 from fedtrees.audit.exposure import UNKNOWN
-from fedtrees.audit.stated import CONTRADICTED
+from fedtrees.audit.first_trees import CONTRADICTED
 from fedtrees.core.errors import DataError
 from fedtrees.trees.files.forests import save_random_forest
 from fedtrees.trees.files.model_file import MOST_LEVELS

@@ -14,10 +14,9 @@ from sklearn.ensemble import RandomForestClassifier
 from fedtrees import load_model
 from fedtrees.audit import Known, audit, read_model
 from fedtrees.audit.audit import ONCE, SAMPLED
-from fedtrees.audit.labels import check_labels
 from fedtrees.audit.rows import Columns, read_rows
 from fedtrees.audit.scrub import scrub
-from fedtrees.audit.tables import leaves_table
+from fedtrees.audit.tables import check_labels, leaves_table
 from fedtrees.audit.verdict import advice, leftovers, to_json, verdict
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.trees.files.forests import save_random_forest

@@ -15,10 +15,9 @@ import xgboost as xgb
 
 from fedtrees.audit import audit, read_model
 from fedtrees.audit import scrub as module
-from fedtrees.audit.bare import bare_model
 from fedtrees.audit.margins import margins_of
-from fedtrees.audit.read_xgboost import XGBOOST_STATISTICS
-from fedtrees.audit.scrub import scrub
+from fedtrees.audit.readers import XGBOOST_STATISTICS
+from fedtrees.audit.scrub import bare_model, scrub
 from fedtrees.core.errors import DataError, FedtreesError
 from fedtrees.trees.files.xgboost import model_of
 

@@ -9,7 +9,7 @@ from sklearn.datasets import load_iris
 
 from fedtrees import load_model
 from fedtrees.audit.audit import audit
-from fedtrees.audit.read import read_model
+from fedtrees.audit.readers import read_model
 from fedtrees.audit.scrub import scrub
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.trees.files.xgboost import trees_alone

@@ -14,8 +14,7 @@ from sklearn.ensemble import (
 
 from fedtrees.attacks.forests.structure import Variables
 from fedtrees.audit import audit, read_model
-from fedtrees.audit.attack import attack
-from fedtrees.audit.forest_attack import trees_of_a_client, with_groups
+from fedtrees.audit.attack import attack, trees_of_a_client, with_groups
 from fedtrees.audit.verdict import verdict
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Feature, OneHot, Schema, Table

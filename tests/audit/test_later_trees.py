@@ -7,7 +7,7 @@ import xgboost as xgb
 
 from fedtrees.audit import audit, read_model
 from fedtrees.audit.exposure import UNKNOWN
-from fedtrees.audit.recover import NOT_FOLLOWED
+from fedtrees.audit.leaf_counts import NOT_FOLLOWED
 
 
 def rows_per_leaf(booster, X, margin=None):

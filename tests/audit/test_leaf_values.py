@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedtrees.audit.exposure import UNKNOWN
-from fedtrees.audit.leaf_values import (
+from fedtrees.audit.leaf_value_counts import (
     LEARNING_RATES,
     REG_LAMBDAS,
     Explanation,

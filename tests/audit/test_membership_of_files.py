@@ -5,14 +5,14 @@ import json
 import numpy as np
 import pytest
 
-from fedtrees.audit.disclosure import checks, groups_of, parameters_of
+from fedtrees.audit.membership import checks, groups_of, parameters_of
 from fedtrees.cli.main import main
 from fedtrees.core.schema import Table
 from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.boosted.losses import LOGISTIC
 from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.files.xgboost import save_xgboost
-from fedtrees.trees.sketch import quantile_cuts
 
 
 def grown(table, **params):

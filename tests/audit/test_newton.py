@@ -6,8 +6,8 @@ import trained_models as trained
 
 from fedtrees.attacks.evidence.clients.hessians import MAX_LEAVES, hessians_from_gains
 from fedtrees.audit import audit
-from fedtrees.audit.newton import Settings, infer_settings, leaf_sums
-from fedtrees.audit.read import read_model
+from fedtrees.audit.readers import read_model
+from fedtrees.audit.training_settings import Settings, infer_settings, leaf_sums
 from fedtrees.trees.boosted.forest import Tree
 
 SETTINGS = [

@@ -10,7 +10,7 @@ import xgboost as xgb
 
 from fedtrees.audit import audit, read_model
 from fedtrees.audit import scrub as module
-from fedtrees.audit.read_xgboost import XGBOOST_STATISTICS
+from fedtrees.audit.readers import XGBOOST_STATISTICS
 from fedtrees.audit.scrub import covering_points, scrub
 from fedtrees.core.errors import DataError, UsageError
 

@@ -6,7 +6,7 @@ import trained_models as trained
 import xgboost as xgb
 
 from fedtrees.audit import audit, read_model
-from fedtrees.audit.sources import find_sources
+from fedtrees.audit.tree_sources import find_sources
 
 
 @pytest.mark.long

@@ -23,11 +23,11 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from fedtrees.bench.federation import federation_of
-from fedtrees.bench.session import Bench, reopen
-from fedtrees.bench.suite import Suite
 from fedtrees.core.errors import StoreError, UsageError
-from fedtrees.report.rows import load_rows
+from fedtrees.experiments.federation import federation_of
+from fedtrees.experiments.session import Bench, reopen
+from fedtrees.experiments.suite import Suite
+from fedtrees.report.results import load_rows
 
 SUITE = """
 name = "killed"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fedtrees.bench.conformance.samples import sample_training
+from fedtrees.conformance.samples import sample_training
 from fedtrees.core.errors import DataError, ProtocolError
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec
@@ -116,7 +116,7 @@ def test_output_of_an_attack_is_bounded_and_has_no_control_characters(views, tmp
 
 WITHOUT_LANDLOCK = """
 import sys
-from fedtrees.bench.options import load_plugins
+from fedtrees.experiments.options import load_plugins
 from fedtrees.core.errors import UsageError
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
@@ -170,8 +170,8 @@ class PassesRowsOn(Attack):
 """
 CHECK = """
 import sys
-from fedtrees.bench.conformance.checks import check
-from fedtrees.bench.options import load_plugins
+from fedtrees.conformance.checks import check
+from fedtrees.experiments.options import load_plugins
 from fedtrees.core.specs import Spec
 from fedtrees.isolation import calls
 

@@ -14,10 +14,7 @@ import numpy as np
 import pytest
 
 import fedtrees.isolation.process as process
-from fedtrees.bench.conformance.samples import sample_training
-from fedtrees.bench.evaluate import make_defense
-from fedtrees.bench.session import Bench
-from fedtrees.bench.suite import Suite
+from fedtrees.conformance.samples import sample_training
 from fedtrees.core.errors import DataError, ProtocolError
 from fedtrees.core.guess import Labels, Records
 from fedtrees.core.limits import TimeLimit, limited
@@ -25,6 +22,9 @@ from fedtrees.core.reasons import FITS
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec, parse_one
 from fedtrees.core.values import pack, unpack
+from fedtrees.experiments.evaluate import make_defense
+from fedtrees.experiments.session import Bench
+from fedtrees.experiments.suite import Suite
 from fedtrees.isolation import disk, guesses, views
 from fedtrees.isolation.process import AttackError, AttackProcess, attacks
 from fedtrees.protocols.views import view_of

@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 from data_dir import data_dir
 
-from fedtrees.bench.cells import plan
-from fedtrees.bench.evaluate import blind_baseline, evaluate_blind, score_guess
-from fedtrees.bench.federation import federation_of
-from fedtrees.bench.suite import Suite
 from fedtrees.benchmarks.papers.blind_baselines import MARGIN, NAME, attacked, over_baseline, tried
 from fedtrees.core.guess import Guess, Records
 from fedtrees.core.threat import Threat
+from fedtrees.experiments.evaluate import blind_baseline, evaluate_blind, score_guess
+from fedtrees.experiments.federation import federation_of
+from fedtrees.experiments.plan import plan
+from fedtrees.experiments.suite import Suite
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,10 @@
 
 import pytest
 
-from fedtrees.bench.evaluate import blind_baseline
-from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim
 from fedtrees.core.registry import register
+from fedtrees.core.results import Measure
+from fedtrees.experiments.evaluate import blind_baseline
 from fedtrees.metrics.metric import Metric, Score
 
 

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from fedtrees.bench.cells import AttackCell, plan
-from fedtrees.bench.evaluate import blind_baseline, evaluate_blind, run_training, score_guess
-from fedtrees.bench.federation import federation_of
-from fedtrees.bench.suite import Suite
 from fedtrees.core.guess import Records
 from fedtrees.core.registry import register
 from fedtrees.core.threat import Threat
+from fedtrees.experiments.evaluate import blind_baseline, evaluate_blind, run_training, score_guess
+from fedtrees.experiments.federation import federation_of
+from fedtrees.experiments.plan import AttackCell, plan
+from fedtrees.experiments.suite import Suite
 from fedtrees.protocols.views import view_of
 
 GUESSED = 90
@@ -36,8 +36,8 @@ def test_an_attack_just_above_the_limit_is_not_below_blind(tmp_path, monkeypatch
     case = federation.case(roles, principals, 0, cell.threat, training)
     victims = sum(len(h) for n, h in federation.local_data.items() if n not in principals)
     assert victims > GUESSED + 30
-    monkeypatch.setattr("fedtrees.guessing.wanted.MOST_ROWS", victims - 1)
-    monkeypatch.setattr("fedtrees.guessing.wanted.GUESSED", GUESSED)
+    monkeypatch.setattr("fedtrees.guessing.rows.MOST_ROWS", victims - 1)
+    monkeypatch.setattr("fedtrees.guessing.rows.GUESSED", GUESSED)
     blind = blind_baseline(evaluate_blind(todo.blind[0], federation).rows)
     view = view_of(training, principals, federation.local_data)
     guess = register.make("attack", cell.attack).run(view, np.random.default_rng(0))

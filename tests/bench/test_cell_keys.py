@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import fedtrees
-from fedtrees.bench.cells import code_digest
+from fedtrees.experiments.plan import code_digest
 
 ROOT = Path(fedtrees.__file__).parent
 LOADED = """
 import sys
-import fedtrees.bench.session
+import fedtrees.experiments.session
 from fedtrees.core.registry import register
 for kind in ("protocol", "defense", "attack", "metric"):
     [register.get(kind, name) for name in register.names(kind)]

@@ -5,11 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from fedtrees.bench import checkpoint
-from fedtrees.bench.cells import Setting, TrainCell
-from fedtrees.bench.evaluate import run_training
-from fedtrees.bench.federation import spread
-from fedtrees.bench.suite import DataRef
 from fedtrees.core.codec import decode, encode
 from fedtrees.core.errors import DataError
 from fedtrees.core.registry import register
@@ -17,6 +12,11 @@ from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.data.dataset import prepare
 from fedtrees.data.partition import Partition
+from fedtrees.experiments import training_cache
+from fedtrees.experiments.evaluate import run_training
+from fedtrees.experiments.federation import spread
+from fedtrees.experiments.plan import Setting, TrainCell
+from fedtrees.experiments.suite import DataRef
 from fedtrees.messages.models import as_message
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.boosted.forest import Forest, Tree
@@ -55,8 +55,8 @@ def trained(spec, folder, defense="none"):
     cell = TrainCell(setting, grid, parse_composed([defense])[0])
     fed = federation(3 if "multi" in spec else 2)
     done = run_training(cell, fed)
-    checkpoint.save(done, folder, "key")
-    return done, checkpoint.load(cell, fed, folder, "key"), fed
+    training_cache.save(done, folder, "key")
+    return done, training_cache.load(cell, fed, folder, "key"), fed
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -113,19 +113,19 @@ def test_trees_with_and_without_sets_stand_side_by_side():
 
 def test_what_is_cut_off_or_missing_is_trained_again(tmp_path):
     trained(SPECS[4], tmp_path)
-    where, model = checkpoint.paths(tmp_path, "key")
+    where, model = training_cache.paths(tmp_path, "key")
     grid = parse_grid(SPECS[4])[0]
     setting = Setting.of(DataRef("small"), Spec("iid"), 3, 0, register.make("protocol", grid))
     cell, fed = TrainCell(setting, grid, parse_composed(["none"])[0]), federation(2)
-    assert checkpoint.load(cell, fed, tmp_path, "key") is not None
+    assert training_cache.load(cell, fed, tmp_path, "key") is not None
     for path in (where, model):
         whole = path.read_bytes()
         for cut in (0, 3, len(whole) // 2, len(whole) - 1):
             path.write_bytes(whole[:cut])
-            assert checkpoint.load(cell, fed, tmp_path, "key") is None
+            assert training_cache.load(cell, fed, tmp_path, "key") is None
         path.write_bytes(whole)
-    checkpoint.drop(tmp_path, "key")
-    assert checkpoint.load(cell, fed, tmp_path, "key") is None
+    training_cache.drop(tmp_path, "key")
+    assert training_cache.load(cell, fed, tmp_path, "key") is None
     assert list(tmp_path.iterdir()) == []
 
 

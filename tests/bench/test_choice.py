@@ -10,17 +10,17 @@ import pytest
 from present import CRYPTO
 
 from fedtrees.api import Run
-from fedtrees.bench import choice, extras
-from fedtrees.bench.cells import plan
-from fedtrees.bench.choice import chosen, told
-from fedtrees.bench.evaluate import run_training
-from fedtrees.bench.federation import federation_of
-from fedtrees.bench.suite import Suite
 from fedtrees.cli.main import main
 from fedtrees.core.errors import UsageError
 from fedtrees.core.reasons import Unfit
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_one
+from fedtrees.experiments import defaults, environment
+from fedtrees.experiments.defaults import chosen, told
+from fedtrees.experiments.evaluate import run_training
+from fedtrees.experiments.federation import federation_of
+from fedtrees.experiments.plan import plan
+from fedtrees.experiments.suite import Suite
 
 QUICK = Suite.load("quick")
 #: Stands in for the default suite: what is chosen around it is chosen as always.
@@ -57,8 +57,8 @@ def finished(tmp_path_factory):
 def small(tmp_path, monkeypatch, finished):
     """Run the command as it is typed, around a suite of two trees."""
     (tmp_path / "small.toml").write_text(SUITE, encoding="utf-8")
-    monkeypatch.setattr("fedtrees.bench.suite.DEFAULT_SUITE", str(tmp_path / "small.toml"))
-    monkeypatch.setattr(choice, "SIZE", {"trees": 2, "max_depth": 2})
+    monkeypatch.setattr("fedtrees.experiments.suite.DEFAULT_SUITE", str(tmp_path / "small.toml"))
+    monkeypatch.setattr(defaults, "SIZE", {"trees": 2, "max_depth": 2})
     monkeypatch.chdir(tmp_path)
 
     def bench(*options):
@@ -94,12 +94,12 @@ def without(kind, of_networks):
 
 def small_spec(name):
     few = {"rounds": 2, "iterations": 2} if name == "fedxgbllr" else {}
-    return str(choice.at_most(Spec(name), {"trees": 2, "max_depth": 2, **few}))
+    return str(defaults.at_most(Spec(name), {"trees": 2, "max_depth": 2, **few}))
 
 
 def fitting(options, monkeypatch):
     """Train what is chosen for some options; return protocols and parts of defenses that ran."""
-    monkeypatch.setattr(choice, "SIZE", {"trees": 2, "max_depth": 2})
+    monkeypatch.setattr(defaults, "SIZE", {"trees": 2, "max_depth": 2})
     found = set()
     for group in plan(chosen(Suite.parse(SUITE, "x"), options)).groups:
         try:
@@ -239,7 +239,7 @@ def test_an_attack_that_applies_only_with_a_named_defense_is_kept():
 
 @pytest.mark.long
 def test_a_missing_extra_is_named_at_once(monkeypatch):
-    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    monkeypatch.setattr(environment, "find_spec", lambda name: None)
     for options in ({"defenses": ["dp-sgd"]}, {"protocols": ["fedsgd-mlp"]}, {"attacks": ["dlg"]}):
         with pytest.raises(UsageError, match=r"torch.*pip install"):
             chosen(QUICK, options)

@@ -7,16 +7,20 @@ from pathlib import Path
 
 import pytest
 
-import fedtrees.bench.federation  # loaded, as it is during a bench
-from fedtrees.bench.conformance.behaviours import cheated_runs
-from fedtrees.bench.conformance.checks import check
-from fedtrees.bench.conformance.samples import sample_training, trainable
-from fedtrees.bench.conformance.views import views_that_tell, views_without_truth
-from fedtrees.bench.disclosure import briefly
+import fedtrees.experiments.federation  # loaded, as it is during a bench
+from fedtrees.conformance.attacks import cheated_runs
+from fedtrees.conformance.checks import check
+from fedtrees.conformance.samples import (
+    sample_training,
+    trainable,
+    views_that_tell,
+    views_without_truth,
+)
 from fedtrees.core.attack import contenders
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import PUBLIC
+from fedtrees.experiments.disclosure import briefly
 from fedtrees.protocols.compatibility import Data, fits
 
 PRIVATE = (
@@ -139,7 +143,7 @@ import importlib
 @register.attack("cheat-modules")
 class Cheat(Cheating):
     def run(self, view, rng):
-        importlib.import_module("fedtrees.bench.federation").federation_of
+        importlib.import_module("fedtrees.experiments.federation").federation_of
         return told(view.rows)
 """,
     "files": HEAD
@@ -159,7 +163,7 @@ class Cheat(Cheating):
 @pytest.mark.long
 @pytest.mark.parametrize("how", CHEATS)
 def test_a_cheating_attack_is_caught_or_finds_nothing(how, tmp_path):
-    assert fedtrees.bench.federation.federation_of
+    assert fedtrees.experiments.federation.federation_of
     file = Path(tmp_path) / f"{how}.py"
     file.write_text(CHEATS[how])
     load_plugin(file)
@@ -362,7 +366,7 @@ def test_what_a_protocol_says_of_itself_is_compared_with_a_run(tmp_path):
 BAD_METRIC = """
 import itertools
 
-from fedtrees.core.columns import Measure
+from fedtrees.core.results import Measure
 from fedtrees.core.registry import register
 from fedtrees.metrics.metric import Score
 from fedtrees.metrics.victims_rows import RecordMetric

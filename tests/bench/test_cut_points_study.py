@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from federations import sample_federation
 
-from fedtrees.bench.evaluate import make_defense
 from fedtrees.benchmarks.papers.cut_points import told_by_sums
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 from fedtrees.protocols.training import train
 

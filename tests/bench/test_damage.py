@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-import fedtrees.bench.runner as runner
-from fedtrees.bench import store
-from fedtrees.bench.session import Bench, reopen
-from fedtrees.bench.suite import CHANGED, Suite
+import fedtrees.experiments.runner as runner
 from fedtrees.core.errors import FedtreesError, StoreError, UsageError
 from fedtrees.core.files import write_listed
-from fedtrees.report.html import write_report
-from fedtrees.report.rows import load_rows, read_json
+from fedtrees.experiments import store
+from fedtrees.experiments.session import Bench, reopen
+from fedtrees.experiments.suite import CHANGED, Suite
+from fedtrees.report.page import write_report
+from fedtrees.report.results import load_rows, read_json
 
 SUITE = """
 name = "tiny"

@@ -8,10 +8,10 @@ import pytest
 from present import here
 
 from fedtrees.attacks.labels.attack import PublishedID2Graph
-from fedtrees.bench.cells import AttackCell
-from fedtrees.bench.estimate import START, estimate, memory
-from fedtrees.bench.session import Bench
-from fedtrees.bench.suite import Suite
+from fedtrees.experiments.estimate import START, estimate, memory
+from fedtrees.experiments.plan import AttackCell
+from fedtrees.experiments.session import Bench
+from fedtrees.experiments.suite import Suite
 
 
 @pytest.fixture(scope="module")

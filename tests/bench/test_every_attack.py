@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from fedtrees.bench.session import Bench
-from fedtrees.bench.suite import Suite
 from fedtrees.core.attack import contenders
-from fedtrees.report.states import MARGIN, margin_of
-from fedtrees.report.study import study_of
-from fedtrees.report.summary import summary
+from fedtrees.experiments.session import Bench
+from fedtrees.experiments.suite import Suite
+from fedtrees.report.json_export import summary
+from fedtrees.report.leakage import MARGIN, margin_of
+from fedtrees.report.run_analysis import study_of
 
 SHARED = '"split-only", "leaf-rounding[decimals=1]", "mask-sum-hessian", "min-leaf[k=5]"'
 NOISY = '"laplace-hist[epsilon=1]", "laplace-gradient[epsilon=4]", "hist-rounding[step=0.01]"'

@@ -12,11 +12,11 @@ from sklearn.datasets import load_wine
 import fedtrees
 from fedtrees.api import Run, bench
 from fedtrees.api.bench import _with_table_written
-from fedtrees.bench.federation import load_dataset
-from fedtrees.bench.options import BenchOptions
 from fedtrees.cli.bench import bench as command
 from fedtrees.cli.main import main
 from fedtrees.core.errors import DataError, StoreError, UsageError
+from fedtrees.experiments.federation import load_dataset
+from fedtrees.experiments.options import BenchOptions
 
 TINY = {
     "protocol": "fedtree-hist[trees=1,max_depth=2]",

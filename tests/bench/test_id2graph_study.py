@@ -2,15 +2,15 @@
 
 import pytest
 
-from fedtrees.bench.session import Bench
-from fedtrees.bench.suite import Suite
 from fedtrees.benchmarks.papers.id2graph import (
     AS_PUBLISHED,
     attack_table,
     defense_table,
     variation_table,
 )
-from fedtrees.report.rows import load_rows
+from fedtrees.experiments.session import Bench
+from fedtrees.experiments.suite import Suite
+from fedtrees.report.results import load_rows
 
 SUITE = f"""
 seeds = [0]

@@ -9,7 +9,7 @@ import pytest
 from numba.core import types
 
 from fedtrees.attacks.labels.clustering import _lloyd
-from fedtrees.bench.conformance.samples import sample_training
+from fedtrees.conformance.samples import sample_training
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec

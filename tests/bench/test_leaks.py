@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from isolation import registry_as_it_was
 
-from fedtrees.bench.conformance.checks import check
-from fedtrees.bench.conformance.samples import sample_training
-from fedtrees.bench.held_values import held_values
+from fedtrees.conformance.checks import check
+from fedtrees.conformance.samples import sample_training
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import ProtocolError, UnguardedMessageError, UsageError
 from fedtrees.core.local_data import LocalData
@@ -21,6 +20,7 @@ from fedtrees.core.registry import _entries, load_plugin, register
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.core.transcript import Transcript
+from fedtrees.experiments.leak_search import held_values
 from fedtrees.isolation import disk
 from fedtrees.isolation.process import attacks
 
@@ -300,10 +300,10 @@ class Early(Attack):
 """
 CHEATS = {
     "patches the bench": (ATTACK + """
-module = sys.modules.get("fedtrees.bench.evaluate")
+module = sys.modules.get("fedtrees.experiments.evaluate")
 if module is not None:
     module.attacks = lambda: None
-""", "changes fedtrees.bench.evaluate.attacks"),
+""", "changes fedtrees.experiments.evaluate.attacks"),
     "patches a metric's class": (ATTACK + """
 module = sys.modules.get("fedtrees.metrics.victims_rows")
 if module is not None:
@@ -340,7 +340,7 @@ def test_an_attack_acts_at_its_import_neither_here_nor_unseen(how, tmp_path, no_
     text, expected = CHEATS[how]
     if "shared" in how and not Path("/dev/shm").is_dir():
         pytest.skip("shared memory has no folder here")
-    import fedtrees.bench.evaluate as evaluate
+    import fedtrees.experiments.evaluate as evaluate
     from fedtrees.metrics.victims_rows import RecordMetric
 
     kept = evaluate.attacks, RecordMetric.score, resource_tracker.register

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from present import here
 
-from fedtrees.bench.conformance.samples import sample_training
-from fedtrees.bench.evaluate import make_defense
-from fedtrees.bench.measured import measure
 from fedtrees.benchmarks.papers.power import audited
+from fedtrees.conformance.samples import sample_training
 from fedtrees.core.guarantee import ApproximateDP
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.core.transcript import Transcript
 from fedtrees.defenses import dp_sgd
+from fedtrees.experiments.epsilon_audit import measure
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.horizontal import Histogram
-from fedtrees.neural import training as neural_training
+from fedtrees.neural import perceptron as neural_training
 from fedtrees.neural.perceptron import Layers
 from fedtrees.privacy.measured import noise_found
 from fedtrees.protocols.canaries import _read, laws_of_sums

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from isolation import registry_as_it_was
 
-from fedtrees.bench.evaluate import blind_baseline, score_guess
 from fedtrees.cli.main import main
 from fedtrees.core.errors import ProtocolError, UsageError
 from fedtrees.core.guess import Guess, LeafCounts
@@ -20,6 +19,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
 from fedtrees.data import layout
 from fedtrees.data.partition import Partition
+from fedtrees.experiments.evaluate import blind_baseline, score_guess
 from fedtrees.guessing.clusters import METHODS
 from fedtrees.metrics.leaf_counts import true_leaf_counts
 from fedtrees.metrics.metric import Case
@@ -136,7 +136,7 @@ def test_such_files_conform(name, capsys, monkeypatch):
     real = register.names
     monkeypatch.setattr(register, "names", lambda kind: known.get(kind) or real(kind))
     mine = ["two-sides", "read-residuals"] if "two" in name else ["own-share", "read-share"]
-    from fedtrees.bench.conformance.checks import check
+    from fedtrees.conformance.checks import check
 
     for part in mine:
         kind = "protocol" if part == "two-sides" else "attack"

@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from fedtrees.bench.cells import AttackCell, ReferenceCell, TrainCell
-from fedtrees.bench.evaluate import (
+from fedtrees.core.reasons import Unfit
+from fedtrees.experiments.evaluate import (
     evaluate_attack,
     evaluate_reference,
     evaluate_training,
     run_training,
 )
-from fedtrees.bench.federation import federation_of
-from fedtrees.bench.session import Bench
-from fedtrees.bench.suite import Suite
-from fedtrees.core.reasons import Unfit
+from fedtrees.experiments.federation import federation_of
+from fedtrees.experiments.plan import AttackCell, ReferenceCell, TrainCell
+from fedtrees.experiments.session import Bench
+from fedtrees.experiments.suite import Suite
 
 OPTIONS = {
     "data": ["diabetes-regression"],

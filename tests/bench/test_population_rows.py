@@ -12,8 +12,13 @@ from data_dir import data_dir
 
 from fedtrees.attacks.evidence.sums import victim_sums
 from fedtrees.attacks.evidence.view import evidence_of
-from fedtrees.bench.cells import BlindCell, Setting
-from fedtrees.bench.evaluate import (
+from fedtrees.core.guess import Guess, Records
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Table
+from fedtrees.core.specs import Spec, parse_composed, parse_grid
+from fedtrees.core.threat import Threat
+from fedtrees.core.values import pack, unpack
+from fedtrees.experiments.evaluate import (
     blind_baseline,
     evaluate_blind,
     make_defense,
@@ -21,14 +26,9 @@ from fedtrees.bench.evaluate import (
     seen,
     with_background,
 )
-from fedtrees.bench.federation import federation_of
-from fedtrees.bench.suite import DataRef
-from fedtrees.core.guess import Guess, Records
-from fedtrees.core.registry import register
-from fedtrees.core.schema import Table
-from fedtrees.core.specs import Spec, parse_composed, parse_grid
-from fedtrees.core.threat import Threat
-from fedtrees.core.values import pack, unpack
+from fedtrees.experiments.federation import federation_of
+from fedtrees.experiments.plan import BlindCell, Setting
+from fedtrees.experiments.suite import DataRef
 from fedtrees.isolation import views
 from fedtrees.protocols.training import train
 from fedtrees.trees.routing import Routes

@@ -8,8 +8,6 @@ import pytest
 from present import here
 from typer.testing import CliRunner
 
-from fedtrees.bench.evaluate import make_defense
-from fedtrees.bench.measured import audit
 from fedtrees.benchmarks.papers.power import MECHANISMS, audited, weakened
 from fedtrees.cli.main import app
 from fedtrees.core.errors import UsageError
@@ -17,6 +15,8 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import parse_one
 from fedtrees.defenses.cut_points import PrivateQuantileCuts
+from fedtrees.experiments.epsilon_audit import audit
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.horizontal import FeatureSketch
 from fedtrees.privacy.quantiles import log_chance, private_quantiles
 

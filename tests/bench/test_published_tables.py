@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from fedtrees.bench.session import Bench
-from fedtrees.bench.suite import Suite
 from fedtrees.benchmarks.papers.timberstrike_comparison import compared
 from fedtrees.benchmarks.papers.timberstrike_figure import draw
 from fedtrees.benchmarks.papers.timberstrike_published import PUBLISHED
 from fedtrees.benchmarks.papers.timberstrike_tables import TABLES, fast, leakage, utility
-from fedtrees.report import paper
-from fedtrees.report.rows import load_rows
+from fedtrees.experiments.session import Bench
+from fedtrees.experiments.suite import Suite
+from fedtrees.report import static_figure
+from fedtrees.report.results import load_rows
 
 SUITE = """
 name = "two"
@@ -72,7 +72,7 @@ def test_tables_and_figure(rows, tmp_path):
     assert "setting" not in header
     assert len(lines) == len(utility(cells).splitlines()) - 2 == 3
     assert "| 71.74 | 68.6 |" in lines[0]
-    drawn = paper.save(draw(cells), tmp_path / "figure.svg").read_text()
+    drawn = static_figure.save(draw(cells), tmp_path / "figure.svg").read_text()
     for text in ("published RA", "blind, scored as theirs", "local-ensembles"):
         assert text in drawn
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from fedtrees.bench.suite import Suite
 from fedtrees.benchmarks.papers import recipes
+from fedtrees.experiments.suite import Suite
 from fedtrees.report.advice import Wish, tried
-from fedtrees.report.intervals import Estimate
-from fedtrees.report.price import Price, Utility
+from fedtrees.report.cost import Price, Utility
+from fedtrees.report.leakage import Cell
 from fedtrees.report.recipe import recommend, recommended
-from fedtrees.report.rows import UNDEFENDED, load_rows
-from fedtrees.report.said import can, parted, settled
-from fedtrees.report.states import Cell
+from fedtrees.report.results import UNDEFENDED, load_rows
+from fedtrees.report.statistics import Estimate
 from fedtrees.report.verdict_text import price as verdict_price
+from fedtrees.report.wording import can, parted, settled
 
 ROOT = Path(__file__).parents[2]
 TRIALS = recipes.stored()

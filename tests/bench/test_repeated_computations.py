@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from fedtrees.attacks.timberstrike.attack import TimberStrike
-from fedtrees.bench.conformance.samples import sample_training
-from fedtrees.bench.evaluate import make_defense
+from fedtrees.conformance.samples import sample_training
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.guess import Records
 from fedtrees.core.registry import register
 from fedtrees.core.repeated import MOST_KEPT, Computed
 from fedtrees.core.specs import Spec, parse_one
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.guessing import pools
 from fedtrees.isolation import views
 from fedtrees.isolation.process import AttackProcess

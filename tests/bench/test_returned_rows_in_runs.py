@@ -4,8 +4,8 @@ import csv
 
 import pytest
 
-from fedtrees.bench.session import Bench
-from fedtrees.bench.suite import Suite
+from fedtrees.experiments.session import Bench
+from fedtrees.experiments.suite import Suite
 
 SUITE = """
 name = "tiny"

@@ -14,17 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from fedtrees.bench import engine, runner
-from fedtrees.bench.cells import Provenance, Setting, TrainCell, plan
-from fedtrees.bench.federation import load_dataset
-from fedtrees.bench.session import Bench, reopen
-from fedtrees.bench.store import Store
-from fedtrees.bench.suite import DataRef, Suite
 from fedtrees.core.errors import StoreError, UsageError
 from fedtrees.core.files import write_whole
 from fedtrees.core.registry import register
-from fedtrees.core.rows import COLUMNS as DESCRIBED
+from fedtrees.core.results import COLUMNS as DESCRIBED
 from fedtrees.core.specs import Composed, Spec
+from fedtrees.experiments import executor, runner
+from fedtrees.experiments.federation import load_dataset
+from fedtrees.experiments.plan import Provenance, Setting, TrainCell, plan
+from fedtrees.experiments.session import Bench, reopen
+from fedtrees.experiments.store import Store
+from fedtrees.experiments.suite import DataRef, Suite
 
 COLUMNS = tuple(column.name for column in DESCRIBED)
 
@@ -119,7 +119,7 @@ def test_every_cell_has_its_rows_once(finished):
 def test_the_tables_of_a_study_are_means_over_seeds(finished):
     from fedtrees.benchmarks.papers.study import blind_table
     from fedtrees.benchmarks.papers.timberstrike import tables
-    from fedtrees.report.rows import load_rows
+    from fedtrees.report.results import load_rows
 
     rows = load_rows(finished)
     lines = {line[3]: line for line in tables(rows)[0][2]}
@@ -298,12 +298,12 @@ def test_a_killed_run_takes_its_workers_along_and_two_successors_share_the_rest(
 
 def test_a_worker_whose_driver_is_gone_before_it_begins_ends_all_the_same(tmp_path, monkeypatch):
     over = threading.Event()
-    monkeypatch.setattr(engine, "close_memory", lambda: None)
-    monkeypatch.setattr(engine, "_end_with", engine._end_with.__wrapped__)
-    monkeypatch.setattr(engine.os, "_exit", lambda status: over.set())
+    monkeypatch.setattr(executor, "close_memory", lambda: None)
+    monkeypatch.setattr(executor, "_end_with", executor._end_with.__wrapped__)
+    monkeypatch.setattr(executor.os, "_exit", lambda status: over.set())
     monkeypatch.setattr(runner.Runner, "work", lambda self, job: [])
     mine = runner.Runner(tmp_path, Provenance({}))
-    engine._work_beside(mine, runner.Job(()), driver=os.getpid())  # not this process's parent
+    executor._work_beside(mine, runner.Job(()), driver=os.getpid())  # not this process's parent
     assert over.wait(10)
 
 
@@ -521,7 +521,7 @@ def test_bundled_suites_read_back_and_name_what_exists():
         suite = Suite.load(name)
         again = Suite.parse(suite.to_toml(), name)
         assert again == suite
-        from fedtrees.bench.session import check_names
+        from fedtrees.experiments.session import check_names
 
         check_names(suite)
     with pytest.raises(UsageError, match="did you mean 'quick'"):

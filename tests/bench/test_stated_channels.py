@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedtrees.bench.conformance.checks import check
+from fedtrees.conformance.checks import check
 from fedtrees.core.registry import load_plugin
 from fedtrees.core.specs import Spec
 

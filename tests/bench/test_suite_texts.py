@@ -2,8 +2,8 @@
 
 import pytest
 
-from fedtrees.bench.suite import Suite
 from fedtrees.core.errors import UsageError
+from fedtrees.experiments.suite import Suite
 
 
 @pytest.mark.parametrize("text", ["{} = 1", "[[grid]]\n{} = 1"])

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from fedtrees.bench.options import BenchOptions
 from fedtrees.core import registry
 from fedtrees.core.errors import UsageError
 from fedtrees.core.limits import TimeLimit, limited
 from fedtrees.core.registry import load_plugin, register
+from fedtrees.experiments.options import BenchOptions
 
 SLEEPS = """
 import time

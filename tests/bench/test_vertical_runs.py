@@ -5,12 +5,12 @@ import json
 
 import pytest
 
-from fedtrees.bench.cells import ReferenceCell, plan
-from fedtrees.bench.choice import chosen
-from fedtrees.bench.federation import load_dataset
-from fedtrees.bench.suite import DataRef, Suite
 from fedtrees.cli.main import main
 from fedtrees.core.errors import UsageError
+from fedtrees.experiments.defaults import chosen
+from fedtrees.experiments.federation import load_dataset
+from fedtrees.experiments.plan import ReferenceCell, plan
+from fedtrees.experiments.suite import DataRef, Suite
 
 
 def threats(suite):
@@ -39,7 +39,7 @@ def test_a_protocol_is_attacked_by_its_own_roles_where_nobody_names_any():
 
 
 def test_a_threat_that_no_role_has_is_still_an_error():
-    from fedtrees.bench.session import Bench
+    from fedtrees.experiments.session import Bench
 
     suite = chosen(Suite.load("quick"), {"protocols": ["secureboost"], "threats": ["client"]})
     with pytest.raises(UsageError, match="the roles of this protocol are active, passive"):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from present import here
 
-from fedtrees.bench.conformance.defenses import _sums_alone
 from fedtrees.bounds.ceilings import (
     attacked,
     best_of,
@@ -24,6 +23,7 @@ from fedtrees.bounds.ceilings import (
 )
 from fedtrees.bounds.tables import AlignedTables, TinyTables
 from fedtrees.bounds.views import Views, views
+from fedtrees.conformance.defenses import _sums_alone
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import ColumnBins, Guess, Labels, Records
 from fedtrees.core.messages import Message

@@ -11,10 +11,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from fedtrees.capture.machine_readings import machine_readings
-from fedtrees.capture.readings import readings
+from fedtrees.capture.formats import Decoded, record, told
+from fedtrees.capture.readings import machine_readings, readings
 from fedtrees.capture.records import Capture
-from fedtrees.capture.wires import Decoded, record, told
 from fedtrees.core.schema import Table
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "capture" / "loopback.py"

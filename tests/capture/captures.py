@@ -4,9 +4,9 @@ import gzip
 from collections import Counter
 from pathlib import Path
 
+from fedtrees.capture.attack import read_truth
+from fedtrees.capture.formats import Decoded
 from fedtrees.capture.records import Capture
-from fedtrees.capture.truth import read_truth
-from fedtrees.capture.wires import Decoded
 
 HERE = Path(__file__).parent
 

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from captures import decoded, rows
 
-from fedtrees.capture.calls import Call
-from fedtrees.capture.columns import messages
-from fedtrees.capture.operations import OtherOperation
+from fedtrees.capture.collective import OtherOperation
 from fedtrees.capture.readings import readings
+from fedtrees.capture.xgboost_server import Call, messages
 from fedtrees.messages.captured import BestSplits, RowGradients
 
 

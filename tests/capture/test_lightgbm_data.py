@@ -11,12 +11,12 @@ from fedtrees.attacks.mappers.attack import BinMapperReading, SingleRowBins
 from fedtrees.attacks.peeling.attack import HistogramPeeling
 from fedtrees.attacks.peeling.sources import machine_sources, told_whole
 from fedtrees.attacks.peeling.values import to_bins
-from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.errors import UsageError
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.party import acting
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.lightgbm import BinMappers, FoundSplits, OwnStart
 from fedtrees.protocols.cut_points import public_cuts
 from fedtrees.protocols.horizontal.lightgbm_data import LightGBMData

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from captures import capture, decoded, rows, told_of
 
-from fedtrees.capture.machine_readings import machine_readings
+from fedtrees.capture.formats import Decoded
+from fedtrees.capture.readings import machine_readings
 from fedtrees.capture.records import Capture, Run, Writer
-from fedtrees.capture.wires import Decoded
 from fedtrees.core.errors import DataError
 from fedtrees.messages.captured import HistogramSegment, WireBytes
 from fedtrees.messages.lightgbm import BinMappers, ClassRows, RootSums
+from fedtrees.trees.lightgbm.bins import values_between
 from fedtrees.trees.lightgbm.halving import gathering, scattering
-from fedtrees.trees.lightgbm.midpoints import values_between
 
 RUNS = ["machines2", "machines3"]
 

@@ -13,11 +13,11 @@ import xgboost as xgb
 from captures import capture, rows
 
 from fedtrees.capture.attack import report
+from fedtrees.capture.formats import Decoded
 from fedtrees.capture.model_readings import audited, model_readings
 from fedtrees.capture.models import Models
 from fedtrees.capture.records import Capture, Run, Writer
 from fedtrees.capture.replay import Replay
-from fedtrees.capture.wires import Decoded
 from fedtrees.core.schema import Table
 from fedtrees.messages.captured import Intercept, ModelBytes
 from fedtrees.messages.horizontal import ClientTrees, GlobalTrees, GrowRequest

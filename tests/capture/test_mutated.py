@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 from captures import capture
 
-from fedtrees.capture.machine_readings import machine_readings
-from fedtrees.capture.readings import readings
+from fedtrees.capture.formats import Decoded
+from fedtrees.capture.readings import machine_readings, readings
 from fedtrees.capture.records import Capture
-from fedtrees.capture.replay import schema_of
-from fedtrees.capture.ring_view import worked_out
-from fedtrees.capture.wires import Decoded
+from fedtrees.capture.replay import schema_of, worked_out
 from fedtrees.core.errors import FedtreesError
 from fedtrees.protocols.horizontal.xgboost_ring import XGBoostRing
 

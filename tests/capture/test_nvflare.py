@@ -11,10 +11,10 @@ from captures import capture, rows
 
 from fedtrees.capture.attack import replayed_view, report, scored
 from fedtrees.capture.differences import BESIDES, from_protocol
+from fedtrees.capture.formats import Decoded
 from fedtrees.capture.jobs import recorded_job
 from fedtrees.capture.records import Capture
 from fedtrees.capture.replay import Replay
-from fedtrees.capture.wires import Decoded
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.specs import Spec
 from fedtrees.isolation.process import attacks

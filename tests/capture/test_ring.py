@@ -7,9 +7,9 @@ import pytest
 from captures import capture, decoded, rows, told_of
 
 from fedtrees.attacks.evidence.shares import counts
+from fedtrees.capture.formats import Decoded
 from fedtrees.capture.readings import readings
 from fedtrees.capture.records import Capture, Run, Writer
-from fedtrees.capture.wires import Decoded
 from fedtrees.core.errors import DataError
 from fedtrees.messages.captured import GradientTotals, HistogramSegment, RankedSketch
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from captures import decoded, rows, told_of
 
-from fedtrees.capture.calls import Calls, fields_of
 from fedtrees.capture.readings import readings
+from fedtrees.capture.xgboost_server import Calls, fields_of
 from fedtrees.core.errors import DataError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Feature, Schema

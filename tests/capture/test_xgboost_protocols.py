@@ -12,16 +12,15 @@ from columns import run, seen_by, table_of
 from federations import sample_federation
 from sklearn.datasets import load_breast_cancer, load_wine
 
-from fedtrees.attacks.clear.attack import ClearGradients, SplitValues
-from fedtrees.attacks.mappers.ring import RingSegments
+from fedtrees.attacks.mappers.attack import RingSegments
 from fedtrees.attacks.peeling.attack import HistogramPeeling
+from fedtrees.attacks.plaintext import ClearGradients, SplitValues
 from fedtrees.attacks.sketch_reading import SketchReading
-from fedtrees.bench.evaluate import make_defense
 from fedtrees.capture.attack import captured_view, report, said_of, scored
 from fedtrees.capture.differences import from_protocol
+from fedtrees.capture.formats import Decoded
 from fedtrees.capture.records import Capture
 from fedtrees.capture.replay import columns_of, named_protocol
-from fedtrees.capture.wires import Decoded
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guess import Guess
 from fedtrees.core.local_data import over_clients
@@ -29,6 +28,7 @@ from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed, parse_list
 from fedtrees.core.streams import Streams
 from fedtrees.defenses.label_noise import OneStage
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.isolation.process import attacks
 from fedtrees.messages.captured import BestSplits, HistogramSegment, MergedCuts, RankedSketch
 from fedtrees.metrics.metric import Case

@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from fedtrees.capture.formats import Decoded
 from fedtrees.capture.model_readings import SOMEBODY, LeafRows, audited, model_readings
 from fedtrees.capture.records import Capture
-from fedtrees.capture.wires import Decoded
 from fedtrees.core.schema import Table
 
 sys.path.append(str(Path(__file__).parents[2] / "docs" / "examples" / "capture"))

@@ -504,13 +504,13 @@ def test_no_word_of_a_table_is_broken_in_a_narrow_terminal(capsys, monkeypatch, 
     ],
 )
 def test_every_command_names_the_extra_that_a_protocol_needs(arguments, capsys, monkeypatch):
-    monkeypatch.setattr("fedtrees.bench.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("fedtrees.experiments.environment.find_spec", lambda name: None)
     err = fails(capsys, 2, *arguments)
     assert "dp-ebm needs interpret, not installed: pip install 'fedtrees[ebm]'" in err
 
 
 def test_a_defense_that_lacks_its_extra_is_named_before_anything_is_trained(capsys, monkeypatch):
-    monkeypatch.setattr("fedtrees.bench.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("fedtrees.experiments.environment.find_spec", lambda name: None)
     for arguments in (
         ("check", "dp-sgd[epsilon=1]"),
         ("measure", "fedtree-hist", "-d", "dp-sgd[epsilon=1]"),

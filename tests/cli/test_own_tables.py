@@ -12,13 +12,13 @@ import pandas as pd
 import pytest
 import xgboost
 
-from fedtrees.audit.read import read_model
+from fedtrees.audit.readers import read_model
 from fedtrees.audit.rows import Columns, read_rows
-from fedtrees.bench.suite import Suite
 from fedtrees.cli.main import corrected, main
 from fedtrees.core.errors import Problem
 from fedtrees.core.specs import joined_names, split_names
 from fedtrees.data.csv_file import Reading
+from fedtrees.experiments.suite import Suite
 from fedtrees.federation.site import Settings
 
 N = 60

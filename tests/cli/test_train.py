@@ -7,12 +7,12 @@ import pytest
 import xgboost
 
 import fedtrees
-from fedtrees.bench.federation import spread
 from fedtrees.cli.main import main
 from fedtrees.core.errors import DataError
 from fedtrees.core.local_data import client_names
 from fedtrees.core.transcript import Transcript
 from fedtrees.data import Partition, load
+from fedtrees.experiments.federation import spread
 from fedtrees.trees.files.forests import load_random_forest, load_released
 
 SMALL = ("-p", "fedtree-hist[trees=4,max_depth=3]")

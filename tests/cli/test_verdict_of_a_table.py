@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from fedtrees.api import Run
-from fedtrees.bench.suite import Grid, Suite
 from fedtrees.cli.main import main
-from fedtrees.report.html import without_folders
-from fedtrees.report.study import study_of
+from fedtrees.experiments.suite import Grid, Suite
+from fedtrees.report.page import without_folders
+from fedtrees.report.run_analysis import study_of
 
 N, HELD_OUT = 100, 20
 PRIVATE = 'ward "7" of \\ Olten'  # a folder
@@ -102,8 +102,10 @@ def run(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("COLUMNS", "10000")
-        patch.setattr("fedtrees.bench.suite.DEFAULT_SUITE", str(folder / "small.toml"))
-        patch.setattr("fedtrees.bench.session.default_workers", lambda: 1)  # it starts no others
+        patch.setattr("fedtrees.experiments.suite.DEFAULT_SUITE", str(folder / "small.toml"))
+        patch.setattr(
+            "fedtrees.experiments.session.default_workers", lambda: 1
+        )  # it starts no others
         with pytest.raises(SystemExit) as ended:
             main(["bench", "--csv", str(folder / PRIVATE / "t.csv"), "--target", "krank"])
         assert ended.value.code == 0

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedtrees.bench.session import Bench
-from fedtrees.bench.suite import Suite
 from fedtrees.cluster.ray_engine import RayEngine
+from fedtrees.experiments.session import Bench
+from fedtrees.experiments.suite import Suite
 
 WAYS = ("worker killed", "node killed", "worker stopped", "node stopped", "interrupted")
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from fedtrees.bench.engine import Lost, run_jobs
-from fedtrees.bench.session import Bench
-from fedtrees.bench.suite import Suite
 from fedtrees.cluster.bundle import Done, accept, apart, bundle_of, tables_of, work
 from fedtrees.cluster.ray_engine import RayEngine, address_of
 from fedtrees.core.errors import StoreError, UsageError
+from fedtrees.experiments.executor import Lost, run_jobs
+from fedtrees.experiments.session import Bench
+from fedtrees.experiments.suite import Suite
 
 SUITE = """
 seeds = 1

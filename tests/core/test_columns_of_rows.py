@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedtrees.core import rows
+from fedtrees.core import results
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import (
     Computational,
@@ -96,10 +96,10 @@ TYPED = {
 
 
 def test_a_row_of_typed_values_is_written_and_read_back():
-    text = rows.write([rows.plain(TYPED)])
+    text = results.write([results.plain(TYPED)])
     header, line = csv.reader(io.StringIO(text))
-    assert header == [column.name for column in rows.COLUMNS]
-    back = {c.name: c.read(t) for c, t in zip(rows.COLUMNS, line, strict=True)}
+    assert header == [column.name for column in results.COLUMNS]
+    back = {c.name: c.read(t) for c, t in zip(results.COLUMNS, line, strict=True)}
     assert back["dataset"] == TYPED["dataset"]
     assert (back["seed"], back["value"], back["bytes_up"]) == (3, 0.1, 12)
     assert math.isnan(back["blind"])
@@ -122,12 +122,12 @@ def test_a_row_of_typed_values_is_written_and_read_back():
 )
 def test_a_value_of_another_kind_is_named(row, said):
     with pytest.raises(UsageError, match=said):
-        rows.plain(row)
+        results.plain(row)
 
 
 @pytest.mark.parametrize("text", ["", "0.5", "inf", "nan", "x", "9007199254740993"])
 def test_a_seed_is_a_whole_number_that_a_table_can_hold(text):
-    seed = next(column for column in rows.COLUMNS if column.name == "seed")
+    seed = next(column for column in results.COLUMNS if column.name == "seed")
     with pytest.raises(UsageError, match="not a whole number"):
         seed.read(text)
     assert seed.read("4") == 4

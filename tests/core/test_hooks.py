@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from fedtrees.bench.conformance.samples import made, sample_training
+from fedtrees.conformance.samples import made, sample_training
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import ProtocolError

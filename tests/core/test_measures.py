@@ -7,23 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from fedtrees.bench.cells import AdversaryCell, Setting, TrainCell
-from fedtrees.bench.conformance.samples import trainable
-from fedtrees.bench.disclosure import briefly
-from fedtrees.bench.evaluate import (
-    evaluate_adversary,
-    evaluate_training,
-    run_training,
-)
-from fedtrees.bench.federation import federation_of
-from fedtrees.bench.suite import DataRef
-from fedtrees.core import columns
-from fedtrees.core.columns import Measure
+from fedtrees.conformance.samples import trainable
+from fedtrees.core import results
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Claim
 from fedtrees.core.registry import register
-from fedtrees.core.rows import COLUMNS
+from fedtrees.core.results import COLUMNS, Measure
 from fedtrees.core.specs import Composed, Spec
+from fedtrees.experiments.disclosure import briefly
+from fedtrees.experiments.evaluate import evaluate_adversary, evaluate_training, run_training
+from fedtrees.experiments.federation import federation_of
+from fedtrees.experiments.plan import AdversaryCell, Setting, TrainCell
+from fedtrees.experiments.suite import DataRef
 from fedtrees.metrics.metric import Metric, Score, headlines
 
 SHOWN = [Path(__file__).parents[2] / "fedtrees" / room for room in ("report", "cli", "audit")]
@@ -61,7 +56,7 @@ def test_every_key_of_every_protocol_is_in_the_table(name):
     threat = next(iter(protocol.adversaries))
     rows = evaluate_training(cell, federation, training, 1.0, 1.0).rows
     rows += evaluate_adversary(AdversaryCell(setting, cell, threat), federation, training).rows
-    known = columns.measures()
+    known = results.measures()
     for row in rows:
         measure = known[row["metric"]]
         assert row["unit"] == measure.unit
@@ -70,7 +65,7 @@ def test_every_key_of_every_protocol_is_in_the_table(name):
 
 
 def test_no_page_command_or_audit_knows_a_key_by_heart():
-    keys = columns.measures()
+    keys = results.measures()
     for path in (path for room in SHOWN for path in room.rglob("*.py")):
         words = {n.value for n in ast.walk(ast.parse(path.read_text())) if type(n) is ast.Constant}
         found = {w for w in words if isinstance(w, str) and w in keys}
@@ -78,7 +73,7 @@ def test_no_page_command_or_audit_knows_a_key_by_heart():
 
 
 def test_every_leak_has_its_words_and_no_two_the_same():
-    found = columns.measures().values()
+    found = results.measures().values()
     assert len({m.name for m in found}) == len(found)
     said = [m for m in found if m.phrase]
     assert len({m.severity for m in said}) == len({m.phrase for m in said}) == len(said)
@@ -91,7 +86,7 @@ def test_every_leak_has_its_words_and_no_two_the_same():
 
 
 def test_what_has_no_perfect_value_is_neither_better_nor_worse():
-    of = columns.measures()
+    of = results.measures()
     for key in ("returned_rows", "scored_rows", "batches", "note"):
         assert (of[key].best, of[key].better) == (None, "")
     assert (of["specificity_z"].better, of["specificity_z"].best) == ("higher", float("inf"))
@@ -101,10 +96,10 @@ def test_what_has_no_perfect_value_is_neither_better_nor_worse():
 
 
 def test_a_results_file_is_described_beside_it():
-    lines = list(csv.DictReader(io.StringIO(columns.described())))
+    lines = list(csv.DictReader(io.StringIO(results.described())))
     assert [r["column"] for r in lines if not r["metric"]] == [c.name for c in COLUMNS]
     keys = {r["metric"]: r for r in lines if r["metric"]}
-    assert keys.keys() == columns.measures().keys()
+    assert keys.keys() == results.measures().keys()
     assert all(r["meaning"] for r in lines)
     assert (keys["ra"]["unit"], keys["ra"]["best"], keys["log_loss"]["best"]) == (
         "share of cells", "1", "0",
@@ -114,15 +109,15 @@ def test_a_results_file_is_described_beside_it():
 def test_what_a_run_s_file_says_of_a_plugin_s_measure_is_read(monkeypatch):
     mine = Measure("mine", "my share", "rows", best=None, klass="person", head="Mine",
                    counted_by="rows", phrase="{}", beside=("ra", "rows"), severity=3)  # fmt: skip
-    monkeypatch.setattr(columns, "_read", {})
+    monkeypatch.setattr(results, "_read", {})
     with monkeypatch.context() as patch:
-        patch.setattr(columns, "_measures", lambda names: {"mine": mine})
-        text = columns.described()
-    assert columns.measure("mine") == Measure("mine", "mine", decimals=2)
-    columns.read_described(text)
-    assert columns.measure("mine") == mine
-    columns.read_described(text.replace("metric,ra", "metric,other"))
-    assert columns.measure("ra").unit == "share of cells"  # what is here is not of a file
+        patch.setattr(results, "_measures", lambda names: {"mine": mine})
+        text = results.described()
+    assert results.measure("mine") == Measure("mine", "mine", decimals=2)
+    results.read_described(text)
+    assert results.measure("mine") == mine
+    results.read_described(text.replace("metric,ra", "metric,other"))
+    assert results.measure("ra").unit == "share of cells"  # what is here is not of a file
 
 
 def metric_of(*measures, main=()):
@@ -148,4 +143,4 @@ def test_two_metrics_do_not_measure_under_one_key(monkeypatch):
     twice = {"one": metric_of(Measure("same", "a")), "two": metric_of(Measure("same", "b"))}
     monkeypatch.setattr(register, "get", lambda kind, name: twice[name])
     with pytest.raises(UsageError, match="metric 'two' measures 'same', as another does"):
-        columns._measures.__wrapped__(("one", "two"))
+        results._measures.__wrapped__(("one", "two"))

@@ -7,10 +7,9 @@ from federations import network_of
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import DataError, ProtocolError, UnguardedMessageError
-from fedtrees.core.messages import Reveal, closed
+from fedtrees.core.messages import Reveal, Sealed, closed
 from fedtrees.core.party import Party, acting, handles
 from fedtrees.core.schema import Feature, Schema
-from fedtrees.core.sealed import Sealed
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import see
 from fedtrees.messages.horizontal import BaseScore, LabelSums, LabelSumsRequest

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from federations import sample_federation
 
+from fedtrees.core.endpoint import Oracle
 from fedtrees.core.errors import ProtocolError, UsageError
 from fedtrees.core.local_data import over_clients
-from fedtrees.core.oracle import Oracle
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.threat import Threat

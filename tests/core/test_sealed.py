@@ -11,9 +11,8 @@ from fedtrees.core.codec import decode, encode, encoded_size
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, ProtocolError
 from fedtrees.core.local_data import over_clients
-from fedtrees.core.messages import closed, sealed
+from fedtrees.core.messages import Sealed, closed, sealed
 from fedtrees.core.registry import register
-from fedtrees.core.sealed import Sealed
 from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import PUBLIC, Transcript
 from fedtrees.messages.forests import ClassCounts, ClassTotals, ForestModel

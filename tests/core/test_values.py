@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from fedtrees.core import line
+from fedtrees.core import remote
 from fedtrees.core.codec import decode, encode
 from fedtrees.core.errors import DataError
 from fedtrees.core.guess import LeafCounts, Records
+from fedtrees.core.messages import Sealed
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.core.sealed import Sealed
 from fedtrees.core.values import pack, unpack
 from fedtrees.messages.horizontal import BaseScore, Histogram
 
@@ -162,7 +162,7 @@ def test_a_header_that_lies_is_refused(entry):
 
 
 @pytest.mark.parametrize(
-    ("magic", "read"), [(b"FTV1", unpack), (b"FTM1", decode), (line._MAGIC, line.unframed)]
+    ("magic", "read"), [(b"FTV1", unpack), (b"FTM1", decode), (remote._MAGIC, remote.unframed)]
 )
 def test_a_header_nested_too_deep_is_refused(magic, read):
     text = b"[" * 100_000

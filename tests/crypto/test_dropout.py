@@ -7,7 +7,6 @@ import pytest
 from federations import sample_federation
 from scipy.stats import nbinom
 
-from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
@@ -17,6 +16,7 @@ from fedtrees.core.messages import emptied
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_grid, parse_one
 from fedtrees.defenses.masking import MaskedSums, Masking
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.aggregation import MaskSurvivors
 from fedtrees.messages.horizontal import Histogram
 from fedtrees.messages.models import as_message

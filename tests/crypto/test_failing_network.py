@@ -14,7 +14,7 @@ from test_masks import STAYS, Federation, arrays_of, names_of
 
 from fedtrees.crypto import marked
 from fedtrees.crypto.mask_messages import usual_threshold
-from fedtrees.crypto.survivor_sets import SurvivorSets
+from fedtrees.crypto.masking_party import SurvivorSets
 from fedtrees.sealing.errors import (
     CryptoError,
     ExposureError,

@@ -8,9 +8,9 @@ from phe import paillier as phe
 from seeded_keys import SeededRandomness, of_phe, seeded, to_phe
 
 from fedtrees.core.errors import UsageError
+from fedtrees.crypto.agreement import SYSTEM
 from fedtrees.crypto.keys import KeyPair
 from fedtrees.crypto.obfuscators import OwnerObfuscators
-from fedtrees.crypto.randomness import SYSTEM
 from fedtrees.sealing.sizes import DEFAULT_BITS
 
 

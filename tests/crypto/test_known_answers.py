@@ -8,8 +8,7 @@ from gmpy2 import next_prime
 from seeded_keys import SeededRandomness
 
 from fedtrees.crypto import shamir
-from fedtrees.crypto.agreement import agree, expanded, hkdf, public_of
-from fedtrees.crypto.expansion import expand
+from fedtrees.crypto.agreement import agree, expand, expanded, hkdf, public_of
 from fedtrees.sealing.errors import MalformedError, TooFewPartiesError
 from fedtrees.sealing.secret import Secret
 

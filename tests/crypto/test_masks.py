@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from seeded_keys import SeededRandomness
 
 from fedtrees.core.errors import UsageError
-from fedtrees.crypto import shamir, sizes
+from fedtrees.crypto import mask_messages, shamir
 from fedtrees.crypto.agreement import KEY_BYTES
 from fedtrees.crypto.mask_messages import MaskPlan, usual_threshold
 from fedtrees.crypto.mask_rounds import (
@@ -25,8 +25,7 @@ from fedtrees.crypto.mask_rounds import (
 )
 from fedtrees.crypto.mask_seeds import unlock
 from fedtrees.crypto.masked_sum import MaskedSum
-from fedtrees.crypto.masking_party import MaskingParty
-from fedtrees.crypto.survivor_sets import SurvivorSets
+from fedtrees.crypto.masking_party import MaskingParty, SurvivorSets
 from fedtrees.sealing.errors import (
     ExposureError,
     LateError,
@@ -469,14 +468,14 @@ def test_what_crosses_is_as_large_as_was_said():
     two = Federation(4, 3, sums=2, leaves={"d": 2}).collect()
     made = two.server._deals["a"]
     crossed = sum(map(len, (*made.boxes.values(), *made.commitments, *made.locks)))
-    assert crossed == sizes.deal(plan, 4)
+    assert crossed == mask_messages.deal(plan, 4)
     survivors = two.mask()
     field = two.server._arrays[0]["a"].sealed
     assert (field.keyholders, field.shape, field.dtype) == ((), (2, 3), "<i8")
-    assert len(field.payload) == field.nbytes == sizes.masked(6) + sizes.TAG_BYTES
+    assert len(field.payload) == field.nbytes == mask_messages.masked(6) + mask_messages.TAG_BYTES
     given = two.parties["a"].unmask(0, survivors)
     shares = [*given.self_masks.values(), *given.lock_keys.values()]
-    assert sum(map(len, shares)) == sizes.unmasking(4)
+    assert sum(map(len, shares)) == mask_messages.unmasking(4)
 
 
 def rounds_of(real, plan, among=None):

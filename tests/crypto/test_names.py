@@ -2,12 +2,12 @@
 
 import pytest
 
-from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.reasons import FITS
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_composed, parse_grid
+from fedtrees.crypto.agreement import Randomness
 from fedtrees.crypto.coins import Coins
-from fedtrees.crypto.randomness import Randomness
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.protocols.compatibility import fit
 
 

@@ -6,8 +6,7 @@ from gmpy2 import mpz
 from present import here
 from seeded_keys import seeded
 
-from fedtrees.bench.conformance.samples import sample_table
-from fedtrees.bench.reach import reachable
+from fedtrees.conformance.samples import sample_table
 from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.registry import register
@@ -17,6 +16,7 @@ from fedtrees.crypto.keys import KeyPair, Prime
 from fedtrees.crypto.obfuscators import OwnerObfuscators
 from fedtrees.data.layout import lay_out
 from fedtrees.data.partition import Partition
+from fedtrees.experiments.leak_search import reachable
 from fedtrees.protocols.training import train
 
 SECRETS = (KeyPair, Prime, OwnerObfuscators)

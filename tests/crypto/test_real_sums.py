@@ -13,23 +13,17 @@ from gmpy2 import mpz
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedtrees.bench import checkpoint
-from fedtrees.bench.disclosure import disclosures
-from fedtrees.bench.evaluate import make_defense
-from fedtrees.bench.session import Bench
-from fedtrees.bench.suite import Suite
-from fedtrees.core.aggregation import add_messages, from_whole, whole
 from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import Computational, join, parse
 from fedtrees.core.local_data import LocalData, over_clients
-from fedtrees.core.messages import closed, emptied
+from fedtrees.core.messages import Sealed, closed, emptied
 from fedtrees.core.party import Party, acting, handles
 from fedtrees.core.reasons import Unfit
 from fedtrees.core.registry import register
-from fedtrees.core.sealed import Sealed
+from fedtrees.core.secure_sum import add_messages, from_whole, whole
 from fedtrees.core.specs import Spec, parse_grid, parse_one
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC, Transcript
@@ -40,6 +34,11 @@ from fedtrees.crypto.mask_rounds import RealMasker
 from fedtrees.crypto.masking_party import MaskingParty
 from fedtrees.defenses.masking import SUMS_AT_ONCE
 from fedtrees.defenses.secure_sum import SealedSums
+from fedtrees.experiments import training_cache
+from fedtrees.experiments.disclosure import disclosures
+from fedtrees.experiments.evaluate import make_defense
+from fedtrees.experiments.session import Bench
+from fedtrees.experiments.suite import Suite
 from fedtrees.isolation.process import attacks
 from fedtrees.messages.aggregation import MaskSurvivors, OpenedSum, PaillierKey, PaillierSeeds
 from fedtrees.messages.forests import ClassCounts, ClassTotals
@@ -476,16 +475,16 @@ def test_no_secret_is_in_anything_that_is_kept(tmp_path, monkeypatch, caplog, ca
         made = derived(getattr(masking_party, name))
         monkeypatch.setattr(masking_party, name, made)
     monkeypatch.setattr(shamir, "share", shared)
-    monkeypatch.setattr(checkpoint, "drop", lambda folder, key: None)
+    monkeypatch.setattr(training_cache, "drop", lambda folder, key: None)
     for kind, method in ((RealMasker, "masked"), (RealEncrypter, "encrypted")):
         monkeypatch.setattr(kind, method, noted(getattr(kind, method)))
-    sealed, save = [], checkpoint.save
+    sealed, save = [], training_cache.save
 
     def saved(training, *where):
         sealed.append(training.transcript)
         save(training, *where)
 
-    monkeypatch.setattr(checkpoint, "save", saved)
+    monkeypatch.setattr(training_cache, "save", saved)
     bench = Bench(Suite.parse(SUITE, "tiny"), tmp_path / "run")
     bench.open(resume=True)
     bench.run()

@@ -19,8 +19,8 @@ import numpy as np
 import pandas as pd
 
 from fedtrees.core.errors import DataError, Problems
-from fedtrees.data.clients import load_clients
-from fedtrees.data.own_table import load_csv
+from fedtrees.data.client_tables import load_clients
+from fedtrees.data.user_tables import load_csv
 
 TARGET = "outcome"
 _EPOCH = date(1970, 1, 1)

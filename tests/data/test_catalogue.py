@@ -10,7 +10,7 @@ from data_dir import data_dir
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.data import load, names
 from fedtrees.data.catalogue import BUNDLED
-from fedtrees.data.sources import SOURCES
+from fedtrees.data.downloads import SOURCES
 
 SHAPES = {
     "breast-cancer": (569, 30, 212),

@@ -6,14 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedtrees.bench.federation import load_dataset, spread
-from fedtrees.bench.suite import DataRef
 from fedtrees.core.errors import DataError, UsageError
-from fedtrees.data.clients import load_clients
-from fedtrees.data.own_table import load_csv
+from fedtrees.data.client_tables import load_clients
+from fedtrees.data.column_types import kind_of
 from fedtrees.data.partition import BY_CLIENT, Partition
-from fedtrees.data.personal import kind_of
 from fedtrees.data.spreadsheets import read_table
+from fedtrees.data.user_tables import load_csv
+from fedtrees.experiments.federation import load_dataset, spread
+from fedtrees.experiments.suite import DataRef
 
 RNG = np.random.default_rng(0)
 FRAME = pd.DataFrame(

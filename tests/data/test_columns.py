@@ -8,14 +8,14 @@ from columns import table_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedtrees.bench.federation import load_dataset, spread
-from fedtrees.bench.suite import DataRef
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import parse_grid
-from fedtrees.data.columns import spread_columns
-from fedtrees.data.joined import load_joined
+from fedtrees.data.client_tables import load_joined
+from fedtrees.data.column_partition import spread_columns
 from fedtrees.data.partition import Partition, split
+from fedtrees.experiments.federation import load_dataset, spread
+from fedtrees.experiments.suite import DataRef
 
 SCHEMA = Schema(tuple(Feature(name) for name in "abcdefg"), "y")
 NAMES = ("active", "passive-1", "passive-2")

@@ -5,8 +5,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from fedtrees.core.errors import DataError, UsageError
-from fedtrees.data.fetch import fetch
-from fedtrees.data.sources import SOURCES, Source
+from fedtrees.data.downloads import SOURCES, Source, fetch
 
 BODY = b"a,y\n" + b"1,0\n2,1\n" * 5000
 

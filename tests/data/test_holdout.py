@@ -4,7 +4,7 @@ import pytest
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.streams import Streams
 from fedtrees.data import prepare
-from fedtrees.data.holdout import RESERVE_FROM, holdout
+from fedtrees.data.dataset import RESERVE_FROM, holdout
 
 SCHEMA = Schema((Feature("x"),), "y")
 

@@ -12,8 +12,8 @@ from fedtrees import FederatedGBDTRegressor
 from fedtrees.core.errors import DataError, Problems, UsageError
 from fedtrees.data import load_csv
 from fedtrees.data.cells import dates, number
+from fedtrees.data.column_types import columns_of
 from fedtrees.data.csv_file import read_csv
-from fedtrees.data.kinds import columns_of
 
 GOOD = "age,town,ill\n30,Bern,yes\n41.5,?,no\n,Aarau,yes\n"
 N = 60

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from fedtrees.bench.federation import load_dataset
-from fedtrees.bench.suite import DataRef, Suite
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.data import catalogue
-from fedtrees.data.dataset import Dataset
-from fedtrees.data.sample import repeated, sample, thinned
+from fedtrees.data.dataset import Dataset, repeated, sample, thinned
+from fedtrees.experiments.federation import load_dataset
+from fedtrees.experiments.suite import DataRef, Suite
 
 
 def rows_of(dataset):

@@ -6,13 +6,12 @@ import pytest
 
 from fedtrees.core.errors import DataError, Problems
 from fedtrees.core.files import unique_labels
-from fedtrees.data.clients import load_clients
+from fedtrees.data.client_tables import load_clients, load_joined
 from fedtrees.data.csv_file import Reading
 from fedtrees.data.csv_table import class_target, coded, numeric
-from fedtrees.data.joined import load_joined
-from fedtrees.data.own_table import load_csv
 from fedtrees.data.plain_file import read_plain
 from fedtrees.data.spreadsheets import read_table
+from fedtrees.data.user_tables import load_csv
 
 N = 60
 ILL = ["yes" if i % 3 else "no" for i in range(N)]

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from columns import run, table_of
 
-from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.errors import UsageError
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_composed
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.protocols.compatibility import fit
 from fedtrees.protocols.views import view_of
 

@@ -8,8 +8,6 @@ import pytest
 from federations import sample_federation
 from scipy import stats
 
-from fedtrees.bench.session import Bench
-from fedtrees.bench.suite import Suite
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UnguardedMessageError, UsageError
 from fedtrees.core.guarantee import PureDP
@@ -17,9 +15,11 @@ from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec
+from fedtrees.experiments.session import Bench
+from fedtrees.experiments.suite import Suite
 from fedtrees.messages.horizontal import Histogram, LeafValues, NodeSplits
 from fedtrees.protocols.training import train
-from fedtrees.trees.boosted.fixed_point import from_fixed
+from fedtrees.trees.boosted.histogram import from_fixed
 
 
 def make(name, **params):

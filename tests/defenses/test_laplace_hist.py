@@ -18,7 +18,7 @@ from fedtrees.messages.horizontal import Histogram
 from fedtrees.privacy.accounting import composed, histogram_sensitivity
 from fedtrees.privacy.mechanisms import discrete_laplace
 from fedtrees.protocols.training import train
-from fedtrees.trees.boosted.fixed_point import FIXED_POINT_BITS
+from fedtrees.trees.boosted.histogram import FIXED_POINT_BITS
 from fedtrees.trees.boosted.losses import LOGISTIC, clipped_bounds
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from federations import sample_federation
 
-from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Context, Defense, Stage
 from fedtrees.core.errors import LocalDataError, UsageError
@@ -18,6 +17,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_grid, parse_one
 from fedtrees.core.streams import Streams
 from fedtrees.defenses import dp_sgd
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.horizontal import GlobalHistogram, Histogram, LeafSums
 from fedtrees.protocols.compatibility import fit
 from fedtrees.protocols.training import train

@@ -8,7 +8,7 @@ import pytest
 
 from fedtrees.attacks.bins.noisy_bin_sums import shares_of_changed
 from fedtrees.attacks.evidence.subsets import Column, NodeSums
-from fedtrees.bench.conformance.samples import sample_local_data, sample_table
+from fedtrees.conformance.samples import sample_local_data, sample_table
 from fedtrees.core.coarsening import FewRows
 from fedtrees.core.composition import Composition
 from fedtrees.core.reasons import Unfit

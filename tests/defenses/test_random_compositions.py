@@ -7,8 +7,6 @@ import pytest
 from neighbours import moved, with_other_label, without_last_row
 from present import here
 
-from fedtrees.bench.evaluate import make_defense
-from fedtrees.bench.measured import largest_node
 from fedtrees.core import composition
 from fedtrees.core.errors import (
     BeyondParametersError,
@@ -21,6 +19,8 @@ from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_grid, parse_one
+from fedtrees.experiments.epsilon_audit import largest_node
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.sealing.errors import MissingPartyError, TooFewPartiesError
 
 # What is written is drawn: of every list one value.

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from federations import sample_federation
 
-from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UnguardedMessageError, UsageError
 from fedtrees.core.guarantee import Structural, join
@@ -18,6 +17,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.defenses.cut_points import GridCuts
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.horizontal import (
     CutPoints,
     CutsRequest,

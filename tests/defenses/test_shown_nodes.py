@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from columns import dealt, run, seen_by, table_of
 
-from fedtrees.bench.measured import largest_node
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import MutualInformation, parse
 from fedtrees.core.local_data import LocalData
 from fedtrees.defenses.nodes import IDLMID, ReducedLeakage
+from fedtrees.experiments.epsilon_audit import largest_node
 from fedtrees.messages.vertical import NodeRows, RowsToRoute, visible_leaves, visible_nodes
 from fedtrees.privacy.node_information import node_information
 from fedtrees.protocols.training import train

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from federations import sample_federation
 
-from fedtrees.bench.conformance.checks import check
+from fedtrees.conformance.checks import check
 from fedtrees.core.coarsening import Decimals
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense

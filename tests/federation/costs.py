@@ -13,16 +13,16 @@ from pathlib import Path
 
 import numpy as np
 
-from fedtrees.bench.cells import code_digest
-from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.codec import encode
-from fedtrees.core.line import Far, Served, unframed
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.network import LocalNetwork
 from fedtrees.core.registry import register
+from fedtrees.core.remote import Far, Served, unframed
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid
-from fedtrees.federation.agreed import Agreed
+from fedtrees.experiments.evaluate import make_defense
+from fedtrees.experiments.plan import code_digest
+from fedtrees.federation.agreement import Agreed
 from fedtrees.federation.coordinator import conduct
 from fedtrees.federation.deployment import Deployment, job_of, started
 from fedtrees.federation.site import Settings, Site

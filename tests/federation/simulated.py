@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nvflare.collab import collab
 
-from fedtrees.core.line import unframed
+from fedtrees.core.remote import unframed
 from fedtrees.federation import flare
 from fedtrees.federation.flare import Coordinator, FlareSite
 from fedtrees.federation.site import Settings, Site

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from federations import equal_to_simulation
 
-from fedtrees.federation.agreed import load
+from fedtrees.federation.agreement import load
 from fedtrees.federation.attack import report
 from fedtrees.federation.deployment import Deployment, job_of, started
 from fedtrees.federation.log import LOG

@@ -12,17 +12,17 @@ import pytest
 from federations import crossings, sample_federation
 from present import CRYPTO, here
 
-from fedtrees.bench.cells import code_digest
-from fedtrees.bench.conformance.samples import sample_local_data
 from fedtrees.capture.records import Capture, Run, Writer
 from fedtrees.cli.main import main
+from fedtrees.conformance.samples import sample_local_data
 from fedtrees.core.codec import encode, encoded_size
 from fedtrees.core.errors import PartyError, UsageError
 from fedtrees.core.files import copy_private
-from fedtrees.core.line import framed, unframed
 from fedtrees.core.local_data import over_clients
-from fedtrees.federation import agreements, coordinator
-from fedtrees.federation.agreed import Agreed, load, read, written
+from fedtrees.core.remote import framed, unframed
+from fedtrees.experiments.plan import code_digest
+from fedtrees.federation import agreement, coordinator
+from fedtrees.federation.agreement import Agreed, load, read, written
 from fedtrees.federation.coordinator import RemoteNetwork, conduct
 from fedtrees.federation.log import LOG, STATUS
 from fedtrees.federation.site import Refused, Settings, Site
@@ -470,12 +470,12 @@ def test_an_allowed_hash_is_good_for_one_run(tmp_path):
     again = Sites(federation, tmp_path)
     said = stopped_again(again, "'client-0' at 'site-0' .*as many runs as its owner allowed")
     assert "1 of 1 allowed" in said
-    records = agreements.records_of(tmp_path / "site-1")
+    records = agreement.records_of(tmp_path / "site-1")
     assert [r["federation"] for r in records] == [federation.hash]
-    assert (tmp_path / "site-1" / agreements.FILE).stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "site-1" / agreement.FILE).stat().st_mode & 0o777 == 0o600
     other = agreed(*RUNS[0], seed=6)  # another agreement of the same rows is another count
     Sites(other, tmp_path).run()
-    assert len(agreements.records_of(tmp_path / "site-1")) == 2
+    assert len(agreement.records_of(tmp_path / "site-1")) == 2
 
 
 def stopped_again(sites, match):
@@ -495,14 +495,14 @@ def test_the_coordinating_site_counts_its_runs_too(tmp_path):
     with pytest.raises(Refused) as err:
         driving.agree(federation, federation.hash)
     assert err.value.code == "used-up"
-    assert len(agreements.records_of(tmp_path / driving.name)) == 1
+    assert len(agreement.records_of(tmp_path / driving.name)) == 1
 
 
 def test_a_run_that_stops_after_it_began_counts_and_one_that_never_began_does_not(tmp_path):
     federation = agreed(*RUNS[0])
     refused = Sites(federation, tmp_path, client_2={"allow": ("0" * 32,)})
     stopped(refused, "'client-2' .*has not allowed")
-    assert agreements.records_of(tmp_path / "site-0") == []
+    assert agreement.records_of(tmp_path / "site-0") == []
     sites, asked = Sites(federation, tmp_path), []
 
     def send(party, blob, seconds):
@@ -512,7 +512,7 @@ def test_a_run_that_stops_after_it_began_counts_and_one_that_never_began_does_no
         return sites.send(party, blob, seconds)
 
     stopped(sites, "is lost", send=send)
-    assert len(agreements.records_of(tmp_path / "site-0")) == 1
+    assert len(agreement.records_of(tmp_path / "site-0")) == 1
 
 
 @pytest.mark.skipif(not here("protocol", [DP[0]]), reason="needs dp-gbdt")
@@ -527,8 +527,8 @@ def test_the_epsilons_of_runs_add_up_and_the_owner_sees_the_total(tmp_path):
     assert any(f"1 of 2 allowed, total epsilon {epsilon:g};" in line for line in first.said)
     second.run()
     assert any(f"2 of 2 allowed, total epsilon {2 * epsilon:g};" in line for line in second.said)
-    records = agreements.records_of(tmp_path / "site-0")
-    assert agreements.total_epsilon(records) == pytest.approx(2 * epsilon, rel=1e-5)
+    records = agreement.records_of(tmp_path / "site-0")
+    assert agreement.total_epsilon(records) == pytest.approx(2 * epsilon, rel=1e-5)
 
 
 def test_two_jobs_at_once_cannot_share_the_last_run(tmp_path):
@@ -546,7 +546,7 @@ def test_two_jobs_at_once_cannot_share_the_last_run(tmp_path):
 def test_a_damaged_count_of_runs_refuses(tmp_path):
     federation = agreed(*RUNS[0])
     (tmp_path / "site-0").mkdir()
-    (tmp_path / "site-0" / agreements.FILE).write_text('{"federation": 1}\n')
+    (tmp_path / "site-0" / agreement.FILE).write_text('{"federation": 1}\n')
     said = stopped(Sites(federation, tmp_path), "'client-0' at 'site-0' does not take part")
     assert "it counts the runs on your rows" in said
 
@@ -554,17 +554,17 @@ def test_a_damaged_count_of_runs_refuses(tmp_path):
 def test_another_folder_of_logs_does_not_reset_the_count(tmp_path, capsys):
     said = partial(told_by, capsys)
     federation = agreed(*DP)
-    agreements.begin_run(tmp_path / "old", federation, 1)
+    agreement.begin_run(tmp_path / "old", federation, 1)
     table, at = tmp_path / "table.csv", tmp_path / "site.toml"
     table.write_text("a\n1\n")
     given = ("site", "--csv", table, "--allow", federation.hash, "--to", at)
     assert said(*given, "-o", tmp_path / "old")["counted"] == {federation.hash: 1}
     told = said(*given, "-o", tmp_path / "new", "--runs", 2)
     assert told["counted"] == {federation.hash: 1}
-    assert told["epsilon"] == agreements.total_epsilon(agreements.records_of(tmp_path / "old")) > 2
+    assert told["epsilon"] == agreement.total_epsilon(agreement.records_of(tmp_path / "old")) > 2
     assert told["runs"] == Settings.load(at).runs == 2
-    assert agreements.begin_run(tmp_path / "new", federation, 2) == 2
-    assert agreements.begin_run(tmp_path / "new", federation, 2) is None
+    assert agreement.begin_run(tmp_path / "new", federation, 2) == 2
+    assert agreement.begin_run(tmp_path / "new", federation, 2) is None
 
 
 def test_logs_of_a_run_and_their_copy_are_private_under_a_permissive_umask(tmp_path):

@@ -55,9 +55,9 @@ def read_a_model(rng, folder):
 def read_a_table(rng, folder):
     """Make a dataset of a damaged table; return its name."""
     from fedtrees.cli.table import _facts, _read
+    from fedtrees.data.column_types import columns_of
     from fedtrees.data.csv_file import read_csv
-    from fedtrees.data.kinds import columns_of
-    from fedtrees.data.own_table import load_csv
+    from fedtrees.data.user_tables import load_csv
 
     name, data = mutations.table(rng)
     path = folder / name
@@ -76,9 +76,9 @@ def read_a_table(rng, folder):
 
 def read_a_spec(rng, folder):
     """Read a damaged suite, or make what a damaged specification names; return its text."""
-    from fedtrees.bench.suite import Grid, Suite
     from fedtrees.core.registry import register
     from fedtrees.core.specs import parse_composed
+    from fedtrees.experiments.suite import Grid, Suite
 
     if rng.random() < 0.4:
         path = folder / "suite.toml"

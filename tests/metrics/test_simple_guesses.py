@@ -10,9 +10,6 @@ from functools import cache
 import numpy as np
 import pytest
 
-from fedtrees.bench.cells import Setting
-from fedtrees.bench.federation import federation_of
-from fedtrees.bench.suite import DataRef
 from fedtrees.core.guess import (
     BinClassCounts,
     ClassShares,
@@ -28,7 +25,10 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import parse_grid
 from fedtrees.core.threat import Threat
-from fedtrees.guessing.steps import middles, rounded_to, step_of
+from fedtrees.experiments.federation import federation_of
+from fedtrees.experiments.plan import Setting
+from fedtrees.experiments.suite import DataRef
+from fedtrees.guessing.rows import middles, rounded_to, step_of
 from fedtrees.protocols.training import train
 
 TABLES = ("wine", "breast-cancer[rows=150]")

@@ -12,7 +12,7 @@ from fedtrees.core.guess import Thresholds
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.streams import Streams
-from fedtrees.guessing.steps import step_of
+from fedtrees.guessing.rows import step_of
 from fedtrees.metrics.metric import Case
 from fedtrees.metrics.thresholds import ThresholdsMetric, TrueSplit, VictimsSplits
 from fedtrees.protocols.training import train

@@ -32,9 +32,8 @@ from numpy.random import default_rng
 from fedtrees.core.codec import encode
 from fedtrees.core.errors import DataError, FedtreesError
 from fedtrees.core.host import Host
-from fedtrees.core.messages import emptied
+from fedtrees.core.messages import Sealed, emptied
 from fedtrees.core.party import acting_party
-from fedtrees.core.sealed import Sealed
 from fedtrees.core.streams import Streams
 from fedtrees.privacy import noise
 

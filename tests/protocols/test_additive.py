@@ -9,7 +9,7 @@ from federations import view_in
 
 from fedtrees.attacks.evidence.sketched import columns_of
 from fedtrees.attacks.membership.attack import MembershipInference
-from fedtrees.bench.conformance.samples import sample_table, sample_training
+from fedtrees.conformance.samples import sample_table, sample_training
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guess import ColumnValues
 from fedtrees.core.local_data import LocalData, over_clients

@@ -9,13 +9,9 @@ import pytest
 from present import here
 
 from fedtrees.attacks.cheating.nodes import rows_alike, unmoved_trees
-from fedtrees.bench.cells import Setting, TrainCell
-from fedtrees.bench.conformance.checks import check
-from fedtrees.bench.conformance.samples import sample_local_data, sample_table
-from fedtrees.bench.evaluate import evaluate_training, make_defense, run_training
-from fedtrees.bench.federation import federation_of
-from fedtrees.bench.suite import DataRef
 from fedtrees.cli.new import written
+from fedtrees.conformance.checks import check
+from fedtrees.conformance.samples import sample_local_data, sample_table
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import BeyondParametersError, ProtocolError, UsageError
 from fedtrees.core.local_data import over_clients
@@ -30,6 +26,10 @@ from fedtrees.core.threat import Threat
 from fedtrees.defenses.laplace import LaplaceHistogram
 from fedtrees.defenses.secure_sum import SecureSum
 from fedtrees.defenses.suppression import MinBin
+from fedtrees.experiments.evaluate import evaluate_training, make_defense, run_training
+from fedtrees.experiments.federation import federation_of
+from fedtrees.experiments.plan import Setting, TrainCell
+from fedtrees.experiments.suite import DataRef
 from fedtrees.messages.horizontal import BaseScore, CutPoints, FeatureSketch, LabelSumsRequest
 from fedtrees.metrics.bins import BinCountsMetric
 from fedtrees.metrics.metric import Case

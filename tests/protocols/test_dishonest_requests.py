@@ -13,19 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tampering import Tampering, tampered
 
-from fedtrees.bench.conformance.samples import sample_local_data, sample_table
-from fedtrees.bench.evaluate import make_defense
 from fedtrees.cli.reference import _below, receiving_parties
-from fedtrees.core.aggregation import Closing
+from fedtrees.conformance.samples import sample_local_data, sample_table
 from fedtrees.core.errors import BeyondParametersError
 from fedtrees.core.messages import load_families, names_of_type
 from fedtrees.core.party import rules_of
 from fedtrees.core.registry import register
+from fedtrees.core.secure_sum import Closing
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.defenses.dp_sgd import clipped
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.horizontal import CutsRequest, LabelSumsRequest
 from fedtrees.protocols.training import train
-from fedtrees.trees.boosted.fixed_point import saturated, to_fixed
+from fedtrees.trees.boosted.histogram import saturated, to_fixed
 
 #: Protocols and defenses in which a client or a passive party adds noise, or the arbiter does.
 NOISY = [

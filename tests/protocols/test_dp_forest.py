@@ -7,15 +7,15 @@ import pytest
 from present import here
 from scipy import stats
 
-from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.codec import decode, encode
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import PureDP, join, parse
 from fedtrees.core.local_data import over_clients
+from fedtrees.core.messages import Sealed
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.core.sealed import Sealed
 from fedtrees.core.specs import parse_composed, parse_grid
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.forests import LeafClassCounts, PrivateForest
 from fedtrees.messages.models import as_message
 from fedtrees.privacy.mechanisms import noise_log_pmf

@@ -13,23 +13,23 @@ from hypothesis.extra import numpy as arrays
 from present import here
 from scipy import stats
 
-from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.codec import decode, encode
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import ApproximateDP, join, parse
 from fedtrees.core.local_data import over_clients
+from fedtrees.core.messages import Sealed
 from fedtrees.core.party import acting
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.core.sealed import Sealed
 from fedtrees.core.specs import parse_composed, parse_grid
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.horizontal import LeafSums
 from fedtrees.messages.models import as_message
 from fedtrees.privacy.leaf_sums import row_bound
 from fedtrees.protocols.horizontal.dp_gbdt import LeafClient
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
-from fedtrees.trees.boosted.fixed_point import from_fixed, to_fixed
+from fedtrees.trees.boosted.histogram import from_fixed, to_fixed
 from fedtrees.trees.boosted.losses import objective_of
 from fedtrees.trees.boosted.noisy_leaves import bounded
 from fedtrees.trees.boosted.splitting import leaf_values

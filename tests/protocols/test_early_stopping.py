@@ -9,10 +9,9 @@ from federations import sample_federation
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.local_data import over_clients
-from fedtrees.core.messages import closed
+from fedtrees.core.messages import Sealed, closed
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.core.sealed import Sealed
 from fedtrees.core.specs import Spec
 from fedtrees.messages.horizontal import Histogram, StopBoosting, ValidationLoss
 from fedtrees.protocols.training import train

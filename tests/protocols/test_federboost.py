@@ -7,13 +7,13 @@ import pytest
 from digests import content, digest
 
 from fedtrees.attacks.bins.noisy_bin_sums import likeliest
-from fedtrees.bench.conformance.samples import sample_table, sample_training
-from fedtrees.bench.evaluate import make_defense
+from fedtrees.conformance.samples import sample_table, sample_training
 from fedtrees.core.errors import BeyondParametersError
 from fedtrees.core.guess import ColumnBins
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_composed, parse_grid
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.horizontal import GridCounts, GrowRequest
 from fedtrees.messages.vertical import RowBuckets
 from fedtrees.protocols.vertical.local_bins import GlobalBins

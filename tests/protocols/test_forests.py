@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_wine
 
-from fedtrees.bench import checkpoint
 from fedtrees.core.codec import decode
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
@@ -18,6 +17,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.core.streams import Streams
+from fedtrees.experiments import training_cache
 from fedtrees.messages.forests import (
     ClassCounts,
     ClassCountsRequest,
@@ -32,10 +32,10 @@ from fedtrees.protocols.compatibility import fit
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import bin_rows
+from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.forest.grower import draw_columns, draw_rows, grow_random_forest, rows_of_tree
 from fedtrees.trees.forest.growth import grow_whole_tree
 from fedtrees.trees.forest.random_forest import RandomForest
-from fedtrees.trees.sketch import quantile_cuts
 
 PARTS = ("feature", "threshold", "left", "right", "default_left", "counts")
 
@@ -332,8 +332,8 @@ def test_what_a_forest_cannot_count_is_refused():
 def test_a_kept_training_is_read_back(tmp_path, leaf_counts):
     clients, schema = made(load_wine, 2)
     run = train(protocol("local-forests", leaf_counts=leaf_counts), over_clients(clients), schema)
-    checkpoint.save(run, tmp_path, "key")
-    _, path = checkpoint.paths(tmp_path, "key")
+    training_cache.save(run, tmp_path, "key")
+    _, path = training_cache.paths(tmp_path, "key")
     again = decode(path.read_bytes()).model()
     assert again.n_classes == 3
     X = Table.concat(clients).X

@@ -26,7 +26,7 @@ from fedtrees.protocols.compatibility import fit
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.boosted.boosting import grow_forest
-from fedtrees.trees.sketch import quantile_cuts
+from fedtrees.trees.cut_points import quantile_cuts
 
 NAMES = ("fedtree-hist", "nvflare-hist")
 

@@ -9,18 +9,18 @@ from digests import DEFENSES
 from federations import crossings, network_of, sample_federation
 from present import here
 
-from fedtrees.bench.conformance.samples import sample_local_data
-from fedtrees.bench.evaluate import make_defense
+from fedtrees.conformance.samples import sample_local_data
 from fedtrees.core.codec import decode, encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import LocalDataError, ProtocolError
-from fedtrees.core.line import Far, Served, framed, unframed
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.messages import closed, emptied
 from fedtrees.core.network import LocalNetwork
 from fedtrees.core.party import Party, acting, handles
 from fedtrees.core.registry import register
+from fedtrees.core.remote import Far, Served, framed, unframed
 from fedtrees.core.specs import Spec, parse_composed
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.horizontal import LabelSumsRequest
 from fedtrees.protocols import training
 from fedtrees.protocols.compatibility import fit

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from federations import sample_federation
 
-from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import join
@@ -18,10 +17,11 @@ from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec, parse_composed
 from fedtrees.core.streams import Streams
 from fedtrees.defenses.dp_sgd import clipped
+from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.models import as_message
 from fedtrees.messages.networks import NetworkUpdate, NetworkWeights, Standardisation
 from fedtrees.metrics.utility import utility_scores
-from fedtrees.neural import training
+from fedtrees.neural import perceptron
 from fedtrees.neural.encoding import Encoding
 from fedtrees.protocols.training import train
 
@@ -67,7 +67,7 @@ def test_an_update_is_the_gradient_of_the_rows_that_the_round_used():
         assert used.sum() == 4
         rows = table.take(used)
         layers = made.layers(SCHEMA)
-        whole = training.mean_gradient(
+        whole = perceptron.mean_gradient(
             layers, weights[delivery.message.round], encoding.encode(rows.X), rows.y
         )
         np.testing.assert_allclose(delivery.message.update, 4 * whole, rtol=1e-4, atol=1e-7)
@@ -229,11 +229,11 @@ def test_what_cannot_be_trained_on_is_refused(monkeypatch):
     )
     with pytest.raises(DataError, match="'a' declares no range"):
         run(schema=open_ends, statistics="public")
-    training.torch_module.cache_clear()
+    perceptron.torch_module.cache_clear()
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(UsageError, match="fedtrees\\[neural\\]"):
         run()
-    training.torch_module.cache_clear()
+    perceptron.torch_module.cache_clear()
 
 
 def test_a_category_nobody_declared_is_refused_at_test_time_and_a_missing_one_is_not():

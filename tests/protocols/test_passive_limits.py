@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedtrees.core.errors import BeyondParametersError
-from fedtrees.core.sealed import Sealed
+from fedtrees.core.messages import Sealed
 from fedtrees.messages.vertical import ChosenSplits, NodeRows, RootRows, RowStatistics
 from fedtrees.protocols.vertical.passive import LimitedTree, Limits
 

@@ -15,7 +15,7 @@ from fedtrees.messages.models import join, pack, unpack
 from fedtrees.protocols.horizontal.tree_sharing import FlowerBagging, LocalEnsembles
 from fedtrees.protocols.training import train
 from fedtrees.trees.boosted.boosting import grow_forest
-from fedtrees.trees.boosted.xgboost_cuts import xgboost_cuts
+from fedtrees.trees.cut_points import xgboost_cuts
 
 
 def forest(params):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedtrees.bench.conformance.samples import sample_local_data, sample_training
+from fedtrees.conformance.samples import sample_local_data, sample_training
 from fedtrees.core.channel import Mechanism, Share
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec

@@ -9,7 +9,6 @@ from central_multi_output import grow_multi_output
 from columns import dealt, run, seen_by, table_of
 from data_dir import data_dir
 
-from fedtrees.bench.federation import spread
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, ProtocolError, UsageError
 from fedtrees.core.local_data import LocalData
@@ -20,6 +19,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.data import catalogue
 from fedtrees.data.partition import Partition
 from fedtrees.defenses.nodes import IDLMID
+from fedtrees.experiments.federation import spread
 from fedtrees.messages.vertical import (
     NodeRows,
     RootRows,
@@ -35,11 +35,11 @@ from fedtrees.protocols.vertical.secureboost import SecureBoost
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.boosted.losses import objective_of
+from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.forest.grower import draw_rows
 from fedtrees.trees.forest.growth import grow_whole_tree
 from fedtrees.trees.forest.random_forest import RandomForest
 from fedtrees.trees.routing import Routes
-from fedtrees.trees.sketch import quantile_cuts
 
 WHOLE = "secureboost[colsample_bytree=1.0,trees=3,max_depth=4,max_bin=16]"
 FOREST = "vertical-forest[tree_features=none,trees=3,max_depth=4,max_bin=16]"

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 import fedtrees
-from fedtrees.core import rows as columns
+from fedtrees.core import results as columns
 from fedtrees.report.frontier import frontiers
-from fedtrees.report.rows import load_rows
+from fedtrees.report.results import load_rows
 
 COLUMNS = [column.name for column in columns.COLUMNS]
 SEEDS = (0, 1, 2)

@@ -6,14 +6,14 @@ import pytest
 from synthetic_run import Table
 
 from fedtrees.api.advice import Search, candidates, narrowed
-from fedtrees.bench.options import BenchOptions
-from fedtrees.bench.suite import Suite
 from fedtrees.cli.advise import share
 from fedtrees.cli.main import main
 from fedtrees.core.errors import UsageError
+from fedtrees.experiments.options import BenchOptions
+from fedtrees.experiments.suite import Suite
 from fedtrees.report.advice import Advice, Wish, tried
-from fedtrees.report.deployed import settings
-from fedtrees.report.said import Elsewhere
+from fedtrees.report.recipe import settings
+from fedtrees.report.wording import Elsewhere
 
 WISH = Wish(exact_rows=0.01, membership=0.05, auc=0.75)
 NAME = "q with split-only"

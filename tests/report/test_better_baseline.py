@@ -4,7 +4,7 @@ import pytest
 from synthetic_run import Table
 
 from fedtrees.report import style
-from fedtrees.report.frontier_figure import blind_name
+from fedtrees.report.interactive_figure import blind_name
 from fedtrees.report.leaks import leak_grid
 
 

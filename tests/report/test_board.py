@@ -14,7 +14,7 @@ from test_report_browser import AXE, BROWSER, CHECKED, HOSTILE, dom, wider
 
 from fedtrees.core.errors import StoreError, UsageError
 from fedtrees.core.reasons import Reason
-from fedtrees.report import board, submissions
+from fedtrees.report import leaderboard, submissions
 from fedtrees.report.findings import findings
 
 FEW = [d for d in DEFENSES if d[0] in ("none", "split-only")]
@@ -153,14 +153,14 @@ def test_what_several_finished_counts_once_and_each_keeps_its_own(tmp_path):
 @pytest.mark.long
 def test_a_defense_that_an_attack_did_not_finish_is_not_pareto_optimal(tmp_path):
     table = [*made(SETTINGS[2:3], FEW)]
-    page = board.board([submissions.read(bundle(tmp_path, table=table))], 0)
+    page = leaderboard.board([submissions.read(bundle(tmp_path, table=table))], 0)
     assert page.count('data-v="yes"') >= 2
     assert '<path class="front"' in page
     for row in table:
         if row["stage"] == "attack" and row["defense"] == "split-only" and row["seed"] == 1:
             row |= {"status": "failed", "reason": "r", "metric": "", "value": "",
                     "blind": "", "advantage": ""}  # fmt: skip
-    worse = board.board([submissions.read(bundle(tmp_path / "2", table=table))], 0)
+    worse = leaderboard.board([submissions.read(bundle(tmp_path / "2", table=table))], 0)
     lines = re.findall(r"<tr[^>]*><th[^>]*>split-only.*?</tr>", worse.replace("<wbr>", ""))
     assert lines
     assert all('data-v="no"' in line for line in lines)
@@ -175,18 +175,18 @@ def test_a_defense_whose_attack_scored_below_blind_is_not_pareto_optimal(tmp_pat
             table.applies(defense, seed, "a")
             table.attack(defense, seed, "a", advantage)
     (found,) = findings(table.rows(), table.folder).settings
-    assert board.pareto(found, found.tested[0], "ra") == {"none"}
+    assert leaderboard.pareto(found, found.tested[0], "ra") == {"none"}
 
 
 def test_sources_are_the_papers_that_are_named_first():
-    assert board.source("defense", "split-only+dp-sgd[epsilon=1]") == (
+    assert leaderboard.source("defense", "split-only+dp-sgd[epsilon=1]") == (
         "Di Gennaro et al. 2025; Abadi et al. 2016"
     )
-    assert board.source("defense", "min-bin[k=5]") == "fedtrees"
-    assert board.source("attack", "tableak") == "Vero et al. 2023"
-    assert board.source("defense", "id-lmid[xi=0.3]") == "Takahashi et al. 2023"
-    assert board.source("attack", "timberstrike-published") == "Di Gennaro et al. 2025"
-    assert board.source("attack", "no-such") == "another package"
+    assert leaderboard.source("defense", "min-bin[k=5]") == "fedtrees"
+    assert leaderboard.source("attack", "tableak") == "Vero et al. 2023"
+    assert leaderboard.source("defense", "id-lmid[xi=0.3]") == "Takahashi et al. 2023"
+    assert leaderboard.source("attack", "timberstrike-published") == "Di Gennaro et al. 2025"
+    assert leaderboard.source("attack", "no-such") == "another package"
 
 
 @pytest.fixture(scope="module")
@@ -195,8 +195,8 @@ def page(tmp_path_factory):
     bundle(folder, "one", [*made([SETTINGS[0], SETTINGS[3]], DEFENSES[:7])], by=HOSTILE)
     path = folder / "index.html"
     found = submissions.read_all(folder / "all")
-    text = board.board(found, 1)
-    assert text == board.board(submissions.read_all(folder / "all"), 1)
+    text = leaderboard.board(found, 1)
+    assert text == leaderboard.board(submissions.read_all(folder / "all"), 1)
     path.write_text(text, encoding="utf-8")
     return path
 

@@ -14,11 +14,11 @@ import pytest
 from scipy.stats import t as student
 
 from fedtrees.api import Run
-from fedtrees.bench import choice
 from fedtrees.cli.main import main
-from fedtrees.core.columns import measures
+from fedtrees.core.results import measures
+from fedtrees.experiments import defaults
 from fedtrees.report.findings import findings
-from fedtrees.report.rows import load_rows
+from fedtrees.report.results import load_rows
 from fedtrees.report.verdict_text import LEAK_LABELS, SCREEN_LINES, verdict
 
 SUITE = """
@@ -190,9 +190,9 @@ def said(request, tmp_path_factory):
     rows = [f"{20 + i % 41},{(i * 37) % 90},{'yes' if i in (7, 31) else 'no'}" for i in range(60)]
     (folder / "rare.csv").write_text("\n".join(("age,marker,outcome", *rows)), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedtrees.bench.suite.DEFAULT_SUITE", str(folder / "small.toml"))
+        patch.setattr("fedtrees.experiments.suite.DEFAULT_SUITE", str(folder / "small.toml"))
         patch.chdir(folder)
-        patch.setattr(choice, "SIZE", {"trees": 2, "max_depth": 2})
+        patch.setattr(defaults, "SIZE", {"trees": 2, "max_depth": 2})
         with pytest.raises(SystemExit) as ended:
             main(["bench", *options, "-j", "1", "--out", str(folder / "run")])
         assert ended.value.code in (0, 3)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedtrees.report.intervals import Estimate, estimate
+from fedtrees.report.statistics import Estimate, estimate
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=8))

@@ -8,10 +8,10 @@ import pytest
 from synthetic_run import Table
 
 from fedtrees.core.errors import UsageError
-from fedtrees.report.intervals import Estimate
 from fedtrees.report.markup_tables import _WIDEST, Cell, Grid, escape_latex, latex
 from fedtrees.report.paper_table import decimals, table_of, write_table
-from fedtrees.report.selection import Selection
+from fedtrees.report.results import Selection
+from fedtrees.report.statistics import Estimate
 
 # Per dataset and defense: AUC and advantage of two seeds. A blind guess scores 0.4 of 1.
 MADE = {

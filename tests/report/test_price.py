@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from fedtrees.report.intervals import t_estimate
-from fedtrees.report.price import Price, Utility, prices, utility_of
+from fedtrees.report.cost import Price, Utility, prices, utility_of
+from fedtrees.report.statistics import t_estimate
 
 AUC = Utility("auc")
 

@@ -7,8 +7,8 @@ from present import CRYPTO
 from synthetic_run import Table
 
 from fedtrees.report.findings import trials_of
+from fedtrees.report.leakage import Cell
 from fedtrees.report.recipe import helps, recommend
-from fedtrees.report.states import Cell
 
 CALM = (-0.01, 0.0, 0.01)
 TESTED = ("a", "b")

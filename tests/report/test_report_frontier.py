@@ -11,10 +11,10 @@ from synthetic_run import Table, write_run
 from fedtrees.report import style
 from fedtrees.report.budgets import budgets, family, ordered
 from fedtrees.report.frontier import frontiers, non_dominated
-from fedtrees.report.frontier_figure import blind_name, draw_frontier, near
+from fedtrees.report.interactive_figure import blind_name, draw_frontier, near
 from fedtrees.report.protocol_budgets import over_budgets
-from fedtrees.report.rows import load_rows
-from fedtrees.report.worst import attack_metrics, worst_case
+from fedtrees.report.results import load_rows
+from fedtrees.report.statistics import attack_metrics, worst_case
 
 COARSE = st.integers(0, 4).map(float)  # few values, so that ties are common
 

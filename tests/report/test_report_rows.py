@@ -8,7 +8,7 @@ from synthetic_run import COLUMNS, write_run
 import fedtrees
 from fedtrees.core.errors import StoreError
 from fedtrees.core.specs import written
-from fedtrees.report.rows import Setting, load_rows, read_json
+from fedtrees.report.results import Setting, load_rows, read_json
 
 
 @pytest.mark.parametrize(

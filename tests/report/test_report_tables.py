@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from fedtrees.core.guarantee import parse
-from fedtrees.report import claims, leaks, style
+from fedtrees.report import guarantees, leaks, style
+from fedtrees.report.coverage import Gaps
 from fedtrees.report.frontier import frontiers
-from fedtrees.report.gaps import Gaps
-from fedtrees.report.intervals import Estimate, estimate
-from fedtrees.report.rows import Panel, Setting
+from fedtrees.report.results import Panel, Setting
+from fedtrees.report.statistics import Estimate, estimate
 from fedtrees.report.tables import cost_table, guarantee_table
 
 STROKE = Setting("stroke", "iid[clients=5]", "fedtree[trees=20,depth=6]")
@@ -52,7 +52,7 @@ def test_a_point_names_the_attack_that_reached_the_worst_case(rows):
     ],
 )
 def test_claims_have_kinds(text, kind):
-    assert claims.kind(parse(text)) == kind
+    assert guarantees.kind(parse(text)) == kind
 
 
 @pytest.mark.parametrize(
@@ -101,34 +101,34 @@ def test_claims_have_kinds(text, kind):
     ],
 )
 def test_guarantees_are_compared_only_where_they_mean_the_same(claimed, spent, measured, words):
-    verdict = claims.compare(*map(parse, (claimed, spent, measured)))
+    verdict = guarantees.compare(*map(parse, (claimed, spent, measured)))
     assert (words in verdict) if words else verdict == ""
 
 
 def test_a_claim_that_spends_without_bound_does_not_stand():
-    assert claims.standing(parse("pure-dp[epsilon=4]"), parse("pure-dp[epsilon=inf]")) == "void"
-    assert claims.standing(parse("pure-dp[epsilon=4]"), parse("pure-dp[epsilon=9]")) == "proved"
-    assert claims.standing(parse("structural"), parse("structural")) == "structural"
+    assert guarantees.standing(parse("pure-dp[epsilon=4]"), parse("pure-dp[epsilon=inf]")) == "void"
+    assert guarantees.standing(parse("pure-dp[epsilon=4]"), parse("pure-dp[epsilon=9]")) == "proved"
+    assert guarantees.standing(parse("structural"), parse("structural")) == "structural"
     cuts = "pure-dp[epsilon=1,unit=cuts]"
     both = [parse(f"{cuts}+pure-dp[epsilon={e}]") for e in (4, "inf")]
-    assert claims.standing(*both) == "void"
-    assert set(style.SHAPES) == set(claims.KINDS)
+    assert guarantees.standing(*both) == "void"
+    assert set(style.SHAPES) == set(guarantees.KINDS)
 
 
 def test_a_claim_that_an_audit_refutes_does_not_stand():
     spent, cuts = parse("pure-dp[epsilon=4]"), parse("pure-dp[epsilon=1,unit=cuts]")
     for measured, kind in (("[epsilon=4.1]", "void"), ("[epsilon=3.9]", "proved"), ("", "proved")):
         shown = parse(f"at-least{measured}" if measured else "")
-        assert claims.standing(spent, spent, shown) == kind
-    assert not claims.refuted(cuts, cuts, parse("at-least[epsilon=2]"))  # of rows, not of cuts
-    assert claims.refuted(cuts, cuts, parse("at-least[epsilon=2,unit=cuts]"))
+        assert guarantees.standing(spent, spent, shown) == kind
+    assert not guarantees.refuted(cuts, cuts, parse("at-least[epsilon=2]"))  # of rows, not of cuts
+    assert guarantees.refuted(cuts, cuts, parse("at-least[epsilon=2,unit=cuts]"))
 
 
 def test_what_was_measured_stands_with_what_could_have_been():
     one, other = (parse(f"at-least[epsilon={e},delta=1e-05,most=4.2]") for e in (1.8, 0.3))
-    assert claims.span([one]) == "epsilon >= 1.8, delta=1e-05 (at most 4.2 could be shown)"
-    assert claims.span([one, other]).startswith("epsilon >= 0.3..1.8, ")
-    assert claims.span([parse("at-least[epsilon=0]")]) == "epsilon >= 0"
+    assert guarantees.span([one]) == "epsilon >= 1.8, delta=1e-05 (at most 4.2 could be shown)"
+    assert guarantees.span([one, other]).startswith("epsilon >= 0.3..1.8, ")
+    assert guarantees.span([parse("at-least[epsilon=0]")]) == "epsilon >= 0"
 
 
 def test_every_defense_has_its_guarantees(rows):
@@ -222,8 +222,8 @@ def test_guarantees_of_several_seeds_read_as_a_range():
         "pure-dp[epsilon=inf,histograms=956.25,unprotected=cuts]",
     ]
     merged = "pure-dp[epsilon=inf,histograms=956.25..1518.75,unprotected=cuts]"
-    assert claims.span(list(map(parse, seeds))) == merged
+    assert guarantees.span(list(map(parse, seeds))) == merged
     structural, private = parse("structural"), parse("pure-dp[epsilon=1]")
-    assert claims.span([structural, structural]) == "structural"
-    assert claims.span([structural, private]) == "structural | pure-dp[epsilon=1]"
-    assert claims.span([]) == ""
+    assert guarantees.span([structural, structural]) == "structural"
+    assert guarantees.span([structural, private]) == "structural | pure-dp[epsilon=1]"
+    assert guarantees.span([]) == ""

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from synthetic_run import Table
 
 from fedtrees.core.reasons import Reason
-from fedtrees.report import page_tables, said, verdict_text
-from fedtrees.report.coverage import Coverage
+from fedtrees.report import page_tables, verdict_text, wording
+from fedtrees.report.coverage import Coverage, Gaps
 from fedtrees.report.findings import findings
-from fedtrees.report.gaps import Gaps
-from fedtrees.report.states import Cell, is_open, is_safe, margin_of, state_of, upper
+from fedtrees.report.leakage import Cell, is_open, is_safe, margin_of, state_of, upper
 
 WHOLE = Coverage(applicable=("a",))
 
@@ -168,8 +167,8 @@ def test_an_attack_without_a_claim_leaves_the_cell_unsettled_unless_another_open
     (found,) = findings(table.rows(), table.folder).settings
     cell = found.tested[0].cell("min-bin", "ra")
     assert cell.weight == 1.0
-    assert said.shown(cell) == "no claim"
-    assert said.word(cell) == f"b returned no claim: {Reason('no-trees')}"
+    assert wording.shown(cell) == "no claim"
+    assert wording.word(cell) == f"b returned no claim: {Reason('no-trees')}"
     assert found.untested.no_claim == (("b", str(Reason("no-trees"))),)
     told = list(map(str, Gaps.of(table.rows(), [found.setting]).asked))
     assert any(text.startswith("returned no claim: b (q; t; against ") for text in told)
@@ -229,7 +228,9 @@ def test_an_attack_below_the_population_baseline_is_neither_a_leak_nor_safe(tabl
     assert cell.state == "unsettled"
     assert cell.below_baseline
     assert cell.line == pytest.approx(0.6)
-    assert said.word(cell) == "the attack did worse than a guess from other rows; nothing is shown"
+    assert (
+        wording.word(cell) == "the attack did worse than a guess from other rows; nothing is shown"
+    )
 
 
 def test_an_attack_below_the_blind_baseline_has_a_sentence_of_its_own(table):
@@ -240,7 +241,7 @@ def test_an_attack_below_the_blind_baseline_has_a_sentence_of_its_own(table):
     (found,) = findings(table.rows(), table.folder).settings
     cell = found.tested[0].cell("none", "ra")
     assert cell.state == "unsettled"
-    assert said.word(cell) == "the attack did worse than a blind guess; nothing is shown"
+    assert wording.word(cell) == "the attack did worse than a blind guess; nothing is shown"
     assert found.leak.kind == "attack-failed"
     why = "By cells guessed the attack did worse than a blind guess; nothing is shown."
     assert ("The party 't', no defense.", why, "") in [*page_tables.untested(found)]

@@ -10,9 +10,9 @@ from synthetic_run import SETTINGS, Table, rows, write_run
 
 from fedtrees.core.reasons import Reason
 from fedtrees.report import page
+from fedtrees.report.coverage import Gap
 from fedtrees.report.findings import findings
-from fedtrees.report.gaps import Gap
-from fedtrees.report.rows import Setting, load_rows
+from fedtrees.report.results import Setting, load_rows
 from fedtrees.report.verdict_table import table as text_table
 from fedtrees.report.verdict_text import SCREEN_LINES, verdict
 

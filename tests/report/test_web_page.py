@@ -10,7 +10,7 @@ from synthetic_run import DEFENSES, SETTINGS, rows, write_run
 
 from fedtrees.benchmarks import gallery
 from fedtrees.report import submissions, write_report
-from fedtrees.report.board import board
+from fedtrees.report.leaderboard import board
 from fedtrees.report.plot import plot
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from fedtrees.core.streams import Streams
-from fedtrees.trees.boosted.boosting import grow_tree
-from fedtrees.trees.boosted.fixed_point import to_fixed, weighted
+from fedtrees.trees.boosted.boosting import ColumnSampler, drop_rows, grow_tree
 from fedtrees.trees.boosted.forest import Forest
+from fedtrees.trees.boosted.histogram import to_fixed, weighted
 from fedtrees.trees.boosted.losses import LOGISTIC
-from fedtrees.trees.boosted.sampling import ColumnSampler, drop_rows
 from fedtrees.trees.forest.gini import class_histogram
 from fedtrees.trees.forest.grower import ForestGrower, class_totals, draw_columns, draw_rows
 from fedtrees.trees.forest.random_forest import RandomForest, keep_best_splits

@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 
 from fedtrees.core.errors import DataError
 from fedtrees.trees.binning import Cuts, bin_rows
-from fedtrees.trees.sketch import quantile_cuts
+from fedtrees.trees.cut_points import quantile_cuts
 
 FLOATS = st.floats(-1e6, 1e6, width=32) | st.integers(-3, 3).map(float) | st.just(np.nan)
 TABLES = hnp.arrays(np.float32, st.tuples(st.integers(1, 60), st.integers(1, 4)), elements=FLOATS)

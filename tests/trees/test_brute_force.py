@@ -13,8 +13,8 @@ from several_owners import grow_forest_over
 
 from fedtrees.trees.binning import Cuts, bin_rows
 from fedtrees.trees.boosted.boosting import Owned
-from fedtrees.trees.boosted.fixed_point import to_fixed, weighted
 from fedtrees.trees.boosted.forest import Forest
+from fedtrees.trees.boosted.histogram import to_fixed, weighted
 from fedtrees.trees.boosted.losses import LOGISTIC, SQUARED_ERROR, Softmax
 from fedtrees.trees.boosted.params import TreeParams
 

@@ -18,7 +18,7 @@ from fedtrees.core.errors import DataError, UsageError
 from fedtrees.data.catalogue import load
 from fedtrees.trees.binning import Cuts, bin_rows
 from fedtrees.trees.boosted.boosting import Owned, grow_forest
-from fedtrees.trees.boosted.fixed_point import to_fixed
+from fedtrees.trees.boosted.histogram import to_fixed
 from fedtrees.trees.boosted.losses import LOGISTIC, SQUARED_ERROR, Softmax
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.boosted.splitting import best_splits

@@ -11,14 +11,14 @@ from fedtrees import FederatedForestClassifier, FederatedGBDTClassifier
 from fedtrees.audit import audit, read_model
 from fedtrees.audit.attack import evidence_of
 from fedtrees.audit.rows import Columns, read_rows
-from fedtrees.bench.federation import spread
 from fedtrees.core.errors import DataError
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature
 from fedtrees.core.specs import parse_grid
 from fedtrees.data import Partition
-from fedtrees.data.own_table import load_csv
+from fedtrees.data.user_tables import load_csv
+from fedtrees.experiments.federation import spread
 from fedtrees.protocols.training import train
 from fedtrees.trees.files.categories import (
     by_thresholds,
@@ -191,8 +191,8 @@ def test_numbers_that_no_file_can_tell_apart_are_refused_before_the_training(nam
 
 
 def test_a_split_of_missing_values_from_all_codes_is_kept():
-    from fedtrees.trees.boosted.builder import TreeBuilder
     from fedtrees.trees.boosted.forest import Forest
+    from fedtrees.trees.boosted.grower import TreeBuilder
 
     features = [
         Feature("n", "categorical", categories=("10", "20")),

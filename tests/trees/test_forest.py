@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.boosted.builder import TreeBuilder
 from fedtrees.trees.boosted.forest import Forest
+from fedtrees.trees.boosted.grower import TreeBuilder
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from fedtrees.core.errors import DataError
+from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.files.forests import load_random_forest, save_random_forest
 from fedtrees.trees.files.models import load_model
 from fedtrees.trees.forest.grower import grow_random_forest
 from fedtrees.trees.forest.params import ForestParams
 from fedtrees.trees.forest.random_forest import RandomForest
-from fedtrees.trees.sketch import quantile_cuts
 
 
 @pytest.fixture(scope="module")

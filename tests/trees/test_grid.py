@@ -6,16 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.grid import (
+from fedtrees.trees.cut_points import (
     count_cells,
     first_grid,
     float_rank,
     grid_cuts,
     grid_minimum,
     of_rank,
+    quantile_cuts,
     refined,
 )
-from fedtrees.trees.sketch import quantile_cuts
 
 NONE = np.zeros(1, dtype=np.int64)
 

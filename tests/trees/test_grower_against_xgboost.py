@@ -11,7 +11,7 @@ from fedtrees.core.errors import DataError
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.boosting import Owned, grow_forest
 from fedtrees.trees.boosted.params import TreeParams
-from fedtrees.trees.sketch import quantile_cuts
+from fedtrees.trees.cut_points import quantile_cuts
 
 SHALLOW = TreeParams(trees=50, max_depth=4)
 

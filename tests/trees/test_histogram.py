@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fedtrees.trees.binning import Bins, bin_rows
 from fedtrees.trees.boosted.grower import children_to_build, with_siblings
 from fedtrees.trees.boosted.histogram import build_histogram, node_sums
-from fedtrees.trees.sketch import quantile_cuts
+from fedtrees.trees.cut_points import quantile_cuts
 
 
 @st.composite

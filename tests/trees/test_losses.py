@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedtrees.core.errors import DataError, UsageError
-from fedtrees.trees.boosted.fixed_point import from_fixed, to_fixed, weighted
+from fedtrees.trees.boosted.histogram import from_fixed, to_fixed, weighted
 from fedtrees.trees.boosted.losses import LOGISTIC, Softmax, logistic_gradients, sigmoid
 
 

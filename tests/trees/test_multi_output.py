@@ -8,7 +8,7 @@ from central_multi_output import grow_multi_output
 from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.boosted.losses import LOGISTIC, Softmax
 from fedtrees.trees.boosted.params import TreeParams
-from fedtrees.trees.sketch import quantile_cuts
+from fedtrees.trees.cut_points import quantile_cuts
 
 
 def rows(classes, n=200, missing=0.1, seed=0):

@@ -15,7 +15,7 @@ from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.boosting import Owned, grow_forest
 from fedtrees.trees.boosted.losses import LOGISTIC, SQUARED_ERROR, Softmax, objective_of
 from fedtrees.trees.boosted.params import TreeParams
-from fedtrees.trees.sketch import quantile_cuts
+from fedtrees.trees.cut_points import quantile_cuts
 
 CLIENTS = pytest.mark.parametrize("clients", [1, 5])
 

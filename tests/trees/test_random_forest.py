@@ -16,12 +16,12 @@ from sklearn.tree import DecisionTreeClassifier
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.streams import Streams
 from fedtrees.trees.binning import bin_rows
+from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.forest.gini import feature_orders
 from fedtrees.trees.forest.grower import draw_columns, draw_rows, grow_random_forest
 from fedtrees.trees.forest.growth import grow_whole_tree
 from fedtrees.trees.forest.params import ForestParams, feature_count
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest, keep_best_splits
-from fedtrees.trees.sketch import quantile_cuts
 
 PARTS = ("feature", "threshold", "left", "right", "default_left", "counts", "probability")
 EVERYTHING = ForestParams(trees=1, bootstrap=False, max_features=None)

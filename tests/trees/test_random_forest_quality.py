@@ -11,9 +11,9 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 
+from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.forest.grower import grow_random_forest
 from fedtrees.trees.forest.params import ForestParams
-from fedtrees.trees.sketch import quantile_cuts
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from data_dir import data_dir

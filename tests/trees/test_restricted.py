@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedtrees.trees.forest.gini import choose_splits
-from fedtrees.trees.forest.restricted import choose_allowed
+from fedtrees.trees.forest.gini import choose_allowed, choose_splits
 
 
 def asked(seed, classes=3, nodes=2):

@@ -9,14 +9,12 @@ from several_owners import rows_of
 from fedtrees.core.errors import DataError
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.boosting import grow_tree
-from fedtrees.trees.boosted.builder import TreeBuilder
-from fedtrees.trees.boosted.fixed_point import to_fixed
 from fedtrees.trees.boosted.forest import Forest
-from fedtrees.trees.boosted.grower import TreeGrower
-from fedtrees.trees.boosted.histogram import build_histogram
+from fedtrees.trees.boosted.grower import TreeBuilder, TreeGrower
+from fedtrees.trees.boosted.histogram import build_histogram, to_fixed
 from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.partition import Decisions, RowPartition
-from fedtrees.trees.sketch import quantile_cuts
 
 
 def decisions(nodes, feature, bin, default_left, left):

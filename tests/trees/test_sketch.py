@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.sketch import (
+from fedtrees.trees.cut_points import (
     POINTS_PER_BIN,
     equal_width_cuts,
     local_sketch,

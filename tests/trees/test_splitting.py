@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.boosted.fixed_point import from_fixed, to_fixed
+from fedtrees.trees.boosted.histogram import from_fixed, to_fixed
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.boosted.splitting import MIN_GAIN, best_splits, leaf_values
 

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from fedtrees.core.errors import UsageError
-from fedtrees.trees.boosted import threads
-from fedtrees.trees.boosted.boosting import grow_forest
+from fedtrees.trees.boosted import boosting
+from fedtrees.trees.boosted.boosting import SMALLEST_BLOCK, Workers, grow_forest
 from fedtrees.trees.boosted.losses import LOGISTIC, named_objective
 from fedtrees.trees.boosted.params import TreeParams
-from fedtrees.trees.boosted.threads import SMALLEST_BLOCK, Workers
-from fedtrees.trees.sketch import quantile_cuts
+from fedtrees.trees.cut_points import quantile_cuts
 
 
 @pytest.mark.parametrize("n", [0, 1, SMALLEST_BLOCK, 2 * SMALLEST_BLOCK, 10**6 + 1])
@@ -58,7 +57,7 @@ def test_no_thread_is_refused():
 @pytest.mark.parametrize("count", [2, 5])
 @pytest.mark.parametrize("kind", ["binary", "weighted, missing, subsampled", "classes"])
 def test_any_number_of_threads_gives_the_same_forest(monkeypatch, count, kind):
-    monkeypatch.setattr(threads, "SMALLEST_BLOCK", 50)
+    monkeypatch.setattr(boosting, "SMALLEST_BLOCK", 50)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(701, 6))
     y = (X[:, 0] + X[:, 1] * X[:, 2] + rng.normal(size=701) > 0).astype(int)

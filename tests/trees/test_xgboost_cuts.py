@@ -6,7 +6,7 @@ import xgboost as xgb
 
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.boosted.xgboost_cuts import xgboost_cuts
+from fedtrees.trees.cut_points import xgboost_cuts
 
 
 def columns(n, seed=0):

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from fedtrees.audit import read_model
 from fedtrees.core.errors import DataError
 from fedtrees.trees.boosted.boosting import grow_forest
-from fedtrees.trees.boosted.builder import TreeBuilder
 from fedtrees.trees.boosted.forest import Forest
+from fedtrees.trees.boosted.grower import TreeBuilder
 from fedtrees.trees.boosted.losses import LOGISTIC, SQUARED_ERROR, Softmax
 from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.files import model_file
 from fedtrees.trees.files.models import load_model
 from fedtrees.trees.files.xgboost import from_xgboost_json, save_xgboost, to_xgboost_json
-from fedtrees.trees.sketch import quantile_cuts
 
 PARAMS = TreeParams(trees=12, max_depth=4)
 

@@ -11,7 +11,7 @@ from fedtrees.attacks.evidence.replay import EVERYONE, OTHERS, replay_trees
 from fedtrees.attacks.evidence.view import evidence_of, histograms_of, noise_of
 from fedtrees.core.view import View
 from fedtrees.messages.horizontal import LabelSums
-from fedtrees.trees.boosted.fixed_point import from_fixed
+from fedtrees.trees.boosted.histogram import from_fixed
 
 # Smallest mean reliability of single clients' bins. Below it, the sum over clients is more
 # informative. Breast cancer, three seeds: laplace-hist 16 (.5) .610 -> .620, hist-rounding 1 (.3)

@@ -11,7 +11,7 @@ from fedtrees.core.view import View
 from fedtrees.messages.horizontal import ClientModels, GlobalTrees, SharedTrees
 from fedtrees.messages.models import BoostedModel
 from fedtrees.trees.boosted.losses import Logistic, objective_of, sigmoid
-from fedtrees.trees.boosted.newton import weights_of
+from fedtrees.trees.boosted.splits import weights_of
 
 Floats = NDArray[np.float32]
 

@@ -13,8 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.trees.boosted.forest import Tree
-from fedtrees.trees.boosted.intercept import estimated_score, start_margin
-from fedtrees.trees.boosted.losses import Logistic, Objective, logistic_gradients
+from fedtrees.trees.boosted.losses import (
+    Logistic,
+    Objective,
+    estimated_score,
+    logistic_gradients,
+    start_margin,
+)
 
 Floats = NDArray[np.float64]
 

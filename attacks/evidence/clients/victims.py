@@ -25,8 +25,13 @@ from fedtrees.core.guess import Guess, LeafCounts, Records
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.trees.boosted.forest import Tree
-from fedtrees.trees.boosted.intercept import estimated_score, start_margin
-from fedtrees.trees.boosted.losses import SQUARED_ERROR, Objective, objective_of
+from fedtrees.trees.boosted.losses import (
+    SQUARED_ERROR,
+    Objective,
+    estimated_score,
+    objective_of,
+    start_margin,
+)
 
 Starts = Literal["own", "model"]
 

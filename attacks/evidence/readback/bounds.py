@@ -17,7 +17,7 @@ from fedtrees.attacks.evidence.replay import hides, sent_back
 from fedtrees.core.channel import Channel
 from fedtrees.core.statistics import binomial
 from fedtrees.core.view import View
-from fedtrees.trees.boosted.fixed_point import Bits
+from fedtrees.trees.boosted.histogram import Bits
 
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]

@@ -42,8 +42,8 @@ from fedtrees.messages.horizontal import (
     NodeSplits,
 )
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.boosted.fixed_point import UNIT_BITS, Bits
 from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.histogram import UNIT_BITS, Bits
 from fedtrees.trees.boosted.losses import LOGISTIC
 
 Longs = NDArray[np.int64]

@@ -18,9 +18,9 @@ from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.messages.horizontal import GlobalHistogram, Histogram
 from fedtrees.trees.binning import Cuts, bin_rows
-from fedtrees.trees.boosted.fixed_point import Bits, to_fixed
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.grower import children_to_build
+from fedtrees.trees.boosted.histogram import Bits, to_fixed
 from fedtrees.trees.boosted.losses import clipped_bounds, objective_of
 
 Longs = NDArray[np.int64]

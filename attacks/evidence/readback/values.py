@@ -21,8 +21,8 @@ from fedtrees.attacks.evidence.readback.sources import OwnPart
 from fedtrees.core.compilation import kernel
 from fedtrees.core.schema import Table
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.boosted.fixed_point import Bits
 from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.histogram import Bits
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.boosted.splitting import leaf_values
 

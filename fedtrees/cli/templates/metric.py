@@ -6,8 +6,8 @@ fedtrees bench --plugin column_means.py -p fedtree-hist --threat client -a timbe
 
 import numpy as np
 
-from fedtrees.core.columns import Measure
 from fedtrees.core.registry import register
+from fedtrees.core.results import Measure
 from fedtrees.metrics.metric import Score
 from fedtrees.metrics.victims_rows import RecordMetric
 

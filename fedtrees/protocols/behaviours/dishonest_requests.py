@@ -12,9 +12,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from fedtrees.core.behaviour import Behaviour
 from fedtrees.core.messages import Message, names_of
 from fedtrees.core.network import Network
+from fedtrees.core.party import Behaviour
 from fedtrees.core.registry import register
 from fedtrees.protocols.base import Coordinator
 

@@ -14,9 +14,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.behaviour import Behaviour
 from fedtrees.core.errors import EquivocationError
 from fedtrees.core.network import Network
+from fedtrees.core.party import Behaviour
 from fedtrees.core.registry import register
 from fedtrees.messages.horizontal import (
     BaseScore,
@@ -31,8 +31,8 @@ from fedtrees.messages.horizontal import (
 from fedtrees.protocols.cut_points import BinningClient
 from fedtrees.protocols.horizontal.histograms import DecidingServer, HistogramClient
 from fedtrees.sealing.errors import WrongKeyError
-from fedtrees.trees.boosted.builder import TreeBuilder
 from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.grower import TreeBuilder
 from fedtrees.trees.partition import ROOT
 
 #: Sizes within this factor (its logarithm) of the target are equally good. Without such tolerance

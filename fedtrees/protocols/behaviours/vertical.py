@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.behaviour import Behaviour
 from fedtrees.core.channel import chained
 from fedtrees.core.coarsening import FewRows
 from fedtrees.core.network import Network
+from fedtrees.core.party import Behaviour
 from fedtrees.core.registry import register
 from fedtrees.protocols.vertical.secureboost import BoostingActive
 from fedtrees.sealing.slots import Slots
-from fedtrees.trees.boosted.builder import TreeBuilder
+from fedtrees.trees.boosted.grower import TreeBuilder
 from fedtrees.trees.partition import ROOT, RowPartition
 
 #: Smallest power in standard deviations of the noise, if no proof bounds the statistics.

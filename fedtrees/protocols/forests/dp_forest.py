@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.aggregation import add_messages
 from fedtrees.core.channel import Change, Mechanism, Share, SumOfShares, honest_shares
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Place
@@ -24,6 +23,7 @@ from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, refuse
 from fedtrees.core.schema import Schema, Table
+from fedtrees.core.secure_sum import add_messages
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.forests import LeafClassCounts, PrivateForest, RandomTests
 from fedtrees.privacy.accounting import composed, with_adversaries

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedtrees.core.aggregation import add_messages
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError, check_known
 from fedtrees.core.local_data import LocalData
@@ -18,6 +17,7 @@ from fedtrees.core.party import handles
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Turns, check_equal, refuse
 from fedtrees.core.schema import Schema, Table
+from fedtrees.core.secure_sum import add_messages
 from fedtrees.messages.forests import (
     ClassCounts,
     ClassCountsRequest,

@@ -19,9 +19,9 @@ from fedtrees.core.schema import Schema, Table
 from fedtrees.messages.forests import LocalForest, LocalForestRequest, PooledForest
 from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.settings import ForestProtocol, checked_rows, class_count
+from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.forest.grower import grow_random_forest, rows_of_tree
 from fedtrees.trees.forest.random_forest import RandomForest, keep_large_leaves
-from fedtrees.trees.sketch import quantile_cuts
 
 _FIELDS = ("sizes", "feature", "threshold", "left", "default_left", "probability", "counts")
 

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.aggregation import add_messages
 from fedtrees.core.channel import Change, Share, SumOfShares, honest_shares
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Place
@@ -35,6 +34,7 @@ from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Turns, check_equal, refuse
 from fedtrees.core.schema import Schema, Table
+from fedtrees.core.secure_sum import add_messages
 from fedtrees.core.transcript import BudgetEvent, Transcript
 from fedtrees.messages.horizontal import (
     CUT_MESSAGES,
@@ -60,9 +60,8 @@ from fedtrees.protocols.canaries import ALONE_DEPTH, LeafSumCanaries
 from fedtrees.protocols.cut_points import settle_cuts
 from fedtrees.protocols.horizontal.followed_trees import GrowingClient
 from fedtrees.trees.binning import Cuts, lower_sentinel, upper_sentinel
-from fedtrees.trees.boosted.fixed_point import Bits, from_fixed, saturated, to_fixed
 from fedtrees.trees.boosted.forest import Forest, Tree
-from fedtrees.trees.boosted.histogram import node_sums
+from fedtrees.trees.boosted.histogram import Bits, from_fixed, node_sums, saturated, to_fixed
 from fedtrees.trees.boosted.losses import Objective, objective_of
 from fedtrees.trees.boosted.noisy_leaves import (
     bounded,

@@ -17,7 +17,7 @@ from fedtrees.core.requests import check_bounded, refuse
 from fedtrees.core.schema import Schema
 from fedtrees.messages.horizontal import BaseScore, CutPoints, LeafValues, NodeSplits
 from fedtrees.protocols.cut_points import BinningClient
-from fedtrees.trees.boosted.fixed_point import Bits
+from fedtrees.trees.boosted.histogram import Bits
 from fedtrees.trees.boosted.losses import Objective
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.partition import Decisions, RowPartition

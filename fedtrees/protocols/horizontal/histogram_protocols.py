@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
-from fedtrees.core.deployment import XGBOOST, Deployed
+from fedtrees.core.defense import XGBOOST, Deployed
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network

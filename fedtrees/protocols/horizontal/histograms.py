@@ -13,7 +13,6 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.aggregation import add_messages
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Place, Stage
 from fedtrees.core.errors import BeyondParametersError, DataError
@@ -21,6 +20,7 @@ from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.requests import Once, Turns, check_equal, refuse
 from fedtrees.core.schema import Schema, Table
+from fedtrees.core.secure_sum import add_messages
 from fedtrees.messages.horizontal import (
     BaseScore,
     CutPoints,
@@ -38,19 +38,19 @@ from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.cut_points import settle_cuts
 from fedtrees.protocols.horizontal.followed_trees import FollowedTree, GrowingClient, check_cuts
 from fedtrees.protocols.horizontal.settings import HistogramProtocol
-from fedtrees.trees.boosted.boosting import checked_weights
-from fedtrees.trees.boosted.fixed_point import (
+from fedtrees.trees.boosted.boosting import ColumnSampler, checked_weights, drop_rows
+from fedtrees.trees.boosted.forest import Forest, Tree
+from fedtrees.trees.boosted.grower import TreeGrower
+from fedtrees.trees.boosted.histogram import (
     FIXED_POINT_BITS,
     LOSS_BITS,
+    build_histogram,
     from_fixed,
+    node_sums,
     to_fixed,
     weighted,
 )
-from fedtrees.trees.boosted.forest import Forest, Tree
-from fedtrees.trees.boosted.grower import TreeGrower
-from fedtrees.trees.boosted.histogram import build_histogram, node_sums
 from fedtrees.trees.boosted.losses import LOSS_BOUND, clipped_bounds
-from fedtrees.trees.boosted.sampling import ColumnSampler, drop_rows
 from fedtrees.trees.partition import ROOT, Decisions, RowPartition
 
 #: A clipped gradient has at least 2^16 fixed-point units, and sums are below 2^62.

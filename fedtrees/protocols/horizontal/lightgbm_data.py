@@ -32,11 +32,9 @@ from fedtrees.protocols.cut_points import public_cuts
 from fedtrees.protocols.lockstep import First, RowHolder, RowPeers, Script, hears
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import Logistic, Objective, SquaredError, objective_of
-from fedtrees.trees.lightgbm.bins import Mapper, find_bins
-from fedtrees.trees.lightgbm.growing import Growing
+from fedtrees.trees.lightgbm.bins import Mapper, blocks, dealt, find_bins
+from fedtrees.trees.lightgbm.growing import Growing, LeafTotals, Limits, Split, best_split, fixed
 from fedtrees.trees.lightgbm.halving import scattering
-from fedtrees.trees.lightgbm.midpoints import blocks, dealt
-from fedtrees.trees.lightgbm.splits import LeafTotals, Limits, Split, best_split, fixed
 
 
 class Machine(RowHolder):

@@ -30,7 +30,7 @@ from fedtrees.protocols.canaries import HistogramCanaries
 from fedtrees.protocols.cut_points import CUT_METHODS
 from fedtrees.protocols.settings import BoostingProtocol
 from fedtrees.protocols.stump_canaries import StumpCanaries
-from fedtrees.trees.boosted.sampling import dropped_rows
+from fedtrees.trees.boosted.boosting import dropped_rows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
-from fedtrees.core.deployment import XGBOOST, Deployed
+from fedtrees.core.defense import XGBOOST, Deployed
+from fedtrees.core.endpoint import Model
 from fedtrees.core.errors import DataError, check_known, check_whole
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message, names_of_type
-from fedtrees.core.model import Model
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
@@ -33,11 +33,10 @@ from fedtrees.messages.models import join, pack, unpack
 from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.settings import BoostingProtocol
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.boosted.boosting import Continuation, Owned, add_trees
+from fedtrees.trees.boosted.boosting import Continuation, Owned, add_trees, dropped_rows
 from fedtrees.trees.boosted.forest import Forest, Tree
-from fedtrees.trees.boosted.intercept import INTERCEPTS, estimated_score, start_margin
-from fedtrees.trees.boosted.sampling import dropped_rows
-from fedtrees.trees.boosted.xgboost_cuts import xgboost_cuts
+from fedtrees.trees.boosted.losses import INTERCEPTS, estimated_score, start_margin
+from fedtrees.trees.cut_points import xgboost_cuts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +51,7 @@ class TreeSharingProtocol(BoostingProtocol):
     ----------
     intercept : {"mean", "newton"}
         Estimate of the base score: the mean label as in XGBoost 3.2, or one Newton step as in 2.1
-        (`fedtrees.trees.boosted.intercept.estimated_score`).
+        (`fedtrees.trees.boosted.losses.estimated_score`).
     """
 
     intercept: str = "mean"

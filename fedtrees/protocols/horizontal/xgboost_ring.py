@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.deployment import XGBOOST, Deployed
+from fedtrees.core.defense import XGBOOST, Deployed
 from fedtrees.core.errors import DataError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
@@ -30,13 +30,23 @@ from fedtrees.protocols.cut_points import public_cuts
 from fedtrees.protocols.lockstep import First, RowHolder, RowPeers, Script, hears
 from fedtrees.protocols.settings import PlainBoosting
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.boosted.fixed_point import UNIT_BITS, from_fixed, to_fixed
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.grower import TreeGrower
-from fedtrees.trees.boosted.histogram import build_histogram, node_sums
-from fedtrees.trees.boosted.xgboost_cuts import pruned_cuts
+from fedtrees.trees.boosted.histogram import (
+    UNIT_BITS,
+    build_histogram,
+    from_fixed,
+    node_sums,
+    to_fixed,
+)
+from fedtrees.trees.cut_points import (
+    POINTS_PER_BIN,
+    Sketch,
+    local_sketch,
+    merge_sketches,
+    pruned_cuts,
+)
 from fedtrees.trees.partition import ROOT, RowPartition
-from fedtrees.trees.sketch import POINTS_PER_BIN, Sketch, local_sketch, merge_sketches
 
 
 class Worker(RowHolder):
@@ -205,7 +215,7 @@ class XGBoostRing(RowPeers, PlainBoosting):
     a segment of a histogram of a single worker's rows. Label shares, sketches and sums over roots
     are sent to all workers. All numbers equal XGBoost's if no worker has more than ``8 max_bin``
     distinct values in a column. With more values, sketches and cut points differ from XGBoost's and
-    have the same rank error (`fedtrees.trees.boosted.xgboost_cuts`). With two workers, XGBoost
+    have the same rank error (`fedtrees.trees.cut_points`). With two workers, XGBoost
     sends one local root sum each, and both totals. Here each worker sends its local sum, from which
     the same follows.
     """

@@ -14,7 +14,6 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.aggregation import add_messages
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Stage
 from fedtrees.core.errors import DataError, UsageError, check_known, check_positive, check_whole
@@ -25,6 +24,7 @@ from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, Turns, check_bounded, check_equal, refuse
 from fedtrees.core.schema import Schema, Table
+from fedtrees.core.secure_sum import add_messages
 from fedtrees.core.streams import Streams
 from fedtrees.messages.networks import (
     ColumnSums,
@@ -34,9 +34,14 @@ from fedtrees.messages.networks import (
     Standardisation,
 )
 from fedtrees.neural.encoding import Encoding
-from fedtrees.neural.model import TabularNetwork
-from fedtrees.neural.perceptron import Layers
-from fedtrees.neural.training import example_gradients, initial, mean_gradient, torch_module
+from fedtrees.neural.perceptron import (
+    Layers,
+    TabularNetwork,
+    example_gradients,
+    initial,
+    mean_gradient,
+    torch_module,
+)
 from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol
 from fedtrees.protocols.networks.network_canaries import GradientCanaries, NetworkCanaries
 

@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError, check_known, check_positive, check_whole
 from fedtrees.core.local_data import Declared, LocalData
-from fedtrees.core.messages import Message
+from fedtrees.core.messages import Message, Sealed, Sealing
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, Turns, check_among, check_equal, refuse
 from fedtrees.core.schema import Schema
-from fedtrees.core.sealed import Sealed, Sealing
 from fedtrees.core.view import Seen
 from fedtrees.messages.aggregation import PaillierKey
 from fedtrees.messages.fixed_point import Integers, decoded, encoded, integers, packed, unpacked

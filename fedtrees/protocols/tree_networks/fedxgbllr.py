@@ -28,8 +28,7 @@ from fedtrees.messages.networks import (
     start_of,
     tree_outputs,
 )
-from fedtrees.neural.adam import Adam
-from fedtrees.neural.tree_outputs import RatesNetwork
+from fedtrees.neural.tree_outputs import Adam, RatesNetwork
 from fedtrees.protocols.base import ENCODED_FILE
 from fedtrees.protocols.horizontal.tree_sharing import (
     BoostingClient,

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from fedtrees.core.defense import Level
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.local_data import LocalData
+from fedtrees.core.messages import Sealed
 from fedtrees.core.network import Network
 from fedtrees.core.schema import Schema
-from fedtrees.core.sealed import Sealed
 from fedtrees.messages.vertical import (
     BinCounts,
     BinCountsRequest,

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from fedtrees.core.local_data import LocalData
 from fedtrees.trees.binning import Bins, Cuts, bin_rows, lower_sentinel, upper_sentinel
 from fedtrees.trees.boosted.histogram import build_histogram
+from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.partition import Decisions, RowPartition
-from fedtrees.trees.sketch import quantile_cuts
 
 
 class GlobalBins:

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import BeyondParametersError
 from fedtrees.core.local_data import LocalData
+from fedtrees.core.messages import Sealed
 from fedtrees.core.party import Party, handles
 from fedtrees.core.requests import Once, check_among, check_equal, refuse
-from fedtrees.core.sealed import Sealed
 from fedtrees.messages.vertical import (
     BinCounts,
     BinCountsRequest,

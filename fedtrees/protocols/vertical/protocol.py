@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import ProtocolError, check_known
-from fedtrees.core.messages import Message
+from fedtrees.core.messages import Message, Sealing
 from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Schema
-from fedtrees.core.sealed import Sealing
 from fedtrees.core.view import View
 from fedtrees.messages.vertical import (
     BinCounts,

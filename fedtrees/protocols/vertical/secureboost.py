@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
-from fedtrees.core.deployment import Deployed
+from fedtrees.core.defense import Deployed
 from fedtrees.core.errors import DataError, UsageError, check_flag, check_known
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.network import Network
@@ -26,14 +26,12 @@ from fedtrees.protocols.vertical.passive import Limits, Passive
 from fedtrees.protocols.vertical.protocol import VerticalModel, VerticalProtocol
 from fedtrees.protocols.vertically_held import ACTIVE
 from fedtrees.sealing.slots import Slots
-from fedtrees.trees.boosted.boosting import checked_weights
-from fedtrees.trees.boosted.fixed_point import FIXED_POINT_BITS, to_fixed, weighted
+from fedtrees.trees.boosted.boosting import checked_weights, drop_rows
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.grower import TreeGrower
-from fedtrees.trees.boosted.histogram import node_sums
+from fedtrees.trees.boosted.histogram import FIXED_POINT_BITS, node_sums, to_fixed, weighted
 from fedtrees.trees.boosted.losses import Objective, SquaredError, clipped_bounds
 from fedtrees.trees.boosted.multi_output import MultiOutputForest, MultiOutputGrower, add_to_margins
-from fedtrees.trees.boosted.sampling import drop_rows
 from fedtrees.trees.boosted.splitting import leaf_values
 from fedtrees.trees.partition import RowPartition
 

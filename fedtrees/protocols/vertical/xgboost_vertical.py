@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
-from fedtrees.core.deployment import XGBOOST, Deployed
+from fedtrees.core.defense import XGBOOST, Deployed
+from fedtrees.core.endpoint import Model
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
-from fedtrees.core.model import Model
 from fedtrees.core.network import LocalNetwork
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
@@ -24,13 +24,18 @@ from fedtrees.protocols.lockstep import First, Lockstep, Script, hears
 from fedtrees.protocols.settings import PlainBoosting
 from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE, VerticallyHeld
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.boosted.fixed_point import UNIT_BITS, from_fixed, to_fixed
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.grower import TreeGrower
-from fedtrees.trees.boosted.histogram import build_histogram, node_sums
+from fedtrees.trees.boosted.histogram import (
+    UNIT_BITS,
+    build_histogram,
+    from_fixed,
+    node_sums,
+    to_fixed,
+)
 from fedtrees.trees.boosted.splits import Splits
 from fedtrees.trees.boosted.splitting import prune
-from fedtrees.trees.boosted.xgboost_cuts import xgboost_cuts
+from fedtrees.trees.cut_points import xgboost_cuts
 from fedtrees.trees.partition import ROOT, Decisions, RowPartition
 
 
@@ -248,7 +253,7 @@ class XGBoostVertical(VerticallyHeld, PlainBoosting):
     other parties its best split of every node, whether or not it is used, and which rows go left at
     its splits. All parties end with the complete model. XGBoost's federated server forwards all
     messages and sees as much as a passive party. The cut points equal XGBoost's if columns have up
-    to ``8 max_bin`` distinct values (`fedtrees.trees.boosted.xgboost_cuts`).
+    to ``8 max_bin`` distinct values (`fedtrees.trees.cut_points`).
     """
 
     says: ClassVar[tuple[type[Message], ...]] = (

@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.boosted.fixed_point import UNIT_BITS, Bits, from_fixed
-from fedtrees.trees.boosted.newton import node_gains, node_weights
+from fedtrees.trees.boosted.histogram import UNIT_BITS, Bits, from_fixed
 from fedtrees.trees.boosted.params import TreeParams
-from fedtrees.trees.boosted.splits import Splits
+from fedtrees.trees.boosted.splits import Splits, node_gains, node_weights
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 
 from fedtrees.core.compilation import kernel
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.boosted.builder import TreeBuilder
-from fedtrees.trees.boosted.fixed_point import Bits
 from fedtrees.trees.boosted.forest import Tree
-from fedtrees.trees.boosted.grower import children_to_build, with_siblings
+from fedtrees.trees.boosted.grower import TreeBuilder, children_to_build, with_siblings
+from fedtrees.trees.boosted.histogram import Bits
 from fedtrees.trees.boosted.losses import Objective
-from fedtrees.trees.boosted.newton import node_weights
 from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.boosted.splits import node_weights
 from fedtrees.trees.boosted.splitting import MIN_GAIN, _gain
 from fedtrees.trees.jit import readonly
 from fedtrees.trees.partition import ROOT, Decisions, RowPartition

@@ -5,10 +5,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.trees.boosted.fixed_point import FIXED_POINT_BITS, Bits, from_fixed
 from fedtrees.trees.boosted.forest import Tree
-from fedtrees.trees.boosted.newton import weights_of
+from fedtrees.trees.boosted.histogram import FIXED_POINT_BITS, Bits, from_fixed
 from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.boosted.splits import weights_of
 
 # The factor compensates rounding errors, so that a scaled row is strictly below its bound.
 _BELOW = 1 - 2.0**-40

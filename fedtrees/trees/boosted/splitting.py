@@ -6,10 +6,9 @@ from numpy.typing import NDArray
 from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.categorical import best_categories
-from fedtrees.trees.boosted.fixed_point import UNIT_BITS, Bits
-from fedtrees.trees.boosted.newton import node_weights
+from fedtrees.trees.boosted.histogram import UNIT_BITS, Bits
 from fedtrees.trees.boosted.params import TreeParams
-from fedtrees.trees.boosted.splits import Splits
+from fedtrees.trees.boosted.splits import Splits, node_weights
 from fedtrees.trees.jit import readonly
 
 MIN_GAIN = np.float32(1e-6)  # XGBoost's kRtEps: smaller gains can be rounding errors

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError, short
 from fedtrees.trees.boosted.forest import Forest, Tree
-from fedtrees.trees.boosted.intercept import start_margin
 from fedtrees.trees.boosted.losses import (
     LEAST_PROBABILITY,
     LOGISTIC,
@@ -23,6 +22,7 @@ from fedtrees.trees.boosted.losses import (
     Objective,
     Softmax,
     sigmoid,
+    start_margin,
 )
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.files.categories import Names, write_categories

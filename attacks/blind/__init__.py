@@ -1,1 +1,0 @@
-"""Attacks that use no messages: the published baselines of label inference."""

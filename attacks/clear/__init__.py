@@ -1,1 +1,0 @@
-"""Attacks on messages that XGBoost's column split sends unencrypted."""

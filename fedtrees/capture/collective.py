@@ -1,0 +1,250 @@
+"""Reassemble collective operations over a ring from the bytes between its members.
+
+The bytes contain no lengths. However, a member must forward exactly the bytes that it received.
+Every operation is verified by this rule, which shows whether an operation of some size is possible.
+Ring all-gather and all-reduce are those of ``src/collective/allgather.cc`` and ``allreduce.cc`` of
+XGBoost 3.2.
+
+Collective operations, in the form in which the decoders of several wires return them.
+
+The bytes that the members of a run sent one another directly, each read up to a position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class OtherOperation(Exception):
+    """The bytes do not belong to the operation that was tried."""
+
+
+class CutOff(OtherOperation):
+    """The capture ends before the operation does."""
+
+
+class Reader:
+    """Reads operations up to a position, `_at`."""
+
+    _at: Any
+
+    @contextmanager
+    def trying(self) -> Iterator[None]:
+        """Return to the current position if the operation that is tried raises `OtherOperation`."""
+        before = copy(self._at)
+        try:
+            yield
+        except OtherOperation:
+            self._at = before
+            raise
+
+
+@dataclass(frozen=True, eq=False)
+class Hop:
+    """A part of the numbers of an all-reduce on its way, summed over some members."""
+
+    sender: int
+    receivers: tuple[int, ...]
+    first: int  # position of the first number
+    numbers: NDArray[Any]
+    members: tuple[int, ...]  # members whose numbers are in the sum
+
+
+@dataclass(frozen=True, eq=False)
+class Reduced:
+    """An all-reduce: all hops, and the numbers that every member has at the end."""
+
+    hops: tuple[Hop, ...]
+    total: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The end of decoding: the number of bytes that were not understood, and the reason."""
+
+    left: int = 0
+    why: str = ""
+
+
+def worker(rank: int) -> str:
+    """Return the name of the worker with a rank."""
+    return f"worker-{rank}"
+
+
+#: Largest number of bytes that one member sends another within one operation.
+MOST_BYTES = 128 << 20
+
+
+class Links(Reader):
+    """The bytes between members, each read up to a position.
+
+    Parameters
+    ----------
+    world : int
+        Number of members.
+    more : callable
+        Appends more bytes to `streams`. It returns False if there are none.
+    """
+
+    central = False
+
+    def __init__(self, world: int, more: Callable[[], bool]) -> None:
+        self.world, self._more = world, more
+        self.streams = {(i, j): bytearray() for i in range(world) for j in range(world) if i != j}
+        self._at = dict.fromkeys(self.streams, 0)
+
+    def forget(self) -> None:
+        """Delete the bytes that were read, so that the reader cannot return to them."""
+        for link, at in self._at.items():
+            del self.streams[link][:at]
+            self._at[link] = 0
+
+    def left(self) -> int:
+        """Return the number of bytes that were not read, after fetching all bytes."""
+        while self._more():
+            pass
+        return sum(len(s) - self._at[link] for link, s in self.streams.items())
+
+    def ended(self) -> bool:
+        """Return whether all bytes were read."""
+        return not self.left()
+
+    def take(self, sender: int, receiver: int, size: int) -> bytes:
+        """Read the bytes that a member sends another.
+
+        Raises `OtherOperation` if the size is impossible, and `CutOff` if the capture ends before.
+        """
+        if not 0 <= size <= MOST_BYTES:
+            raise OtherOperation(f"{size} bytes at once")
+        link = sender, receiver
+        begin = self._at[link]
+        while len(self.streams[link]) < begin + size:
+            if not self._more():
+                raise CutOff("the capture ends")
+        # The bytes remain in the stream until `forget`, because an operation may be tried again.
+        self._at[link] = begin + size
+        return bytes(self.streams[link][begin : begin + size])
+
+
+_MOST_TEXT, _FEW = 4096, 64
+
+
+class Ring(Links):
+    """The bytes that are sent between the members of a ring."""
+
+    def broadcast(self, size: int) -> bytes:
+        """Read a broadcast of member 0 along a binomial tree."""
+        # The parent of a member in a binomial tree has the same number without its lowest set bit.
+        sent = [self.take(r & (r - 1), r, size) for r in range(1, self.world)]
+        if any(s != sent[0] for s in sent):
+            raise OtherOperation("a broadcast that changes on its way")
+        return sent[0]
+
+    def gather(self, sizes: list[int], first: int = 0) -> list[bytes]:
+        """Read an all-gather of parts with the given sizes.
+
+        In the first step, each member sends the part with its number plus `first`.
+        """
+        w, parts = self.world, list[bytes]()
+        for step in range(w):
+            sent = {}
+            for member in range(w):
+                part = (member + first - step) % w
+                sent[part] = self.take(member, (member + 1) % w, sizes[part])
+            if not step:
+                parts = [sent[part] for part in range(w)]
+            elif any(sent[part] != parts[part] for part in range(w)):
+                raise OtherOperation("parts that change on their way")
+        return parts
+
+    def reduce(self, n: int, dtype: str) -> Reduced:
+        """Read an all-reduce of n numbers by sum."""
+        w, width = self.world, np.dtype(dtype).itemsize
+        if not n:  # no bytes are sent
+            return Reduced((), np.zeros(0, dtype))
+        if not 0 < n <= MOST_BYTES // width:
+            raise OtherOperation(f"{n} numbers at once")
+        # Fewer numbers than members cannot be divided into parts. XGBoost then gathers the numbers
+        # of all members, and each member adds them.
+        if n < w:
+            parts = [np.frombuffer(b, dtype) for b in self.gather([n * width] * w)]
+            receivers = [tuple(r for r in range(w) if r != member) for member in range(w)]
+            hops = tuple(Hop(r, receivers[r], 0, part, (r,)) for r, part in enumerate(parts))
+            total = parts[0].copy()
+            for part in parts[1:]:
+                total = total + part
+            return Reduced(hops, total)
+        begins = [k * (n // w) for k in range(w)]
+        sizes = [(e - b) * width for b, e in zip(begins, [*begins[1:], n], strict=True)]
+        self._plausible(sizes)
+        hops_there, everybody = list[Hop](), tuple(range(w))
+        # Reduce-scatter: in each step, a member adds its numbers to the part that it received and
+        # forwards the sum. After w - 1 steps, each part is complete at one member.
+        for step in range(w - 1):
+            for member in range(w):
+                part, after = (member - step) % w, (member + 1) % w
+                numbers = np.frombuffer(self.take(member, after, sizes[part]), dtype)
+                whose = tuple((member - k) % w for k in range(step, -1, -1))
+                hops_there.append(Hop(member, (after,), begins[part], numbers, whose))
+        # All-gather of the complete parts.
+        last = [np.frombuffer(b, dtype) for b in self.gather(sizes, first=1)]
+        for part, numbers in enumerate(last):
+            member = (part - 1) % w
+            to = tuple(r for r in everybody if r != member)
+            hops_there.append(Hop(member, to, begins[part], numbers, everybody))
+        return Reduced(tuple(hops_there), np.concatenate(last))
+
+    def _plausible(self, sizes: list[int]) -> None:
+        """Raise `OtherOperation` unless the bytes of the first sums are forwarded unchanged.
+
+        The check reads only a few bytes per member, so that many sizes can be tried.
+        """
+        w = self.world
+        for member in range(w):
+            before, after = (member - 1) % w, (member + 1) % w
+            ahead_before, ahead_member = (sum(sizes) - sizes[(r + 1) % w] for r in (before, member))
+            few = min(_FEW, sizes[member])
+            received = self._look(before, member, ahead_before, few)
+            if received != self._look(member, after, ahead_member + sizes[after], few):
+                raise OtherOperation("parts that change on their way")
+
+    def _look(self, sender: int, receiver: int, ahead: int, size: int) -> bytes:
+        """Return bytes ahead of the current position without advancing."""
+        link = sender, receiver
+        begin = self._at[link] + ahead
+        while len(self.streams[link]) < begin + size:
+            if not self._more():
+                raise CutOff("the capture ends")
+        return bytes(self.streams[link][begin : begin + size])
+
+    def object(self, follows: Callable[[], None]) -> bytes:
+        """Read a JSON-like object that member 0 broadcasts.
+
+        Its length is not known. The shortest text in braces is accepted after which `follows`
+        succeeds.
+        """
+        for size in range(8, _MOST_TEXT):
+            text = b""
+            try:
+                with self.trying():
+                    text = self.broadcast(size)
+                    if text[-1:] != b"}" or text[:1] != b"{":
+                        raise OtherOperation("no object, or it goes on")
+                    before = dict(self._at)
+                    follows()
+                    self._at = before
+                    return text
+            except OtherOperation:
+                if text[:1] != b"{":
+                    break
+        raise OtherOperation("no object")
+
+    def next_size(self) -> None:
+        """Return None, because the bytes contain no lengths."""

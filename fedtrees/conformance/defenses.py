@@ -1,0 +1,190 @@
+"""Check the rules of defenses: claims, channels, and that they fail closed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from functools import lru_cache
+from typing import Any
+
+from fedtrees.bounds.ceilings import pooled, splits
+from fedtrees.bounds.tables import TinyTables
+from fedtrees.bounds.views import Tiny, views
+from fedtrees.conformance.samples import (
+    Finding,
+    carries_nothing,
+    leaves_nothing,
+    made,
+    same_run,
+    sample_table,
+    sample_training,
+)
+from fedtrees.core.codec import encode
+from fedtrees.core.composition import Composition
+from fedtrees.core.defense import Defense
+from fedtrees.core.errors import FedtreesError, UnguardedMessageError, UsageError
+from fedtrees.core.guarantee import Guarantee
+from fedtrees.core.messages import Message
+from fedtrees.core.registry import register
+from fedtrees.core.specs import Spec
+from fedtrees.experiments.channel_check import Seen, departures, farther_apart, watched
+from fedtrees.isolation.watch import leaving
+from fedtrees.protocols.base import Protocol
+from fedtrees.protocols.compatibility import Data, fit
+from fedtrees.protocols.training import Training
+
+#: Parameters for tables with one row per client, so that leaves of one row are permitted.
+_ON_FEW: dict[str, Any] = {"base_score": 0.5, "min_child_weight": 0.0}
+
+
+def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Finding]:
+    """Check the claim, determinism, message types, that it acts, and that it fails closed.
+
+    The defense is trained with every protocol that it fits. It fails closed if the run stops as
+    soon as one of its guards is removed.
+    """
+    claim = defense.claim()
+    yield Finding("it states its claim as a value", isinstance(claim, Guarantee), str(claim))
+    acts = not defense.protects or bool(defense.at)
+    open_ = (
+        "" if defense.protects else "`protects` is empty: a message that it forgets crosses bare"
+    )
+    yield Finding("what it protects, it protects somewhere (`at`)", acts, open_)
+    ran, composed, summed = False, Composition((defense,)), list[Finding]()
+    for name in protocols:
+        protocol = made(name)
+        if protocol is None or not fit(protocol, composed).ok:
+            continue
+        ran = True
+        noted, seen = watched(defense)
+        noting = Composition((noted,))
+        leftovers: list[str] = []
+        try:
+            with leaving(leftovers):
+                first, local_data = sample_training(protocol, composed)
+                again, _ = sample_training(protocol, noting)
+        except UnguardedMessageError as err:
+            yield Finding(f"{name}: it handles every message it must", False, str(err))
+            continue
+        except Exception as err:
+            text = str(err) if isinstance(err, FedtreesError) else f"{type(err).__name__}: {err}"
+            yield Finding(f"{name}: it trains", False, text)
+            continue
+        yield Finding(f"{name}: the same seed gives the same run", same_run(first, again))
+        first.predict(sample_table()[0].X)  # some defenses act on answers only
+        acts = bool(first.transcript.acted) or not _crosses(defense, first)
+        yield Finding(f"{name}: it acts on something", acts)
+        yield from _states(defense, again, seen, name)
+        if "summed" in defense.acts_through and not summed:
+            summed = [*_sums_alone(defense, protocol)]
+            yield from summed
+        if defense.guards:
+            yield carries_nothing(f"{name}: ", first, local_data, defense.guards)
+        yield leaves_nothing(f"{name}: ", leftovers)
+        plain = _undefended(name, type(protocol))
+        revealing = {type(m) for m in plain if m.reveals & defense.protects}
+        yield from _fails_closed(defense, protocol, revealing)
+        yield from _guards_do_something(defense, protocol, first, plain)
+        spent = defense.spent(first.transcript)
+        yield Finding(f"{name}: it says what was spent", isinstance(spent, Guarantee), str(spent))
+    yield Finding("it runs with at least one protocol", ran)
+
+
+def _crosses(defense: Defense, run: Training) -> bool:
+    """Return whether a run can contain any field that a defense states to change."""
+    places = defense.channels(run.schema, run.protocol.parameters)
+    plain = _undefended(run.protocol.name, type(run.protocol))
+    return not places or any(
+        isinstance(site, str) or getattr(m, field) is not None
+        for site, field in places for m in plain
+        if isinstance(site, str) or isinstance(m, site)
+    )  # fmt: skip
+
+
+@lru_cache
+def _undefended(name: str, kind: type[Protocol]) -> tuple[Message, ...]:
+    """Return the messages of a protocol without a defense on the small table.
+
+    The result is cached for all defenses. The class is an argument so that a redefined plug-in is
+    not confused with its former version.
+    """
+    protocol = made(name)
+    assert type(protocol) is kind
+    return tuple(d.message for d in sample_training(protocol)[0].transcript)
+
+
+def _states(defense: Defense, run: Training, seen: Seen, name: str) -> Iterator[Finding]:
+    """Check that each field passes the channel that the defense states."""
+    run.predict(sample_table()[0].X)
+    laws = dict(defense.channels(run.schema, run.protocol.parameters))
+    for place, wrong in departures(laws, seen, len(run.columns)):
+        rule = f"{name}: what it does to {place} is what it states (`channels`)"
+        yield Finding(rule, wrong is None, wrong or "")
+    for place, farther in farther_apart(defense.nonexpansive, laws, seen):
+        rule = f"{name}: it brings no tables farther apart at {place} (`nonexpansive`)"
+        yield Finding(rule, not farther, farther)
+    limits = defense.least_leaf_rows > 0 and ("leaves", "rows") not in laws
+    yield Finding(f"{name}: it states its limit on leaves (`channels`)", not limits)
+
+
+def _sums_alone(defense: Defense, protocol: Protocol) -> Iterator[Finding]:
+    """Check that an opened sum does not depend on which client has which row.
+
+    Two tables with the same rows, distributed differently, must give equal views. Cut points are
+    public in this check if possible, because summaries of columns are not sums.
+    """
+    # Such a defense computes cut points from its sums.
+    if "cuts" in defense.acts_through:
+        return
+    composed = Composition((register.make("defense", Spec("public-cuts")), defense))
+    tables = TinyTables(columns=1, rows=(1, 1))
+    random = bool(protocol.laws(tables.schema))
+    # Random protocols would need distributions of views instead of single views.
+    if random or not fit(protocol, composed, data=Data(tables.schema)).ok:
+        return
+    few = {name: value for name, value in _ON_FEW.items() if hasattr(protocol, name)}
+    tiny = Tiny(tables, replace(protocol, **few), composed)  # type: ignore[type-var]
+    opens = next(role for role in tiny.roles.values() if role not in protocol.holders)
+    swapped = [1, 4]  # tables with rows of types 0 and 1 in both orders
+    (view,) = views(tiny, [opens], swapped)
+    apart = splits(view, pooled(tables)[swapped])[1]
+    rule = f"{protocol.name}: the sums that it opens tell rows, and not who holds them"
+    yield Finding(rule, not apart)
+
+
+def _fails_closed(
+    defense: Defense, protocol: Protocol, revealing: set[type[Message]]
+) -> Iterator[Finding]:
+    """Remove each guard that has something to protect, and check that the run stops."""
+    for kind in defense.guards:
+        if kind not in revealing:
+            continue
+        rest = tuple(g for g in defense.guards if g is not kind)
+        attributes = {"guards": rest, "requires": defense.requires or defense.guards}
+        bare = type(f"Without{kind.__name__}", (type(defense),), attributes)
+        broken = bare(**{f.name: getattr(defense, f.name) for f in fields(defense)})  # type: ignore[arg-type]
+        rule = f"{protocol.name}: without its guard on {kind.__name__} the run stops"
+        try:
+            sample_training(protocol, Composition((broken,)))
+            yield Finding(rule, False)
+        # `UsageError`: no message remains that the defense changes.
+        except (UnguardedMessageError, UsageError):
+            yield Finding(rule, True)
+
+
+def _guards_do_something(
+    defense: Defense, protocol: Protocol, defended: Training, plain: Sequence[Message]
+) -> Iterator[Finding]:
+    """Check that a guarded message that reveals protected information is changed."""
+
+    def sent(messages: Sequence[Message], kind: type[Message]) -> list[bytes]:
+        return [encode(message) for message in messages if type(message) is kind]
+
+    crossed = [d.message for d in defended.transcript]
+    for kind in defense.guards:
+        if kind in protocol.summed:  # only sums of these messages are opened in any case
+            continue
+        reveals = {r for message in plain if type(message) is kind for r in message.reveals}
+        if reveals & defense.protects:
+            changed = sent(crossed, kind) != sent(plain, kind)
+            yield Finding(f"{protocol.name}: its guard changes what {kind.__name__} says", changed)

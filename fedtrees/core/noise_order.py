@@ -1,0 +1,157 @@
+"""Order of defenses: refuse a part that acts before noise and can increase the sensitivity.
+
+Noise is calibrated to the sensitivity, the largest change of a release when one row is added or
+removed (Dwork et al. 2006). Processing after the noise does not change the privacy cost. Processing
+before the noise can change the sensitivity. Therefore, a part that acts before must declare that it
+does not increase the distance of two tables (`Defense.nonexpansive`). Otherwise it is refused, and
+the error suggests a correct order if there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from fedtrees.core.defense import Defense, Site
+from fedtrees.core.messages import Reveal
+from fedtrees.core.reasons import Reason
+
+#: A change of labels also changes everything that is computed from labels.
+_OF_ROWS = ("labels", "gradients", "example-gradients")
+#: The order of restrictions is irrelevant, because their masks are intersected.
+_RESTRICTIONS = ("candidates", "shown")
+
+
+def sites(part: Defense) -> frozenset[Site]:
+    """Return the sites at which a part changes private values.
+
+    Sites are message types, kinds of `Stage`, and masks of splits and nodes.
+    """
+    changed: set[Site] = {*part.guards} if "outgoing" in part.acts_through else set()
+    if "rows" in part.acts_through:
+        changed |= part.acts_on
+    return frozenset(changed | {*part.acts_through} & {*_RESTRICTIONS})
+
+
+def bounded(part: Defense) -> bool:
+    """Return whether a part claims a privacy budget, which requires a bounded sensitivity."""
+    return part.claim().budget is not None
+
+
+def misplaced(parts: Sequence[Defense]) -> Reason | None:
+    """Return why a part must not act at its position, None if all positions are correct."""
+    # Processing after a claiming part is harmless, so that only its predecessors are checked. The
+    # exception is a change of single rows, which happens before every release.
+    for b, claiming in enumerate(parts):
+        if not bounded(claiming):
+            continue
+        for a, part in enumerate(parts):
+            if a == b:
+                continue
+            if part.reads_rows and not bounded(part):
+                return Reason("reads-rows", subject=part.name, claiming=claiming.name)
+            at = _before(part, sites(claiming))
+            if at is None and a < b:
+                at = _same_place(part, claiming)
+            if at is not None:
+                arguments = {"subject": part.name, "at": _name(at), "claiming": claiming.name}
+                valid_order = _reordered(parts)
+                if valid_order:
+                    return Reason("noise-order", order=valid_order, **arguments)
+                return Reason("before-noise", **arguments)
+    return None
+
+
+def misplaced_in(
+    parts: Sequence[Defense],
+    protocol: str,
+    noised: Collection[Site],
+    roles: Collection[str],
+    shared: Collection[Site] = (),
+) -> Reason | None:
+    """Return why a part must not act in a protocol that adds noise itself, None if all may.
+
+    Parameters
+    ----------
+    parts : sequence of Defense
+        The defenses.
+    protocol : str
+        Name of the protocol, which claims a budget.
+    noised : collection of Site
+        Sites at which the protocol adds noise.
+    roles : collection of str
+        Roles that send these values before the noise is added, or with a share of it.
+    shared : collection of Site
+        Those of `noised` that are summed together with shares of the noise. All remaining sums are
+        exact where the noise is added.
+    """
+    for part in parts:
+        if part.reads_rows and not bounded(part):
+            return Reason("reads-rows", subject=part.name, claiming=protocol)
+        # A role that reads these sums would see them before the noise is added.
+        opened = {*noised} & {*part.summed()} - {*shared}
+        if part.opens_to and opened:
+            arguments = {
+                "type": _name(min(opened, key=_name)),
+                "who": ", ".join(sorted(part.opens_to)),
+            }
+            return Reason("opens-sums", subject=part.name, protocol=protocol, **arguments)
+        at = _before(part, noised)
+        sent = _open(part) & {*noised}
+        if "aggregation" in part.acts_through:
+            sent |= opened - {*part.nonexpansive}
+        if at is None and sent and part.at & {*roles}:
+            at = min(sent, key=_name)
+        if at is not None:
+            named = {"subject": part.name, "protocol": protocol}
+            return Reason("before-protocols-noise", at=_name(at), **named)
+    return None
+
+
+def _open(part: Defense) -> frozenset[Site]:
+    """Return the sites at which a part may increase the distance of two tables."""
+    return sites(part) - {*part.nonexpansive}
+
+
+def _before(part: Defense, others: Collection[Site]) -> Site | None:
+    """Return a change of single rows from which the values at one of these sites are computed."""
+    done = [stage for stage in _OF_ROWS if stage in _open(part)]
+    return next((s for s in done for site in others if site != s and _feeds(s, site)), None)
+
+
+def _feeds(stage: str, site: Site) -> bool:
+    """Return whether the values of a stage enter a site."""
+    if isinstance(site, str):  # gradients, splits and nodes are computed from labels
+        return stage == "labels"
+    return Reveal.LABELS in site.discloses
+
+
+def _same_place(part: Defense, claiming: Defense) -> Site | None:
+    """Return a site at which both parts act and which only the claiming part may change."""
+    both = (_open(part) & sites(claiming)) - {*_RESTRICTIONS}
+    met = {site for site in both if isinstance(site, str) or part.at & claiming.at}
+    return min(met, key=_name, default=None)
+
+
+def _reordered(parts: Sequence[Defense]) -> str | None:
+    """Return the names of the parts with all claiming parts first.
+
+    None if the order is the same, or is not valid either.
+    """
+    reordered = sorted(parts, key=lambda part: not bounded(part))
+    unchanged = [p.name for p in reordered] == [p.name for p in parts]
+    return None if unchanged or _wrong(reordered) else "+".join(p.name for p in reordered)
+
+
+def _wrong(parts: Sequence[Defense]) -> bool:
+    """Return whether any part acts before a part that claims a budget."""
+    return any(
+        _before(part, sites(one)) or (a < b and _same_place(part, one))
+        for b, one in enumerate(parts)
+        for a, part in enumerate(parts)
+        if a != b and bounded(one)
+    )
+
+
+def _name(site: Site) -> str:
+    """Return the name of a site."""
+    return site if isinstance(site, str) else site.__name__

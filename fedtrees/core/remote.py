@@ -1,0 +1,174 @@
+"""Lines: calls from a network to a host on another machine, as bytes. Pickle is never used.
+
+A frame consists of a JSON header and an encoded message, whose bytes are those that the transcript
+counts.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedtrees.core.codec import decode, encode
+from fedtrees.core.errors import DataError, PartyError, ProtocolError
+from fedtrees.core.host import Host, Reply
+from fedtrees.core.messages import Message
+from fedtrees.core.transcript import BudgetEvent
+
+_MAGIC = b"FTL1"
+_PREFIX = len(_MAGIC) + 4
+
+
+def framed(header: Mapping[str, Any], message: Message | None = None) -> bytes:
+    """Return a frame with a header and, optionally, a message."""
+    text = json.dumps(header, separators=(",", ":")).encode()
+    body = b"" if message is None else encode(message)
+    return b"".join([_MAGIC, struct.pack("<I", len(text)), text, body])
+
+
+def unframed(blob: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return the header of a frame, and the bytes of its message, which may be empty.
+
+    Raises
+    ------
+    DataError
+        If the bytes are not a frame.
+    """
+    if len(blob) < _PREFIX or blob[: len(_MAGIC)] != _MAGIC:
+        raise DataError(f"not a frame: it starts with {blob[:4]!r}")
+    end = _PREFIX + struct.unpack_from("<I", blob, len(_MAGIC))[0]
+    try:
+        header = json.loads(blob[_PREFIX:end])
+    except (ValueError, RecursionError) as err:
+        raise DataError("malformed frame: its header is no JSON, or is nested too deep") from err
+    if end > len(blob) or not isinstance(header, dict):
+        raise DataError("malformed frame: its header is cut off, or no object")
+    return header, blob[end:]
+
+
+class Served:
+    """Server end of a line: it executes the calls of the network on a host.
+
+    If a call fails, only the type of the exception is sent, because its text may contain values of
+    private rows. The host then refuses all further calls.
+
+    Parameters
+    ----------
+    host : Host
+        The host of the party.
+    log : callable, optional
+        ``log(message, why, sent)`` records each message of the party. `sent` is True for a sent
+        message, False for a received one, and None for a message that the party decrypted for
+        itself.
+    failed : callable
+        Receives each exception, for the local log of the party's operator.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        log: Callable[[Message, str, bool | None], None] | None = None,
+        failed: Callable[[Exception], None] = lambda err: None,
+    ) -> None:
+        self._host, self._log, self._failed = host, log, failed
+        self._stopped = ""
+
+    def call(self, blob: bytes) -> bytes:
+        """Execute the call in a frame, and return a frame with the result."""
+        if not self._stopped:
+            try:
+                return self._answered(blob)
+            except Exception as err:  # only the type of an exception may be sent
+                self._failed(err)
+                # After a failure the state of the host is undefined, so that it answers no further
+                # call.
+                self._stopped = type(err).__name__
+        return framed({"error": self._stopped})
+
+    def _answered(self, blob: bytes) -> bytes:
+        """Execute the call in a frame. Exceptions are handled by `call`."""
+        header, body = unframed(blob)
+        operation, why = header.get("does"), str(header.get("why", ""))
+        if operation == "ledgers":
+            return framed({"ledgers": self._host.ledgers()})
+        if operation == "spent":
+            reply = self._host.spent()
+        elif operation == "seal":
+            reply = self._host.seal(header["how"])
+        elif operation in ("ask", "tell"):
+            message = decode(body)
+            if self._log is not None:
+                self._log(message, why, False)
+            reply = self._host.ask(message) if operation == "ask" else self._host.tell(message)
+        else:
+            raise ProtocolError(f"a host does not {operation!r}")
+        if self._log is not None:
+            for opened, reason in self._host.kept():
+                self._log(opened, reason, None)
+            if reply.message is not None and not reply.waits:
+                self._log(reply.message, why, True)
+        reply_header = {
+            "waits": reply.waits,
+            "events": [vars(event) for event in reply.events],
+            "acted": sorted(reply.acted),
+        }
+        return framed(reply_header, reply.message)
+
+
+class Far:
+    """Client end of a line, with the same methods as a `Host`.
+
+    Parameters
+    ----------
+    name : str
+        Name of the party.
+    send : callable
+        Sends a frame to the other end, and returns the frame of the reply.
+    """
+
+    def __init__(self, name: str, send: Callable[[bytes], bytes]) -> None:
+        self.name, self._send = name, send
+
+    def ask(self, message: Message, why: str = "") -> Reply:
+        """Call `Host.ask`."""
+        return self._reply({"does": "ask", "why": why}, message)
+
+    def tell(self, message: Message, why: str = "") -> Reply:
+        """Call `Host.tell`."""
+        return self._reply({"does": "tell", "why": why}, message)
+
+    def seal(self, how: Mapping[str, Any], why: str = "") -> Reply:
+        """Call `Host.seal`."""
+        return self._reply({"does": "seal", "how": how, "why": why})
+
+    def spent(self) -> Reply:
+        """Call `Host.spent`."""
+        return self._reply({"does": "spent"})
+
+    def ledgers(self) -> tuple[Any, Any]:
+        """Call `Host.ledgers`."""
+        sums, computation = self._call({"does": "ledgers"})[0]["ledgers"]
+        return sums, computation
+
+    def _reply(self, header: Mapping[str, Any], message: Message | None = None) -> Reply:
+        """Send a call and return the reply of the host."""
+        reply_header, body = self._call(header, message)
+        events = tuple(BudgetEvent(**event) for event in reply_header["events"])
+        acted = frozenset(map(int, reply_header["acted"]))
+        return Reply(decode(body) if body else None, bool(reply_header["waits"]), events, acted)
+
+    def _call(
+        self, header: Mapping[str, Any], message: Message | None = None
+    ) -> tuple[dict[str, Any], bytes]:
+        """Send a call and return header and message of the resulting frame.
+
+        Raises `PartyError` if the party stopped the run.
+        """
+        result, body = unframed(self._send(framed(header, message)))
+        if "error" in result:
+            raise PartyError(
+                f"{self.name!r} stopped the run ({str(result['error'])[:60]}); its own log says why"
+            )
+        return result, body

@@ -1,0 +1,381 @@
+"""Columns of ``rows.csv``: their meaning, and how their values are written and read.
+
+`fedtrees.core.results` describes the keys in the column ``metric``.
+
+Measures: the keys of ``rows.csv``, each with its unit, direction, class and wording.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+
+from fedtrees.core.errors import UsageError
+from fedtrees.core.guarantee import Guarantee, join, parse
+from fedtrees.core.registry import register
+
+Value = str | float | tuple[Guarantee, ...] | None
+Kind = Literal["text", "whole", "number", "guarantee"]
+# Larger integers cannot be represented exactly by a float.
+MOST_WHOLE = 2**53 - 1
+#: Names of the baselines that each label-holding party trains on its local data: its rows
+#: (horizontal) or its columns (vertical), see `Protocol.alone`.
+LOCAL_ONLY, ACTIVE_ONLY = ALONE = ("local-only", "active-only")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column.
+
+    Attributes
+    ----------
+    name, meaning : str
+        Name of the column, and its description.
+    kind : {"text", "whole", "number", "guarantee"}
+        ``whole`` is an integer that every row has. A missing ``number`` is NaN. ``guarantee`` is a
+        sequence of `Guarantee`, None if nothing is claimed.
+    later : bool
+        Whether runs of earlier releases lack the column.
+    """
+
+    name: str
+    meaning: str
+    kind: Kind = "text"
+    later: bool = False
+
+    def plain(self, value: Any) -> str | int | float | None:
+        """Return a value as a plain JSON type, None for a missing number.
+
+        Raises
+        ------
+        UsageError
+            If the value is not of the column's kind.
+        """
+        if value is None or value == "":
+            return None if self.kind in ("whole", "number") else ""
+        if self.kind in ("whole", "number"):
+            if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+                return int(value)
+            if isinstance(value, (float, np.floating)) and self.kind == "number":
+                return float(value) if math.isfinite(value) else None
+        elif isinstance(value, str):
+            return value
+        elif self.kind == "guarantee" and isinstance(value, (tuple, list)):
+            return join(value)
+        raise UsageError(f"a row's {self.name!r} is {value!r}; that column holds a {self.kind}")
+
+    def read(self, text: str) -> Value:
+        """Convert the text in a file to a value.
+
+        Raises
+        ------
+        UsageError
+            If the text is not of the column's kind.
+        """
+        try:
+            if self.kind == "guarantee":
+                return parse(text) or None
+            if self.kind == "number":
+                return float(text) if text else math.nan
+            if self.kind == "whole":
+                number = float(text)
+                if number != int(number) or abs(number) > MOST_WHOLE:
+                    raise ValueError
+                return number
+        except UsageError:
+            raise
+        except (ValueError, OverflowError):
+            rule = "not a whole number" if self.kind == "whole" else "not a number"
+            raise UsageError(f"{self.name} is {text!r}, {rule}") from None
+        return text
+
+
+#: First characters of a cell that a spreadsheet interprets as a formula.
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+COLUMNS = (
+    Column("run", "folder of the run"),
+    Column("dataset", "table"),
+    Column("partition", "how its rows or columns are spread over parties"),
+    Column("protocol", "protocol; of a reference, who trains alone"),
+    Column("protocol_params", "its parameters; of a reference, the protocol with them"),
+    Column("defense", "defense, none for the undefended run"),
+    Column("defense_params", "its parameters, by part"),
+    Column("threat", "whose view is attacked, as on the command line"),
+    Column("adversary", "their roles"),
+    Column("access", "what they have: messages or the model; queries, collusion, known values"),
+    Column("attack", "attack; blind, of who sees nothing"),
+    Column("attack_params", "its parameters; of a blind row, one of several guesses"),
+    Column("seed", "seed of the federation and of all randomness", "whole"),
+    Column("pair_id", "equal where one federation's held-out rows score all"),
+    Column(
+        "stage",
+        "train, cheated (somebody does), attack, blind, adversary (which attacks apply) or "
+        "reference",
+    ),
+    Column("status", "ok, failed, timeout, skipped, or no-claim (the attack found nothing)"),
+    Column(
+        "state_code", "ok, skip, unfit, limit, failed, timeout, undefined or no-claim", later=True
+    ),
+    Column("reason_code", "why there is no value: a code of reasons.csv", later=True),
+    Column("reason_args", "its arguments, as JSON", later=True),
+    Column("reason", "the same as a sentence"),
+    Column("blind_guess", "of a blind row, whose guess is the best", later=True),
+    Column("metric", "what was measured: a key below"),
+    Column("part", "of which column, type of message, operation, ..."),
+    Column("value", "the measurement", "number"),
+    Column("unit", "its unit"),
+    Column("measure_class", "whom it is about: person, guess, group; else utility, cost, ..."),
+    Column("n", "rows or cells that a share is of", "number"),
+    Column("error", "standard error, where some of the rows were scored", "number"),
+    Column("certain", "1 where the attack vouches for its claim, else 0", "number"),
+    Column("blind", "score of the same adversary that sees nothing", "number"),
+    Column("advantage", "(value - blind) / (best - blind)", "number"),
+    Column("population", "score of the population baseline (held-out rows alone)", "number"),
+    Column("beyond", "(value - population) / (best - population)", "number"),
+    Column("ceiling", "score that no attack can exceed", "number"),
+    Column("claimed", "guarantee that protocol and defense state", "guarantee"),
+    Column("spent", "guarantee by the noise that was drawn", "guarantee"),
+    Column("measured", "lower bound that an audit found, and the most it could have", "guarantee"),
+    Column("bytes_up", "bytes to the coordinator, of the training", "number"),
+    Column("bytes_down", "bytes from the coordinator, of the training", "number"),
+    Column("rounds", "rounds of communication", "number"),
+    Column("seconds", "wall-clock seconds of the cell", "number"),
+    Column("version", "of fedtrees"),
+)
+_BY_NAME = {column.name: column for column in COLUMNS}
+
+
+def plain(row: Mapping[str, Any]) -> dict[str, str | int | float | None]:
+    """Return a row as plain JSON types.
+
+    Raises
+    ------
+    UsageError
+        If the row has an unknown column, or a value of the wrong kind.
+    """
+    for name in row:
+        if name not in _BY_NAME:
+            raise UsageError(f"a row has no column {name!r}; it has {', '.join(_BY_NAME)}")
+    return {name: _BY_NAME[name].plain(value) for name, value in row.items()}
+
+
+def is_result(row: Mapping[str, Any]) -> bool:
+    """Return whether a repeated run must reproduce a row.
+
+    Costs, diagnostics and rows about a part may differ between repetitions.
+    """
+    return row["measure_class"] not in ("cost", "diagnostic") and not row["part"]
+
+
+def write(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return plain rows as CSV with a header."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(_BY_NAME), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+Klass = Literal["person", "guess", "group", "utility", "cost", "meta", "diagnostic"]
+#: Severity of measures that declare none, for example those of plug-ins. They are reported last.
+LAST = 1000
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Meaning of one key of ``rows.csv``, and its wording in reports.
+
+    Attributes
+    ----------
+    key : str
+        Value of the column ``metric``.
+    name : str
+        Name in words.
+    unit : str
+        Unit of the value.
+    best : float or None
+        Value of a perfect guess or model: 1 for a share, 0 for an error, infinity if a higher value
+        is always better. None if no direction is better, for example for a count.
+    klass : str
+        For a leak, the subject of the leaked information: a ``person``, a ``guess`` about persons,
+        or a ``group``. Other measures are the ``utility`` of a model, a ``cost``, ``meta`` (about
+        the scoring) or ``diagnostic`` (about an attack).
+    part : str
+        Meaning of the column ``part``, "" if it is empty.
+    slot : str
+        Fact about an adversary that the measure can supply: ``rows``, ``guess`` or ``certain``.
+    short, head : str
+        Name in the table of a paper, and in plain words as a column heading. Empty: `name`.
+    decimals : int or None
+        Decimal places in a sentence. None for a share, which is written as a percentage.
+    counted_by : str
+        Plural noun for sentences with a count, for example ``69 of 379 rows``.
+    phrase : str
+        Ability of an adversary, with ``{}`` for the quantity. Measures without a phrase are
+        reported next to the remaining scores, but neither in verdicts nor in sentences about the
+        population.
+    explained : str
+        Explanation of the phrase: a sentence below a verdict.
+    beside : tuple of str
+        Keys that express the same leak more plainly. If one of them leaks, this one is not
+        reported.
+    severity : int
+        Rank in verdicts. The smallest number comes first.
+    required : bool
+        Whether a recipe counts as untested if it lacks this measure and the undefended run has it.
+    margin : float
+        Factor of the margin of states (`fedtrees.report.leakage.MARGIN`). It is 2 for an AUC: its
+        baseline is 0.5, so that an advantage is twice the difference of two AUCs.
+    """
+
+    key: str
+    name: str
+    unit: str = "share"
+    best: float | None = 1.0
+    klass: Klass = "guess"
+    part: str = ""
+    slot: Literal["rows", "guess", "certain", ""] = ""
+    short: str = ""
+    head: str = ""
+    decimals: int | None = None
+    counted_by: str = ""
+    phrase: str = ""
+    explained: str = ""
+    beside: tuple[str, ...] = ()
+    severity: int = LAST
+    required: bool = False
+    margin: float = 1.0
+
+    def __post_init__(self) -> None:
+        if ":" in self.key or not self.key:
+            raise UsageError(f"measure {self.key!r}: a key is a word; what it is of is a part")
+        for name in ("short", "head"):
+            object.__setattr__(self, name, getattr(self, name) or self.name)
+
+    @property
+    def better(self) -> Literal["higher", "lower", ""]:
+        """Better direction for an adversary or a model: "higher", "lower", or "" for neither."""
+        return "" if self.best is None else "higher" if self.best else "lower"
+
+    @property
+    def sign(self) -> float:
+        """Sign of an improvement: -1 if a lower value is better, else 1."""
+        return -1.0 if self.better == "lower" else 1.0
+
+
+#: Quality of a model on test rows. Reports show the first measure that every seed has.
+UTILITY = (
+    Measure("auc", "AUC", "AUC", klass="utility", decimals=3),
+    Measure("log_loss", "log-loss", "nats", 0.0, "utility", decimals=3),
+    Measure("r2", "R²", "ratio", klass="utility", decimals=3),
+    Measure("rmse", "RMSE", "units of the target", 0.0, "utility", decimals=3),
+    Measure("accuracy", "accuracy", "share of rows", klass="utility", decimals=3),
+    Measure("f1", "F1", klass="utility", decimals=3),
+)
+RAREST = Measure("rarest", "held-out rows of the rarest class", "rows", None, "cost")
+APPLIES = Measure("applies", "whether an attack applies", "0 or 1", None, "meta")
+BYTES_UP = Measure("bytes_up", "bytes up", "bytes", 0.0, "cost", "message type")
+BYTES_DOWN = Measure("bytes_down", "bytes down", "bytes", 0.0, "cost", "message type")
+CPU = Measure("cpu_seconds", "processor time", "seconds", 0.0, "cost")
+CIPHERTEXTS = Measure("ciphertexts", "ciphertexts sent", "ciphertexts", 0.0, "cost")
+OPERATIONS = Measure("operations", "operations of cryptography", "operations", 0.0, "cost",
+                     "operation")  # fmt: skip
+DETECTION = Measure(
+    "detection", "an honest party refused to go on", "0 or 1", None, "meta", "what it said"
+)
+NOTE = Measure("note", "what an attack notes", "", None, "diagnostic", "note")
+#: Keys that no metric declares.
+OTHERS = (
+    *UTILITY, RAREST, APPLIES, BYTES_UP, BYTES_DOWN, CPU, CIPHERTEXTS, OPERATIONS, NOTE, DETECTION,
+    Measure("bytes", "bytes in both directions", "bytes", 0.0, "cost"),
+    Measure("cpu_seconds_of", "processor time of an operation", "seconds", 0.0, "cost",
+            "operation"),
+    Measure("ciphertexts_of", "ciphertexts sent in a type of message", "ciphertexts", 0.0, "cost",
+            "message type"),
+    Measure("operations_of", "operations of one party", "operations", 0.0, "cost",
+            "operation by party"),
+    Measure("queries", "rows that an attack asked for", "rows", None, "cost"),
+    Measure("query_batches", "requests of an attack", "requests", None, "cost"),
+)  # fmt: skip
+
+
+# Fields of a measure in ``columns.csv``, after key and name.
+_DESCRIBED = fields(Measure)[2:]
+_read: dict[str, Measure] = {}
+
+
+def measures() -> dict[str, Measure]:
+    """Return every measure by its key: those of the metrics in order of their names, then `OTHERS`.
+
+    Raises
+    ------
+    UsageError
+        If two measures have the same key.
+    """
+    return _measures(tuple(register.names("metric")))
+
+
+@cache
+def _measures(metrics: tuple[str, ...]) -> dict[str, Measure]:
+    """Return every measure by its key. The names of the metrics are the key of the cache."""
+    by_key: dict[str, Measure] = {}
+    owners = [(f"metric {n!r}", register.get("metric", n).measures) for n in metrics]  # type: ignore[attr-defined]
+    for owner, declared in (*owners, ("the bench", OTHERS)):
+        for m in declared:
+            if m.key in by_key:
+                raise UsageError(f"{owner} measures {m.key!r}, as another does; rename it")
+            by_key[m.key] = m
+    return by_key
+
+
+def read_described(text: str) -> None:
+    """Read the measures of a run's ``columns.csv``.
+
+    They are used for the keys of plug-ins that no loaded metric declares.
+    """
+    for row in csv.DictReader(io.StringIO(text)):
+        if row["metric"]:
+            described_fields = {
+                f.name: _of_text(str(f.type), row[f.name]) for f in _DESCRIBED if f.name in row
+            }
+            _read[row["metric"]] = Measure(row["metric"], row["meaning"], **described_fields)
+
+
+def _of_text(kind: str, text: str) -> Any:
+    """Convert the text of a field to its declared type."""
+    if "tuple" in kind:
+        return tuple(text.split())
+    if "float" in kind or "int" in kind:
+        return None if text == "" else float(text) if "float" in kind else int(text)
+    return text == "True" if "bool" in kind else text
+
+
+def measure(key: str) -> Measure:
+    """Return the measure of a key. A key of a plug-in that is not loaded is its name."""
+    return measures().get(key) or _read.get(key) or Measure(key, key, decimals=2)
+
+
+def described() -> str:
+    """Return ``columns.csv``: the meaning of each column of ``rows.csv``, and of each key."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["column", "metric", "meaning", *(f.name for f in _DESCRIBED)])
+    writer.writerows([c.name, "", c.meaning] for c in COLUMNS)
+    for m in measures().values():
+        writer.writerow(["metric", m.key, m.name, *(_text(getattr(m, f.name)) for f in _DESCRIBED)])
+    return out.getvalue()
+
+
+def _text(value: Any) -> str:
+    """Return the text of a field."""
+    if isinstance(value, tuple):
+        return " ".join(value)
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

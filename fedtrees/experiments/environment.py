@@ -1,0 +1,110 @@
+"""Describe the software and the machine of a run, for `environment.json` and `fedtrees doctor`.
+
+Check that the optional packages which a protocol and its defenses need are installed.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Any
+
+from fedtrees import __version__
+from fedtrees.core.errors import INSTALL, UsageError, listed
+from fedtrees.core.registry import register
+from fedtrees.core.specs import Composed, Spec
+
+LIBRARIES = (
+    "numpy", "numba", "scipy", "pandas", "scikit-learn", "xgboost", "gmpy2", "ortools",
+    "plotly", "matplotlib", "typer", "rich", "joblib", "imbalanced-learn",
+)  # fmt: skip
+OPTIONAL = ("torch", "dp-accounting")
+
+
+def library_versions() -> dict[str, str | None]:
+    """Return the installed version of every library that is used, None if it is missing."""
+    return {name: installed(name) for name in (*LIBRARIES, *OPTIONAL)}
+
+
+def installed(name: str) -> str | None:
+    """Return the version of an installed package, None if it is missing."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def environment() -> dict[str, Any]:
+    """Return versions and the size of the machine.
+
+    The result contains no names, no paths and no environment variables, so that it can be
+    published.
+    """
+    return {
+        "fedtrees": __version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "libraries": {k: v for k, v in library_versions().items() if v},
+    }
+
+
+def browser() -> str | None:
+    """Return the name of an installed Chromium-like browser, None if there is none."""
+    for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"):
+        if shutil.which(name):
+            return name
+    return None
+
+
+def check_extras(protocol: Spec | None, defense: Composed) -> None:
+    """Raise `UsageError` if an optional package is missing that a protocol or its defense needs.
+
+    The message names the protocol or defense, the module and the command that installs it.
+
+    Parameters
+    ----------
+    protocol : Spec or None
+        The protocol. None to check a defense only.
+    defense : Composed
+        The defense, ``Composed()`` for none.
+    """
+    needs = {} if protocol is None else {protocol.name: missing_extras(protocol, Composed())}
+    needs |= {spec.name: missing_modules(_needs("defense", spec)) for spec in defense.parts}
+    missing = {name: modules for name, modules in needs.items() if modules}
+    if missing:
+        raise UsageError(install_text(missing))
+
+
+def missing_extras(protocol: Spec, defense: Composed) -> list[str]:
+    """Return the missing optional modules that a protocol and a defense need."""
+    parts = [module for spec in defense.parts for module in _needs("defense", spec)]
+    return missing_modules([*_needs("protocol", protocol), *parts])
+
+
+def missing_modules(modules: Sequence[str]) -> list[str]:
+    """Return the names of modules that are not installed."""
+    return [module for module in modules if find_spec(module) is None]
+
+
+def install_text(missing: Mapping[str, Sequence[str]]) -> str:
+    """Write a sentence about missing modules, with the commands that install them.
+
+    Parameters
+    ----------
+    missing : mapping of str to sequence of str
+        Missing modules by the name of the protocol or defense that needs them.
+    """
+    modules = dict.fromkeys(module for names in missing.values() for module in names)
+    verb = "needs" if len(missing) == 1 else "need"
+    how = "; ".join(dict.fromkeys(INSTALL.get(m, f"pip install {m}") for m in modules))
+    return f"{listed([*missing])} {verb} {listed([*modules])}, not installed: {how}"
+
+
+def _needs(kind: str, spec: Spec) -> tuple[str, ...]:
+    """Return the modules of optional packages that a registered protocol or defense declares."""
+    return tuple(getattr(register.get(kind, spec.name), "needs", ()))

@@ -1,0 +1,417 @@
+"""Define the options of a benchmark: for the command line, for Python, and next to a suite file.
+
+The fields of `BenchOptions` are the options, with help and flags. `fedtrees.cli.options` derives
+the parameters of the command from them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedtrees.core.errors import UsageError, check_margin
+from fedtrees.core.specs import split_names
+
+if TYPE_CHECKING:
+    from fedtrees.data.csv_file import Reading
+    from fedtrees.experiments.session import Bench
+    from fedtrees.experiments.suite import Suite
+
+#: Options that replace a key of a grid, with the name of the key.
+GRID = {
+    "protocol": "protocols",
+    "defense": "defenses",
+    "attack": "attacks",
+    "partition": "partitions",
+    "clients": "clients",
+    "threat": "threats",
+    "data": "data",
+}
+#: Options that describe how to read the user's table.
+TABLE = (
+    "csv", "target", "task", "positive", "id", "client_column", "categorical", "keep", "drop",
+    "sep", "decimal", "missing", "sheet",
+)  # fmt: skip
+# Options with names of columns, separated by commas or given several times.
+_COLUMNS = ("categorical", "keep", "drop")
+
+
+def _option(help: str, *flags: str, default: Any = (), names: str = "") -> Any:
+    """Declare an option.
+
+    `flags` are given if they differ from the name of the field. `names` is the kind of names for
+    shell completion.
+    """
+    return field(default=default, metadata={"help": help, "flags": flags, "names": names})
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """Options of a benchmark, checked as far as possible without reading a file.
+
+    Several values can be given as a list, a single value as a text.
+
+    Raises
+    ------
+    UsageError
+        If a value has the wrong type or is out of range, or if options contradict each other.
+    """
+
+    protocol: tuple[str, ...] = _option(
+        "Protocols, with grids: fedtree-hist[max_depth=3,6].", "-p", "--protocol", names="protocol"
+    )
+    defense: tuple[str, ...] = _option(
+        "Defenses, with grids: split-only, laplace-hist[epsilon=1,4].", "-d", "--defense",
+        names="defense",
+    )  # fmt: skip
+    attack: tuple[str, ...] = _option("Attacks, with parameters.", "-a", "--attack", names="attack")
+    data: tuple[str, ...] = _option(
+        "Datasets (see `fedtrees list datasets`).", "--data", names="dataset"
+    )
+    csv: tuple[str, ...] = _option(
+        "Your table: CSV, .xlsx, .parquet or .feather. Repeat the option to give one file per "
+        "client or, with --id, one file per vertical party."
+    )
+    target: str = _option("Target column of --csv.", default="")
+    task: str = _option(
+        "Kind of the target of --csv: binary, classes or number (default: inferred).", default=""
+    )
+    positive: str = _option("Positive class of --csv.", default="")
+    id: str = _option(
+        "Column by which the files of vertical parties are joined. The file with labels is first.",
+        default="",
+    )
+    client_column: str = _option(
+        "Column of --csv with the name of the client that has the row.", default=""
+    )
+    categorical: tuple[str, ...] = _option(
+        "Further columns of --csv to treat as categories (repeat, or separate by commas)."
+    )
+    keep: tuple[str, ...] = _option(
+        "Columns of --csv to use although they look like ids, dates or free text."
+    )
+    drop: tuple[str, ...] = _option("Columns of --csv to leave out.")
+    sep: str = _option(
+        "Separator of the CSV file, one character or 'tab' (default: inferred).", default=""
+    )
+    decimal: str = _option(
+        "Decimal mark of --csv, . or , for columns whose values do not show it.", default=""
+    )
+    missing: tuple[str, ...] = _option(
+        "Marks of missing cells of --csv, in addition to empty cells (repeat, or separate by "
+        "commas; '': none). Default marks include NA, N/A, nan, null, none, ? and -."
+    )
+    sheet: str = _option("Sheet of an .xlsx file, by name or number.", default="")
+    partition: tuple[str, ...] = _option("iid, label-skew[alpha=], quantity-skew, ...")
+    clients: tuple[int, ...] = _option("Number of parties with data.")
+    threat: tuple[str, ...] = _option(
+        "Adversaries: client, client[count=2], server; passive, active."
+    )
+    seeds: str | None = _option(
+        "A number of seeds, or a list such as 0,1,2 (default: as in the suite).", default=None
+    )
+    suite: str = _option("smoke, quick (default), full, or a .toml file.", default="")
+    jobs: int | None = _option("Processes (default: all cores).", "-j", "--jobs", default=None)
+    out: str = _option(
+        "Run folder (default: runs/SUITE, or runs/custom if options change the suite).", default=""
+    )
+    resume: bool = _option(
+        "Continue the run in --out. Finished cells are not computed again.",
+        "--resume",
+        default=False,
+    )
+    time_limit: float | None = _option(
+        "Time limit of one training or attack in seconds (0: no limit).", default=None
+    )
+    memory: float = _option(
+        "Memory limit of one training or attack in GiB (0: no limit).", default=0.0
+    )
+    margin: float | None = _option(
+        "Largest advantage over a blind guess that counts as no leak (default: 0.05).", default=None
+    )
+    data_dir: str | None = _option(
+        "Folder with data files (default: $FEDTREES_DATA, or a folder of the user).", default=None
+    )
+    plugin: tuple[str, ...] = _option("Python file with @register decorators (repeatable).")
+    unprotected: bool = _option(
+        "Run attacks of plug-ins even if the system cannot restrict them (no Landlock).",
+        default=False,
+    )
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            read = _read(item.name, getattr(self, item.name), item.default)
+            object.__setattr__(self, item.name, read)
+        if self.margin is not None:
+            check_margin(self.margin)
+        if self.jobs is not None and self.jobs < 1:
+            raise UsageError(f"--jobs {self.jobs}: give 1 or more")
+        if self.time_limit is not None and not 0 <= self.time_limit < float("inf"):
+            raise UsageError(f"--time-limit {self.time_limit}: give seconds, 0 for no limit")
+        if not 0 <= self.memory < float("inf"):
+            raise UsageError(f"--memory {self.memory}: give GiB, 0 for no limit")
+        if self.resume and not self.out:
+            raise UsageError("--resume needs --out RUN: which run to finish")
+        # Computed at construction, so that contradictions are reported early.
+        assert self.table is None or self.table
+
+    @cached_property
+    def table(self) -> dict[str, Any] | None:
+        """Description of the user's table in the format of a suite, None if there is none."""
+        return table_of({name: getattr(self, name) for name in TABLE}, self.data)
+
+    @cached_property
+    def grid(self) -> dict[str, Any]:
+        """Keys of a grid that replace those of the suite.
+
+        A table that states which client has each row also determines the number of clients.
+        """
+        keys = {key: list(getattr(self, name)) for name, key in GRID.items()}
+        keys |= {"data": [self.table]} if self.table else {}
+        return by_client(self.table, {k: v for k, v in keys.items() if v}, self.data_dir)
+
+    def _suite_and_folder(self) -> tuple[Suite, Path, str]:
+        """Return the suite to run, its folder, and a note on the values that were chosen to fit.
+
+        Raises `UsageError` if a name is unknown, or if ``--resume`` refers to a run with other
+        options.
+        """
+        from fedtrees.experiments.defaults import chosen, told
+        from fedtrees.experiments.session import fresh_folder, reopen
+        from fedtrees.experiments.suite import DEFAULT_SUITE, Suite
+
+        begun, note = reopen(Path(self.out)) if self.resume else None, ""
+        suite = begun.override(self.grid, self.seeds) if begun is not None else None
+        if suite is None or self.suite or suite != begun:
+            base = Suite.load(self.suite or DEFAULT_SUITE)
+            if self.time_limit is not None:
+                base = replace(base, time_limit=self.time_limit)
+            suite = chosen(base, self.grid, self.seeds, self.data_dir)
+            note = told(base, self.grid, suite) if begun is None else ""
+        # Resuming with other options would mix results of different suites in one folder.
+        if begun is not None and replace(suite, time_limit=begun.time_limit) != begun:
+            raise UsageError(
+                f"--resume finishes {self.out} as it was begun; for other options choose another "
+                "--out"
+            )
+        if self.time_limit is not None:
+            suite = replace(suite, time_limit=self.time_limit)
+        folder = Path(self.out) if self.out else fresh_folder(Path("runs"), suite.name)
+        return suite, folder, note
+
+    def session(self) -> Bench:
+        """Return the benchmark after all checks, before anything is written."""
+        from fedtrees.experiments.session import Bench, default_workers
+
+        plugins = load_plugins(self.plugin, self.unprotected, self.time_limit)
+        suite, folder, note = self._suite_and_folder()
+        workers = default_workers() if self.jobs is None else self.jobs
+        bench = Bench(suite, folder, workers, self.data_dir, plugins, self.memory)
+        tell([note for note in (note, unrestricted()) if note])
+        return bench
+
+
+def _read(name: str, given: Any, default: Any) -> Any:
+    """Return the value of an option in the type of its field: several values as a tuple."""
+    if given is None:
+        return default
+    if name == "seeds" and not isinstance(given, str):
+        return str(given) if isinstance(given, int) else ",".join(map(str, given)) + ","
+    if not isinstance(default, tuple):
+        # Paths are accepted wherever a text is.
+        text = os.fspath(given) if isinstance(given, os.PathLike) else given
+        if isinstance(default, str) and not isinstance(text, str):
+            raise UsageError(f"{name}={given!r}: give text")
+        return text
+    if name == "clients":
+        return (given,) if isinstance(given, int) else tuple(given)
+    return several(given, name)
+
+
+def several(given: str | Sequence[str] | None, name: str = "") -> tuple[str, ...]:
+    """Return the values of an option that accepts one text or several.
+
+    Raises `UsageError` if the value is neither. `name` is the name of the option in the message.
+    """
+    values = [given] if isinstance(given, str) else given
+    if values is None or (isinstance(values, Sequence) and all(isinstance(t, str) for t in values)):
+        return tuple(values or ())
+    table = ", a DataFrame or (X, y)" if name == "data" else ""
+    raise UsageError(f"{name}={given!r}: give a text or a list of texts{table}")
+
+
+def table_of(options: Mapping[str, Any], data: Any) -> dict[str, Any] | None:
+    """Return the description of the user's table in the format of a suite, None without ``--csv``.
+
+    Parameters
+    ----------
+    options : mapping of str to object
+        The options of `TABLE` by name.
+    data : object
+        The option ``data``, which cannot be combined with ``--csv``.
+
+    Raises
+    ------
+    UsageError
+        If the options contradict one another.
+    """
+    used = {k: v for k, v in options.items() if v and k != "csv"}
+    if not options["csv"]:
+        if used:
+            named = ["--" + name.replace("_", "-") for name in used]
+            raise UsageError(f"{', '.join(named)}: only with a table of one's own; give --csv FILE")
+        return None
+    files = ",".join(options["csv"])
+    for name in (n for n in _COLUMNS if n in used):
+        used[name] = split_names(used[name])
+    if "missing" in used:
+        used["missing"] = split_names(used["missing"]) or [""]
+    if not all(files.split(",")) and not os.path.exists(files):
+        raise UsageError(f"--csv {files!r} lacks the name of a file; give --csv FILE for each")
+    if data:
+        raise UsageError(
+            "give --data or --csv, not both; bench them one after the other, and give "
+            "`fedtrees table` both runs"
+        )
+    if "target" not in used:
+        raise UsageError(f"--csv needs --target COLUMN{_columns_in(files, used)}")
+    reading_of(used)
+    if "sep" in used:
+        used["sep"] = separator_of(used["sep"])
+    return {"csv": files, **used}
+
+
+def by_client(
+    table: Mapping[str, Any] | None, grid: Mapping[str, Any], data_dir: str | None
+) -> dict[str, Any]:
+    """Return a grid with the partition and the number of parties that the table determines.
+
+    A grid that names a partition is returned unchanged.
+
+    Parameters
+    ----------
+    table : mapping or None
+        Description of the user's table in the format of a suite.
+    grid : mapping
+        Keys of a grid.
+    data_dir : str or None
+        Folder of the downloaded tables.
+
+    Raises
+    ------
+    DataError or UsageError
+        As `fedtrees.data.client_tables.load_clients`.
+    """
+    from fedtrees.data.column_partition import BY_FILE
+    from fedtrees.data.partition import BY_CLIENT
+    from fedtrees.experiments.federation import load_dataset
+    from fedtrees.experiments.suite import DataRef
+
+    ref = DataRef.parse(table) if table else None
+    if ref is None or grid.get("partitions"):
+        return dict(grid)
+    if ref.id and len(ref.files) > 1:
+        clients = grid.get("clients") or [len(ref.files)]
+        return {**grid, "partitions": [BY_FILE], "clients": clients}
+    if not ref.clients_are_told:
+        return dict(grid)
+    count = len(load_dataset(ref, data_dir).owner_names)
+    return {**grid, "partitions": [BY_CLIENT], "clients": grid.get("clients") or [count]}
+
+
+def separator_of(text: str) -> str:
+    """Return the character that ``--sep`` names.
+
+    Raises `UsageError` if it is not a valid separator.
+    """
+    character = {"tab": "\t", "\\t": "\t", "space": " "}.get(text, text)
+    if len(character) > 1 or character in ('"', "\n", "\r", "\0"):
+        raise UsageError(f"--sep {text!r}: give one character, tab or space")
+    return character
+
+
+def reading_of(options: Mapping[str, Any]) -> Reading:
+    """Return the properties of a file that the options sep, decimal, missing and sheet declare.
+
+    Raises `UsageError` if one of them is not valid.
+    """
+    from fedtrees.data.csv_file import Reading
+
+    missing = options.get("missing")
+    return Reading(
+        separator=separator_of(options.get("sep") or ""),
+        decimal=options.get("decimal") or "",
+        missing=tuple(split_names(missing) or [""]) if missing else None,
+        sheet=options.get("sheet") or "",
+    )
+
+
+def _columns_in(csv: str, options: Mapping[str, Any]) -> str:
+    """List the columns from which to choose the target, "" if the file cannot be read."""
+    from fedtrees.core.errors import DataError
+    from fedtrees.data.spreadsheets import read_table
+
+    try:
+        names = read_table(csv.split(",")[0], reading_of(options)).names
+    except DataError:
+        return ""
+    return f"; the columns are {', '.join(names[:60])}" + (", ..." if len(names) > 60 else "")
+
+
+def load_plugins(
+    files: Sequence[str] | None, unprotected: bool = False, time_limit: float | None = None
+) -> tuple[str, ...]:
+    """Load plug-in files and return their names.
+
+    Parameters
+    ----------
+    files : sequence of str or None
+        Python files with ``@register`` decorators.
+    unprotected : bool
+        Whether attacks of these files may run on a system that cannot restrict them.
+    time_limit : float, optional
+        Seconds that the import of each file, and later of each installed plug-in, may take. 0 sets
+        no limit. The default is `fedtrees.core.registry.IMPORT_SECONDS`.
+    """
+    from fedtrees.core.registry import IMPORT_SECONDS, load_plugin, register
+
+    register.unprotected = unprotected
+    register.import_seconds = IMPORT_SECONDS if time_limit is None else time_limit
+    if files:
+        import fedtrees.isolation.plugins  # registers attacks without running their code
+
+        assert fedtrees.isolation.plugins
+    for file in files or ():
+        load_plugin(file)
+    return tuple(files or ())
+
+
+def unrestricted() -> str:
+    """Return a warning if this system cannot restrict attacks, "" if it can."""
+    from fedtrees.isolation.calls import numbers
+    from fedtrees.isolation.disk import version
+
+    if version() and numbers():
+        return ""
+    return (
+        "warning: this system cannot keep attacks from files and processes of this user (that "
+        "takes Linux 5.13 or newer with Landlock). Built-in attacks run as usual; attacks of "
+        "plug-ins run with --unprotected only"
+    )
+
+
+def tell(notes: Sequence[str]) -> None:
+    """Print notes on stderr, each in a paragraph that fits the terminal."""
+    width = max(40, shutil.get_terminal_size().columns)
+    for note in notes:
+        text = textwrap.fill(
+            note, width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
+        )
+        print(text, file=sys.stderr)

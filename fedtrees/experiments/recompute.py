@@ -1,0 +1,292 @@
+"""Compute cells of a submitted run again from its suite, and compare them with its rows.
+
+A maintainer of a leaderboard checks a bundle in three steps. `plan_of` expands its suite into the
+cells that a run has. `absent` compares the names of these cells with the rows. `differences`
+computes a few randomly drawn views again and compares every number and state.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from random import Random
+
+from fedtrees.core import results
+from fedtrees.core.errors import UsageError
+from fedtrees.experiments.executor import run_jobs
+from fedtrees.experiments.plan import (
+    AdversaryCell,
+    AttackCell,
+    BlindCell,
+    Cell,
+    ReferenceCell,
+    TrainCell,
+)
+from fedtrees.experiments.runner import Job
+from fedtrees.experiments.session import Bench
+from fedtrees.experiments.suite import Grid, Suite
+
+Record = Mapping[str, str]  # a row as text, as rows.csv contains it
+CellRows = Mapping[tuple[str, ...], Sequence[Record]]  # rows by the name of their cell
+View = tuple[AdversaryCell, AttackCell | None]  # an adversary, and an attack that read its view
+
+#: Largest difference between two scores of one attack. Some guesses depend on the machine.
+TOLERANCE = 0.05
+# Largest difference of all other values. Trainings and blind guesses are the same on every machine.
+_SAME = 1e-6
+_NAMED = (
+    "stage", "dataset", "partition", "seed", "protocol", "protocol_params", "defense",
+    "defense_params", "threat", "attack", "attack_params",
+)  # fmt: skip
+#: The number of these columns that name a cell. The columns after them name a row within it.
+_DEPTH = {"train": 8, "cheated": 9, "adversary": 9, "attack": 11}
+_NUMBERS = ("value", "blind", "population", "n", "error")
+_TEXTS = ("status", "state_code", "unit", "measure_class", "pair_id")
+
+
+def by_cell(records: Iterable[Record]) -> CellRows:
+    """Group rows by the name of their cell."""
+    cells = defaultdict(list)
+    for record in records:
+        cells[_cell_of(record)].append(record)
+    return cells
+
+
+def _cell_of(record: Record) -> tuple[str, ...]:
+    """Return the name of the cell of a row."""
+    names = [record[name] for name in _NAMED]
+    if record["stage"] == "blind":  # blind guesses are shared by protocols
+        return (*names[:4], names[8])
+    if record["stage"] == "reference":  # its column `protocol` names the baseline
+        return (*names[:4], names[5])
+    return tuple(names[: _DEPTH[record["stage"]]])
+
+
+def _place(cell: Cell) -> tuple[str, ...]:
+    """Return the name of a cell of a plan, equal to the name of its rows (`_cell_of`)."""
+    s = cell.setting
+    at = (cell.stage, s.data.name, s.partition_text, str(s.seed))
+    if isinstance(cell, BlindCell):
+        return (*at, cell.threat)
+    if isinstance(cell, ReferenceCell):
+        return (*at, str(cell.protocol))
+    train = cell if isinstance(cell, TrainCell) else cell.train  # type: ignore[attr-defined]
+    training_name = (
+        train.protocol.name,
+        train.protocol.inline,
+        train.defense.name,
+        train.defense.inline,
+    )
+    if isinstance(cell, TrainCell):
+        cheats = "+".join(map(":".join, cell.behaviours))
+        return (*at, *training_name, cheats) if cell.behaviours else (*at, *training_name)
+    if isinstance(cell, AdversaryCell):
+        return (*at, *training_name, cell.threat)
+    assert isinstance(cell, AttackCell)
+    return (*at, *training_name, cell.threat, cell.attack.name, cell.attack.inline)
+
+
+def plan_of(
+    suite: str, source: str, folder: Path, data_dir: str | None, records: int | None = None
+) -> Bench:
+    """Return the benchmark of a suite that uses only public tables.
+
+    Parameters
+    ----------
+    suite, source : str
+        TOML of the suite, and its name in messages.
+    folder : Path
+        Folder in which cells are computed again.
+    data_dir : str or None
+        Folder of the downloaded tables.
+    records : int, optional
+        Number of rows of the run. A suite with more trainings than rows is refused before it is
+        expanded, because expanding a suite of millions of trainings takes minutes.
+
+    Raises
+    ------
+    UsageError or DataError
+        If the suite names a table of the submitter, a plug-in that is not installed here, a table
+        that does not exist, or more trainings than the run has rows.
+    """
+    parsed = Suite.parse(suite, source)
+    if any(ref.csv for grid in parsed.grids for ref in grid.data):
+        raise UsageError(
+            f"{source} names a table of its submitter (csv), which nobody else can check and which "
+            "may be confidential; submit a run on tables of `fedtrees list datasets`"
+        )
+    # A run has at least one row for each training of its largest grid.
+    least = max(map(_trainings, parsed.grids)) * len(parsed.seeds)
+    if records is not None and least > records:
+        raise UsageError(
+            f"{source} has {least:,} trainings or more, and its run has {records:,} rows; submit a "
+            "finished run with its suite"
+        )
+    try:
+        return Bench(parsed, folder, data_dir=data_dir)
+    except UsageError as err:
+        text = f"{source}: {err}; submit runs of this package and of packages that are installed"
+        raise UsageError(text) from err
+
+
+def _trainings(grid: Grid) -> int:
+    """Return the number of different trainings of a grid for one seed."""
+    axes = (grid.data, grid.partitions, grid.clients, grid.protocols, grid.defenses)
+    return math.prod(len({str(item) for item in axis}) for axis in axes)
+
+
+def absent(bench: Bench, cell_rows: CellRows) -> str:
+    """Describe cells without a row, rows without a cell, and duplicate rows.
+
+    The text is empty if every cell of the plan has its rows exactly once.
+    """
+    plan = Counter(map(_place, bench.plan.cells()))
+    twice = {
+        (*place, metric)
+        for place, records in cell_rows.items()
+        for (metric, *_), count in Counter(map(_row_of, records)).items()
+        # Protocols with other roles have blind cells of the same name.
+        if count > plan[place]
+    }
+    problems = [
+        ({*plan} - {*cell_rows}, "of the suite has no row"),
+        ({*cell_rows} - {*plan}, "is not of its suite"),
+        (twice, "is there twice"),
+    ]
+    return "; ".join(
+        f"{' '.join(filter(None, min(names)))} {problem} (of {len(names):,})"
+        for names, problem in problems
+        if names
+    )
+
+
+def drawn(bench: Bench, cell_rows: CellRows, count: int, draw: str) -> list[View]:
+    """Draw views at random, each with one of the attacks that ran on it.
+
+    Views whose attacks were all skipped can also be drawn, because a forger may claim that no
+    attack applies.
+
+    Parameters
+    ----------
+    bench : Bench
+        The benchmark of the suite.
+    cell_rows : CellRows
+        The submitted rows by cell.
+    count : int
+        Number of views.
+    draw : str
+        Seed of the draw. The submitter must not be able to predict it.
+    """
+    # The draw can be repeated with the same text, so that other persons can verify the check.
+    random = Random(draw)
+    views = [
+        (c, group)
+        for group in bench.plan.groups
+        for c in group.attacks
+        if isinstance(c, AdversaryCell)
+    ]
+    chosen = []
+    for cell, group in random.sample(views, min(count, len(views))):
+        ran = [
+            a
+            for a in group.attacks
+            if isinstance(a, AttackCell)
+            and a.threat == cell.threat
+            and any(r["status"] == "ok" for r in cell_rows.get(_place(a), ()))
+        ]
+        chosen.append((cell, random.choice(ran) if ran else None))
+    return chosen
+
+
+def differences(bench: Bench, cell_rows: CellRows, views: Sequence[View]) -> Iterator[str]:
+    """Compute views again, and yield the differences between the results and the rows.
+
+    All references and blind guesses of the same federations are also computed again.
+
+    Parameters
+    ----------
+    bench : Bench
+        The benchmark of the suite.
+    cell_rows : CellRows
+        The submitted rows by cell.
+    views : sequence of View
+        The views to compute.
+    """
+    bench.open(resume=True)
+    settings = {cell.setting for cell, _ in views}
+    places = {_place(BlindCell(cell.setting, cell.threat)) for cell, _ in views}
+    baselines: list[Cell] = [c for c in bench.plan.references if c.setting in settings]
+    baselines += [c for c in bench.plan.blind if _place(c) in places]
+    # Views of the same training are computed together.
+    groups: dict[TrainCell, dict[AdversaryCell | AttackCell, None]] = {}
+    for view in views:
+        groups.setdefault(view[0].train, {}).update({c: None for c in view if c is not None})
+    jobs = [Job((train, *cells)) for train, cells in groups.items()]
+    run_jobs(bench.runner, [[Job((c,)) for c in baselines], jobs], 1, lambda status, label: None)
+    computed: dict[tuple[str, ...], tuple[Cell, list[Record]]] = {}
+    for cell in [*baselines, *(c for job in jobs for c in job.cells)]:
+        result = bench.runner.read(cell)
+        assert result is not None
+        text = results.write({**result["common"], **row} for row in result["rows"])
+        records = computed.setdefault(_place(cell), (cell, []))[1]
+        records += csv.DictReader(io.StringIO(text))
+    for place, (cell, records) in computed.items():
+        yield from _differing(cell, records, cell_rows[place])
+
+
+def _differing(
+    cell: Cell, computed: Sequence[Record], submitted: Sequence[Record]
+) -> Iterator[str]:
+    """Yield the computed rows that agree with no submitted row, and the reverse."""
+    tolerance = TOLERANCE if cell.stage == "attack" else _SAME
+    name = f"{cell.stage} {cell.label}"
+    submitted_rows = defaultdict(list)
+    for record in submitted:
+        submitted_rows[_row_of(record)].append(record)
+    computed_rows = defaultdict(list)
+    for record in computed:
+        computed_rows[_row_of(record)].append(record)
+    for record in filter(results.is_result, computed):
+        candidates = submitted_rows[_row_of(record)]
+        unlike = [list(_unlike(record, other, tolerance)) for other in candidates]
+        if not unlike:
+            yield f"{name}: {record['metric']} is missing"
+        elif all(unlike):
+            yield f"{name}: {record['metric']} {'; '.join(unlike[0])}"
+    more = {r["metric"] or r["status"] for r in submitted if _row_of(r) not in computed_rows}
+    if more:
+        yield f"{name}: {', '.join(sorted(more))} does not come of it"
+    # Several computed blind rows can have the same name, so that one submitted row may have matched
+    # all.
+    if cell.stage == "blind":
+        for record in filter(results.is_result, submitted):
+            unlike = [list(_unlike(r, record, tolerance)) for r in computed_rows[_row_of(record)]]
+            if unlike and all(unlike):
+                yield f"{name}: {record['metric']} {'; '.join(unlike[0])}"
+
+
+def _row_of(record: Record) -> tuple[str, ...]:
+    """Return the name of a row within its cell."""
+    baseline = record["protocol"] if record["stage"] == "reference" else ""
+    return (*(record[n] for n in ("metric", "part", "attack", "attack_params")), baseline)
+
+
+def _unlike(computed: Record, submitted: Record, tolerance: float) -> Iterator[str]:
+    """Yield the differences between a computed and a submitted row."""
+    for name in _NUMBERS:
+        expected, entry = computed[name], submitted[name]
+        if expected == entry:
+            continue
+        close = expected and entry and math.isclose(
+            float(expected), float(entry), rel_tol=tolerance, abs_tol=tolerance
+        )  # fmt: skip
+        if not close:
+            yield f"{name} is submitted as {entry or 'none'} and comes out as {expected or 'none'}"
+    trained = ("claimed", "spent") if computed["stage"] in ("train", "cheated") else ()
+    for name in (*_TEXTS, *trained):
+        if computed[name] != submitted[name]:
+            yield f"{name} is submitted as {submitted[name]!r} and comes out as {computed[name]!r}"

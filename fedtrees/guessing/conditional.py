@@ -1,0 +1,154 @@
+"""Predict which way rows go at a split from the most similar training rows.
+
+In vertical federated learning, a party sees the splits of other parties only as a split of the rows
+into left and right. It can estimate the branch of a new row from the branches of training rows that
+are similar in the columns that it knows. The attack `path-restriction` and the blind baseline of
+the metric `branches` use this estimate.
+
+Blind guesses of rows if the adversary already knows some of their columns.
+
+For example, the adversary may know ages and towns of all persons from a public register. The blind
+baseline then contains the known values.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.schema import Schema, Table
+from fedtrees.guessing.matching import assign, mismatch_counts
+from fedtrees.guessing.rows import all_narrow, wide, widened
+
+# Number of background rows that are compared with a row, and of the nearest ones that vote.
+_CANDIDATES, _VOTERS = 1000, 15
+
+
+def fitted(
+    guess: Table,
+    columns: NDArray[np.int64],
+    told: NDArray[np.float32],
+    width: NDArray[np.float64],
+) -> Table:
+    """Assign the known values of every row to the best fitting guessed row.
+
+    `guess` contains n rows. Their values in some columns (int64 of shape (c,), positions in the
+    schema) are replaced by the known values, float32 of shape (n, c), and the result is in the
+    order of these. Values of a column agree if they differ by at most `width`, float64 of shape
+    (d + 1,).
+    """
+    taken = guess.take(assign(mismatch_counts(told, guess.X[:, columns], width[columns])))
+    return _replace_columns(taken, columns, told)
+
+
+def nearest_guesses(
+    own: Table,
+    schema: Schema,
+    columns: NDArray[np.int64],
+    told: NDArray[np.float32],
+    width: NDArray[np.float64],
+    rng: np.random.Generator,
+) -> dict[str, Table]:
+    """Guess rows from the background rows that are most similar in the known columns.
+
+    The first guess is the most similar row. The second takes the lower median of every number and
+    the most frequent category, one-hot group and label of the 15 most similar rows. Both contain
+    the known values. The arguments are those of `fitted`. At most 1,000 background rows are used,
+    drawn at random, and ties of similarity are resolved at random.
+    """
+    if not schema.classes:
+        rows = wide(own), widened(schema)
+        return all_narrow(nearest_guesses(*rows, columns, told, width, rng))
+    own = own.take(rng.permutation(len(own))[:_CANDIDATES])
+    cost = mismatch_counts(told, own.X[:, columns], width[columns])
+    near = np.argsort(cost + rng.random(cost.shape), axis=1)[:, :_VOTERS]
+    nearest, vote = own.take(near[:, 0]), own.take(near[:, 0])
+    X, y = vote.X.copy(), vote.y.copy()
+    for attribute in schema.attributes:
+        columns_of_attribute = list(attribute)
+        if len(columns_of_attribute) == 1 and not schema.categorical[columns_of_attribute[0]]:
+            values = np.sort(
+                own.X[near, columns_of_attribute[0]], axis=1
+            )  # missing values are sorted to the end
+            middle = np.maximum((~np.isnan(values)).sum(axis=1) - 1, 0) // 2
+            X[:, columns_of_attribute[0]] = values[np.arange(len(values)), middle]
+            continue
+        levels, code = np.unique(own.X[:, columns_of_attribute], axis=0, return_inverse=True)
+        X[:, columns_of_attribute] = levels[_most_frequent(code.reshape(-1)[near])]
+    y[:] = _most_frequent(own.y[near])
+    guesses = {"told-nearest": nearest, "told-vote": Table(X, y)}
+    return {name: _replace_columns(rows, columns, told) for name, rows in guesses.items()}
+
+
+def _replace_columns(rows: Table, columns: NDArray[np.int64], values: NDArray[np.float32]) -> Table:
+    X = rows.X.copy()
+    X[:, columns] = values
+    return Table(X, rows.y)
+
+
+def _most_frequent(codes: NDArray[np.int64]) -> NDArray[np.intp]:
+    """Return the most frequent code of each row, the smallest one on a tie, shape (n,)."""
+    votes = np.zeros((len(codes), int(codes.max(initial=0)) + 1), dtype=np.int64)
+    np.add.at(votes, (np.arange(len(codes))[:, None], codes), 1)
+    return np.asarray(votes.argmax(axis=1))
+
+
+_NEAREST = 15
+# Weight of the share of all training rows at the node, in rows. It smooths the local share.
+_PSEUDO_ROWS = 2.0
+_MOST_ROWS = 4000  # the training rows are thinned to about this number
+
+
+class NearRows:
+    """Training rows, sorted by their distance to every row to predict.
+
+    Distances are Euclidean. Columns are scaled to standard deviation 1 over the training rows, and
+    missing values are replaced by the mean.
+
+    Parameters
+    ----------
+    train : float array, shape (N, c)
+        Training rows. From 8,000 rows on, only every ``N // 4000``-th row is used.
+    asked : float array, shape (n, c)
+        Rows to predict.
+    weight : float64 array, shape (c,), optional
+        Weight of each column. Scales are divided by its square root, so that squared distances are
+        multiplied by the weight. None: every weight is 1.
+    """
+
+    def __init__(
+        self,
+        train: NDArray[np.floating[Any]],
+        asked: NDArray[np.floating[Any]],
+        weight: NDArray[np.float64] | None = None,
+    ) -> None:
+        self.taken = np.arange(0, len(train), max(len(train) // _MOST_ROWS, 1))
+        sample = train[self.taken].astype(np.float64)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            centre, scale = np.nanmean(sample, axis=0), np.nanstd(sample, axis=0)
+        scale = np.where(scale > 0, scale, 1.0)
+        if weight is not None:
+            scale /= np.sqrt(weight)
+        a, b = (np.nan_to_num((X - centre) / scale) for X in (sample, asked.astype(np.float64)))
+        distance = (b**2).sum(1)[:, None] - 2 * b @ a.T + (a**2).sum(1)
+        self.order = np.argsort(distance, axis=1, kind="stable")
+
+    def left(self, goes: NDArray[np.int8]) -> NDArray[np.float64]:
+        """Estimate the probability that each row goes left if it reaches a node.
+
+        The estimate, float64 of shape (n,), is the share of the 15 nearest training rows at the
+        node that went left, smoothed with the share of all training rows at the node. It is 0.5 if
+        no training row reaches the node. `goes`, int8 of shape (N,), is the branch of every
+        training row: 1 left, 0 right, -1 if it does not reach the node.
+        """
+        reached = goes >= 0
+        share = float((goes[reached] == 1).mean()) if reached.any() else 0.5
+        branch = goes[self.taken][self.order]
+        near = (branch >= 0) & (np.cumsum(branch >= 0, axis=1) <= _NEAREST)
+        n_left = (near & (branch == 1)).sum(axis=1)
+        probability: NDArray[np.float64] = (n_left + _PSEUDO_ROWS * share) / (
+            near.sum(axis=1) + _PSEUDO_ROWS
+        )
+        return probability

@@ -1,0 +1,121 @@
+"""Old names of modules that plug-ins may import, for one release.
+
+`fedtrees/__init__.py` installs `MovedModules` as the last finder of Python's import system. An
+import of an old name then returns the contents of the module that replaced it, with a
+`DeprecationWarning`. Modules that no plug-in needed have no old name here.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_loader
+from types import ModuleType
+
+#: Old name -> module that has replaced it, both below ``fedtrees``.
+MOVED = {
+    "core.behaviour": "core.party",
+    "core.columns": "core.results",
+    "core.cut_plan": "core.defense",
+    "core.deployment": "core.defense",
+    "core.holding": "core.local_data",
+    "core.line": "core.remote",
+    "core.aggregation": "core.secure_sum",
+    "core.model": "core.endpoint",
+    "core.oracle": "core.endpoint",
+    "core.rows": "core.results",
+    "core.sealed": "core.messages",
+    "core.sensitivity": "core.noise_order",
+    "crypto.coins": "crypto.agreement",
+    "defenses.answers": "defenses.endpoint",
+    "defenses.dp_quantile_cuts": "defenses.cut_points",
+    "defenses.hist_rounding": "defenses.rounding",
+    "defenses.id_lmid": "defenses.nodes",
+    "defenses.laplace_gradient": "defenses.laplace",
+    "defenses.laplace_hist": "defenses.laplace",
+    "defenses.leaf_rounding": "defenses.rounding",
+    "defenses.mask_sum_hessian": "defenses.suppression",
+    "defenses.min_bin": "defenses.suppression",
+    "defenses.min_leaf": "defenses.suppression",
+    "defenses.real_sums": "defenses.secure_sum",
+    "defenses.reduced_leakage": "defenses.nodes",
+    "defenses.settled_cuts": "defenses.cut_points",
+    "defenses.sketch_rounding": "defenses.rounding",
+    "defenses.split_only": "defenses.suppression",
+    "messages.boosting": "messages.horizontal",
+    "messages.class_counts": "messages.forests",
+    "messages.cuts": "messages.horizontal",
+    "messages.packing": "messages.models",
+    "messages.private_forests": "messages.forests",
+    "messages.shared_trees": "messages.horizontal",
+    "messages.tree_networks": "messages.networks",
+    "messages.vertical_model": "messages.vertical",
+    "metrics.bin_counts": "metrics.bins",
+    "metrics.branches": "metrics.thresholds",
+    "metrics.class_shares": "metrics.labels",
+    "metrics.column_bins": "metrics.bins",
+    "metrics.column_ranks": "metrics.splits",
+    "metrics.moved_cuts": "metrics.splits",
+    "metrics.orders": "metrics.splits",
+    "metrics.routed_labels": "metrics.labels",
+    "privacy.discrete_gaussian": "privacy.mechanisms",
+    "privacy.sampled_gaussian": "privacy.gaussian_dp",
+    "protocols.boosting_protocol": "protocols.settings",
+    "protocols.fit": "protocols.compatibility",
+    "protocols.forest_settings": "protocols.settings",
+    "protocols.horizontal.dp_ebm": "protocols.horizontal.ebm",
+    "protocols.horizontal.ebm_merge": "protocols.horizontal.ebm",
+    "protocols.horizontal.federboost_h": "protocols.horizontal.histogram_protocols",
+    "protocols.horizontal.fedtree_hist": "protocols.horizontal.histogram_protocols",
+    "protocols.horizontal.flower_bagging": "protocols.horizontal.tree_sharing",
+    "protocols.horizontal.flower_cyclic": "protocols.horizontal.tree_sharing",
+    "protocols.horizontal.followed": "protocols.horizontal.followed_trees",
+    "protocols.horizontal.growing_client": "protocols.horizontal.followed_trees",
+    "protocols.horizontal.local_ensembles": "protocols.horizontal.tree_sharing",
+    "protocols.horizontal.nvflare_hist": "protocols.horizontal.histogram_protocols",
+    "protocols.vertical.columns": "protocols.vertical.local_bins",
+    "protocols.vertical.limits": "protocols.vertical.passive",
+    "protocols.vertical.model": "protocols.vertical.protocol",
+    "protocols.vertical.node_quantiles": "protocols.vertical.local_bins",
+    "protocols.vertical.settings": "protocols.vertical.protocol",
+    "report.rows": "report.results",
+    "report.selection": "report.results",
+    "trees.grid": "trees.cut_points",
+    "trees.sketch": "trees.cut_points",
+}
+_PACKAGE = __name__.partition(".")[0]
+
+
+class MovedModules(MetaPathFinder, Loader):
+    """Import the module that replaced an old one."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return a specification for an old name, and None for all other names."""
+        package, _, name = fullname.partition(".")
+        return spec_from_loader(fullname, self) if package == _PACKAGE and name in MOVED else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Let the old module look up all attributes in the new one."""
+        new_name = f"{_PACKAGE}.{MOVED[module.__name__.partition('.')[2]]}"
+        warnings.warn(
+            f"{module.__name__} is now a part of {new_name}; import from there, because the old "
+            "name is removed in the next release",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        replacement = import_module(new_name)
+        module.__dict__.update(
+            {k: v for k, v in vars(replacement).items() if not k.startswith("__")}
+        )
+
+
+def install() -> None:
+    """Append the finder, once per process."""
+    if not any(isinstance(finder, MovedModules) for finder in sys.meta_path):
+        sys.meta_path.append(MovedModules())

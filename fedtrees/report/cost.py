@@ -1,0 +1,215 @@
+"""Compute the price of a defense: the change in utility, and whether the seeds settle it.
+
+Changes are paired by seed, so that the variation between federations cancels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pandas as pd
+
+from fedtrees.core.errors import many
+from fedtrees.core.results import RAREST, UTILITY, measure
+from fedtrees.report.results import UNDEFENDED
+from fedtrees.report.statistics import Estimate, by_seed, mean_of, t_estimate
+
+Settled = Literal["same", "equal", "ok", "worse", "one", "unsettled", "unknown"]
+
+#: Changes in utility up to this size count as no change.
+TOLERANCE = 0.01
+#: A recipe with a larger mean loss is recommended only if no cheaper recipe helps.
+MOST_LOSS = 0.02
+FEW = 10  # fewer held-out rows of a class make a price uncertain
+MOST_SEEDS = 30  # if more seeds are necessary, the text states the precision of this number instead
+_Z = 1.96
+#: Utility metrics in order of preference. The metrics that need both classes come first.
+ORDER = tuple(m.key for m in UTILITY)
+
+
+@dataclass(frozen=True)
+class Utility:
+    """The metric by which the models of a setting are compared.
+
+    Attributes
+    ----------
+    metric : str
+        Key of the metric.
+    fallen : str
+        Preferred metric that is undefined on some seeds, because a held-out set lacks one class. ""
+        if there is none.
+    lacking : int
+        Number of seeds on which `fallen` is undefined.
+    seeds : int
+        Number of seeds.
+    rarest : float
+        Smallest number of held-out rows of a class, NaN if it is not known.
+    """
+
+    metric: str
+    fallen: str = ""
+    lacking: int = 0
+    seeds: int = 0
+    rarest: float = math.nan
+
+    @property
+    def few(self) -> str:
+        """A warning that the rarest class has few held-out rows, "" if it has at least `FEW`."""
+        if not self.rarest < FEW:
+            return ""
+        rows = many(int(self.rarest), "held-out row")
+        return f"Prices are uncertain: the rarest class has {rows}."
+
+    @property
+    def sign(self) -> float:
+        """1 if larger values are better, else -1."""
+        return measure(self.metric).sign
+
+
+def utility_of(trains: pd.DataFrame) -> Utility:
+    """Return the preferred metric (`ORDER`) that the undefended models have on every seed.
+
+    If no metric is complete, it is the one with the most seeds. The rows are the training rows of
+    one setting.
+    """
+    ok = trains[trains["status"] == "ok"]
+    seeds = set(ok["seed"])
+    counts = {m: len(by_seed(ok[ok["defense_spec"] == UNDEFENDED], m)) for m in ORDER}
+    present = [m for m in ORDER if m in set(ok["metric"])]
+    complete = [m for m in present if counts[m] == len(seeds)]
+    chosen = next(iter(complete or sorted(present, key=lambda m: -counts[m])), ORDER[0])
+    first = present[0] if present else chosen
+    rarest = float(ok[ok["metric"] == RAREST.key]["value"].min())
+    if chosen == first:
+        return Utility(chosen, seeds=len(seeds), rarest=rarest)
+    return Utility(chosen, first, len(seeds) - counts[first], len(seeds), rarest)
+
+
+@dataclass(frozen=True)
+class Price:
+    """The change in utility against the undefended run of the same seed. Positive is better.
+
+    Attributes
+    ----------
+    utility : Utility
+        The metric.
+    change : Estimate
+        Mean change with its 95% t interval.
+    by_seed : mapping of int to float
+        Change by seed.
+    mean_utility : float
+        Mean utility of the defended model.
+    collapsed : bool
+        Whether the model has lost at least nine tenths of the advantage of the undefended model
+        over the constant one.
+    """
+
+    utility: Utility
+    change: Estimate = Estimate()
+    by_seed: Mapping[int, float] = field(default_factory=dict)
+    mean_utility: float = math.nan
+    collapsed: bool = False
+
+    @property
+    def settled(self) -> Settled:
+        """Classification of the change.
+
+        "same": no seed differs. "equal": the interval is within `TOLERANCE`. "ok": a loss above
+        `TOLERANCE` is excluded. "worse": a loss is certain. "one": there is one seed only.
+        "unsettled": none of these. "unknown": there is no pair of seeds.
+        """
+        e, changes = self.change, self.by_seed.values()
+        if not changes:
+            return "unknown"
+        if not any(changes):
+            return "same"
+        if len(changes) < 2:
+            return "one"
+        if e.high < 0 and e.low <= -TOLERANCE:
+            return "worse"
+        if max(abs(e.low), abs(e.high)) <= TOLERANCE:
+            return "equal"
+        return "ok" if e.low > -TOLERANCE else "unsettled"
+
+    @property
+    def seeds_needed(self) -> int:
+        """Estimated number of seeds that settle the change to within `TOLERANCE`.
+
+        The estimate assumes that the standard deviation over seeds stays the same.
+        """
+        # Two further seeds account for the difference between the normal and the t distribution.
+        return math.ceil((_Z * self._deviation / TOLERANCE) ** 2) + 2
+
+    @property
+    def shown_by_most(self) -> float:
+        """Expected half length of the interval with `MOST_SEEDS` seeds."""
+        return _Z * self._deviation / math.sqrt(MOST_SEEDS - 2)
+
+    @property
+    def _deviation(self) -> float:
+        """Sample standard deviation of the changes over seeds."""
+        values = [*self.by_seed.values()]
+        mean = math.fsum(values) / len(values)
+        return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
+
+    @property
+    def tier(self) -> int:
+        """Class of the loss: 0 small, 1 larger than `MOST_LOSS` on the mean only, 2 clearly larger.
+
+        A model without paired seeds and a collapsed model are in class 2.
+        """
+        if not self.by_seed or self.collapsed:
+            return 2
+        if self.change.mean >= -MOST_LOSS:
+            return 0
+        # One seed has no interval. Its mean is then used.
+        high = self.change.high if math.isfinite(self.change.high) else self.change.mean
+        return 2 if high < -MOST_LOSS else 1
+
+
+def prices(
+    trains: pd.DataFrame, utility: Utility, constant: float, base: pd.DataFrame | None = None
+) -> dict[str, Price]:
+    """Return the price of every defense of a setting.
+
+    Parameters
+    ----------
+    trains : DataFrame
+        Training rows of the setting.
+    utility : Utility
+        The metric.
+    constant : float
+        Utility of the constant model, NaN if it is not known.
+    base : DataFrame or None
+        Training rows with the undefended run if it belongs to another setting.
+
+    Returns
+    -------
+    prices : dict of str to Price
+        By defense.
+    """
+    ok = trains[trains["status"] == "ok"]
+    plain = ok if base is None else base[base["status"] == "ok"]
+    undefended = by_seed(plain[plain["defense_spec"] == UNDEFENDED], utility.metric)
+    by_defense = {}
+    for spec in dict.fromkeys(trains["defense_spec"]):
+        defended = by_seed(ok[ok["defense_spec"] == spec], utility.metric)
+        # Only seeds with both runs form a pair.
+        both = [s for s in defended if s in undefended]
+        # Positive changes are improvements, also for losses such as the log loss.
+        changes = {s: utility.sign * (defended[s] - undefended[s]) for s in sorted(both)}
+        mean = mean_of(defended.values())
+        lost = _collapsed(utility, mean, mean_of(undefended.values()), constant)
+        by_defense[spec] = Price(utility, t_estimate([*changes.values()]), changes, mean, lost)
+    return by_defense
+
+
+def _collapsed(utility: Utility, mean: float, undefended: float, constant: float) -> bool:
+    """Return whether a model lost 90% of the undefended model's advantage over the constant one."""
+    if not all(map(math.isfinite, (mean, undefended, constant))):
+        return False
+    gained, remaining = utility.sign * (undefended - constant), utility.sign * (mean - constant)
+    return gained > 0 and remaining < 0.1 * gained

@@ -1,0 +1,240 @@
+"""Classify privacy guarantees, and compare what was claimed, spent and measured.
+
+A guarantee is *claimed* by a protocol and its defense, *spent* according to the accountant that
+composed the noise that was actually drawn, and *measured* as a lower bound by an audit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+from fedtrees.core.guarantee import (
+    ApproximateDP,
+    AtLeast,
+    Computational,
+    Guarantee,
+    NoGuarantee,
+    PureDP,
+    Structural,
+    epsilon_in_words,
+    join,
+    show,
+    written,
+)
+
+Kind = Literal["proved", "void", "computational", "structural", "none", "unknown"]
+# None if the run states no guarantee.
+Stated = tuple[Guarantee, ...] | None
+Bound = tuple[str, float, Guarantee]
+
+KINDS: dict[Kind, str] = {
+    "proved": "bound claimed (DP, mutual information)",
+    "void": "bound claimed, but unbounded as spent, or refuted",
+    "computational": "computational",
+    "structural": "structural",
+    "none": "no claim",
+    "unknown": "claim not known",
+}
+_STRENGTH: tuple[Kind, ...] = ("proved", "computational", "structural", "none", "unknown")
+
+
+def span(several: Sequence[tuple[Guarantee, ...]]) -> str:
+    """Write the guarantees of several runs as one text, with a range if only a number differs.
+
+    For example, ``pure-dp[epsilon=3]`` and ``pure-dp[epsilon=5]`` become ``pure-dp[epsilon=3..5]``.
+    """
+    shapes = {tuple((g.kind, *g.stated) for g in guarantees) for guarantees in several}
+    terms = (
+        [_span_of_term(column) for column in zip(*several, strict=True)] if len(shapes) == 1 else []
+    )
+    present = [t for t in terms if t is not None]
+    return "+".join(present) if len(present) == len(terms) > 0 else " | ".join(map(join, several))
+
+
+def _span_of_term(column: Sequence[Guarantee]) -> str | None:
+    """Write one guarantee of every run, None if the runs differ in more than numbers."""
+    if len(set(column)) == 1 and not isinstance(column[0], AtLeast):
+        return str(column[0])
+    ranges = {}
+    for key in column[0].stated:
+        values = {g.stated[key] for g in column}
+        if len(values) > 1 and not all(isinstance(v, (int, float)) for v in values):
+            return None
+        ends = dict.fromkeys((show(min(values)), show(max(values))))  # type: ignore[type-var]
+        ranges[key] = "..".join(ends)
+    if isinstance(column[0], AtLeast):
+        delta_text = f", delta={ranges['delta']}" if "delta" in ranges else ""
+        limit_text = f" (at most {ranges['most']} could be shown)" if "most" in ranges else ""
+        return f"epsilon >= {ranges['epsilon']}{delta_text}{limit_text}"
+    return written(column[0].kind, ranges)
+
+
+def kind(stated: Stated) -> Kind:
+    """Return the strongest kind among guarantees, "unknown" if nothing is stated."""
+    kinds = {_kind_of_term(g) for g in stated or ()} or {"unknown"}
+    return next(k for k in _STRENGTH if k in kinds)
+
+
+def _kind_of_term(g: Guarantee) -> Kind:
+    """Return the kind of one guarantee."""
+    # Differential privacy of the cut points does not bound the leak of a model that is trained on
+    # them.
+    if g.budget:
+        return "structural" if _of_cuts(g) else "proved"
+    named: dict[type[Guarantee], Kind] = {
+        Computational: "computational", Structural: "structural", NoGuarantee: "none"
+    }  # fmt: skip
+    return next(
+        (name for guarantee_type, name in named.items() if isinstance(g, guarantee_type)), "unknown"
+    )
+
+
+def standing(claimed: Stated, spent: Stated, measured: Stated = None) -> Kind:
+    """Return the kind of a claim.
+
+    It is "void" instead of "proved" if the accountant found no finite bound or an audit refutes it.
+    """
+    used = _bound(spent)
+    unbounded = used is not None and math.isinf(used[1])
+    if kind(claimed) == "proved" and (unbounded or refuted(claimed, spent, measured)):
+        return "void"
+    return kind(claimed)
+
+
+def refuted(claimed: Stated, spent: Stated, measured: Stated) -> bool:
+    """Return whether an audit measured a larger budget than the accountant composed.
+
+    If no accountant ran, the measured budget is compared with the claimed one.
+    """
+    base, seen = _budget_for_outsiders(_bound(spent) or _bound(claimed)), _bound(measured)
+    return bool(base and seen and _exceeds(base, seen))
+
+
+def _budget_for_outsiders(bound: Bound | None) -> Bound | None:
+    """Return the budget against outsiders, because the auditor only receives the released model."""
+    outsider = 0.0 if bound is None else getattr(bound[2], "outsider", 0.0)
+    return (bound[0], outsider, bound[2]) if bound is not None and outsider else bound
+
+
+def _exceeds(base: Bound, other: Bound) -> bool:
+    """Return whether another budget of the same name and unit is larger."""
+    unit, unit2 = (getattr(b[2], "unit", "") for b in (base, other))
+    comparable = base[0] == other[0] and (not unit or not unit2 or unit == unit2)
+    # The factor tolerates rounding errors of the composition.
+    return comparable and other[1] > base[1] * (1 + 1e-9)
+
+
+def compare(claimed: Stated, spent: Stated, measured: Stated) -> str:
+    """Describe how the claimed, the spent and the measured guarantee of a defense are related.
+
+    Two budgets are compared only if they have the same name. If their units of neighbouring data
+    sets differ (for example, a record and a party), the text states both units, because the numbers
+    have different meanings.
+
+    Parameters
+    ----------
+    claimed, spent, measured : tuple of Guarantee or None
+        The three guarantees, None if a run states nothing.
+
+    Returns
+    -------
+    text : str
+        Remarks, joined by semicolons. "" if there is none.
+    """
+    notes = []
+    claim, used, seen = _bound(claimed), _bound(spent), _bound(measured)
+    if claimed and spent and kind(claimed) != kind(spent):
+        notes.append(f"claimed {KINDS[kind(claimed)]}, spent {KINDS[kind(spent)]}")
+    elif claim and used:
+        notes += _compare_budgets(claim, used, "spent", "weaker than the claim")
+    # The spent budget is preferred, because it is computed from the noise that was really drawn.
+    base = _budget_for_outsiders(used or claim)
+    if base and seen:
+        notes += _compare_budgets(base, seen, "measured", "the audit contradicts it")
+        measurable = getattr(seen[2], "most", 0.0)
+        if 0 < measurable < base[1] < math.inf and not _exceeds(base, seen):
+            notes.append(f"no more than {seen[0]}={measurable:g} could have been measured")
+    if (
+        claim
+        and used
+        and seen
+        and seen[1] > claim[1]
+        and claim[0] == seen[0]
+        and used[1] > claim[1]
+    ):
+        unit = getattr(claim[2], "unit", "record")
+        notes.append(
+            f"the audit shows {seen[0]}={seen[1]:g} per record, not {claim[1]:g} per {unit}"
+        )
+    if not spent and kind(claimed) == "proved":
+        notes.append("not accounted: the claim was not checked against what was spent")
+    return "; ".join(notes)
+
+
+def _bound(stated: Stated) -> Bound | None:
+    """Return (key, budget, guarantee) of the first guarantee with a budget.
+
+    A budget that covers only cut points is used if there is no other one.
+    """
+    # False sorts before True, so that guarantees of cut points come last.
+    bounded = sorted((g for g in stated or () if g.budget), key=_of_cuts)
+    return next(((*g.budget, g) for g in bounded if g.budget), None)
+
+
+def _strip_details(bound: PureDP | ApproximateDP) -> PureDP | ApproximateDP:
+    """Return a guarantee without its variants for outsiders, coalitions and replaced records."""
+    plain = replace(bound, outsider=0.0, coalition=0.0, unprotected="")
+    return replace(plain, replaced=0.0) if isinstance(plain, ApproximateDP) else plain
+
+
+def in_words(stated: Sequence[tuple[Guarantee, ...]], *, brief: bool = False) -> str:
+    """Explain each finite epsilon: against which adversaries, and which neighbouring relation.
+
+    Parameters
+    ----------
+    stated : sequence of tuple of Guarantee
+        Guarantees of one or several runs. Of several runs, the one with the largest epsilon is
+        described.
+    brief : bool
+        Whether to omit other coalitions, the second neighbouring relation, the epsilon of the cut
+        points and the list of public data.
+    """
+    columns = zip(*stated, strict=True) if len({len(s) for s in stated}) == 1 else ()
+    phrases = []
+    for column in columns:
+        bounded = [g for g in column if isinstance(g, PureDP | ApproximateDP)]
+        largest = max(bounded, key=lambda g: g.epsilon, default=None)
+        if largest is not None and math.isfinite(largest.epsilon):
+            if brief and _of_cuts(largest):  # the epsilon of the model includes them
+                continue
+            phrases.append(epsilon_in_words(_strip_details(largest) if brief else largest))
+    return "; ".join(phrases)
+
+
+def _of_cuts(g: Guarantee) -> bool:
+    """Return whether a guarantee covers the cut points only."""
+    return getattr(g, "unit", "") == "cuts"
+
+
+def _compare_budgets(base: Bound, other: Bound, who: str, verdict: str) -> list[str]:
+    """Compare a second budget with a base budget in words.
+
+    The list is empty if the second budget is not larger.
+    """
+    (key, budget, term), (key2, budget2, term2) = base, other
+    if key != key2:
+        return [f"{who} in {key2}, stated in {key}: not comparable"]
+    if math.isinf(budget2) and math.isfinite(budget):
+        unprotected = getattr(term2, "unprotected", "")
+        reason = f"; not protected: {unprotected}" if unprotected else ""
+        return [f"{who} is unbounded ({key}=inf), the claim does not hold{reason}"]
+    unit, unit2 = (getattr(t, "unit", "") for t in (term, term2))
+    if unit and unit2 and unit != unit2:
+        return [f"{key}={budget:g} per {unit}; {who} {key}={budget2:,g} per {unit2}"]
+    if _exceeds(base, other):
+        times = f" ({budget2 / budget:,.4g} times)" if 0 < budget < math.inf else ""
+        return [f"{who} {key}={budget2:g} exceeds {key}={budget:g}{times}: {verdict}"]
+    return []

@@ -1,0 +1,178 @@
+"""Summarise the results of a run as plain JSON types, for use by other programs.
+
+Convert findings to plain JSON types, for use by other programs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+import pandas as pd
+
+from fedtrees.core.errors import StoreError
+from fedtrees.report.guarantees import span
+from fedtrees.report.leakage import Cell
+from fedtrees.report.recipe import Candidate
+from fedtrees.report.run_analysis import Study
+from fedtrees.report.setting_findings import Adversary, Defended, Findings, Found
+from fedtrees.report.statistics import Estimate
+
+
+def as_json(found: Findings) -> list[dict[str, Any]]:
+    """Return every setting with its adversaries and their cells, prices, recipe and gaps."""
+    return [_setting(f) for f in found.settings]
+
+
+def _setting(found: Found) -> dict[str, Any]:
+    """Return the findings of one setting."""
+    lead = found.leak
+    return {
+        "dataset": found.setting.dataset,
+        "partition": found.setting.partition,
+        "protocol": found.setting.protocol,
+        "seeds": found.seeds,
+        "utility": found.utility.metric,
+        "undefended": _number(found.undefended),
+        "leak": {
+            "kind": lead.kind,
+            "threat": lead.adversary.threat if lead.adversary else "",
+            "metric": lead.cell.metric if lead.cell else "",
+        },
+        "recipe": _candidate(found.use) if found.use else None,
+        "defenses": [_defense(d) for d in found.defenses],
+        "adversaries": [_adversary(found, a) for a in found.adversaries],
+        "untested": {
+            "adversaries": [threat for _, threat in found.untested.adversaries],
+            "defenses": list(found.untested.defenses),
+            "attacks": list(found.untested.attacks),
+            "cut_short": list(found.untested.cut),
+            "failed": dict(found.untested.failed),
+            "no_claim": dict(found.untested.no_claim),
+            "unfit": dict(found.untested.unfit),
+        },
+    }
+
+
+def _candidate(use: Candidate) -> dict[str, Any]:
+    """Return a recipe with its price."""
+    return {"name": use.name, "holds": use.holds, "shown": use.shown, "reason": use.reason,
+            "change": estimate(use.price.change), "settled": use.price.settled}  # fmt: skip
+
+
+def _defense(d: Defended) -> dict[str, Any]:
+    """Return a defense with its utility, price and traffic."""
+    return {
+        "defense": d.spec,
+        "label": d.label,
+        "utility": _number(d.price.mean_utility),
+        "change": estimate(d.price.change),
+        "settled": d.price.settled,
+        "collapsed": d.price.collapsed,
+        "void": d.void,
+        "measured": span(d.guarantees.measured),
+        "bytes": _number(d.cost.bytes),
+    }
+
+
+def _adversary(found: Found, adversary: Adversary) -> dict[str, Any]:
+    """Return an adversary with one cell per defense and measure."""
+    reader = adversary.reader
+    return {
+        "threat": adversary.threat,
+        "name": adversary.name,
+        "tested": adversary.tested,
+        "cells": [] if reader is None else [
+            {"defense": d.spec, **_cell(c)} for d in found.defenses for c in reader.of(d.spec)
+        ],
+    }  # fmt: skip
+
+
+def _cell(cell: Cell) -> dict[str, Any]:
+    """Return a cell with its state, score and baseline."""
+    return {
+        "metric": cell.metric,
+        "state": cell.state,
+        "below_baseline": cell.below_baseline,
+        "no_claim": dict(cell.no_claim),
+        "score": _number(cell.score),
+        "line": _number(cell.line),
+        "advantage": estimate(cell.advantage),
+        "rows": _number(cell.rows),
+        "attacks": list(cell.attacks),
+    }
+
+
+def estimate(e: Estimate) -> dict[str, float | None]:
+    """Return a mean with its interval. A number that is not known is None."""
+    return {"mean": _number(e.mean), "low": _number(e.low), "high": _number(e.high)}
+
+
+def _number(value: float) -> float | None:
+    """Return a finite value, and None otherwise, because JSON has no NaN."""
+    return value if math.isfinite(value) else None
+
+
+def failures(rows: pd.DataFrame) -> int:
+    """Return the number of cells of a run that failed or ran out of time."""
+    bad = rows["status"].isin(("failed", "timeout")) & (rows["stage"] != "adversary")
+    return int(bad.sum())
+
+
+def no_attack_ran(rows: pd.DataFrame) -> bool:
+    """Return whether a run contains attacks and every one of them was skipped."""
+    attacks = rows[rows["stage"] == "attack"]
+    return len(attacks) > 0 and bool((attacks["status"] == "skipped").all())
+
+
+def summary(study: Study) -> dict[str, Any]:
+    """Return leaderboards, findings, verdict and gaps of a run as plain JSON types.
+
+    Raises `StoreError` if the run contains no rows.
+    """
+    from fedtrees.report.verdict_text import verdict
+
+    if study.rows.empty:
+        raise StoreError(
+            f"{study.folder} holds no results yet; finish it with fedtrees bench --resume"
+        )
+    boards = [
+        {
+            "dataset": f.panel.setting.dataset,
+            "partition": f.panel.setting.partition,
+            "protocol": f.panel.setting.protocol,
+            "threat": f.panel.threat,
+            "metric": f.metric,
+            "utility": f.utility,
+            "defenses": [
+                {
+                    "defense": p.defense,
+                    "utility": estimate(p.utility),
+                    "advantage": estimate(p.advantage),
+                    "attacks": [name for name, _ in p.attacks],
+                    "coverage": asdict(p.coverage),
+                    "claimed": p.claimed,
+                    "measured": p.measured,
+                    "pareto_optimal": p.defense in f.front,
+                }
+                for p in f.points
+            ],
+        }
+        for f in study.frontiers
+    ]
+    run_verdict = verdict(study.findings)
+    return {
+        "run": str(study.folder),
+        "rows": len(study.rows),
+        "margin": study.margin,
+        "leaderboards": boards,
+        "findings": as_json(study.findings),
+        "verdict": {
+            "setting": run_verdict.setting,
+            "lines": [asdict(x) for x in run_verdict.lines],
+        },
+        "gaps": [
+            {**asdict(gap), "why": str(gap.why), "code": gap.why.code} for gap in study.gaps.asked
+        ],
+    }

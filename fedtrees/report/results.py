@@ -1,0 +1,282 @@
+"""Read the files of a run folder: the tidy rows of ``rows.csv``, and further text and JSON files.
+
+The module also builds names such as ``laplace-hist[epsilon=8]`` from their columns (`label`).
+
+Select a part of a run by the names of datasets, threats and protocols.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+import fedtrees
+from fedtrees.core.errors import StoreError, UsageError, did_you_mean
+from fedtrees.core.files import parse_json, read_listed
+from fedtrees.core.reasons import Reason
+from fedtrees.core.results import COLUMNS, Column, read_described
+from fedtrees.core.specs import parse_one, written
+from fedtrees.report.refused import as_skips
+
+UNDEFENDED = "none"
+
+
+@dataclass(frozen=True, order=True)
+class Setting:
+    """Dataset, partition and protocol. Defenses are only compared within one setting."""
+
+    dataset: str
+    partition: str
+    protocol: str
+
+    def __str__(self) -> str:
+        return " · ".join((self.dataset, self.partition, self.protocol))
+
+
+@dataclass(frozen=True, order=True)
+class Panel:
+    """A setting under one threat. It has one frontier and one leaderboard."""
+
+    setting: Setting
+    threat: str
+
+    def __str__(self) -> str:
+        return f"{self.setting} · {self.threat}"
+
+
+def label(rows: pd.DataFrame) -> pd.DataFrame:
+    """Add the columns ``setting``, ``defense_spec``, ``attack_spec`` and ``why`` to tidy rows.
+
+    The column ``why`` contains the `Reason` of each row whose status is not "ok". Rows of earlier
+    releases have no reason codes, so that their reason is built from the text.
+    """
+
+    def joined(a: str, b: str) -> list[str]:
+        return [written(x, y) for x, y in zip(rows[a], rows[b], strict=True)]
+
+    reason_fields = [
+        *zip(*(rows[c] for c in ("reason_code", "reason_args", "reason", "status")), strict=True)
+    ]
+    reasons = {
+        t: Reason.read(*t[:2], "" if t[3] == "ok" else t[2] or t[3]) for t in {*reason_fields}
+    }
+    protocol = joined("protocol", "protocol_params")
+    places = zip(rows["dataset"], rows["partition"], protocol, strict=True)
+    return rows.assign(
+        # The report filters by setting very often, and a categorical column compares integer codes
+        # instead of dataclasses.
+        setting=pd.Categorical([Setting(*p) for p in places]),
+        defense_spec=pd.Series(joined("defense", "defense_params"), index=rows.index, dtype=object),
+        attack_spec=pd.Series(joined("attack", "attack_params"), index=rows.index, dtype=object),
+        why=pd.Series([reasons[t] for t in reason_fields], index=rows.index, dtype=object),
+    )
+
+
+def load_rows(run_folder: str | Path) -> pd.DataFrame:
+    """Read ``rows.csv`` of a run, one measurement per row.
+
+    Parameters
+    ----------
+    run_folder : str or Path
+        Folder that a finished or a still running suite has written.
+
+    Returns
+    -------
+    rows : DataFrame
+        The columns `COLUMNS` with parsed values, and the columns that `label` adds. Results of
+        combinations that the present release refuses have the status "skipped"
+        (`fedtrees.report.refused`).
+
+    Raises
+    ------
+    StoreError
+        If the file is missing, empty, incomplete or changed after the run, if it contains text in a
+        numeric column, or if it was written by a release whose rows have a different meaning.
+    """
+    path = Path(run_folder) / "rows.csv"
+    try:
+        text = read_listed(path.parent, path.name).decode("utf-8")
+    except OSError as error:
+        raise StoreError(
+            f"{path.as_posix()!r} cannot be read ({error.strerror}); "
+            "give the folder of a run, the one that holds rows.csv; a run that was stopped is "
+            "finished by 'fedtrees bench --resume --out FOLDER'"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise StoreError(f"{path.as_posix()!r} is not UTF-8 text; was it overwritten?") from error
+    # The description is optional. It is missing in old runs, and a newer release may describe
+    # columns that this one does not have.
+    with suppress(OSError, StoreError, ValueError, KeyError):
+        read_described(read_listed(path.parent, "columns.csv").decode("utf-8"))
+    return parse_rows(path, text)
+
+
+def parse_rows(path: Path, text: str) -> pd.DataFrame:
+    """Parse the text of a ``rows.csv``. See `load_rows` for the result and for `StoreError`.
+
+    The path only names the file in error messages.
+    """
+    frame = _records(path, text)
+    for column in COLUMNS:
+        frame[column.name] = _typed(path, column, frame[column.name])
+    # Earlier releases called this stage "exposure". Remove this line in the next release.
+    frame["stage"] = frame["stage"].replace("exposure", "adversary")
+    _check_versions(path, frame["version"])
+    frame = label(frame)
+    _check_defenses(path, frame)
+    # `copy` merges the columns into one block per type. Filters on many single-column blocks are
+    # slow.
+    return as_skips(frame).copy()
+
+
+def _records(path: Path, text: str) -> pd.DataFrame:
+    """Return the records as text, without the header.
+
+    Raises `StoreError` if a record is short, the last line is cut off or the header is wrong.
+    """
+    if not text.strip():
+        raise StoreError(f"{path.as_posix()!r} is empty; run the suite again to refill it")
+    cut = f"{path.as_posix()!r} is cut off at line %d; run the suite again: finished cells are kept"
+    if not text.endswith("\n"):
+        raise StoreError(cut % (text.count("\n") + 1))
+    # Only the Python engine distinguishes a short record from a record with empty fields.
+    try:
+        table = pd.read_csv(
+            io.StringIO(text), header=None, dtype=str, keep_default_na=False, engine="python",
+            skip_blank_lines=False,
+        )  # fmt: skip
+    except (pd.errors.ParserError, ValueError) as error:
+        raise StoreError(f"{path.as_posix()!r} is not a table ({error}); run again") from error
+    short = table.isna().any(axis=1).to_numpy()
+    if short.any():
+        raise StoreError(cut % (short.argmax() + 1))
+    header = table.iloc[0].tolist()
+    missing = [c.name for c in COLUMNS if c.name not in header and not c.later]
+    if missing or len(set(header)) != len(header):
+        what = f"lacks the columns {missing}" if missing else "names a column twice"
+        raise StoreError(
+            f"{path.as_posix()!r} {what}; fedtrees {fedtrees.__version__} cannot read it: "
+            "report it with the release that wrote it, or run the suite again"
+        )
+    records = table.iloc[1:].reset_index(drop=True).set_axis(header, axis=1)
+    return records.assign(**{c.name: "" for c in COLUMNS if c.name not in header})
+
+
+def _typed(path: Path, column: Column, texts: pd.Series) -> pd.Series:
+    """Parse one column. Every distinct text is parsed only once."""
+    values = {}
+    for text in texts.unique():
+        try:
+            values[text] = column.read(text)
+        except UsageError as error:
+            at = int((texts == text).to_numpy().argmax())
+            raise StoreError(
+                f"{path.as_posix()!r}, record {at + 1}: {error}; run the suite again"
+            ) from error
+    kind = float if column.kind in ("whole", "number") else object
+    return pd.Series([values[text] for text in texts], dtype=kind)
+
+
+def _series_of(version: str) -> tuple[str, ...]:
+    """Return the part of a release number within which rows keep their meaning."""
+    parts = version.split(".")
+    return tuple(parts[:2] if parts[0] == "0" else parts[:1])
+
+
+def _check_versions(path: Path, versions: pd.Series) -> None:
+    """Raise `StoreError` if a release of another series wrote some rows."""
+    active = fedtrees.__version__
+    other = sorted({v for v in versions if v and _series_of(v) != _series_of(active)})
+    if other:
+        raise StoreError(
+            f"{path.as_posix()!r} was written by fedtrees {', '.join(other)} and this is {active}; "
+            "report it with the release that wrote it, or run the suite again"
+        )
+
+
+def _check_defenses(path: Path, frame: pd.DataFrame) -> None:
+    """Raise `StoreError` if the name of a defense cannot be parsed."""
+    run = frame["stage"].isin(["train", "attack"])
+    for text in frame.loc[run, "defense_spec"].unique():
+        try:
+            parse_one(text)
+        except UsageError as error:
+            raise StoreError(
+                f"{path.as_posix()!r} names a defense {text!r}: {error}; run the suite again"
+            ) from error
+
+
+def read_text(run_folder: str | Path, name: str) -> str | None:
+    """Return the text of a file in the run folder, None if the file does not exist.
+
+    Raises `StoreError` if the file was changed after the run or cannot be read.
+    """
+    try:
+        return read_listed(Path(run_folder), name).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"{name} cannot be read ({error.strerror}); give permission") from error
+
+
+def read_json(run_folder: str | Path, name: str) -> Any:
+    """Return the parsed JSON of a file in the run folder, None if the file does not exist.
+
+    Raises `StoreError` if the file is not JSON, was changed after the run or cannot be read.
+    """
+    text = read_text(run_folder, name)
+    return None if text is None else parse_json(text, name)
+
+
+# Rows of the remaining stages ("reference" and "blind") contain something else in the column
+# ``protocol``, for example "local-only".
+_RUN = ("train", "attack", "adversary")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Names of the datasets, threats and protocols to show.
+
+    Attributes
+    ----------
+    data, threat, protocol : sequence of str
+        Names to show. An empty sequence selects everything. A protocol can be given with or without
+        its parameters.
+    """
+
+    data: Sequence[str] = ()
+    threat: Sequence[str] = ()
+    protocol: Sequence[str] = ()
+
+    def of(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return the selected rows of a table that `load_rows` returned.
+
+        Raises `UsageError` if a name does not occur in the table.
+        """
+        selected = pd.Series(True, index=rows.index)
+        if self.data:
+            selected &= _named("data", self.data, rows["dataset"])
+        if self.threat:
+            selected &= _named("threat", self.threat, rows["threat"])
+        if self.protocol:
+            columns = (rows["protocol"], rows["protocol_params"])
+            full = pd.Series(map(written, *columns), index=rows.index, dtype=object)
+            selected &= _named("protocol", self.protocol, full.where(rows["stage"].isin(_RUN), ""))
+        return rows[selected]
+
+
+def _named(option: str, wanted: Sequence[str], names: pd.Series) -> pd.Series:
+    """Return a mask of the rows that have one of the wanted names or an empty name."""
+    names_in_run = set(names) - {""}
+    short = {n: parse_one(n).name if option == "protocol" else n for n in names_in_run}
+    for name in wanted:
+        if name not in {*names_in_run, *short.values()}:
+            hint = did_you_mean(name, {*names_in_run, *short.values()})
+            raise UsageError(f"--{option} {name!r} is nothing in this run{hint}")
+    return names.isin({"", *(n for n, s in short.items() if n in wanted or s in wanted)})

@@ -1,0 +1,258 @@
+"""Compute means over seeds with 95% confidence intervals.
+
+`estimate` gives bootstrap intervals, which the figures show. `t_estimate` gives the wider Student t
+intervals, on which conclusions are based.
+
+Select the worst case over attacks for each seed, and list the attacks that did not finish.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedtrees.metrics.metric import headlines
+from fedtrees.report.results import Panel
+
+#: Coverage of intervals.
+LEVEL = 0.95
+_Z = 1.96  # 97.5% quantile of the standard normal distribution
+#: Number of bootstrap resamples. Between random seeds, the ends of an interval then differ by
+# about 2% of its length.
+_RESAMPLES = 4000
+# The seed is fixed, so that the same values always give the same interval.
+_SEED = 20240817
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Mean over ``n`` seeds with its interval.
+
+    The interval is NaN if ``n`` is below 2 and no standard error is known. All numbers are NaN if
+    ``n`` is 0.
+    """
+
+    mean: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    n: int = 0
+
+    @property
+    def known(self) -> bool:
+        """Whether at least one seed has a value."""
+        return self.n > 0
+
+
+def mean_of(values: Iterable[float]) -> float:
+    """Return the mean of the finite values, NaN if there is none."""
+    finite_values = [v for v in values if math.isfinite(v)]
+    return math.fsum(finite_values) / len(finite_values) if finite_values else math.nan
+
+
+def finite(value: float, otherwise: float = -math.inf) -> float:
+    """Return a value if it is finite, and a replacement otherwise."""
+    return value if math.isfinite(value) else otherwise
+
+
+def estimate(values: Iterable[float], errors: Iterable[float] = ()) -> Estimate:
+    """Return the mean of the finite values with its 95% bootstrap interval.
+
+    The order of the values does not matter. The interval is the percentile bootstrap interval
+    (Efron and Tibshirani 1993, Sec. 13.3). It is too short for a handful of seeds: with 5 normally
+    distributed values its coverage is about 83% instead of 95%. Therefore, figures always show `n`
+    next to it.
+
+    Parameters
+    ----------
+    values : iterable of float
+        One value per seed.
+    errors : iterable of float
+        Standard errors of the values if they are estimates from samples. They widen the interval,
+        and a single value then has an interval, too.
+    """
+    of_seeds = _estimate(tuple(sorted(float(v) for v in values if math.isfinite(v))))
+    sampling = sampling_half(errors)
+    if not sampling or not of_seeds.known:
+        return of_seeds
+    low, high = (e if math.isfinite(e) else of_seeds.mean for e in (of_seeds.low, of_seeds.high))
+    return Estimate(
+        of_seeds.mean,
+        of_seeds.mean - math.hypot(of_seeds.mean - low, sampling),
+        of_seeds.mean + math.hypot(high - of_seeds.mean, sampling),
+        of_seeds.n,
+    )
+
+
+def t_estimate(values: Iterable[float], errors: Iterable[float] = ()) -> Estimate:
+    """Return the mean of the finite values with its 95% interval of Student's t distribution.
+
+    A bootstrap interval of a handful of seeds is too short to call a difference clear. Fewer than
+    two values have no interval unless their standard errors are known.
+
+    Parameters
+    ----------
+    values : iterable of float
+        One value per seed.
+    errors : iterable of float
+        Standard errors of the values if they are estimates from samples. They widen the interval,
+        and a single value then has an interval, too.
+    """
+    finite_values = [v for v in values if math.isfinite(v)]
+    if not finite_values:
+        return Estimate()
+    mean, sampling = math.fsum(finite_values) / len(finite_values), sampling_half(errors)
+    half = _t_upper(finite_values) - mean if len(finite_values) > 1 else 0.0
+    if len(finite_values) < 2 and not sampling:
+        return Estimate(mean, n=1)
+    # The variation over seeds and the sampling error are independent, so that variances add.
+    half = math.hypot(half, sampling)
+    return Estimate(mean, mean - half, mean + half, len(finite_values))
+
+
+def sampling_half(errors: Iterable[float]) -> float:
+    """Return half the length of the 95% interval of a mean of values with these standard errors."""
+    finite_errors = [e for e in errors if math.isfinite(e)]
+    return _Z * math.hypot(*finite_errors) / len(finite_errors) if finite_errors else 0.0
+
+
+# A report contains many figures of the same seeds.
+@lru_cache(maxsize=65536)
+def _estimate(values: tuple[float, ...]) -> Estimate:
+    """Return the bootstrap estimate of finite, sorted values."""
+    if not values:
+        return Estimate()
+    array = np.array(values, dtype=np.float64)
+    mean = float(array.mean())
+    if len(array) == 1:
+        return Estimate(mean, n=1)
+    rng = np.random.default_rng(_SEED)
+    means = array[rng.integers(0, len(array), (_RESAMPLES, len(array)))].mean(axis=1)
+    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Estimate(mean, float(min(low, mean)), float(max(high, mean)), len(array))
+
+
+def _t_upper(values: Sequence[float]) -> float:
+    """Return the upper end of Student's t interval of a mean over two or more seeds.
+
+    With few seeds it is wider than the bootstrap interval. This is necessary where a leak is to be
+    excluded.
+    """
+    from scipy.special import stdtrit
+
+    n = len(values)
+    array = np.asarray(values, dtype=np.float64)
+    half = stdtrit(n - 1, (1 + LEVEL) / 2) * array.std(ddof=1) / np.sqrt(n)
+    return float(array.mean() + half)
+
+
+def panels(rows: pd.DataFrame) -> tuple[Panel, ...]:
+    """Return the panels that contain at least one attack row, sorted."""
+    attacks = rows[rows["stage"] == "attack"]
+    return tuple(
+        sorted({Panel(s, t) for s, t in zip(attacks["setting"], attacks["threat"], strict=True)})
+    )
+
+
+def attack_metrics(rows: pd.DataFrame) -> tuple[str, ...]:
+    """Return the attack metrics with an advantage in at least one row, headline metrics first."""
+    ok = rows[(rows["stage"] == "attack") & (rows["status"] == "ok")]
+    names = set(ok.loc[ok["advantage"].notna() & (ok["part"] == ""), "metric"])
+    order = {name: at for at, name in enumerate(headlines())}
+    return tuple(sorted(names, key=lambda n: (order.get(n, len(order)), n)))
+
+
+def worst_case(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return the row with the largest advantage for each (setting, defense, threat, seed).
+
+    A row without an advantage is left out. An advantage is missing if the blind baseline already
+    reaches the best value. If several attacks have the same advantage, the one whose name comes
+    first is returned.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Result of `fedtrees.report.results.load_rows`, or a part of it.
+    metric : str
+        Key of the attack metric.
+
+    Returns
+    -------
+    worst : DataFrame
+        The column ``advantage`` refers to the better of both baselines
+        (`over_the_better_baseline`). The columns ``value_error`` and ``advantage_error`` are
+        standard errors if only a sample of the rows was scored, and 0 otherwise. The error of the
+        advantage includes that of the blind baseline, because both scores come from the same
+        sample.
+    """
+    keep = (
+        (rows["stage"] == "attack")
+        & (rows["status"] == "ok")
+        & (rows["metric"] == metric)
+        & rows["advantage"].notna()
+    )
+    ordered = rows[keep].sort_values(
+        ["advantage", "attack_spec"], ascending=[False, True], kind="stable"
+    )
+    first = ordered.drop_duplicates(["setting", "defense_spec", "threat", "seed"])
+    return over_the_better_baseline(with_errors(first))
+
+
+def over_the_better_baseline(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows whose ``advantage`` refers to the better of the two baselines.
+
+    An adversary without local rows knows as much as the population baseline. Its advantage over the
+    blind baseline would therefore count this knowledge as a leak. If the population baseline is
+    perfect, no advantage over it is defined. The attack then demonstrates nothing, and the
+    advantage is 0.
+    """
+    # `beyond` is the advantage over the population baseline. It is missing if that baseline does
+    # not exist, or if it is perfect. In the second case the result is 0.
+    beyond = rows["beyond"].where(rows["beyond"].notna() | rows["population"].isna(), 0.0)
+    return rows.assign(advantage=np.minimum(rows["advantage"], beyond.fillna(math.inf)))
+
+
+def with_errors(rows: pd.DataFrame) -> pd.DataFrame:
+    """Add ``value_error`` and ``advantage_error`` to the rows of one metric (see `worst_case`)."""
+    # `room` is the difference between a perfect score and the blind score, by which advantages are
+    # divided. Score and baseline have independent errors of equal size, which gives the factor
+    # sqrt(2).
+    error, room = rows["error"].fillna(0.0), (1 - rows["blind"]).where(rows["blind"] < 1, 1.0)
+    return rows.assign(value_error=error, advantage_error=math.sqrt(2) * error / room)
+
+
+def troubles(rows: pd.DataFrame, *by: str) -> dict[tuple[Any, ...], dict[float, None]]:
+    """Group the rows that are not "ok" by some columns, and return the seeds of each group.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Rows of attacks or of trainings.
+    by : str
+        Names of the columns, for example ``status``, ``why`` and ``attack_spec``.
+
+    Returns
+    -------
+    seeds : dict
+        By the values of the columns. The inner dict is an ordered set of seeds.
+    """
+    bad = rows[rows["status"] != "ok"]
+    seeds_of: dict[tuple[Any, ...], dict[float, None]] = {}
+    for seed, *key in zip(*(bad[c].tolist() for c in ("seed", *by)), strict=True):
+        seeds_of.setdefault(tuple(key), {})[seed] = None
+    return seeds_of
+
+
+def by_seed(rows: pd.DataFrame, metric: str) -> dict[int, float]:
+    """Return the finite values of one training metric by seed."""
+    values: dict[int, float] = {}
+    columns = (rows[c].tolist() for c in ("metric", "status", "seed", "value"))
+    for name, status, seed, value in zip(*columns, strict=True):
+        if name == metric and status == "ok" and math.isfinite(value):
+            values.setdefault(int(seed), float(value))
+    return values

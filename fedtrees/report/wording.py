@@ -1,0 +1,284 @@
+"""Format scores, prices and names of defenses as text for the terminal and for the page.
+
+Replace the names of datasets, protocols and defenses by the labels that a paper uses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from fedtrees.core.errors import UsageError, did_you_mean, listed
+from fedtrees.core.results import measure
+from fedtrees.core.specs import parse_one
+from fedtrees.report.cost import MOST_SEEDS, TOLERANCE, Price
+from fedtrees.report.leakage import Cell
+from fedtrees.report.results import UNDEFENDED
+from fedtrees.report.statistics import Estimate, mean_of
+from fedtrees.report.style import number
+
+_SYMBOLS = {"epsilon": "ε", "decimals": "d", "xi": "ξ"}
+_MOST_PARTS = 2
+GLYPHS = {"open": "●", "unsettled": "◆", "unknown": "◆", "shut": "■", "gone": "□", "undefined": "○"}
+WORDS = {
+    "open": "read", "unsettled": "not settled",
+    "unknown": "not known: an attack failed or did not run",
+    "shut": "within the margin of blind", "gone": "nothing to read",
+    "undefined": "a blind guess is perfect",
+}  # fmt: skip
+
+
+def count(value: float) -> str:
+    """Format a mean number of rows, without decimals if it is an integer or at least 9.95."""
+    if value >= 9.95 or abs(value - round(value)) < 0.05:
+        return f"{value:,.0f}"
+    return f"{value:.1f}"
+
+
+def percent(share: float) -> str:
+    """Format a share as a percentage, for example ``5.5%`` or ``67%``."""
+    digits = 1 if 0 < abs(share) < 0.0995 else 0
+    return f"{number(100 * share, digits)}%"
+
+
+def value(cell: Cell, score: float) -> str:
+    """Format a score without its total, for example ``83``, ``67%`` or ``0.81``."""
+    if not math.isfinite(score):
+        return "none"
+    if math.isfinite(cell.rows):
+        return count(score * cell.rows)
+    decimals = measure(cell.metric).decimals
+    return percent(score) if decimals is None else number(score, decimals)
+
+
+def shown(cell: Cell) -> str:
+    """Format a cell: its score, or the word that explains why it has no score."""
+    if cell.scores:
+        return value(cell, cell.score)
+    if cell.no_claim:
+        return "no claim"
+    return {"gone": "none", "unknown": "?", "undefined": "–"}.get(cell.state, "–")
+
+
+def amount(cell: Cell, score: float) -> str:
+    """Format a score with its total, for example ``83 of 456 rows``, ``67%`` or ``0.81``."""
+    counted = measure(cell.metric).counted_by
+    if math.isfinite(cell.rows):
+        return f"{value(cell, score)} of {cell.rows:,.0f} {counted}"
+    return f"{value(cell, score)} of the {counted}" if counted else value(cell, score)
+
+
+def can(cell: Cell) -> str:
+    """Describe what an adversary can learn, with the baselines in brackets.
+
+    For example, ``reconstruct 83 of 456 rows in every column (blind 0)``. If few of the seeds
+    determine the mean, the score of every seed follows.
+    """
+    details = "; ".join(part for part in (line(cell), by_seed(cell)) if part)
+    return f"{measure(cell.metric).phrase.format(amount(cell, cell.score))} ({details})"
+
+
+def achievement(who: str, cell: Cell) -> str:
+    """Write two sentences: the score of an adversary, and its score without any message.
+
+    For example, ``Your server can reconstruct 83 of 456 rows in every column. A guess without any
+    message reaches 0.``
+    """
+    sentence = measure(cell.metric).phrase.format(amount(cell, cell.score))
+    blind = value(cell, mean_of(cell.blinds)) if cell.blinds else "none"
+    baseline = f"A guess without any message reaches {blind}"
+    population = value(cell, mean_of(cell.populations)) if cell.has_population else blind
+    if population != blind:
+        baseline += f", a guess from other rows of the population {population}"
+    details = by_seed(cell)
+    seeds = f" ({details})" if details else ""
+    return f"{capital(who)} can {sentence}{seeds}. {baseline}."
+
+
+def line(cell: Cell) -> str:
+    """Format the baselines of a score by name, for example ``blind 48%, population 77%``.
+
+    The population baseline guesses from rows that no party has. It exists if the adversary has no
+    local rows.
+    """
+    blind = mean_of(cell.blinds)
+    if not cell.blinds or not cell.has_population:
+        return f"blind {value(cell, cell.line)}"
+    return f"blind {value(cell, blind)}, population {value(cell, mean_of(cell.populations))}"
+
+
+def by_seed(cell: Cell) -> str:
+    """Format the score of every seed if the mean is misleading.
+
+    For example, ``by seed 70%, 0%, 0%, 0%, 0%``. The mean is misleading if there are three or more
+    seeds and their median is below half of the mean. Otherwise the result is "".
+    """
+    if not cell.heavy_tailed:
+        return ""
+    return f"by seed {', '.join(value(cell, score) for score in cell.scores)}"
+
+
+def _by_population(cell: Cell) -> bool:
+    """Return whether the population baseline counts, because it is better than the blind one."""
+    blind = sum(cell.blinds) / len(cell.blinds) if cell.blinds else math.nan
+    return not (cell.line == blind or math.isnan(blind))
+
+
+def failed(cell: Cell) -> str:
+    """Write that the attack failed: ``the attack did worse than a blind guess; ...``."""
+    other = "a guess from other rows" if _by_population(cell) else "a blind guess"
+    return f"the attack did worse than {other}; nothing is shown"
+
+
+def word(cell: Cell) -> str:
+    """Describe the state of a cell in words."""
+    if cell.below_baseline:
+        return failed(cell)
+    if cell.no_claim and cell.state == "unsettled":
+        return silent(cell)
+    return WORDS[cell.state]
+
+
+def silent(cell: Cell) -> str:
+    """List the attacks without a claim, for example ``lattice returned no claim: <reason>``."""
+    return "; ".join(f"{name} returned no claim: {why}" for name, why in cell.no_claim)
+
+
+class Elsewhere(str):
+    """Name of a recipe that uses another protocol than the setting.
+
+    Attributes
+    ----------
+    protocol, defense : str
+        Both parts of the recipe, in the notation of the command line.
+    """
+
+    protocol: str
+    defense: str
+
+    def __new__(cls, protocol: str, defense: str) -> Elsewhere:
+        """Build the name from the protocol and the defense."""
+        text = super().__new__(cls, f"{protocol} with {defense}")
+        text.protocol, text.defense = protocol, defense
+        return text
+
+
+def parted(name: str) -> tuple[str, str]:
+    """Split the name of a recipe into its protocol and its defense.
+
+    The protocol is "" if the recipe uses the protocol of the setting.
+    """
+    return (name.protocol, name.defense) if isinstance(name, Elsewhere) else ("", name)
+
+
+def short(spec: str) -> str:
+    """Abbreviate a defense, for example ``laplace-hist ε=8`` or ``split-only + 3 more``."""
+    if spec == UNDEFENDED:
+        return "no defense"
+    protocol, defense = parted(spec)
+    parts = parse_one(defense).parts
+    if protocol or len(parts) > _MOST_PARTS:
+        name = parse_one(protocol).parts[0].name if protocol else parts[0].name
+        return f"{name} + {len(parts) - (not protocol)} more"
+    texts = []
+    for part in parts:
+        values = [f"{_SYMBOLS.get(k, k)}={v}" for k, v in part.params.items()]
+        texts.append(" ".join([part.name, *values]))
+    return " + ".join(texts)
+
+
+def change(e: Estimate) -> str:
+    """Format a change with its interval, for example ``+0.003 [−0.012, +0.019]``."""
+    return f"{number(e.mean, 3, signed=True)} {interval(e)}".strip()
+
+
+def interval(e: Estimate) -> str:
+    """Format the interval of a change. The result is "" if there is no interval."""
+    if not math.isfinite(e.low):
+        return ""
+    return f"[{number(e.low, 3, signed=True)}, {number(e.high, 3, signed=True)}]"
+
+
+def settled(price: Price) -> str:
+    """Describe whether a price is settled.
+
+    For example, ``not settled at ±0.01, run about 5 seeds``.
+    """
+    name = measure(price.utility.metric).head
+    match price.settled:
+        case "same":
+            return f"{name} identical in every seed"
+        case "equal":
+            return f"within ±{TOLERANCE:g}"
+        case "ok":
+            return f"no loss beyond {TOLERANCE:g}"
+        case "worse":
+            return "a clear loss"
+        case "one":
+            return "one seed settles nothing"
+        case "unknown":
+            return "not known"
+    if price.seeds_needed <= MOST_SEEDS:
+        return f"not settled at ±{TOLERANCE:g}, run about {price.seeds_needed} seeds"
+    shown = number(price.shown_by_most, 2)
+    return f"not settled at ±{TOLERANCE:g}; {MOST_SEEDS} seeds would show ±{shown}"
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """List the first `most` names and the number of further ones."""
+    shown = [*names[:most]]
+    if len(names) > most:
+        shown.append(f"{len(names) - most} more")
+    return listed(shown)
+
+
+def capital(text: str) -> str:
+    """Return the text with an upper-case first letter."""
+    return text[:1].upper() + text[1:]
+
+
+def guarded(guards: Sequence[Mapping[str, str]], details: bool = True) -> str:
+    """List the defenses that protect a message, and those that exempt it, with reasons.
+
+    Without `details`, the reasons are omitted.
+    """
+    exempt = ": exempt, {why}" if details else ": exempt"
+    return "; ".join(
+        g["defense"] + (exempt.format(**g) if g["act"] == "exempts" else "") for g in guards
+    )
+
+
+class Names:
+    """Map names in a figure or a table to labels. A name without a label is returned unchanged.
+
+    Attributes
+    ----------
+    labels : mapping of str to str
+        Label by name, from the option ``--label NAME=LABEL``.
+    used : set of str
+        Names that were looked up so far. `check` compares the labels with them.
+    """
+
+    def __init__(self, labels: Mapping[str, str] | None = None) -> None:
+        self.labels = labels or {}
+        self.used: set[str] = set()
+
+    def __call__(self, name: str) -> str:
+        """Return the label of a name, and record that the name occurs."""
+        self.used.add(name)
+        return self.labels.get(name, name)
+
+    def check(self, known: Iterable[str] = ()) -> None:
+        """Raise `UsageError` if a label belongs to a name that does not occur.
+
+        Parameters
+        ----------
+        known : iterable of str
+            Names that are valid although no figure displays them. For example, a name that all rows
+            of a table share is not written in the table.
+        """
+        names = self.used | {*known}
+        for name in self.labels:
+            if name not in names:
+                hint = did_you_mean(name, names)
+                raise UsageError(f"--label {name!r}: nothing here is called so{hint}")
