@@ -193,7 +193,7 @@ class Workers:
 # A float32 of absolute value 2^-26 or more is then represented exactly. These sums are more precise
 # than those of XGBoost, which are float64.
 _FINEST_BITS = 50
-_SUM_BITS = 61  # bits of an int64 that a sum may use, with one bit in reserve
+_SUM_BITS = 61  # bits of an int64 that a sum may use, with two value bits in reserve
 
 Mask = NDArray[np.bool_]
 
