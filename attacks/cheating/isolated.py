@@ -1,8 +1,8 @@
 """Attack `isolated-histogram`: infer one client's class counts in every bin.
 
-The adversary is the server of `fedtrees.protocols.behaviours.isolating`. It sends one client a
-split that differs from the split of the remaining clients. In all bins between the two splits, the
-left child contains rows of that client only.
+The adversary is the server of `fedtrees.protocols.behaviours.horizontal.Isolating`. It sends one
+client a split that differs from the split of the remaining clients. In all bins between the two
+splits, the left child contains rows of that client only.
 """
 
 from collections.abc import Iterator, Sequence
