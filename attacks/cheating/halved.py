@@ -1,9 +1,9 @@
 """Attack `halved-rows`: reconstruct rows that a malicious server isolated in tree nodes.
 
-The adversary is the server of `fedtrees.protocols.behaviours.halving`. It announces splits after
-which many nodes contain a single row, and receives the gradient histogram of each node. The
-histogram of a single row shows its bin in every column and its label. Secure aggregation does not
-prevent the attack, because the splits isolate rows among the rows of all clients.
+The adversary is the server of `fedtrees.protocols.behaviours.horizontal.Halving`. It announces
+splits after which many nodes contain a single row, and receives the gradient histogram of each
+node. The histogram of a single row shows its bin in every column and its label. Secure aggregation
+does not prevent the attack, because the splits isolate rows among the rows of all clients.
 
 The attack uses the trees that were grown while all predictions still equal the base score, so that
 class counts follow from gradient sums (`fedtrees.attacks.cheating.nodes`). `nodes` rebuilds trees

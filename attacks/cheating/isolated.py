@@ -1,13 +1,12 @@
 """Attack `isolated-histogram`: infer one client's class counts in every bin.
 
-The adversary is the server of `fedtrees.protocols.behaviours.isolating`. It sends one client a
-split that differs from the split of the remaining clients. In all bins between the two splits, the
-left child contains rows of that client only.
+The adversary is the server of `fedtrees.protocols.behaviours.horizontal.Isolating`. It sends one
+client a split that differs from the split of the remaining clients. In all bins between the two
+splits, the left child contains rows of that client only.
 
-Estimate single rows that are isolated in a node from sums with noise.
-
-`halved-rows` uses this module if noise prevents exact class counts. Each column yields the most
-probable bin of the row.
+The module also estimates single rows that are isolated in a node, from sums with noise.
+`halved-rows` uses this if noise prevents exact class counts. Each column yields the most probable
+bin of the row.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class MovedCuts(Attack):
                 (CutWindows(crafted_columns, low, high, np.full(len(crafted_columns), -1)),)
             )
         # Poisoned clients change every second tree and take the columns in turn
-        # (`poisoned.Poisoned`).
+        # (`Poisoned`).
         n_margins = max(len(view.schema.classes), 2) - 1
         outputs = n_margins if n_margins == 1 else n_margins + 1
         trees = np.arange(0, int(view.parameters["trees"]) * outputs, 2)

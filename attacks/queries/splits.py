@@ -17,8 +17,8 @@ from fedtrees.messages.vertical import HeldModel, replayed
 
 LARGEST = np.finfo(np.float32).max
 LEFT, RIGHT, UNKNOWN = 1, 0, -1
-# Limits on right turns at splits of unknown columns, tried in this order until few enough paths
-# remain (`Splits.ways`).
+# Limits on right turns at splits of unknown columns. They are tried in this order until few enough
+# paths remain.
 _MOST_RIGHTS = (99, 6, 4, 3, 2)
 # Limit on the paths of one record through all trees. A score cannot distinguish more paths.
 _MOST_WAYS = 2048

@@ -309,8 +309,8 @@ class _Fit:
         """Return the terms of the equations for E values of eta if H is known.
 
         The result is ``c``, ``b - A H`` and the two parts of the errors, float64, shape (E, 2k)
-        each. The error of an equation is the first part plus lambda times the second one
-        (see `Splits`).
+        each. The error of an equation is the first part plus lambda times the second one, as in
+        the method `error` of `Splits`.
         """
         s, h, u = self.splits, np.asarray(self.h), 1 / eta[:, None]
         below, at, w = s.member[s.inner], s.member @ h, s.weight
