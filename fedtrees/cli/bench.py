@@ -165,7 +165,7 @@ def _run_with_progress(bench: Bench, margin: float | None, engine: Engine | None
         if console.is_terminal:
             counts = _with_bar(bench, console, total, first, engine)
         else:
-            counts = bench.run(Log(total), first, engine)
+            counts = _with_log(bench, Log(total), first, engine)
         if counts["skipped"]:
             idle = f"{counts['skipped']:,} of {many(total, 'cell')} did not apply"
             print(f"{idle}; `fedtrees show {bench.folder}` says why", file=sys.stderr)
@@ -202,13 +202,15 @@ def _with_bar(
     first: Callable[[], None],
     engine: Engine | None,
 ) -> Counter[str]:
-    """Run with a progress bar: finished cells, remaining time, and the last finished cell."""
+    """Run with a progress bar: finished cells, remaining time, and the last cell or kernel."""
     from rich import progress as bars
     from rich.table import Column
 
+    from fedtrees.isolation.compiled import watching
+
     last = bars.TextColumn("{task.fields[cell]}", table_column=Column(no_wrap=True, ratio=1))
     left = (bars.TextColumn("time left"), bars.TimeRemainingColumn())
-    columns = (bars.BarColumn(20), bars.MofNCompleteColumn(), *left, last)
+    columns = (bars.SpinnerColumn(), bars.BarColumn(20), bars.MofNCompleteColumn(), *left, last)
     with bars.Progress(*columns, console=console, transient=True, expand=True) as progress:
         task = progress.add_task("bench", total=total, cell="")
 
@@ -219,7 +221,25 @@ def _with_bar(
             if status not in ("ok", "skipped"):
                 console.print(f"{status}: {label}", markup=False, highlight=False)
 
-        return bench.run(done, first, engine)
+        def compiled(count: int) -> None:
+            progress.update(task, cell=_compiling(count))
+
+        with watching(compiled):
+            return bench.run(done, first, engine)
+
+
+def _with_log(
+    bench: Bench, log: Log, first: Callable[[], None], engine: Engine | None
+) -> Counter[str]:
+    """Run with lines on stderr, where it is no terminal."""
+    from fedtrees.isolation.compiled import watching
+
+    with watching(log.compiled):
+        return bench.run(log, first, engine)
+
+
+def _compiling(count: int) -> str:
+    return f"compiling kernels (first run only): {count:,} so far"
 
 
 class Log:
@@ -227,8 +247,16 @@ class Log:
 
     def __init__(self, total: int, every: float = 15.0) -> None:
         self.total, self.every = total, every
-        self.done = 0
+        self.done = self.kernels = 0
         self.begun = self.told = monotonic()
+
+    def compiled(self, count: int) -> None:
+        """Print how many kernels were compiled: at once for the first ones, then now and then."""
+        now = monotonic()
+        if self.done + self.kernels == 0 or now - self.told >= self.every:
+            self.told = now
+            print(f"{_compiling(count)}, {now - self.begun:.0f} s", file=sys.stderr)
+        self.kernels = count
 
     def __call__(self, status: str, label: str) -> None:
         """Count a finished cell, and print a line if it is time."""
