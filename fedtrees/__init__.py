@@ -66,9 +66,7 @@ moved.install()
 def __getattr__(name: str) -> Any:
     if name not in PUBLIC_NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(PUBLIC_NAMES[name]), name)
-    globals()[name] = value  # further accesses do not call this function
-    return value
+    return getattr(import_module(PUBLIC_NAMES[name]), name)
 
 
 def __dir__() -> list[str]:
