@@ -183,7 +183,8 @@ class BenchOptions:
         Raises `UsageError` if a name is unknown, or if ``--resume`` refers to a run with other
         options.
         """
-        from fedtrees.experiments.defaults import chosen, told
+        from fedtrees.experiments.defaults import complete_suite as chosen
+        from fedtrees.experiments.defaults import describe_defaults as told
         from fedtrees.experiments.session import fresh_folder, reopen
         from fedtrees.experiments.suite import DEFAULT_SUITE, Suite
 
