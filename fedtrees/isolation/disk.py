@@ -7,10 +7,12 @@ exists, and how large it is, can be asked still.
 
 import ctypes
 import os
+import stat
 import struct
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -98,7 +100,8 @@ def _allow(rules: int, path: str | Path, rights: int) -> None:
     except OSError:
         return
     try:
-        if not Path(path).is_dir() and not (rights := rights & _OF_FILES):
+        is_folder = stat.S_ISDIR(os.fstat(fd).st_mode)
+        if not is_folder and not (rights := rights & _OF_FILES):
             return
         rule = struct.pack("=Qi", rights, fd)
         _call(_ADD_RULE, ctypes.c_int(rules), ctypes.c_int(_PATH_BENEATH), rule, ctypes.c_uint32(0))
@@ -107,4 +110,9 @@ def _allow(rules: int, path: str | Path, rights: int) -> None:
 
 
 def _call(number: int, *arguments: object) -> int:
-    return int(ctypes.CDLL(None).syscall(ctypes.c_long(number), *arguments))
+    return int(_libc().syscall(ctypes.c_long(number), *arguments))
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
