@@ -50,8 +50,9 @@ ATTACKS = {
 OTHER_ATTACK = Law(0.3, 0.7, 0.5)
 SCORING = Law(0.1, 0.75)
 BLIND_WITH_ROWS, BLIND_WITHOUT = Law(2.0, 0.57), Law(0.3, 0.5)
-# Per cell whatever it does: a process, messages, a file. An attack that does not apply is not run.
-PER_ATTACK, PER_SKIP = 0.15, 0.02
+# Per cell whatever it does: a process, messages, a file. An attack that does not apply is not run,
+# and its cell has no file.
+PER_ATTACK, PER_SKIP = 0.15, 0.002
 # Seconds to load, to train and to measure a model, per million values of the table.
 START, PER_MILLION, TRAINING, TRAINING_PER_MILLION = 3.0, 1.0, 0.15, 0.04
 # MiB: one process that hands out work; every worker with its attacks; and copies of the table. Of
