@@ -7,10 +7,12 @@ open. The process can still ask whether a file exists, and how large it is.
 
 import ctypes
 import os
+import stat
 import struct
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -102,7 +104,8 @@ def _allow(rules: int, path: str | Path, rights: int) -> None:
     except OSError:
         return
     try:
-        if not Path(path).is_dir() and not (rights := rights & _OF_FILES):
+        is_folder = stat.S_ISDIR(os.fstat(fd).st_mode)
+        if not is_folder and not (rights := rights & _OF_FILES):
             return
         rule = struct.pack("=Qi", rights, fd)
         _call(_ADD_RULE, ctypes.c_int(rules), ctypes.c_int(_PATH_BENEATH), rule, ctypes.c_uint32(0))
@@ -112,4 +115,10 @@ def _allow(rules: int, path: str | Path, rights: int) -> None:
 
 def _call(number: int, *arguments: object) -> int:
     """Make a system call by its number."""
-    return int(ctypes.CDLL(None).syscall(ctypes.c_long(number), *arguments))
+    return int(_libc().syscall(ctypes.c_long(number), *arguments))
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    """Return the C library, which takes milliseconds to load."""
+    return ctypes.CDLL(None)
