@@ -206,7 +206,9 @@ def _targets(file: str, unprotected: bool) -> list[tuple[str, str]]:
         load_plugins([file], unprotected)
         added = [(k, n) for k in kinds for n in register.names(k) if (k, n) not in before]
         if not added:
-            raise UsageError(f"{file} registers no new protocol, defense, attack, behaviour or metric")
+            raise UsageError(
+                f"{file} registers no new protocol, defense, attack, behaviour or metric"
+            )
         return added
     name = parse_grid(file)[0].name
     found = [(k, file) for k in kinds if name in register.names(k)]

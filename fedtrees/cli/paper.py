@@ -29,7 +29,10 @@ Labels = Annotated[
 def plot(
     runs: Runs,
     out: Annotated[
-        str | None, typer.Option("-o", "--out", help="FILE.html, .svg, .png or .pdf (default: RUN/frontier.html).")
+        str | None,
+        typer.Option(
+            "-o", "--out", help="FILE.html, .svg, .png or .pdf (default: RUN/frontier.html)."
+        ),
     ] = None,
     metric: Metric = None,
     utility: Utility = None,

@@ -28,7 +28,7 @@ def check_thread() -> None:
 
 
 def limited_if_possible(seconds: float) -> contextlib.AbstractContextManager[None]:
-    """Limit a block as `limited` does on the main thread, and not on other threads or without timers."""
+    """Limit a block as `limited` does on the main thread; elsewhere, or without timers, do not."""
     on_main = threading.current_thread() is threading.main_thread()
     return limited(seconds if on_main and hasattr(signal, "setitimer") else 0.0)
 

@@ -22,6 +22,7 @@ from fedtrees.core.errors import (
 from fedtrees.core.schema import Feature, OneHot, Schema
 from fedtrees.core.specs import joined_names, split_names
 from fedtrees.data.categories import look_alikes
+from fedtrees.data.cells import marks_note, probable_marks
 from fedtrees.data.cleaning import POSSIBLE_VALUES
 from fedtrees.data.csv_file import Reading, TextTable, cells_as_text, plain_name
 from fedtrees.data.csv_table import TASKS, read_target
@@ -458,4 +459,7 @@ def _column_notes(table: TextTable, columns: Iterable[Column]) -> list[str]:
             )
         notes += look_alikes(column.order if column.categorical else ())
         lines += [f"{column.name}: {note}" for note in notes]
+        if not column.categorical and column.reads == "number":
+            marks = probable_marks(table.column(column.name), values_of(table, column))
+            lines += [marks_note(column.name, marks)] if marks else []
     return lines

@@ -42,8 +42,8 @@ def plot(
     """Plot one run or several: utility against worst-case advantage, or advantage per attack.
 
     Raises `UsageError`: an unknown suffix, figure, metric, utility, width, or name of something to
-    show or to label, runs that contradict one another, or runs without an attack. Raises `StoreError`: the rows cannot be read, or
-    the file cannot be written.
+    show or to label, runs that contradict one another, or runs without an attack. Raises
+    `StoreError`: the rows cannot be read, or the file cannot be written.
 
     Parameters
     ----------

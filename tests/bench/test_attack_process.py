@@ -16,11 +16,11 @@ import pytest
 import fedtrees.isolation.process as process
 from fedtrees.bench.conformance.samples import sample_training
 from fedtrees.bench.evaluate import make_defense
-from fedtrees.core.limits import TimeLimit, limited
 from fedtrees.bench.session import Bench
 from fedtrees.bench.suite import Suite
 from fedtrees.core.errors import DataError, ProtocolError
 from fedtrees.core.guess import Labels, Records
+from fedtrees.core.limits import TimeLimit, limited
 from fedtrees.core.reasons import FITS
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec, parse_one

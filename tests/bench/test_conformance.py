@@ -49,7 +49,9 @@ ONCE = {
         (Spec("paillier", {"mode": "ideal"}), None),
     ]
 }
-OWN = {kind: register.names(kind) for kind in ("defense", "attack", "metric")} | {"protocol": trainable()}
+OWN = {kind: register.names(kind) for kind in ("defense", "attack", "metric")} | {
+    "protocol": trainable()
+}
 
 #: Attacks that read nothing under default parameters, and where they do.
 ELSEWHERE = {

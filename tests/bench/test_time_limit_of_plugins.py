@@ -92,7 +92,7 @@ def test_an_import_without_a_time_limit_ends_after_a_default(tmp_path, monkeypat
     file.write_text(HANGS["sleep"])
     assert register.import_seconds == registry.IMPORT_SECONDS > 0
     monkeypatch.setattr(register, "import_seconds", 0.5)
-    with pytest.raises(UsageError, match="was not imported within 0.5 seconds; look for a loop"):
+    with pytest.raises(UsageError, match=r"was not imported within 0.5 seconds; look for a loop"):
         load_plugin(file)
     monkeypatch.setattr(register, "import_seconds", 500)
     with pytest.raises(TimeLimit), limited(0.5):  # the limit of the cell that needs the plug-in
@@ -103,7 +103,7 @@ def test_an_installed_package_whose_import_does_not_end_is_named(tmp_path, monke
     install(tmp_path, monkeypatch, "hanging", "hangs = hanging_module:Metric")
     (tmp_path / "hanging_module.py").write_text(HANGS["sleep"])
     monkeypatch.setattr(register, "import_seconds", 0.5)
-    with pytest.raises(UsageError, match="metric 'hangs' of the package hanging 1.0 was not impor"):
+    with pytest.raises(UsageError, match=r"metric 'hangs' of the package hanging 1.0 was not impor"):
         register.get("metric", "hangs")
 
 

@@ -10,10 +10,10 @@ import time
 
 import pytest
 
-from fedtrees.core.limits import TimeLimit, limited
 from fedtrees.bench.session import Bench
 from fedtrees.bench.suite import Suite
 from fedtrees.cli.main import main
+from fedtrees.core.limits import TimeLimit, limited
 from fedtrees.report import submissions
 
 SUITE = """

@@ -181,12 +181,16 @@ def test_several_runs_are_one_figure_and_a_cell_counts_once(three, tmp_path, cap
     names = sorted({r["defense"] for r in chosen})
     halves = (names[:2], [names[0], *names[2:]])  # one defense is in both
     folders = [
-        write_run(tmp_path / str(k), [r for r in chosen if r["defense"] in half or not r["defense"]])
+        write_run(
+            tmp_path / str(k), [r for r in chosen if r["defense"] in half or not r["defense"]]
+        )
         for k, half in enumerate(halves)
     ]
     together = plot([*folders, folders[0]], tmp_path / "several.svg", metric="ra")
     assert together.read_bytes() == plot(three, tmp_path / "one.svg", metric="ra").read_bytes()
-    assert together.read_bytes() != plot(folders[0], tmp_path / "half.svg", metric="ra").read_bytes()
+    assert (
+        together.read_bytes() != plot(folders[0], tmp_path / "half.svg", metric="ra").read_bytes()
+    )
     out = tmp_path / "printed.html"
     with pytest.raises(SystemExit) as stopped:
         main(["plot", *map(str, folders), "-o", str(out)])
@@ -206,5 +210,5 @@ def test_runs_that_contradict_one_another_are_not_drawn(three, tmp_path):
     for row in other:
         if row["stage"] == "train" and row["metric"] == "auc":
             row["value"] = float(row["value"]) - 0.1
-    with pytest.raises(UsageError, match="both hold .* auc is"):
+    with pytest.raises(UsageError, match=r"both hold .* auc is"):
         plot([three, write_run(tmp_path / "other", other)], tmp_path / "f.svg")

@@ -1,4 +1,4 @@
-"""Does a protocol, defense, attack, behaviour or metric keep the rules? What `fedtrees check` runs."""
+"""Check protocols, defenses, attacks, behaviours and metrics against rules: `fedtrees check`."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain

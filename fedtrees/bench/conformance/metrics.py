@@ -34,7 +34,8 @@ def check_metric(metric: Metric[Any], protocols: Sequence[str]) -> Iterator[Find
             yield Finding(rule, bool(scores) and not amiss, "; ".join(amiss))
             again = metric.score(claims, metric.truth(case))
             yield Finding(
-                f"{name}: the blind guess {guess} is scored alike twice", repr(scores) == repr(again)
+                f"{name}: the blind guess {guess} is scored alike twice",
+                repr(scores) == repr(again),
             )
     kind = type(metric)
     own_baseline = kind.blind is not Metric.blind or kind.line is not Metric.line

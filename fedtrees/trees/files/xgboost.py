@@ -265,7 +265,9 @@ def _missing(error: Exception) -> str:
     """Return what is wrong with the entries of a model, of the error that reading them raised."""
     if isinstance(error, KeyError):
         return f"it lacks the entry {error}, which every model of XGBoost contains"
-    return f"an entry has another type or length than XGBoost writes ({type(error).__name__} {error})"
+    return (
+        f"an entry has another type or length than XGBoost writes ({type(error).__name__} {error})"
+    )
 
 
 _NOTHING = Tree(
