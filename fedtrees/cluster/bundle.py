@@ -84,7 +84,7 @@ def accept(done: Done, job: Job, runner: Runner) -> None:
     mine = {cell.key(runner.provenance) for cell in job.cells}
     for key, content in done.cells.items():
         if key in mine:
-            write_whole(runner.store.cells / f"{key}.json", content)
+            write_whole(runner.store.cells / f"{key}.json", content, private=True)
             if runner.store.read(key) is None:
                 raise StoreError(f"cell {key} came back damaged; run again with --resume")
 
@@ -119,7 +119,7 @@ def work(
         cells = runner.store.cells
         cells.mkdir(mode=0o700)
         for key, content in bundle.cells.items():
-            (cells / f"{key}.json").write_bytes(content)
+            write_whole(cells / f"{key}.json", content, private=True)
         results = does(runner, job)
         mine = {cell.key(runner.provenance) for cell in job.cells}
         kept = {key: cells / f"{key}.json" for key in mine}
@@ -138,7 +138,7 @@ def _placed(path: str, content: bytes) -> Path:
     own.mkdir(mode=0o700, exist_ok=True)
     at = own / Path(path).name
     if not at.is_file() or hashlib.sha256(at.read_bytes()).hexdigest() != digest:
-        write_whole(at, content)
+        write_whole(at, content, private=True)
     return at
 
 
