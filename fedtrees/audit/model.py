@@ -51,6 +51,8 @@ class ModelFile:
     # learning_rate, reg_lambda: where the file states them (LightGBM does, XGBoost does not)
     learning_rate: float | None = None
     reg_lambda: float | None = None
+    # Whether the user gave the base score. A later training may then have changed it.
+    base_score_given: bool = False
     positive_weight: float = 1.0  # ``scale_pos_weight``: how much a row of class 1 counted
     # ranges, parameters: what the file says of the values of each column, and of the training
     ranges: Mapping[str, str] | None = None
