@@ -237,8 +237,8 @@ def _without_mirrored_labels(first: FirstTree, sums: LeafStatistics) -> FirstTre
     """Return the counts of a first tree without labels that follow from p and from 1 - p alike.
 
     A training that continues a model can be given another base score, and the file states that one.
-    Rows have the same hessian at p and at 1 - p, so that a change from one to the other leaves whole
-    numbers of rows, but other labels.
+    Rows have the same hessian at p and at 1 - p, so that a change from one to the other leaves the
+    numbers of rows whole, but changes those of labels.
     """
     if abs(first.p - 0.5) < NEAR or counts_at(sums, 1 - first.p) is None:
         return first
