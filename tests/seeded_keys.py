@@ -1,12 +1,9 @@
-"""Keys that a test can draw again, and phe's."""
+"""Keys that a test can draw again."""
 
 import hashlib
 
-from gmpy2 import mpz
-from phe import EncryptedNumber, PaillierPrivateKey, PaillierPublicKey
-
 from fedtrees.crypto.encrypted_sums import RealAdder, RealEncrypter, RealHolder
-from fedtrees.crypto.keys import KeyPair, Prime, PublicKey, drawn
+from fedtrees.crypto.keys import drawn
 from fedtrees.crypto.randomness import Randomness
 from fedtrees.sealing.ledger import Ledger
 
@@ -48,22 +45,3 @@ class EncryptedSums:
 
     def encrypted(self, name, array, slots):
         return self.others[name].encrypted(array, slots)
-
-
-def of_phe(private):
-    """Take over a key of phe's."""
-    n = mpz(private.public_key.n)
-    primes = Prime(mpz(private.p), n, None), Prime(mpz(private.q), n, None)
-    return KeyPair(PublicKey(int(n)), primes)
-
-
-def to_phe(keys):
-    """Return a key as phe has it."""
-    first, second = keys.primes()
-    return PaillierPrivateKey(PaillierPublicKey(keys.public.n), int(first.p), int(second.p))
-
-
-def numbers_of(ciphertexts, keys):
-    """Return ciphertexts as phe has them."""
-    public = PaillierPublicKey(keys.public.n)
-    return [EncryptedNumber(public, int(c), 0) for c in ciphertexts]

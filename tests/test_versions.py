@@ -32,7 +32,7 @@ def declared():
     return [Requirement(text) for text in texts]
 
 
-@pytest.mark.parametrize("package", ["xgboost", "nvflare", "flwr"])
+@pytest.mark.parametrize("package", ["xgboost", "nvflare", "flwr", "opacus", "phe"])
 def test_a_declared_range_is_the_one_that_is_tested(package):
     tested, found = TESTED[package], [r for r in declared() if r.name == package]
     assert found

@@ -10,9 +10,9 @@ from fedtrees import __version__
 
 LIBRARIES = (
     "numpy", "numba", "scipy", "pandas", "scikit-learn", "xgboost", "gmpy2", "ortools",
-    "plotly", "matplotlib", "typer", "rich", "joblib", "imbalanced-learn",
+    "plotly", "matplotlib", "typer", "rich", "joblib", "imbalanced-learn", "phe",
 )  # fmt: skip
-OPTIONAL = ("torch", "dp-accounting")
+OPTIONAL = ("torch", "dp-accounting", "opacus")
 
 
 def library_versions() -> dict[str, str | None]:

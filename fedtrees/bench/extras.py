@@ -55,4 +55,6 @@ def install_text(missing: Mapping[str, Sequence[str]]) -> str:
 
 def _needs(kind: str, spec: Spec) -> tuple[str, ...]:
     """Return the modules of extras that a registered protocol or defense declares."""
-    return tuple(getattr(register.get(kind, spec.name), "needs", ()))
+    # The modules of a defense can depend on its parameters.
+    owner = register.make(kind, spec) if kind == "defense" else register.get(kind, spec.name)
+    return tuple(getattr(owner, "needs", ()))

@@ -112,6 +112,11 @@ class Composition:
         return any(p.poisson_sampling for p in self.parts)
 
     @property
+    def gradient_engine(self) -> str:
+        """Library of per-sample gradients and Poisson batches. Empty if no part names one."""
+        return next((p.gradient_engine for p in self.parts if p.gradient_engine), "")
+
+    @property
     def declared_rows(self) -> int:
         """How many rows each client is declared to have, 0 where no part says so."""
         return max((p.declared_rows for p in self.parts), default=0)

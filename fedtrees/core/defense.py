@@ -210,6 +210,9 @@ class Defense:
         Whether it is right only while hessians keep to the loss's own bound.
     poisson_sampling : bool
         Whether it is right only while every row is drawn into a batch by itself.
+    gradient_engine : str
+        Name of the library by which a client computes per-sample gradients of a network and draws
+        Poisson batches, for example ``opacus``. Empty for the default of the protocol.
     declared_rows : int
         How many rows each client is declared to have, which rates and steps follow from; 0: as many
         as it has.
@@ -249,6 +252,7 @@ class Defense:
     unit_hessian: ClassVar[bool] = False
     bounds_hessian: ClassVar[bool] = False
     poisson_sampling: ClassVar[bool] = False
+    gradient_engine: str = ""
     declared_rows: int = 0
     row_bounds: tuple[float, float] | None = None
     counts_classes: ClassVar[bool] = False

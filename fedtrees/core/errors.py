@@ -12,6 +12,7 @@ _NEURAL = "pip install 'fedtrees[neural]' --extra-index-url https://download.pyt
 INSTALL = {
     "torch": _NEURAL,
     "dp_accounting": _NEURAL,
+    "opacus": _NEURAL,
     "interpret": "pip install 'fedtrees[ebm]'",
 }
 _LISTED = 60  # names in one line of a message, and characters of each

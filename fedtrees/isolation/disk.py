@@ -70,8 +70,9 @@ def close_disk(readable: Iterable[str | Path], writable: Iterable[str | Path]) -
 def code() -> list[Path]:
     """Return where code lies: system, interpreter, installed packages, and where numba keeps its.
 
-    Of a folder on the path to modules that is no installation, a project's own say, only packages
-    and modules are named: runs and tables may lie beside them.
+    Of a folder on the path to modules that is no installation, a project's own say, only packages,
+    modules and the shared libraries of wheels (``ortools.libs``) are named: runs and tables may lie
+    beside them.
     """
     installed = [Path(p) for p in (sys.prefix, sys.base_prefix, sys.exec_prefix)]
     found = [Path(p) for p in _SYSTEM] + installed
@@ -87,7 +88,8 @@ def code() -> list[Path]:
 
 def _is_code(path: Path) -> bool:
     return (
-        path.suffix in (".py", ".so", ".dist-info", ".egg-info") or (path / "__init__.py").is_file()
+        path.suffix in (".py", ".so", ".libs", ".dist-info", ".egg-info")
+        or (path / "__init__.py").is_file()
     )
 
 

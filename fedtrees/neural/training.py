@@ -4,28 +4,15 @@ Torch is loaded when the first gradient is requested. It computes in one thread,
 another order round differently. Gradients may still differ in the last bits between processors.
 """
 
-from functools import cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import INSTALL, UsageError
+from fedtrees.neural.opacus_engine import OPACUS, per_sample_gradients
 from fedtrees.neural.perceptron import Layers, join_layers
-
-
-@cache
-def torch_module() -> Any:
-    """Return the module torch, set to one thread. Raise `UsageError` if it is not installed."""
-    try:
-        import torch
-    except ImportError as err:
-        raise UsageError(
-            f"networks need torch, which is not installed ({err}): {INSTALL['torch']}"
-        ) from err
-    torch.set_num_threads(1)
-    return torch
+from fedtrees.neural.torch_module import perceptron_module, torch_module
 
 
 def initial(layers: Layers, rng: np.random.Generator) -> NDArray[np.float32]:
@@ -65,7 +52,11 @@ def mean_gradient(
 
 
 def example_gradients(
-    layers: Layers, flat: NDArray[np.float32], X: NDArray[np.float32], y: NDArray[np.int64]
+    layers: Layers,
+    flat: NDArray[np.float32],
+    X: NDArray[np.float32],
+    y: NDArray[np.int64],
+    engine: str = "",
 ) -> NDArray[np.float32]:
     """Return the gradient of every row's cross-entropy, float32, shape (n, P).
 
@@ -73,8 +64,13 @@ def example_gradients(
     ----------
     layers, flat, X, y
         As in `mean_gradient`. There may be no rows.
+    engine : str
+        ``opacus`` computes the gradients by opacus, and an empty string by ``torch.func``.
     """
     torch = torch_module()
+    if engine == OPACUS:
+        by_row = torch.nn.CrossEntropyLoss(reduction="none")
+        return per_sample_gradients(perceptron_module(layers, flat), by_row, X, y)
     parameters = [torch.tensor(part) for layer in layers.split(flat) for part in layer]
     # Poisson sampling can draw an empty batch, which vmap does not support.
     if not len(X):

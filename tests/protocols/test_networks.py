@@ -23,6 +23,7 @@ from fedtrees.messages.networks import NetworkUpdate, NetworkWeights, Standardis
 from fedtrees.metrics.utility import utility_scores
 from fedtrees.neural import training
 from fedtrees.neural.encoding import Encoding
+from fedtrees.neural.torch_module import torch_module
 from fedtrees.protocols.training import train
 
 pytestmark = pytest.mark.extra("torch")
@@ -229,11 +230,11 @@ def test_what_cannot_be_trained_on_is_refused(monkeypatch):
     )
     with pytest.raises(DataError, match="'a' declares no range"):
         run(schema=open_ends, statistics="public")
-    training.torch_module.cache_clear()
+    torch_module.cache_clear()
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(UsageError, match="fedtrees\\[neural\\]"):
         run()
-    training.torch_module.cache_clear()
+    torch_module.cache_clear()
 
 
 def test_a_category_nobody_declared_is_refused_at_test_time_and_a_missing_one_is_not():
