@@ -269,7 +269,7 @@ def _tree(
 def _phe_backend(tree: Tree, keys: KeyPair) -> Line:
     """Compare both backends on the histograms of one tree, with the same packing and messages."""
     theirs, public = PheKeyPair(keys_to_phe(keys)), keys.public
-    hiding = PheObfuscators(theirs.public)
+    hiding = PheObfuscators(theirs.public, Ledger())
     both = {
         "gmpy2": Sides(keys, OwnerObfuscators(keys), PlainObfuscators(public)),
         "phe": Sides(theirs, hiding, hiding),
@@ -277,7 +277,7 @@ def _phe_backend(tree: Tree, keys: KeyPair) -> Line:
     grown: list[bool] = []
     seconds = {n: _seconds(lambda s=s: grown.append(s.grow(tree))) for n, s in both.items()}
     assert all(grown), "an encrypted histogram is not the plain one"
-    cpu = (both["phe"].owner + both["phe"].other).cpu
+    cpu = (both["phe"].owner + both["phe"].other + hiding.ledger).cpu
     parts = ", ".join(f"{name} {cpu[name]:.2f}" for name in ("obfuscators", "added", "decrypted"))
     return Line(
         f"the histograms of {len(tree.rows)} rows with crypto=phe, the same messages",
