@@ -150,7 +150,7 @@ def test_noise_is_torchs_normal_of_the_seed_with_the_scale_that_is_stated():
     import torch
 
     values, scale = gradients(size=20_000), 3.5
-    noise = noisy_sum(values, 1.0, scale, rng(5)) - noisy_sum(values, 1.0, 0.0, rng(5))
+    noise = noisy_sum(values, 2.0, scale, rng(5)) - noisy_sum(values, 2.0, 0.0, rng(5))
     seed = int(rng(5).integers(1 << 63, dtype=np.uint64))
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.normal(0.0, scale, (20_000,), generator=generator).numpy()
@@ -158,9 +158,8 @@ def test_noise_is_torchs_normal_of_the_seed_with_the_scale_that_is_stated():
     assert stats.kstest(noise, "norm", (0, scale)).pvalue > 0.01
     wrong = stats.kstest(noise, "norm", (0, 1.05 * scale)).pvalue
     assert wrong < 1e-4  # the test notices five percent
-    assert np.array_equal(noise, noisy_sum(values, 1.0, scale, rng(5)) - noisy_sum(
-        values, 1.0, 0.0, rng(5)
-    ))  # fmt: skip
+    again = noisy_sum(values, 2.0, scale, rng(5)) - noisy_sum(values, 2.0, 0.0, rng(5))
+    assert np.array_equal(noise, again)
 
 
 def test_batches_are_poisson_samples():
@@ -198,12 +197,12 @@ def test_our_accountant_is_the_tightest_and_calibrates_the_noise(rate, steps, ep
     assert theirs.prv < theirs.rdp
 
 
-@pytest.mark.parametrize(("name", "more"), [("fedsgd-mlp", {}), ("fedavg-mlp", {}), ("fedxgbllr", {
+@pytest.mark.parametrize(("name", "settings"), [("fedsgd-mlp", {}), ("fedavg-mlp", {}), ("fedxgbllr", {
     "trees": 2, "iterations": 2})])  # fmt: skip
-def test_both_engines_spend_the_same_and_opacus_adds_its_accountants(name, more):
+def test_both_engines_spend_the_same_and_opacus_adds_its_accountants(name, settings):
     if name != "fedxgbllr":
-        more = {**more, "statistics": "public"}
-    ours, theirs = (run(engine, name, **more) for engine in ENGINES)
+        settings = {**settings, "statistics": "public"}
+    ours, theirs = (run(engine, name, more=",clip=0.5", **settings) for engine in ENGINES)
     noises = [{(e.scale, e.rate, e.count, e.party) for e in t.transcript.events}
               for t in (ours, theirs)]  # fmt: skip
     assert noises[0] == noises[1] != set()
@@ -246,6 +245,36 @@ def test_an_update_is_the_clipped_sum_over_the_rows_that_opacus_drew(name, monke
         expected = weights - start if name == "fedavg-mlp" else weights
         np.testing.assert_allclose(told, expected, atol=2e-6)
     assert len(sizes) > 1  # Poisson batches have different sizes
+
+
+@pytest.mark.parametrize("name", ["fedsgd-mlp", "fedavg-mlp", "fedxgbllr"])
+def test_every_step_of_a_client_is_computed_by_opacus(name, monkeypatch):
+    from opacus import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+    from opacus.utils.uniform_sampler import UniformWithReplacementSampler
+
+    calls = {"gradients": 0, "sums": 0, "batches": 0}
+
+    def counted(owner, method, key):
+        original = getattr(owner, method)
+
+        def call(self, *given, **named):
+            calls[key] += 1
+            return original(self, *given, **named)
+
+        monkeypatch.setattr(owner, method, call)
+
+    counted(GradSampleModule, "forward", "gradients")
+    counted(DPOptimizer, "pre_step", "sums")
+    counted(UniformWithReplacementSampler, "__iter__", "batches")
+    monkeypatch.setattr(dp_sgd, "multiplier", lambda *_: 1.0)
+    more = {"trees": 2, "iterations": 2} if name == "fedxgbllr" else {}
+    run("torch", name, rounds=1, batch=8, **more)
+    assert calls == {"gradients": 0, "sums": 0, "batches": 0}
+    trained = run("opacus", name, rounds=1, batch=8, **more)
+    steps = len(trained.transcript.events)
+    assert calls["sums"] == calls["batches"] == steps >= 3
+    assert steps - 1 <= calls["gradients"] <= steps  # an empty batch has no gradients
 
 
 def test_a_declared_number_of_rows_sets_the_rate_of_opacus():
