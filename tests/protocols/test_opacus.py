@@ -197,8 +197,10 @@ def test_our_accountant_is_the_tightest_and_calibrates_the_noise(rate, steps, ep
     assert theirs.prv < theirs.rdp
 
 
-@pytest.mark.parametrize(("name", "settings"), [("fedsgd-mlp", {}), ("fedavg-mlp", {}), ("fedxgbllr", {
-    "trees": 2, "iterations": 2})])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("fedsgd-mlp", {}), ("fedavg-mlp", {}), ("fedxgbllr", {"trees": 2, "iterations": 2})],
+)
 def test_both_engines_spend_the_same_and_opacus_adds_its_accountants(name, settings):
     if name != "fedxgbllr":
         settings = {**settings, "statistics": "public"}
