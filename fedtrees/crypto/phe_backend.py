@@ -1,7 +1,7 @@
 """Paillier with python-paillier: keys, encryption, addition and decryption by the package phe.
 
 The package phe implements Paillier (1999) with ``r^n`` as the only obfuscators, and one number per
-ciphertext. The classes here use its keys and its arithmetic in the place of our own, with the same
+ciphertext. The classes here use its keys and its arithmetic in place of ours, with the same
 packing, marks and encodings. A message has the same length with both backends, and parties with
 different backends understand each other.
 
