@@ -76,7 +76,8 @@ def code() -> list[Path]:
     """Return the paths of installed code: system, interpreter, packages, and this package.
 
     If a folder on the path of modules is not an installation, for example the folder of a project,
-    only its packages and modules are included, because it may also contain runs and tables.
+    only its packages, modules and the shared libraries of wheels (``ortools.libs``) are included,
+    because it may also contain runs and tables.
     """
     installed = [Path(p) for p in (sys.prefix, sys.base_prefix, sys.exec_prefix)]
     paths = [Path(p) for p in _SYSTEM] + installed
@@ -93,7 +94,8 @@ def code() -> list[Path]:
 def _is_code(path: Path) -> bool:
     """Return whether a path is a module, a package or the metadata of a package."""
     return (
-        path.suffix in (".py", ".so", ".dist-info", ".egg-info") or (path / "__init__.py").is_file()
+        path.suffix in (".py", ".so", ".libs", ".dist-info", ".egg-info")
+        or (path / "__init__.py").is_file()
     )
 
 
