@@ -18,7 +18,7 @@ from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.messages.networks import NetworkModel, NetworkUpdate, NetworkWeights
 from fedtrees.neural.perceptron import TabularNetwork
-from fedtrees.neural.perceptron import initial
+from fedtrees.neural.training import initial
 
 Floats = NDArray[np.float64]
 

@@ -13,7 +13,7 @@ from fedtrees.messages.networks import NetworkWeights, Standardisation
 from fedtrees.metrics.membership import auc
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import Layers, TabularNetwork
-from fedtrees.neural.perceptron import initial
+from fedtrees.neural.training import initial
 
 SCHEMA = Schema(tuple(Feature(name, low=-3, high=3) for name in "abcd"), "y")
 STEPS = {"batch": 16, "epochs": 150, "lr": 0.5, "rounds": 1, "local_rows": 0, "units": 24}

@@ -21,7 +21,7 @@ from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.models import as_message
 from fedtrees.messages.networks import NetworkUpdate, NetworkWeights, Standardisation
 from fedtrees.metrics.utility import utility_scores
-from fedtrees.neural import perceptron as training
+from fedtrees.neural import training
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.torch_module import torch_module
 from fedtrees.protocols.training import train

@@ -29,7 +29,7 @@ from fedtrees.messages.networks import NetworkUpdate, NetworkWeights
 from fedtrees.metrics.utility import utility_scores
 from fedtrees.neural.opacus_engine import noisy_sum, per_sample_gradients, poisson_batch
 from fedtrees.neural.perceptron import Layers
-from fedtrees.neural.perceptron import example_gradients, initial
+from fedtrees.neural.training import example_gradients, initial
 from fedtrees.neural.tree_outputs import RatesNetwork
 from fedtrees.privacy.gaussian_dp import multiplier, sampled_epsilon
 from fedtrees.privacy.opacus_accountants import opacus_epsilons

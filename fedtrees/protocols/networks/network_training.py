@@ -35,14 +35,9 @@ from fedtrees.messages.networks import (
 )
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.opacus_engine import OPACUS, poisson_batch
-from fedtrees.neural.perceptron import (
-    Layers,
-    TabularNetwork,
-    example_gradients,
-    initial,
-    mean_gradient,
-)
+from fedtrees.neural.perceptron import Layers, TabularNetwork
 from fedtrees.neural.torch_module import torch_module
+from fedtrees.neural.training import example_gradients, initial, mean_gradient
 from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol
 from fedtrees.protocols.networks.network_canaries import GradientCanaries, NetworkCanaries
 
