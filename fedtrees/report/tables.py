@@ -8,6 +8,7 @@ import pandas as pd
 from fedtrees.core.guarantee import Guarantee, join
 from fedtrees.core.results import CIPHERTEXTS, CPU
 from fedtrees.report.budgets import ordered
+from fedtrees.report.guarantees import compare, refuted
 from fedtrees.report.results import Setting
 from fedtrees.report.statistics import Estimate, by_seed, estimate
 
@@ -111,8 +112,8 @@ def guarantee_table(rows: pd.DataFrame, setting: Setting) -> tuple[Guarantees, .
         ]
         measured = max(guarantees[2], key=lambda g: g[0].budget or ("", 0.0), default=None)
         compared = (*(distinct[0] if distinct else None for distinct in guarantees[:2]), measured)
-        verdict = guarantees.compare(*compared)
+        verdict = compare(*compared)
         if any(len(distinct) > 1 for distinct in guarantees):
             verdict = "; ".join(filter(None, [verdict, "differs between seeds or threats"]))
-        out.append(Guarantees(spec, *guarantees, verdict, guarantees.refuted(*compared)))
+        out.append(Guarantees(spec, *guarantees, verdict, refuted(*compared)))
     return tuple(out)
