@@ -265,11 +265,12 @@ def _filled(
     rank: NDArray[np.float64],
     truth: tuple[NDArray[np.int64], NDArray[np.int64]],
 ) -> ColumnBins:
-    """Assign bins to rows in the order of their ranks, each bin to as many rows as it contains."""
+    """Assign bins to rows in the order of their ranks, each bin to as many rows as it contains.
+
+    The rows must be rows of the column. They can be fewer, and then have the bins that these rows
+    contain.
+    """
     # Sorted bins: the row with the k-th smallest rank gets the k-th smallest bin.
-    sizes = np.sort(truth[1])
-    order = np.argsort(rank, kind="stable")
-    bin = np.full(len(ids), _fullest(truth[1]))
-    n = min(len(sizes), len(bin))
-    bin[order[:n]] = sizes[:n]
+    bin = np.empty(len(ids), dtype=np.int64)
+    bin[np.argsort(rank, kind="stable")] = np.sort(truth[1][np.isin(truth[0], ids)])
     return ColumnBins(*key, ids, bin)

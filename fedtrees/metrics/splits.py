@@ -11,9 +11,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,28 +34,39 @@ Order = tuple[NDArray[np.int64], NDArray[np.float64]]
 Key = tuple[str, int]
 
 
-def orders_of_own(case: Case, columns: Iterable[Key]) -> dict[str, dict[Key, Order]]:
+def orders_of_own(
+    case: Case, columns: Mapping[Key, tuple[NDArray[np.int64], Any]]
+) -> dict[str, dict[Key, Order]]:
     """Return guesses of the order of rows in columns of other parties.
 
     Rows are ordered by the labels of a principal, by the first principal component of its columns,
     and by its column with the most similar name. For example, *mean radius* is ordered by *worst
-    radius*.
+    radius*. A principal can have rows that a column does not have. They are omitted before the
+    remaining rows are ranked, because they have no rank in this column.
 
     Parameters
     ----------
     case : Case
         Provides the local data of the principals.
-    columns : iterable of (str, int)
-        Owner and position of the columns to guess.
+    columns : mapping of (str, int) to tuple
+        Columns to guess, by owner and position. The first entry of each tuple contains the ids of
+        the rows of the column.
 
     Returns
     -------
     orders : dict of str to dict
-        By the name of the guess, ids and ranks of the local rows for every column.
+        By the name of the guess, ids and ranks of the local rows for every column. The ids are a
+        subset of the ids of the column.
     """
     keys, orders = list(columns), {}
+
+    def restricted(order: Order, key: Key) -> Order:
+        ids, rank = order
+        shared = np.isin(ids, columns[key][0])
+        return (ids, rank) if shared.all() else (ids[shared], middle_ranks(rank[shared]))
+
     for name_of_order, order in _common_orders(case).items():
-        orders[name_of_order] = dict.fromkeys(keys, order)
+        orders[name_of_order] = {key: restricted(order, key) for key in keys}
     for name in case.principals:
         local_data = case.local_data.get(name)
         if local_data is not None and len(local_data.columns):
@@ -63,7 +74,8 @@ def orders_of_own(case: Case, columns: Iterable[Key]) -> dict[str, dict[Key, Ord
             ranks = [middle_ranks(np.nan_to_num(x, nan=np.nanmean(x))) for x in local_data.X.T]
             similar = {key: likest(case.schema, local_data.columns, key[1]) for key in keys}
             orders[f"names-of-{name}"] = {
-                key: (local_data.ids, ranks[position]) for key, position in similar.items()
+                key: restricted((local_data.ids, ranks[position]), key)
+                for key, position in similar.items()
             }
     return orders
 
@@ -74,7 +86,7 @@ def _common_orders(case: Case) -> dict[str, Order]:
     for name in case.principals:
         local_data = case.local_data.get(name)
         if local_data is not None and local_data.y is not None:
-            orders["own-labels"] = local_data.ids, middle_ranks(local_data.y)
+            orders[f"labels-of-{name}"] = local_data.ids, middle_ranks(local_data.y)
         if local_data is not None and len(local_data.columns):
             orders[f"columns-of-{name}"] = (
                 local_data.ids,
