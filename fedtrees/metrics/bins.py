@@ -20,7 +20,6 @@ from fedtrees.core.guess import BinClassCounts, Claim, ColumnBins
 from fedtrees.core.registry import register
 from fedtrees.core.results import Measure
 from fedtrees.core.schema import Table
-from fedtrees.messages.horizontal import CutPoints
 from fedtrees.metrics.metric import Case, Metric, Score
 from fedtrees.metrics.splits import misnamed, orders_of_own
 from fedtrees.trees.binning import Cuts, bin_rows
@@ -79,17 +78,17 @@ class BinCountsMetric(Metric[VictimsCounts]):
     def truth(self, case: Case) -> VictimsCounts | None:
         """Count the rows of each victim with complete rows.
 
-        None if no cut points were announced, no victim has complete rows, the target is numeric, or
-        a victim's rows have sample weights. Sums over weighted rows do not determine their number.
+        None if no common cut points were announced, no victim has complete rows, the target is
+        numeric, or a victim's rows have sample weights. Sums over weighted rows do not determine
+        their number.
         """
-        cut_points = [d.message for d in case.transcript or () if isinstance(d.message, CutPoints)]
+        cuts = case.cuts
         tables = {n: h.table for n, h in case.victims.items() if h.covers(case.schema)}
         classes = len(case.schema.classes)
         weighted = any(table.weight is not None for table in tables.values())
-        if not cut_points or not tables or not classes or weighted:
+        if cuts is None or not tables or not classes or weighted:
             return None
-        m = cut_points[-1]
-        cuts, counts = Cuts(m.values, m.offsets, m.minimum, m.categorical), {}
+        counts = {}
         for name, table in tables.items():
             counts[name] = _count_classes(table, cuts, classes)
         rows = case.blind_view().rows

@@ -23,7 +23,6 @@ from fedtrees.core.registry import register
 from fedtrees.core.results import Measure
 from fedtrees.core.statistics import middle_ranks
 from fedtrees.guessing.rows import likest
-from fedtrees.messages.horizontal import CutPoints
 from fedtrees.metrics.metric import Case, Metric, Score
 from fedtrees.trees.binning import Cuts, bin_rows
 from fedtrees.trees.cut_points import local_sketch, merge_sketches
@@ -293,19 +292,13 @@ class MovedCutsMetric(Metric[Settled]):
     def truth(self, case: Case) -> Settled | None:
         """Return cut points and root splits.
 
-        None if no cut points were announced, the model has no trees, or no victim has complete
-        rows.
+        None if no common cut points were announced, the model has no trees, or no victim has
+        complete rows.
         """
-        announced = [d.message for d in case.transcript or () if isinstance(d.message, CutPoints)]
+        cuts = case.cuts
         trees, rows = getattr(case.model, "trees", ()), case.victims_rows
-        if not announced or not trees or rows is None:
+        if cuts is None or not trees or rows is None:
             return None
-        cuts = Cuts(
-            announced[-1].values,
-            announced[-1].offsets,
-            announced[-1].minimum,
-            announced[-1].categorical,
-        )
         # Honest sketches are merged to as many bins as the announced cut points have.
         n_bins = max(int(cuts.n_bins.max()), 2)
         sketches = [local_sketch(local_data.X, n_bins) for local_data in case.local_data.values()]

@@ -25,7 +25,6 @@ from fedtrees.core.streams import Streams
 from fedtrees.guessing.conditional import fitted, nearest_guesses
 from fedtrees.guessing.rows import MOST_ROWS, spaced, wanted
 from fedtrees.guessing.tolerance import Tolerance
-from fedtrees.messages.horizontal import CutPoints
 from fedtrees.metrics.metric import Case, Metric, Score
 from fedtrees.metrics.records import score_records
 from fedtrees.metrics.rows import inliers, row_errors, score_returned_rows
@@ -368,13 +367,13 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
     def truth(self, case: Case) -> BinnedVictims | None:
         """Return the victims' rows and the cut points.
 
-        None if no cut points were announced or no victim has complete rows.
+        None if no common cut points were announced or no victim has complete rows.
         """
-        sent = [d.message for d in case.transcript or () if isinstance(d.message, CutPoints)]
+        cuts = case.cuts
         tables = {name: h.table for name, h in case.victims.items() if h.covers(case.schema)}
-        if not sent or not tables:
+        if cuts is None or not tables:
             return None
-        return BinnedVictims(tables, Cuts(sent[0].values, sent[0].offsets, sent[0].minimum))
+        return BinnedVictims(tables, cuts)
 
     def counted(self, truth: BinnedVictims) -> int:
         """Return the number of the victims' rows."""
