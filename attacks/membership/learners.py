@@ -22,6 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.clients.blocks import blocks_of
+from fedtrees.attacks.evidence.clients.sizes import row_counts
+from fedtrees.attacks.evidence.clients.victims import victims_of
 from fedtrees.attacks.evidence.opened_leaves import leaf_noise, releases_leaves
 from fedtrees.attacks.evidence.replay import cuts_of, grown_alone, params_of
 from fedtrees.attacks.membership.leaf_sums import client_gradients, fixed_point_bits
@@ -76,21 +78,39 @@ def shared_model(view: View) -> Forest | None:
     return _mean([b.trees for b in shared.blocks], scores, objective) if scores else None
 
 
+def _sizes_of_shared_trees(view: View) -> NDArray[np.float64]:
+    """Return the relative numbers of rows of the clients that the adversary does not control.
+
+    All are 1 if the shared trees do not reveal them.
+    """
+    clients = [name for name, role in view.roles.items() if role == "client"]
+    others = [name for name in clients if name not in view.principals]
+    victims = victims_of(view, most="statistics")
+    sizes = row_counts(view, [victim.evidence for victim in victims])
+    if sizes is None or len(sizes) != len(others) or not all(sizes):
+        return np.ones(len(others))
+    owners = [victim.owner for victim in victims]
+    if set(owners) == set(others):
+        sizes = [sizes[owners.index(name)] for name in others]
+    return np.array(sizes, dtype=np.float64)
+
+
 def client_trainer(view: View, objective: Objective) -> Trainer:
     """Return the learner that simulates a federation whose clients share their local trees.
 
-    The learner assigns the candidates to the clients at random. The rows that the adversary knows
-    to be members form the local data of one client. The clients then grow trees in the order that
-    the parameters of the protocol declare.
+    The learner assigns the candidates to the clients at random, in proportion to the numbers of
+    rows that their trees reveal. The rows that the adversary knows to be members form the local
+    data of one client. The clients then grow trees in the order that the parameters of the protocol
+    declare.
     """
-    clients = [*view.roles.values()].count("client")
+    sizes = _sizes_of_shared_trees(view)
 
     def trainer(every: Table, n: int) -> Callable[[NDArray[np.bool_]], NDArray[np.float64]]:
         rng, local = np.random.default_rng(0), every.take(np.arange(n, len(every)))
-        rows, n_others = every.take(np.arange(n)), clients - bool(len(local))
+        rows = every.take(np.arange(n))
 
         def train(used: NDArray[np.bool_]) -> NDArray[np.float64]:
-            dealt = np.array_split(rng.permutation(np.flatnonzero(used[:n])), n_others)
+            dealt = assign_to_clients(rng.permutation(np.flatnonzero(used[:n])), sizes)
             parts = [p for p in (*map(every.take, dealt), local) if len(p)]
             return forest_logits(_trained(view, parts, objective), rows)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from federations import sample_federation
 
-from fedtrees.attacks.membership import references
+from fedtrees.attacks.membership import learners, references
 from fedtrees.attacks.membership.learners import other_client_sizes, trainer_of
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
@@ -50,3 +50,13 @@ def test_reference_clients_have_equal_sizes_if_the_model_contains_no_counts():
     protocol = register.make("protocol", parse_grid("local-forests[trees=2,max_depth=2]")[0])
     view = view_of(train(protocol, local_data, schema, seed=1), ("client-1",), local_data)
     assert other_client_sizes(view, np.zeros(0)).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("protocol", ["flower-bagging", "flower-cyclic", "local-ensembles"])
+@pytest.mark.parametrize(("who", "sizes"), [("server", [150, 60, 30]), ("client-1", [150, 30])])
+def test_shared_trees_reveal_the_sizes_of_reference_clients(protocol, who, sizes):
+    (table,), schema = sample_federation(rows=240, clients=1)
+    local_data = over_clients([table.take(p) for p in np.split(np.arange(240), ENDS)])
+    made = register.make("protocol", parse_grid(f"{protocol}[trees=6,max_depth=2]")[0])
+    view = view_of(train(made, local_data, schema, seed=1), (who,), local_data)
+    assert learners._sizes_of_shared_trees(view).tolist() == sizes
