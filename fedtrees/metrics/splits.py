@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.guess import Claim, ColumnRanks, CutWindows
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.results import Measure
 from fedtrees.core.statistics import middle_ranks
@@ -40,8 +42,9 @@ def orders_of_own(
 
     Rows are ordered by the labels of a principal, by the first principal component of its columns,
     and by its column with the most similar name. For example, *mean radius* is ordered by *worst
-    radius*. A principal can have rows that a column does not have. They are omitted before the
-    remaining rows are ranked, because they have no rank in this column.
+    radius*. Colluding principals also use their columns together. A principal can have rows that a
+    column does not have. They are omitted before the remaining rows are ranked, because they have
+    no rank in this column.
 
     Parameters
     ----------
@@ -66,17 +69,37 @@ def orders_of_own(
 
     for name_of_order, order in _common_orders(case).items():
         orders[name_of_order] = {key: restricted(order, key) for key in keys}
-    for name in case.principals:
-        local_data = case.local_data.get(name)
-        if local_data is not None and len(local_data.columns):
-            # Missing values are ranked at the mean of their column.
-            ranks = [middle_ranks(np.nan_to_num(x, nan=np.nanmean(x))) for x in local_data.X.T]
-            similar = {key: likest(case.schema, local_data.columns, key[1]) for key in keys}
-            orders[f"names-of-{name}"] = {
-                key: restricted((local_data.ids, ranks[position]), key)
-                for key, position in similar.items()
-            }
+    for name, local_data in _parts_with_columns(case).items():
+        # Missing values are ranked at the mean of their column.
+        ranks = [middle_ranks(np.nan_to_num(x, nan=np.nanmean(x))) for x in local_data.X.T]
+        similar = {key: likest(case.schema, local_data.columns, key[1]) for key in keys}
+        orders[f"names-of-{name}"] = {
+            key: restricted((local_data.ids, ranks[position]), key)
+            for key, position in similar.items()
+        }
     return orders
+
+
+def _parts_with_columns(case: Case) -> dict[str, LocalData]:
+    """Return the local data of every principal that has columns, by name.
+
+    The entry ``all`` contains the columns of all of them, if there are several. A coalition can use
+    them together.
+    """
+    parts = {
+        name: case.local_data[name]
+        for name in case.principals
+        if name in case.local_data and len(case.local_data[name].columns)
+    }
+    if len(parts) < 2:
+        return parts
+    ids = reduce(np.intersect1d, [part.ids for part in parts.values()])
+    if not len(ids):
+        return parts
+    at = [np.intersect1d(ids, part.ids, return_indices=True)[2] for part in parts.values()]
+    X = np.hstack([part.X[rows] for part, rows in zip(parts.values(), at, strict=True)])
+    columns = np.concatenate([part.columns for part in parts.values()])
+    return {**parts, "all": LocalData(ids, columns, X)}
 
 
 def _common_orders(case: Case) -> dict[str, Order]:
@@ -86,11 +109,8 @@ def _common_orders(case: Case) -> dict[str, Order]:
         local_data = case.local_data.get(name)
         if local_data is not None and local_data.y is not None:
             orders[f"labels-of-{name}"] = local_data.ids, middle_ranks(local_data.y)
-        if local_data is not None and len(local_data.columns):
-            orders[f"columns-of-{name}"] = (
-                local_data.ids,
-                middle_ranks(main_direction(local_data.X)),
-            )
+    for name, local_data in _parts_with_columns(case).items():
+        orders[f"columns-of-{name}"] = local_data.ids, middle_ranks(main_direction(local_data.X))
     return orders
 
 

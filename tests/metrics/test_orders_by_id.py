@@ -80,3 +80,26 @@ def test_training_rows_of_parties_are_joined_by_id():
                 splits={(0, 0): ("passive-1", 1, 10.0)})  # fmt: skip
     truth = BranchesMetric().truth(case)
     assert truth.trained[:, 0].tolist() == [1] * 10 + [0] * 10
+
+
+def test_colluding_parties_guess_by_the_most_similar_column_of_all_of_them():
+    """The column "radius 2" is similar to "radius 1", which the second principal has."""
+    names = ("weight 1", "radius 1", "weight 2", "radius 2")
+    schema = Schema(tuple(map(Feature, names)), "y", ("0", "1"))
+    size, weight = np.arange(20), np.arange(20)[::-1] % 7
+    data = {
+        "active": party(size, 0, weight, size % 2),
+        "passive-1": party(size[::-1], 1, size[::-1]),
+        "passive-2": LocalData(size, np.array([2, 3]),
+                               np.stack([weight, size], axis=1).astype(np.float32)),
+    }  # fmt: skip
+    roles = dict.fromkeys(data, "passive")
+    case = Case(data, roles, ("active", "passive-1"), schema, Streams(0))
+    metric = ColumnRanksMetric()
+    truth = metric.truth(case)
+    scores = {
+        name: {s.key: s.value for s in metric.score(claims, truth)}["rank_correlation"]
+        for name, claims in metric.blind(case, truth).items()
+    }
+    assert scores["names-of-all"] == pytest.approx(1)
+    assert max(scores["names-of-active"], scores["names-of-passive-1"]) < 0.9
