@@ -10,6 +10,7 @@ from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.metrics.bins import ColumnBinsMetric
+from fedtrees.metrics.labels import RoutedLabelScores
 from fedtrees.metrics.metric import Case
 from fedtrees.metrics.splits import ColumnRanksMetric, orders_of_own
 from fedtrees.metrics.thresholds import BranchesMetric
@@ -103,3 +104,27 @@ def test_colluding_parties_guess_by_the_most_similar_column_of_all_of_them():
     }
     assert scores["names-of-all"] == pytest.approx(1)
     assert max(scores["names-of-active"], scores["names-of-passive-1"]) < 0.9
+
+
+def test_colluding_parties_order_rows_to_predict_by_their_columns_together():
+    """Noise with opposite signs in both columns cancels in their first principal component."""
+    rng = np.random.default_rng(0)
+    signal, noise = rng.normal(size=40), rng.normal(size=40)
+    X = np.stack([signal + noise / 2, signal - noise / 2], axis=1).astype(np.float32)
+    y = (signal > np.median(signal)).astype(np.int64)
+    ids = np.arange(5)
+    data = {
+        "active": LocalData(ids, np.zeros(0, dtype=np.intp), np.zeros((5, 0)), ids % 2),
+        "passive-1": party(ids, 0, ids),
+        "passive-2": party(ids, 1, ids),
+    }
+    case = Case(data, dict.fromkeys(data, "passive"), ("passive-1", "passive-2"), SCHEMA,
+                Streams(0), asked=Table(X, y))  # fmt: skip
+    metric = RoutedLabelScores()
+    truth = metric.truth(case)
+    auc = {
+        name: {s.key: s.value for s in metric.score(claims, truth)}["routed_auc"]
+        for name, claims in metric.blind(case, truth).items()
+    }
+    assert auc["columns-of-all"] > 0.99
+    assert max(auc["columns-of-passive-1"], auc["columns-of-passive-2"]) < 0.99
