@@ -32,7 +32,9 @@ from fedtrees.privacy.gaussian_dp import mu_of
 from fedtrees.privacy.noise import Gaussian
 
 # The grid of the rounded gradients is chosen so that the noise has a scale of 2^23 to 2^24 steps.
-# Rounding then adds a negligible sensitivity, and the noise stays far from the limit of int64.
+# Rounding then adds a negligible sensitivity, and the noise stays far from the limit of int64. For
+# very small budgets the grid consists of whole numbers and the scale is larger. The sampler refuses
+# scales above 2^46 steps.
 _FINE = 24
 
 

@@ -25,8 +25,6 @@ from fedtrees.core.registry import register
 from fedtrees.core.view import View
 from fedtrees.messages.vertical import KnownNodes, RowsToRoute, replayed, routed
 
-DECAY = 0.6  # weight of a boosted tree relative to the previous round, as in `LeafAttack`
-
 
 @register.attack("asked-labels")
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +72,8 @@ class AskedLabels(Attack):
         guess : Guess
             `Labels` with class probabilities. The guess is empty if the attack does not apply.
         """
-        seen = leaf_view(view, "drop", DECAY)
+        mixture = LabelMixture()
+        seen = leaf_view(view, mixture.single, mixture.decay)
         if seen is None or view.oracle is None:
             return Guess.none(self.inapplicable(view) or Reason("no-unlabelled-rows"))
         drawn = np.sort(rng.permutation(len(seen.columns.ids))[: view.oracle.left])
@@ -86,7 +85,7 @@ class AskedLabels(Attack):
         if 0 < len(drawn) < len(shares) and seen.leaves.shape[1]:
             sure = np.full(len(shares), -1)
             sure[drawn] = answers.argmax(axis=1)
-            climbed = LabelMixture().climbed(seen, [shares.argmax(axis=1)], sure, rng)
+            climbed = mixture.climbed(seen, [shares.argmax(axis=1)], sure, rng)
             shares = (shares + np.eye(seen.classes)[climbed]) / 2
         shares[drawn] = answers
         return Guess((Labels(seen.columns.ids, shares.argmax(axis=1), shares),))

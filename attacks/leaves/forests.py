@@ -6,6 +6,7 @@ clients together.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,14 +67,32 @@ def sources_of(view: View) -> list[Source]:
     trees = RandomForest.from_arrays(vars(released[-1])).trees
     if view.protocol != "local-forests":
         return [_source(view, trees, view.n_rows, None)]
-    # every client with rows grew as many, and they come in the order of the clients
+    # Every client with rows grew the same number of trees. They are in the order of the clients.
     each = int(view.parameters["trees"])
     clients = [name for name, role in view.roles.items() if role == "client"]
     blocks = [trees[k : k + each] for k in range(0, len(trees), each)]
-    if len(blocks) != len(clients):  # a client without rows sent no trees: owners are unknown
-        return _apart(view, [("", block) for block in blocks])
-    parts = zip(clients, blocks, strict=True)
-    return _apart(view, [(o, block) for o, block in parts if o not in view.principals])
+    if len(blocks) == len(clients):
+        parts = zip(clients, blocks, strict=True)
+        return _apart(view, [(o, block) for o, block in parts if o not in view.principals])
+    # A client without rows sent no trees. The principals recognise the trees that they sent.
+    sent = [
+        RandomForest.from_arrays(vars(m)).trees
+        for s, m in view.messages(LocalForest)
+        if type(m) is LocalForest and s.sender in view.principals
+    ]
+    blocks = [block for block in blocks if not any(_same_splits(block, own) for own in sent)]
+    others = [name for name in clients if name not in view.principals]
+    # If also other clients have no rows, the owners are unknown.
+    owners = others if len(others) == len(blocks) else [""] * len(blocks)
+    return _apart(view, list(zip(owners, blocks, strict=True)))
+
+
+def _same_splits(one: Sequence[ClassTree], other: Sequence[ClassTree]) -> bool:
+    """Return whether two forests have the same splits."""
+    return len(one) == len(other) and all(
+        np.array_equal(a.feature, b.feature) and np.array_equal(a.threshold, b.threshold)
+        for a, b in zip(one, other, strict=True)
+    )
 
 
 def _apart(view: View, parts: list[tuple[str, tuple[ClassTree, ...]]]) -> list[Source]:

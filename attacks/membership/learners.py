@@ -4,9 +4,10 @@ LiRA and RMIA are meaningless if the reference models come from another learner 
 attack, and no error would show it. `trainer_of` therefore returns the learner of the protocol or
 None. If it returns None, the attack omits both tests.
 
-In protocols in which clients grow trees on local data, the candidates of a reference model are
-dealt at random to as many clients as the federation has, because the adversary does not know which
-client has which row.
+In protocols in which clients train on local data, the candidates of a reference model are assigned
+at random to as many clients as the federation has, because the adversary does not know which client
+has which row. The numbers of rows of the clients are used if the released model contains them
+(`other_client_sizes`).
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.clients.blocks import blocks_of
+from fedtrees.attacks.evidence.clients.sizes import row_counts
+from fedtrees.attacks.evidence.clients.victims import victims_of
 from fedtrees.attacks.evidence.opened_leaves import leaf_noise, releases_leaves
 from fedtrees.attacks.evidence.replay import cuts_of, grown_alone, params_of
 from fedtrees.attacks.membership.leaf_sums import client_gradients, fixed_point_bits
 from fedtrees.attacks.membership.references import (
     Trainer,
     answer_logits,
+    assign_to_clients,
     boosted_trainer,
     class_logits,
     forest_logits,
@@ -74,21 +78,39 @@ def shared_model(view: View) -> Forest | None:
     return _mean([b.trees for b in shared.blocks], scores, objective) if scores else None
 
 
+def _sizes_of_shared_trees(view: View) -> NDArray[np.float64]:
+    """Return the relative numbers of rows of the clients that the adversary does not control.
+
+    All are 1 if the shared trees do not reveal them.
+    """
+    clients = [name for name, role in view.roles.items() if role == "client"]
+    others = [name for name in clients if name not in view.principals]
+    victims = victims_of(view, most="statistics")
+    sizes = row_counts(view, [victim.evidence for victim in victims])
+    if sizes is None or len(sizes) != len(others) or not all(sizes):
+        return np.ones(len(others))
+    owners = [victim.owner for victim in victims]
+    if set(owners) == set(others):
+        sizes = [sizes[owners.index(name)] for name in others]
+    return np.array(sizes, dtype=np.float64)
+
+
 def client_trainer(view: View, objective: Objective) -> Trainer:
     """Return the learner that simulates a federation whose clients share their local trees.
 
-    The learner assigns the candidates to the clients at random. The rows that the adversary knows
-    to be members form the local data of one client. The clients then grow trees in the order that
-    the parameters of the protocol declare.
+    The learner assigns the candidates to the clients at random, in proportion to the numbers of
+    rows that their trees reveal. The rows that the adversary knows to be members form the local
+    data of one client. The clients then grow trees in the order that the parameters of the protocol
+    declare.
     """
-    clients = [*view.roles.values()].count("client")
+    sizes = _sizes_of_shared_trees(view)
 
     def trainer(every: Table, n: int) -> Callable[[NDArray[np.bool_]], NDArray[np.float64]]:
         rng, local = np.random.default_rng(0), every.take(np.arange(n, len(every)))
-        rows, n_others = every.take(np.arange(n)), clients - bool(len(local))
+        rows = every.take(np.arange(n))
 
         def train(used: NDArray[np.bool_]) -> NDArray[np.float64]:
-            dealt = np.array_split(rng.permutation(np.flatnonzero(used[:n])), n_others)
+            dealt = assign_to_clients(rng.permutation(np.flatnonzero(used[:n])), sizes)
             parts = [p for p in (*map(every.take, dealt), local) if len(p)]
             return forest_logits(_trained(view, parts, objective), rows)
 
@@ -192,7 +214,7 @@ def trainer_of(view: View, model: Any) -> Trainer | None:
         for ``min_data_in_leaf > 1``.
     """
     if isinstance(model, AdditiveModel):
-        return machine_trainer(view)
+        return machine_trainer(view, model)
     if isinstance(model, RandomDecisionForest):
         return leaf_count_trainer(model, lambda counts, rng: _release_counts(view, counts, rng))
     if isinstance(model, RandomForest):
@@ -218,10 +240,36 @@ def _random_forest_trainer(view: View, model: RandomForest) -> Trainer:
     params = ForestParams(**{k: v for k, v in p.items() if k in ForestParams.__dataclass_fields__})
     least = max(params.min_samples_leaf, view.defense.least_leaf_rows)
     params = replace(params, min_samples_leaf=least)
-    clients = [*view.roles.values()].count("client")
-    if clients and "cuts" not in p:  # clients settle no common cut points
-        return local_forest_trainer(params, model.n_classes, clients)
+    is_client = "client" in view.roles.values()
+    if is_client and "cuts" not in p:  # clients settle no common cut points
+        # Every client contributes the same number of trees, in the order of the clients.
+        first_trees = model.trees[:: p["trees"]]
+        counts = [t.counts[0].sum() for t in first_trees if t.counts is not None]
+        return local_forest_trainer(
+            params, model.n_classes, other_client_sizes(view, np.array(counts, dtype=np.float64))
+        )
     return random_forest_trainer(params, model.n_classes, cuts_of(view))
+
+
+def other_client_sizes(view: View, sizes: Floats) -> Floats:
+    """Return the relative numbers of rows of the clients that the adversary does not control.
+
+    Parameters
+    ----------
+    view : View
+        Contains the roles of the parties.
+    sizes : float64 array, shape (c,)
+        Numbers of rows of all clients in their order, as far as the model contains them.
+
+    Returns
+    -------
+    sizes : float64 array
+        One number per client outside the adversary. All are 1 if `sizes` does not have one entry
+        per client.
+    """
+    clients = [name for name, role in view.roles.items() if role == "client"]
+    others = np.array([name not in view.principals for name in clients])
+    return sizes[others] if len(sizes) == len(clients) else np.ones(int(others.sum()))
 
 
 def _reads_noise(view: View) -> bool:
@@ -294,12 +342,19 @@ def leaf_sum_trainer(view: View, model: Forest) -> Trainer:
     return trainer
 
 
-def machine_trainer(view: View) -> Trainer | None:
+def machine_trainer(view: View, model: AdditiveModel) -> Trainer | None:
     """Return the learner that merges explainable boosting machines of clients.
 
     It is interpret-core itself, with the parameters of the protocol. Only the first outer bag of
     each client is trained, because the released model is the mean over bags and each costs as
     much as the first.
+
+    Parameters
+    ----------
+    view : View
+        Its public parameters describe the training.
+    model : AdditiveModel
+        The model under attack. The weights of its bags are the numbers of rows of the clients.
 
     Returns
     -------
@@ -307,7 +362,8 @@ def machine_trainer(view: View) -> Trainer | None:
         None if interpret-core is not installed, or if the range of a column that a differentially
         private machine needs is not declared.
     """
-    p, clients = view.parameters, [*view.roles.values()].count("client")
+    p, bags = view.parameters, view.parameters["outer_bags"]
+    sizes = other_client_sizes(view, model.told.bag_weights[::bags])
     settings = {
         "feature_names": list(view.schema.names),
         "feature_types": ["continuous"] * len(view.schema.features),
@@ -335,10 +391,10 @@ def machine_trainer(view: View) -> Trainer | None:
 
     def trainer(every: Table, n: int) -> Callable[[NDArray[np.bool_]], Floats]:
         rng, local = np.random.default_rng(0), every.take(np.arange(n, len(every)))
-        rows, n_others = every.take(np.arange(n)), clients - bool(len(local))
+        rows = every.take(np.arange(n))
 
         def train(used: NDArray[np.bool_]) -> Floats:
-            dealt = np.array_split(rng.permutation(np.flatnonzero(used[:n])), n_others)
+            dealt = assign_to_clients(rng.permutation(np.flatnonzero(used[:n])), sizes)
             parts = [part for part in (*map(every.take, dealt), local) if len(part)]
             margin, total = np.zeros(n), 0
             for part in parts:

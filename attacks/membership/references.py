@@ -185,11 +185,27 @@ def random_forest_trainer(params: ForestParams, n_classes: int, cuts: Cuts | Non
     return trainer
 
 
-def local_forest_trainer(params: ForestParams, n_classes: int, clients: int) -> Trainer:
+def assign_to_clients(rows: NDArray[np.intp], sizes: Floats) -> list[NDArray[np.intp]]:
+    """Split rows into consecutive parts, one per client, in proportion to the sizes.
+
+    Sizes that differ by at most one row count as equal.
+
+    Examples
+    --------
+    >>> [len(part) for part in assign_to_clients(np.arange(10), np.array([300.0, 200.0]))]
+    [6, 4]
+    """
+    if np.ptp(sizes) <= 1:
+        return np.array_split(rows, len(sizes))
+    ends = np.rint(np.cumsum(sizes) / np.sum(sizes) * len(rows)).astype(np.intp)
+    return np.split(rows, ends[:-1])
+
+
+def local_forest_trainer(params: ForestParams, n_classes: int, sizes: Floats) -> Trainer:
     """Return the learner in which each client grows a forest with cut points of its local data.
 
-    Candidates are assigned to the clients at random. Rows that the adversary knows to be members
-    form the local data of one client.
+    Candidates are assigned to the clients at random, in proportion to the sizes of the clients.
+    Rows that the adversary knows to be members form the local data of one further client.
 
     Parameters
     ----------
@@ -197,16 +213,16 @@ def local_forest_trainer(params: ForestParams, n_classes: int, clients: int) -> 
         Parameters of each forest.
     n_classes : int
         Number of classes, K.
-    clients : int
-        Number of clients.
+    sizes : float64 array, shape (c,)
+        Relative numbers of rows of the clients that the adversary does not control.
     """
 
     def trainer(every: Table, n: int) -> Callable[[Bools], Floats]:
         rng, local = np.random.default_rng(0), np.arange(n, len(every))
-        rows, n_others = every.take(np.arange(n)), clients - bool(len(local))
+        rows = every.take(np.arange(n))
 
         def train(used: Bools) -> Floats:
-            dealt = np.array_split(rng.permutation(np.flatnonzero(used[:n])), n_others)
+            dealt = assign_to_clients(rng.permutation(np.flatnonzero(used[:n])), sizes)
             parts = [every.take(at) for at in (*dealt, local) if len(at)]
             scores = np.zeros((n, n_classes))
             for part in parts:

@@ -33,18 +33,22 @@ _RIDGE = 1.0
 
 
 def what_is_known(view: View) -> NDArray[np.float64]:
-    """Return local columns as centred ranks, and one-hot labels, float64, shape (n, c)."""
-    ids, parts = view.own[0].ids, []
+    """Return local columns as centred ranks, and one-hot labels, float64, shape (n, c).
+
+    The columns of all principals come first, in the order of `view.own`, and then the labels.
+    """
+    ids, parts, labels = view.own[0].ids, [], []
     for local_data in view.own:
         order = np.argsort(local_data.ids)[np.argsort(np.argsort(ids))]
         parts += [_centred_ranks(x) for x in local_data.X[order].T]
         if local_data.y is not None and view.schema.classes:
-            parts += [
+            labels += [
                 (local_data.y[order] == k) - np.mean(local_data.y == k)
                 for k in np.unique(local_data.y)[1:]
             ]
         elif local_data.y is not None:
-            parts.append(_centred_ranks(local_data.y[order]))
+            labels.append(_centred_ranks(local_data.y[order]))
+    parts += labels
     return np.column_stack(parts) if parts else np.zeros((len(ids), 0))
 
 
@@ -238,14 +242,13 @@ class SplitOrdering(Attack):
         )
         for column, bound in sorted(bounds.items()):
             rank = (bound.low + bound.high) / 2
-            if self.own_columns:
-                similar_column = (
-                    local_data[:, [likest(view.schema, local_columns, column)]]
-                    if local_columns
-                    else local_data
-                )
+            if self.own_columns and local_columns:
+                similar_column = local_data[:, [likest(view.schema, local_columns, column)]]
                 rank, used_name = better_ranks(local_data, similar_column, bound.low, bound.high)
                 name_votes += 1 if used_name else -1
+            elif self.own_columns:
+                # Without local columns, ranks are estimated from the labels only.
+                rank = expected_ranks(local_data, bound.low, bound.high)
             claims.append(ColumnRanks(bound.owner, column, ids, rank, bound.low, bound.high))
         if self.own_columns:
             common = common_ranks(np.column_stack([local_data, *(c.rank - 0.5 for c in claims)]))

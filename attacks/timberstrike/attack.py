@@ -122,7 +122,7 @@ class TimberStrike(Options, Attack):
         evidence = evidence_of(view, self.most)
         if evidence is None:
             return Guess.none(self.inapplicable(view) or Reason("no-start-or-rounds"))
-        return one(evidence)
+        return one(self._as_assumed(evidence))
 
     def _victims(self, view: View) -> list[Victim]:
         """Return the evidence about each client, empty if the rows of all are treated together.
@@ -130,7 +130,18 @@ class TimberStrike(Options, Attack):
         With ``scope="union"``, clients are separated only if their trees are known one by one.
         """
         victims = victims_of(view, self.clues, self.starts, self.most)
-        return [v for v in victims if self.scope != "union" or v.blocks]
+        return [
+            replace(v, evidence=self._as_assumed(v.evidence))
+            for v in victims
+            if self.scope != "union" or v.blocks
+        ]
+
+    def _as_assumed(self, evidence: Evidence) -> Evidence:
+        """Return the evidence unchanged, or without its declared noise for ``noise="ignored"``."""
+        if self.noise == "declared":
+            return evidence
+        # For numeric targets, every hessian is 1, and the authors' code does not support them.
+        return without_noise(evidence) if evidence.targets is not None else as_published(evidence)
 
     def _reconstruct(self, view: View, rng: np.random.Generator) -> Guess:
         victims = self._victims(view)
@@ -143,8 +154,7 @@ class TimberStrike(Options, Attack):
         evidence = evidence_of(view, self.most)
         if evidence is None:
             return Guess.none(self.inapplicable(view) or Reason("no-start-or-rounds"))
-        if self.noise == "ignored":
-            evidence = as_published(evidence)
+        evidence = self._as_assumed(evidence)
         if self.sketches and self.use_prior:
             likely = likely_rows(view, rng)
             evidence = replace(
@@ -164,9 +174,14 @@ def as_published(evidence: Evidence) -> Evidence:
     trees = evidence.trees
     if evidence.constant_hessian:
         trees = tuple(replace(t, g=None, h=None if t.h is None else t.h / 4) for t in trees)
+    return replace(without_noise(evidence), trees=trees, constant_hessian=False)
+
+
+def without_noise(evidence: Evidence) -> Evidence:
+    """Remove the declared noise, so that noisy sums are treated as exact."""
     bins = evidence.histograms
     bins = None if bins is None else tuple(replace(part, slack=None) for part in bins)
-    return replace(evidence, trees=trees, histograms=bins, noise=None, constant_hessian=False)
+    return replace(evidence, histograms=bins, noise=None)
 
 
 @register.attack("timberstrike-published")

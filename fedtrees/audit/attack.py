@@ -32,7 +32,7 @@ from fedtrees.audit.exposure import TreeExposure
 from fedtrees.audit.leaf_counts import sums_of
 from fedtrees.audit.model import ModelFile
 from fedtrees.audit.rows import MOST_TARGETS, OWN_SHARE
-from fedtrees.core.errors import DataError
+from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guess import LeafCounts, Records
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.reasons import Reason
@@ -258,9 +258,13 @@ def attack(
 
     Raises
     ------
+    UsageError
+        If neither `own` nor `truth` is given.
     DataError
         If no target rows remain, or if there are too many to match them in reasonable time.
     """
+    if own is None and truth is None:
+        raise UsageError("no rows to attack with: give training rows as `own` or as `truth`")
     if isinstance(audit.model.forest, RandomForest):
         return _forest_attack(audit, own, truth, Streams(seed).child("audit"))
     evidence = evidence_of(audit)

@@ -294,7 +294,7 @@ def scrub(model: ModelFile, out: Path, rows: NDArray[np.float32] | None = None) 
     ------
     UsageError
         If the model is not XGBoost's or cannot be scrubbed, or if `out` does not end in ``.json``
-        or is the model's file.
+        or exists.
     DataError
         If a part of the model cannot be copied, or a prediction changed. No file is written then.
     StoreError
@@ -318,8 +318,9 @@ def scrub(model: ModelFile, out: Path, rows: NDArray[np.float32] | None = None) 
         )
     if out.suffix != ".json":
         raise UsageError(f"--scrub {out}: end the name in .json")
-    if out.exists() and out.samefile(model.path):
-        raise UsageError(f"--scrub {out} would overwrite the model; name another file")
+    if out.exists():
+        what = "the model" if out.samefile(model.path) else "a file"
+        raise UsageError(f"--scrub {out} would overwrite {what}; name a new file")
     text = model_text(bare_model(model, model_of(model.path)))
     with TemporaryDirectory() as folder:
         copy = Path(folder) / "copy.json"

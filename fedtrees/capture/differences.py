@@ -144,7 +144,7 @@ def _as_said(decoded: Decoded, protocol: Protocol, truth: Mapping[str, Table]) -
         row = _row(kind, *sides, ROUNDING)
         rows.append(row | {"apart": besides[kind[0]]} if kind[0] in spare else row)
     return {
-        "files": [decoded.capture.path, protocol.name],
+        "files": [str(decoded.capture.path), protocol.name],
         "kinds": rows,
         "same": all(row["apart"] == "" or row["message"] in spare for row in rows),
         "notes": [],

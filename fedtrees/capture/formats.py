@@ -64,6 +64,9 @@ def record(
 ) -> int:
     """Record all bytes between the relay and the real endpoints, until all connections closed.
 
+    The parties of the framework may start at any time. The function therefore waits for the first
+    bytes without a limit. It ends if they cannot be recorded.
+
     Parameters
     ----------
     wire : str
@@ -87,7 +90,7 @@ def record(
     Raises
     ------
     DataError
-        As `Writer` and `Relay`.
+        If the capture cannot be written, or a port is in use (`Writer`, `Relay`).
     """
     check_known("wire", wire, LISTENED)
     with Writer(path, Run.of(WIRES[wire][1], wire, {"host": host})) as writer:
@@ -106,7 +109,7 @@ def record(
                     ]
                 )
             since = time.monotonic()
-            while not writer.written or time.monotonic() - since < _IDLE:
+            while not (writer.written or relay.failed) or time.monotonic() - since < _IDLE:
                 time.sleep(0.05)
                 if relay.open:
                     since = time.monotonic()

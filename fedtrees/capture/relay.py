@@ -104,6 +104,11 @@ class Relay:
         ).start()
         return int(listener.getsockname()[1])
 
+    @property
+    def failed(self) -> bool:
+        """Whether a thread ended with an error, which `close` raises."""
+        return bool(self._failed)
+
     def close(self) -> None:
         """Close the relay ports, and raise the first error of a thread, if there is one."""
         for listener in self._listeners:

@@ -1,8 +1,9 @@
 """`python -m fedtrees.cli.reference`: write the generated parts of the documentation."""
 
 import sys
+from argparse import ArgumentParser
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -171,5 +172,15 @@ def main(folder: str = "docs") -> None:
         file.write_text(renewed(name, file.read_text(encoding="utf-8")), encoding="utf-8")
 
 
+def folder_of(arguments: Sequence[str]) -> str:
+    """Return the folder that the command line names."""
+    parser = ArgumentParser(
+        prog="python -m fedtrees.cli.reference",
+        description="Write the generated parts of the documentation.",
+    )
+    parser.add_argument("folder", nargs="?", default="docs", help="folder of the documentation")
+    return str(parser.parse_args(arguments).folder)
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(folder_of(sys.argv[1:]))

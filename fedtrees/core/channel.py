@@ -280,9 +280,22 @@ class Channel(Change):
     def added(self, n: float) -> Channel:
         """Return the law of the sum of n independent draws of additive noise.
 
-        This implementation rounds n to an integer.
+        n can be fractional, because noise can be calibrated for fewer shares than an adversary does
+        not know (`Share.law`). This implementation repeats the channel, which is possible for
+        integers only. A channel whose distribution is infinitely divisible should override it.
+
+        Raises
+        ------
+        ProtocolError
+            If n is not an integer. Rounding n would state less noise than is drawn. For n below
+            0.5, it would state none.
         """
-        return Chain((self,) * round(n))
+        if n != int(n):
+            raise ProtocolError(
+                f"{type(self).__name__} does not state the law of {n:g} draws; implement `added` "
+                "for fractions, or calibrate the noise for all parties"
+            )
+        return Chain((self,) * int(n))
 
     def bounds(self, y: NDArray[Any]) -> Box:
         """Return a box that contains every x from which y can be sent."""

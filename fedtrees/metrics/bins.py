@@ -20,7 +20,6 @@ from fedtrees.core.guess import BinClassCounts, Claim, ColumnBins
 from fedtrees.core.registry import register
 from fedtrees.core.results import Measure
 from fedtrees.core.schema import Table
-from fedtrees.messages.horizontal import CutPoints
 from fedtrees.metrics.metric import Case, Metric, Score
 from fedtrees.metrics.splits import misnamed, orders_of_own
 from fedtrees.trees.binning import Cuts, bin_rows
@@ -79,17 +78,17 @@ class BinCountsMetric(Metric[VictimsCounts]):
     def truth(self, case: Case) -> VictimsCounts | None:
         """Count the rows of each victim with complete rows.
 
-        None if no cut points were announced, no victim has complete rows, the target is numeric, or
-        a victim's rows have sample weights. Sums over weighted rows do not determine their number.
+        None if no common cut points were announced, no victim has complete rows, the target is
+        numeric, or a victim's rows have sample weights. Sums over weighted rows do not determine
+        their number.
         """
-        cut_points = [d.message for d in case.transcript or () if isinstance(d.message, CutPoints)]
+        cuts = case.cuts
         tables = {n: h.table for n, h in case.victims.items() if h.covers(case.schema)}
         classes = len(case.schema.classes)
         weighted = any(table.weight is not None for table in tables.values())
-        if not cut_points or not tables or not classes or weighted:
+        if cuts is None or not tables or not classes or weighted:
             return None
-        m = cut_points[-1]
-        cuts, counts = Cuts(m.values, m.offsets, m.minimum, m.categorical), {}
+        counts = {}
         for name, table in tables.items():
             counts[name] = _count_classes(table, cuts, classes)
         rows = case.blind_view().rows
@@ -265,11 +264,12 @@ def _filled(
     rank: NDArray[np.float64],
     truth: tuple[NDArray[np.int64], NDArray[np.int64]],
 ) -> ColumnBins:
-    """Assign bins to rows in the order of their ranks, each bin to as many rows as it contains."""
+    """Assign bins to rows in the order of their ranks, each bin to as many rows as it contains.
+
+    The rows must be rows of the column. They can be fewer, and then have the bins that these rows
+    contain.
+    """
     # Sorted bins: the row with the k-th smallest rank gets the k-th smallest bin.
-    sizes = np.sort(truth[1])
-    order = np.argsort(rank, kind="stable")
-    bin = np.full(len(ids), _fullest(truth[1]))
-    n = min(len(sizes), len(bin))
-    bin[order[:n]] = sizes[:n]
+    bin = np.empty(len(ids), dtype=np.int64)
+    bin[np.argsort(rank, kind="stable")] = np.sort(truth[1][np.isin(truth[0], ids)])
     return ColumnBins(*key, ids, bin)

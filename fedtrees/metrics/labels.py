@@ -183,7 +183,8 @@ class AskedRows:
     classes : int
         Number of classes, K.
     own : mapping of str to float32 array, shape (n, c)
-        Columns of each principal for these rows.
+        Columns of each principal for these rows. If there are several principals, the entry ``all``
+        contains the columns of all of them.
     """
 
     y: NDArray[np.int64]
@@ -222,6 +223,9 @@ class RoutedLabelScores(Metric[AskedRows]):
         if any(h.y is not None for h in local_data.values()) or not len(case.asked):
             return None
         columns = {name: case.asked.X[:, h.columns] for name, h in local_data.items()}
+        if len(columns) > 1:
+            # Colluding parties can use their columns together.
+            columns["all"] = np.hstack(list(columns.values()))
         return AskedRows(case.asked.y.astype(np.int64), len(case.schema.classes), columns)
 
     def refuses(self, claims: Sequence[RoutedLabels], case: Case) -> str | None:

@@ -32,7 +32,9 @@ from fedtrees.core.view import View
 from fedtrees.guessing.blind import DRAWS, blind_guesses
 from fedtrees.guessing.rows import range_of
 from fedtrees.isolation.process import attacks
+from fedtrees.messages.horizontal import CutPoints
 from fedtrees.metrics.known_entries import all_but, dealt, of_every_row
+from fedtrees.trees.binning import Cuts
 
 T = TypeVar("T")
 #: Largest number of members, and of non-members, among the candidates of membership inference. A
@@ -224,6 +226,24 @@ class Case:
     def victims_rows(self) -> Table | None:
         """Complete rows (all features and the label) of the victims, None if there are none."""
         return stacked(self.victims.values(), self.schema)
+
+    @property
+    def cuts(self) -> Cuts | None:
+        """Cut points that the parties agreed on.
+
+        None if none were announced. Also None if different ones were announced, for example for
+        every tree, because the bins of a row are then not defined.
+        """
+        sent = (d.message for d in self.transcript or () if isinstance(d.message, CutPoints))
+        cuts: Cuts | None = None
+        for m in sent:
+            if cuts is None:
+                cuts = Cuts(m.values, m.offsets, m.minimum, m.categorical)
+            elif not (
+                np.array_equal(cuts.values, m.values) and np.array_equal(cuts.offsets, m.offsets)
+            ):
+                return None
+        return cuts
 
     def rows_in(self, name: str, round: int) -> Table:
         """Return the complete rows of one party that a round of training used."""

@@ -11,19 +11,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import reduce
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.guess import Claim, ColumnRanks, CutWindows
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.results import Measure
 from fedtrees.core.statistics import middle_ranks
 from fedtrees.guessing.rows import likest
-from fedtrees.messages.horizontal import CutPoints
 from fedtrees.metrics.metric import Case, Metric, Score
 from fedtrees.trees.binning import Cuts, bin_rows
 from fedtrees.trees.cut_points import local_sketch, merge_sketches
@@ -34,38 +35,71 @@ Order = tuple[NDArray[np.int64], NDArray[np.float64]]
 Key = tuple[str, int]
 
 
-def orders_of_own(case: Case, columns: Iterable[Key]) -> dict[str, dict[Key, Order]]:
+def orders_of_own(
+    case: Case, columns: Mapping[Key, tuple[NDArray[np.int64], Any]]
+) -> dict[str, dict[Key, Order]]:
     """Return guesses of the order of rows in columns of other parties.
 
     Rows are ordered by the labels of a principal, by the first principal component of its columns,
     and by its column with the most similar name. For example, *mean radius* is ordered by *worst
-    radius*.
+    radius*. Colluding principals also use their columns together. A principal can have rows that a
+    column does not have. They are omitted before the remaining rows are ranked, because they have
+    no rank in this column.
 
     Parameters
     ----------
     case : Case
         Provides the local data of the principals.
-    columns : iterable of (str, int)
-        Owner and position of the columns to guess.
+    columns : mapping of (str, int) to tuple
+        Columns to guess, by owner and position. The first entry of each tuple contains the ids of
+        the rows of the column.
 
     Returns
     -------
     orders : dict of str to dict
-        By the name of the guess, ids and ranks of the local rows for every column.
+        By the name of the guess, ids and ranks of the local rows for every column. The ids are a
+        subset of the ids of the column.
     """
     keys, orders = list(columns), {}
+
+    def restricted(order: Order, key: Key) -> Order:
+        ids, rank = order
+        shared = np.isin(ids, columns[key][0])
+        return (ids, rank) if shared.all() else (ids[shared], middle_ranks(rank[shared]))
+
     for name_of_order, order in _common_orders(case).items():
-        orders[name_of_order] = dict.fromkeys(keys, order)
-    for name in case.principals:
-        local_data = case.local_data.get(name)
-        if local_data is not None and len(local_data.columns):
-            # Missing values are ranked at the mean of their column.
-            ranks = [middle_ranks(np.nan_to_num(x, nan=np.nanmean(x))) for x in local_data.X.T]
-            similar = {key: likest(case.schema, local_data.columns, key[1]) for key in keys}
-            orders[f"names-of-{name}"] = {
-                key: (local_data.ids, ranks[position]) for key, position in similar.items()
-            }
+        orders[name_of_order] = {key: restricted(order, key) for key in keys}
+    for name, local_data in _parts_with_columns(case).items():
+        # Missing values are ranked at the mean of their column.
+        ranks = [middle_ranks(np.nan_to_num(x, nan=np.nanmean(x))) for x in local_data.X.T]
+        similar = {key: likest(case.schema, local_data.columns, key[1]) for key in keys}
+        orders[f"names-of-{name}"] = {
+            key: restricted((local_data.ids, ranks[position]), key)
+            for key, position in similar.items()
+        }
     return orders
+
+
+def _parts_with_columns(case: Case) -> dict[str, LocalData]:
+    """Return the local data of every principal that has columns, by name.
+
+    The entry ``all`` contains the columns of all of them, if there are several. A coalition can use
+    them together.
+    """
+    parts = {
+        name: case.local_data[name]
+        for name in case.principals
+        if name in case.local_data and len(case.local_data[name].columns)
+    }
+    if len(parts) < 2:
+        return parts
+    ids = reduce(np.intersect1d, [part.ids for part in parts.values()])
+    if not len(ids):
+        return parts
+    at = [np.intersect1d(ids, part.ids, return_indices=True)[2] for part in parts.values()]
+    X = np.hstack([part.X[rows] for part, rows in zip(parts.values(), at, strict=True)])
+    columns = np.concatenate([part.columns for part in parts.values()])
+    return {**parts, "all": LocalData(ids, columns, X)}
 
 
 def _common_orders(case: Case) -> dict[str, Order]:
@@ -74,12 +108,9 @@ def _common_orders(case: Case) -> dict[str, Order]:
     for name in case.principals:
         local_data = case.local_data.get(name)
         if local_data is not None and local_data.y is not None:
-            orders["own-labels"] = local_data.ids, middle_ranks(local_data.y)
-        if local_data is not None and len(local_data.columns):
-            orders[f"columns-of-{name}"] = (
-                local_data.ids,
-                middle_ranks(main_direction(local_data.X)),
-            )
+            orders[f"labels-of-{name}"] = local_data.ids, middle_ranks(local_data.y)
+    for name, local_data in _parts_with_columns(case).items():
+        orders[f"columns-of-{name}"] = local_data.ids, middle_ranks(main_direction(local_data.X))
     return orders
 
 
@@ -281,19 +312,13 @@ class MovedCutsMetric(Metric[Settled]):
     def truth(self, case: Case) -> Settled | None:
         """Return cut points and root splits.
 
-        None if no cut points were announced, the model has no trees, or no victim has complete
-        rows.
+        None if no common cut points were announced, the model has no trees, or no victim has
+        complete rows.
         """
-        announced = [d.message for d in case.transcript or () if isinstance(d.message, CutPoints)]
+        cuts = case.cuts
         trees, rows = getattr(case.model, "trees", ()), case.victims_rows
-        if not announced or not trees or rows is None:
+        if cuts is None or not trees or rows is None:
             return None
-        cuts = Cuts(
-            announced[-1].values,
-            announced[-1].offsets,
-            announced[-1].minimum,
-            announced[-1].categorical,
-        )
         # Honest sketches are merged to as many bins as the announced cut points have.
         n_bins = max(int(cuts.n_bins.max()), 2)
         sketches = [local_sketch(local_data.X, n_bins) for local_data in case.local_data.values()]

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.guess import Branches, Claim, Thresholds
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.results import Measure
 from fedtrees.core.schema import Schema
@@ -268,10 +269,7 @@ class BranchesMetric(Metric[TrueBranches]):
             return None
         split = tuple(places[i] for i in victims_splits)
         columns = np.concatenate([h.columns for h in adversary_data])
-        # Join the columns of all parties, in order to route the training rows through all trees.
-        train = np.full((len(adversary_data[0]), new_rows.X.shape[1]), np.nan, dtype=np.float32)
-        for part in case.local_data.values():
-            train[:, part.columns] = part.X
+        train = _joined_by_id(adversary_data[0].ids, case.local_data.values(), new_rows.X.shape[1])
         trained = np.hstack([_sides(case, t, train) for t in all_trees])[:, victims_splits]
         goes = np.hstack(sides)[:, victims_splits]
         return TrueBranches(split, goes, trained, train[:, columns], new_rows.X[:, columns])
@@ -313,6 +311,21 @@ class BranchesMetric(Metric[TrueBranches]):
         passed = truth.goes >= 0
         right = np.where(np.isnan(left), False, (left > 0.5) == (truth.goes == 1))
         return [Score("branches", float(right[passed].mean()) if passed.any() else None)]
+
+
+def _joined_by_id(
+    ids: NDArray[np.int64], parts: Iterable[LocalData], n_features: int
+) -> NDArray[np.float32]:
+    """Join the columns of all parties for some rows, float32, shape (len(ids), n_features).
+
+    The training rows are routed through all trees, so that they need the columns of all parties.
+    Rows are matched by their ids. A cell that no party has is NaN.
+    """
+    joined = np.full((len(ids), n_features), np.nan, dtype=np.float32)
+    for part in parts:
+        _, at, from_row = np.intersect1d(ids, part.ids, return_indices=True)
+        joined[np.ix_(at, part.columns)] = part.X[from_row]
+    return joined
 
 
 def _share(goes: NDArray[np.int8]) -> float:

@@ -25,7 +25,6 @@ from fedtrees.core.streams import Streams
 from fedtrees.guessing.conditional import fitted, nearest_guesses
 from fedtrees.guessing.rows import MOST_ROWS, spaced, wanted
 from fedtrees.guessing.tolerance import Tolerance
-from fedtrees.messages.horizontal import CutPoints
 from fedtrees.metrics.metric import Case, Metric, Score
 from fedtrees.metrics.records import score_records
 from fedtrees.metrics.rows import inliers, row_errors, score_returned_rows
@@ -368,13 +367,13 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
     def truth(self, case: Case) -> BinnedVictims | None:
         """Return the victims' rows and the cut points.
 
-        None if no cut points were announced or no victim has complete rows.
+        None if no common cut points were announced or no victim has complete rows.
         """
-        sent = [d.message for d in case.transcript or () if isinstance(d.message, CutPoints)]
+        cuts = case.cuts
         tables = {name: h.table for name, h in case.victims.items() if h.covers(case.schema)}
-        if not sent or not tables:
+        if cuts is None or not tables:
             return None
-        return BinnedVictims(tables, Cuts(sent[0].values, sent[0].offsets, sent[0].minimum))
+        return BinnedVictims(tables, cuts)
 
     def counted(self, truth: BinnedVictims) -> int:
         """Return the number of the victims' rows."""
@@ -409,7 +408,7 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
 
 @dataclass(frozen=True, eq=False)
 class Everybody:
-    """Local data of all parties, and the number of rows of the principals."""
+    """Local data of all parties with complete rows, and the number of such rows of principals."""
 
     held: dict[str, LocalData]
     own: int
@@ -437,11 +436,13 @@ class EveryRecordMetric(Metric[Everybody]):
     )  # fmt: skip
 
     def truth(self, case: Case) -> Everybody | None:
-        """Return the local data of all parties, None if no victim has complete rows."""
+        """Return the local data with complete rows, None if no victim has complete rows."""
         if case.victims_rows is None:
             return None
-        adversary_count = sum(len(h) for n, h in case.local_data.items() if n in case.principals)
-        return Everybody(dict(case.local_data), adversary_count, case)
+        # A party without labels, for example a client without rows, has no rows to score.
+        complete = {n: h for n, h in case.local_data.items() if h.covers(case.schema)}
+        adversary_count = sum(len(h) for n, h in complete.items() if n in case.principals)
+        return Everybody(complete, adversary_count, case)
 
     def refuses(self, claims: Sequence[EveryRecord], case: Case) -> str | None:
         """Refuse rows that do not fit the schema."""
@@ -452,18 +453,18 @@ class EveryRecordMetric(Metric[Everybody]):
         claim, schema = claims[0], truth.case.schema
         if claim.owner is None:
             # The adversary knows its local rows. They are scored like reconstructed rows.
-            adversary_tables = [
-                h.table for n, h in truth.held.items() if n in truth.case.principals
-            ]
-            victims = [h.table for h in truth.case.victims.values()]
-            everyone, case = Table.concat([*adversary_tables, *victims]), truth.case
+            case = truth.case
+            adversary_first = sorted(truth.held, key=lambda n: n not in case.principals)
+            everyone = Table.concat([truth.held[n].table for n in adversary_first])
             n_rows = len(everyone)
             result = score_records(
                 claim.table, _scored_sample(everyone, case), schema, limit=n_rows
             )
             return [Score("ra_union", result.ra)]
         # Sort, so that a tie between owners is resolved by name.
-        named = sorted(set(claim.owner))
+        named = sorted(set(claim.owner) & set(truth.held))
+        if not named:
+            return []
         name = max(named, key=lambda n: len(truth.held[n]))
         rows, owner_table = claim.table.take(np.array(claim.owner) == name), truth.held[name].table
         rng, n = truth.case.streams.child("blind").rng("owners"), wanted(len(owner_table))

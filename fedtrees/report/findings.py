@@ -353,7 +353,11 @@ def _untested(setting: Setting, mine: _SettingResults, gaps: Gaps) -> Untested:
 
     words = called(setting)
     early = [t.early for r in mine.readers.values() for t in r.coverage.values()]
-    failed = [(n, str(g.why)) for g in here if g.status in ("failed", "timeout") for n in g.names]
+    failures = [
+        (g.kind, n, str(g.why)) for g in here if g.status in ("failed", "timeout") for n in g.names
+    ]
+    failed = [(n, why) for kind, n, why in failures if kind == "attack"]
+    failed_trainings = [(n, why) for kind, n, why in failures if kind == "defense"]
     silent = [(n, str(g.why)) for g in here if g.status == NO_CLAIM for n in g.names]
     unfit = tuple((n, str(g.why)) for g in here if g.kind == "defense" and g.status == "skipped"
                   for n in g.names)  # fmt: skip
@@ -365,6 +369,7 @@ def _untested(setting: Setting, mine: _SettingResults, gaps: Gaps) -> Untested:
         tuple(dict.fromkeys(failed)),
         unfit,
         no_claim=tuple(dict.fromkeys(silent)),
+        failed_trainings=tuple(dict.fromkeys(failed_trainings)),
     )
 
 

@@ -319,17 +319,15 @@ def _around(mark: Mark, taken: Sequence[Box], leads: Sequence[Box]) -> Placed | 
                 candidate = Placed(tuple(text), x, y, anchor, lead, mark.recipe)
                 # Labels to the left and to the right are preferred to those above and below.
                 cost = radius + 6 * (abs(math.sin(angle)) > 0.3)
-                if (best is None or cost < best[0]) and _free(candidate, taken, leads, own=mark):
+                if (best is None or cost < best[0]) and _free(candidate, taken, leads):
                     best = (cost, candidate)
         if best:
             return best[1]
     return None
 
 
-def _free(
-    label: Placed, taken: Sequence[Box], leads: Sequence[Box], own: Mark | None = None
-) -> bool:
-    """Return whether a label lies in the drawing and overlaps with nothing."""
+def _free(label: Placed, taken: Sequence[Box], leads: Sequence[Box]) -> bool:
+    """Return whether a label lies in the drawing, and neither it nor its line covers anything."""
     left, top, right, bottom = label.box
     if left < 2 or right > WIDTH - 2 or top < 1 or bottom > BOTTOM - 2:
         return False
@@ -337,13 +335,29 @@ def _free(
         return False
     if label.lead is None:
         return True
-    # For flags, the leading line must not cross the areas of other marks and labels. Areas that
-    # contain its lower end, for example that of its mark, are ignored.
-    x1, y1, x2, y2 = label.lead
-    around = (min(x1, x2) - 1, min(y1, y2), max(x1, x2) + 1, max(y1, y2))
-    mark = own or None
+    # The leading line must not cross the areas of other marks and labels. Areas that contain its
+    # end at the mark, for example that of the mark, are ignored.
+    x1, y1 = label.lead[:2]
     obstacles = [b for b in taken if not (_holds(b, x1, y1) or _holds(b, x1, y1 + 8))]
-    return mark is not None or not any(_overlap(around, b) for b in obstacles)
+    return not any(_crosses(label.lead, b) for b in obstacles)
+
+
+def _crosses(line: tuple[float, float, float, float], box: Box) -> bool:
+    """Return whether a line from (x1, y1) to (x2, y2) passes a box, or is less than 1 beside it."""
+    x1, y1, x2, y2 = line
+    # Clip the line to the range of the box in both directions (Liang and Barsky 1984).
+    first, last = 0.0, 1.0
+    for start, step, low, high in (
+        (x1, x2 - x1, box[0] - 1, box[2] + 1),
+        (y1, y2 - y1, box[1], box[3]),
+    ):
+        if step == 0:
+            if not low < start < high:
+                return False
+            continue
+        ends = sorted(((low - start) / step, (high - start) / step))
+        first, last = max(first, ends[0]), min(last, ends[1])
+    return first < last
 
 
 def _holds(box: Box, x: float, y: float) -> bool:

@@ -49,6 +49,7 @@ def _setting(found: Found) -> dict[str, Any]:
             "attacks": list(found.untested.attacks),
             "cut_short": list(found.untested.cut),
             "failed": dict(found.untested.failed),
+            "failed_trainings": dict(found.untested.failed_trainings),
             "no_claim": dict(found.untested.no_claim),
             "unfit": dict(found.untested.unfit),
         },

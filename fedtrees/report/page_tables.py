@@ -271,6 +271,8 @@ def untested(found: Found) -> Iterator[tuple[str, str, str]]:
         yield f"{name}.", f"It does not fit here: {why}.", ""
     for name, why in gaps.failed:
         yield f"{name} failed.", f"{why}. A failed attack is no defense.", ""
+    for name, why in gaps.failed_trainings:
+        yield f"Training failed: {wording.short(name)}.", f"{why}.", ""
     if gaps.attacks:
         yield f"{many(len(gaps.attacks), 'attack')} that apply.", f"{listed([*gaps.attacks])}.", ""
     if gaps.defenses:

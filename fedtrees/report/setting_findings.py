@@ -165,13 +165,15 @@ class Untested:
     cut : tuple of str
         Attacks that stopped at the limit of their search.
     failed : tuple of (str, str)
-        Attacks and defenses that failed or ran out of time, with the reason.
+        Attacks that failed or ran out of time, with the reason.
     unfit : tuple of (str, str)
         Requested defenses that do not fit the protocol, with the reason.
     unfinished : bool
         Whether the run is not finished.
     no_claim : tuple of (str, str)
         Attacks that ran and returned no claim, with the reason.
+    failed_trainings : tuple of (str, str)
+        Defenses whose training failed or ran out of time, with the reason.
     """
 
     adversaries: tuple[tuple[str, str], ...] = ()
@@ -182,6 +184,7 @@ class Untested:
     unfit: tuple[tuple[str, str], ...] = ()
     unfinished: bool = False
     no_claim: tuple[tuple[str, str], ...] = ()
+    failed_trainings: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedtrees.core.results import measure
 from fedtrees.metrics.metric import headlines
 from fedtrees.report.results import Panel
 
@@ -218,11 +219,22 @@ def over_the_better_baseline(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_errors(rows: pd.DataFrame) -> pd.DataFrame:
-    """Add ``value_error`` and ``advantage_error`` to the rows of one metric (see `worst_case`)."""
-    # `room` is the difference between a perfect score and the blind score, by which advantages are
+    """Add ``value_error`` and ``advantage_error`` to the rows of one metric (see `worst_case`).
+
+    Call it before `over_the_better_baseline`, because it compares the advantages over both
+    baselines.
+    """
+    # The reported advantage is the smaller one of those over both baselines
+    # (`over_the_better_baseline`).
+    over_population = rows["beyond"] < rows["advantage"].fillna(math.inf)
+    baseline = rows["population"].where(over_population, rows["blind"])
+    # `room` is the difference between a perfect score and the baseline, by which advantages are
     # divided. Score and baseline have independent errors of equal size, which gives the factor
     # sqrt(2).
-    error, room = rows["error"].fillna(0.0), (1 - rows["blind"]).where(rows["blind"] < 1, 1.0)
+    best = rows["metric"].map(lambda key: measure(key).best if key else None).astype(float)
+    room = (best - baseline).abs()
+    room = room.where((room > 0) & (room < math.inf), 1.0)
+    error = rows["error"].fillna(0.0)
     return rows.assign(value_error=error, advantage_error=math.sqrt(2) * error / room)
 
 

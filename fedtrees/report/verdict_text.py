@@ -413,7 +413,9 @@ def price(p: Price) -> str:
     if p.settled == "same":
         return f"None: {name} is identical in every seed."
     if p.settled == "unknown":
-        return "Not known: no model was trained."
+        if not math.isfinite(p.mean_utility):
+            return "Not known: no model was trained."
+        return "Not known: no seed has a model with this defense and the model to compare it with."
     e = p.change
     text = f"{name} changes by {number(e.mean, 3, signed=True)}"
     if math.isfinite(e.low):
@@ -532,17 +534,20 @@ def untested(found: Found) -> str:
     """Describe what this run did not test. A gap is not evidence of safety."""
     gaps = found.untested
     sentences = ["The run is not finished: continue it with --resume."] * gaps.unfinished
+    if gaps.failed_trainings:
+        defenses = list(dict.fromkeys(wording.short(spec) for spec, _ in gaps.failed_trainings))
+        sentences.append(f"Trainings that failed: {wording.some(defenses, 2)}.")
     for pairs, problem in ((gaps.failed, "failed"), (gaps.no_claim, "returned no claim")):
-        if names := dict.fromkeys(name.partition("[")[0] for name, _ in pairs):
-            sentences.append(f"Attacks that {problem}: {wording.some([*names], 2)}.")
+        if attacks := dict.fromkeys(name.partition("[")[0] for name, _ in pairs):
+            sentences.append(f"Attacks that {problem}: {wording.some([*attacks], 2)}.")
     if gaps.adversaries:
         sentences.append(wording.capital(f"{listed([name for name, _ in gaps.adversaries])}."))
     if gaps.defenses:
         sentences.append(f"{many(len(gaps.defenses), 'further defense')} that fit this protocol.")
     if gaps.cut:
-        names = dict.fromkeys(name.partition("[")[0] for name in gaps.cut)
-        limits = "its search limit" if len(names) == 1 else "their search limits"
-        stopped = f"{listed([*names])} stopped at {limits} and may find more."
+        searches = dict.fromkeys(name.partition("[")[0] for name in gaps.cut)
+        limits = "its search limit" if len(searches) == 1 else "their search limits"
+        stopped = f"{listed([*searches])} stopped at {limits} and may find more."
         sentences.append(wording.capital(stopped))
     return " ".join(sentences)
 

@@ -141,7 +141,7 @@ def test_scores_of_bins():
     missing = np.mean([(bin < 0).mean() for _, bin in truth.columns.values()])
     assert share(claimed(lambda bin: np.full(len(bin), -1))) == pytest.approx(missing)
     blind = metric.blind(case, truth)
-    assert set(blind) == {"fullest-bin", "own-labels", "columns-of-active", "names-of-active"}
+    assert set(blind) == {"fullest-bin", "labels-of-active", "columns-of-active", "names-of-active"}
     filled = metric.completed(claimed(lambda bin: bin)[1:], truth, lambda: blind["fullest-bin"])
     assert share(filled) > 2 / 3
     assert "more than once" in metric.refuses(filled[:1] * 2, case)

@@ -4,13 +4,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from columns import run, seen_by
+from columns import run, seen_by, table_of
 
 from fedtrees.attacks.evidence.told_sides import value_ends
-from fedtrees.attacks.orders.attack import SplitOrdering, better_ranks, expected_ranks
+from fedtrees.attacks.orders.attack import (
+    SplitOrdering,
+    better_ranks,
+    expected_ranks,
+    what_is_known,
+)
 from fedtrees.core.guess import ColumnRanks
+from fedtrees.core.statistics import middle_ranks
+from fedtrees.data.layout import columns_of
 from fedtrees.metrics.metric import Case
 from fedtrees.metrics.splits import ColumnRanksMetric, orders_of_own
+from fedtrees.protocols.training import train
+from fedtrees.protocols.vertical.secureboost import SecureBoost
+from fedtrees.protocols.views import view_of
 
 ONE = "[trees=1,max_depth=4,max_bin=16,{}]"
 BOOST = "secureboost" + ONE.format("colsample_bytree=1.0")
@@ -70,10 +80,6 @@ def test_sides_told_in_clear_bound_ranks_and_values(who):
 def test_own_columns_order_rows_within_an_interval():
     """On 569 rows with columns that go together, five trees of depth 3."""
     from fedtrees.data import catalogue
-    from fedtrees.data.layout import columns_of
-    from fedtrees.protocols.training import train
-    from fedtrees.protocols.vertical.secureboost import SecureBoost
-    from fedtrees.protocols.views import view_of
 
     data = catalogue.load("breast-cancer")
     held = {
@@ -183,3 +189,25 @@ def test_the_column_that_orders_unseen_intervals_better_is_taken():
         assert named == best
         assert ((low <= rank) & (rank <= low + 1 / 8)).all()
         assert np.corrcoef(rank, truth)[0, 1] > 0.99
+
+
+def test_columns_of_all_principals_precede_the_labels():
+    """The position of a local column must not depend on the party that has the labels."""
+    training, held = run(BOOST, 3, missing=0)
+    known = what_is_known(seen_by(training, held, "active", "passive-1"))
+    columns = np.column_stack([held["active"].X, held["passive-1"].X])
+    assert known.shape[1] == columns.shape[1] + 1
+    for position, values in enumerate(columns.T):
+        np.testing.assert_allclose(known[:, position] + 0.5, middle_ranks(values))
+
+
+def test_an_active_party_without_columns_claims_all_columns_from_its_labels():
+    rows, schema = table_of(2, missing=0)
+    held = {
+        "active": columns_of(rows, np.zeros(0, dtype=np.intp), True),
+        "passive-1": columns_of(rows, np.arange(6), False),
+    }
+    training = train(SecureBoost(trees=1, max_depth=1, colsample_bytree=1.0), held, schema)
+    view = view_of(training, ("active",), held)
+    claims = SplitOrdering().run(view, np.random.default_rng(0)).claims
+    assert {claim.feature for claim in claims} == set(range(6))

@@ -6,16 +6,17 @@ from importlib import resources
 import guessed
 import numpy as np
 import pytest
-from federations import sample_federation
+from federations import sample_federation, view_in
 from scipy import stats
 
+from fedtrees.attacks.evidence.clients.victims import victims_of
 from fedtrees.attacks.evidence.counts import NOISE_FLOOR
 from fedtrees.attacks.evidence.equations import equations
 from fedtrees.attacks.evidence.grid import Grid
 from fedtrees.attacks.evidence.laws import row_variance
 from fedtrees.attacks.evidence.sums import leaf_sums, victim_sums
 from fedtrees.attacks.evidence.view import evidence_of
-from fedtrees.attacks.timberstrike.attack import as_published
+from fedtrees.attacks.timberstrike.attack import TimberStrike, as_published
 from fedtrees.core.composition import Composition
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
@@ -176,3 +177,17 @@ def test_rounding_of_a_defense_never_seen_before_is_read_from_its_channel():
         assert evidence.noise[0].h == pytest.approx(step**2 / 12)
         own = evidence_of(view_of(done, ("server",), over_clients(clients)))
         assert own.noise is None  # it rounds what it sends, not what it has
+
+
+def test_ignored_noise_is_ignored_in_the_sums_of_single_clients():
+    view = view_in(
+        "fedtree-hist[trees=2,max_depth=3]", "server", defense="laplace-hist[epsilon=50]"
+    )
+    victims = victims_of(view)
+    assert len(victims) == 3
+    assert all(victim.evidence.noise is not None for victim in victims)
+    declared, ignored = (
+        guessed.rows(TimberStrike(noise=noise, chains=1).run(view, np.random.default_rng(0)))
+        for noise in ("declared", "ignored")
+    )
+    assert not np.array_equal(declared.X, ignored.X)

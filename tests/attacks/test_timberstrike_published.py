@@ -9,11 +9,14 @@ from fedtrees.attacks.evidence.grid import Grid
 from fedtrees.attacks.evidence.prior import value_ranges
 from fedtrees.benchmarks.papers.timberstrike_published import over_real_columns
 from fedtrees.core.guess import EveryRecord, Guess
-from fedtrees.core.local_data import over_clients
+from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.streams import Streams
 from fedtrees.data.dataset import prepare
 from fedtrees.experiments.evaluate import score_guess
 from fedtrees.experiments.federation import Federation
+from fedtrees.metrics.metric import Case
+from fedtrees.metrics.victims_rows import EveryRecordMetric
 from fedtrees.trees.cut_points import equal_width_cuts, quantile_cuts
 
 SCHEMA = Schema((Feature("a"), Feature("b", low=-500.0, high=500.0)), "y", ("no", "yes"))
@@ -64,6 +67,20 @@ def test_rows_with_owners_are_scored_on_the_largest_owner():
     assert wrong["value"] < 1.0
     assert 0 < wrong["blind"] < 1
     assert wrong["blind"] == right["blind"]
+
+
+def test_rows_of_all_parties_are_scored_although_a_principal_has_no_labels():
+    clients = over_clients((table(20, 0), table(30, 1)))
+    nothing = np.zeros((0, 2), dtype=np.float32)
+    clients["client-2"] = LocalData(np.zeros(0, dtype=np.int64), np.arange(2), nothing)
+    case = Case(clients, dict.fromkeys(clients, "client"), ("client-0", "client-2"), SCHEMA,
+                Streams(0))  # fmt: skip
+    metric = EveryRecordMetric()
+    truth = metric.truth(case)
+    everyone = Table.concat([clients["client-0"].table, clients["client-1"].table])
+    (score,) = metric.score([EveryRecord(everyone)], truth)
+    assert score.value == 1
+    assert metric.line(case, truth, {"ra": 0.5}) == {"ra_union": pytest.approx(0.4 + 0.6 * 0.5)}
 
 
 def _arrays(clients):

@@ -10,6 +10,7 @@ from fedtrees.attacks.timberstrike import Options
 from fedtrees.audit import audit, read_model
 from fedtrees.audit.attack import attack
 from fedtrees.audit.rows import OWN_SHARE
+from fedtrees.core.errors import UsageError
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.data.dataset import Dataset
@@ -144,3 +145,9 @@ def test_rows_of_one_other_client_are_scored_by_leaf(models):
     done = attack(found, rows(made, 1), rows(made, 0), options=ONE_CHAIN)
     scores = {s.metric: s.score for s in done.scores}
     assert scores["leaf_mass_exact"] == 1.0
+
+
+def test_an_attack_without_rows_of_any_kind_is_refused(models):
+    _, found = models["one"]
+    with pytest.raises(UsageError, match="no rows to attack with"):
+        attack(found, None, None)

@@ -118,8 +118,10 @@ def test_a_changed_leaf_would_be_seen(tmp_path, monkeypatch, blind, message):
     assert not (tmp_path / "out.json").exists()
 
 
-@pytest.mark.parametrize("name", ["out.txt", "m.json"])
+@pytest.mark.parametrize("name", ["out.txt", "m.json", "notes.json"])
 def test_scrubbing_refuses_names_that_would_do_harm(tmp_path, name):
     model = read_model(trained.central(tmp_path / "m.json", 2).path)
+    (tmp_path / "notes.json").write_text("{}", encoding="utf-8")
     with pytest.raises(UsageError, match="--scrub"):
         scrub(model, tmp_path / name)
+    assert (tmp_path / "notes.json").read_text(encoding="utf-8") == "{}"

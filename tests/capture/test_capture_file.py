@@ -1,10 +1,14 @@
 """The file of a capture: what was written is read, whatever happened to the writer."""
 
+import queue
+import socket
 import stat
+import threading
 
 import numpy as np
 import pytest
 
+from fedtrees.capture.formats import record
 from fedtrees.capture.records import MOST_BYTES, Capture, Run, Writer
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.messages.captured import LabelShare, WireBytes
@@ -91,3 +95,30 @@ def test_of_two_runs_in_one_file_one_is_named(tmp_path):
     assert [len(list(Capture(path, k))) for k in (0, 1)] == [3, 2]
     with pytest.raises(UsageError, match="--run 2"):
         Capture(path, 2)
+
+
+def test_recording_ends_if_the_first_bytes_cannot_be_written(tmp_path, monkeypatch):
+    """A full disk must not leave the relay waiting for bytes."""
+
+    def full(writer, message):
+        raise DataError("no space left")
+
+    monkeypatch.setattr(Writer, "write", full)
+    ended = []
+
+    def recorded(server, ports):
+        try:
+            record("xgboost", [server], tmp_path / "a.capture", ready=ports.put)
+        except DataError as err:
+            ended.append(str(err))
+
+    ports = queue.SimpleQueue()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=recorded, args=(server.getsockname(), ports), daemon=True)
+        thread.start()
+        with socket.create_connection(("127.0.0.1", ports.get(timeout=10)[0])) as party:
+            party.sendall(b"first")
+            party.shutdown(socket.SHUT_WR)
+            server.accept()[0].close()
+        thread.join(timeout=10)
+    assert ended == ["no space left"]

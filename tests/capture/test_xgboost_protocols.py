@@ -1,5 +1,6 @@
 """`xgboost-ring` and `xgboost-vertical` say what XGBoost's own workers said; so are their trees."""
 
+import json
 from dataclasses import replace
 from functools import partial
 
@@ -100,6 +101,7 @@ def test_every_message_is_the_one_that_was_captured(name, tmp_path):
     path = str(capture(name, tmp_path))
     found = from_protocol(path, None, RECORDED[name], rows(name))
     assert found["same"]
+    assert json.loads(json.dumps(found)) == found  # plain values only
     listed = {row["message"] for row in found["kinds"] if row["apart"]}
     assert listed <= {"ColumnSizes", "EvaluationSums", *(["GradientTotals"] * (name == "ring2"))}
     other = {k: replace(t, y=1 - t.y) for k, t in rows(name).items()}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedtrees.cli.main import main
-from fedtrees.cli.reference import PAGES, options, renewed
+from fedtrees.cli.reference import PAGES, folder_of, options, renewed
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -52,3 +52,11 @@ def test_the_script_of_a_shell_asks_fedtrees(shell, capsys):
         main(["--completion", shell])
     assert not stopped.value.code
     assert "_FEDTREES_COMPLETE=complete_" in capsys.readouterr().out
+
+
+def test_help_is_not_taken_for_a_folder(capsys):
+    with pytest.raises(SystemExit) as end:
+        folder_of(["--help"])
+    assert end.value.code == 0
+    assert "folder of the documentation" in capsys.readouterr().out
+    assert folder_of([]) == "docs"

@@ -210,3 +210,14 @@ def test_channels_cross_as_values():
     laws = (*WHOLE, SumOf(Laplace((1.0, 2.0)), 3), Share(Gaussian(2.0)))
     assert unpack(b"".join(map(bytes, pack(laws))), kinds()) == laws
     assert not any(kind is Channel for kind in kinds())
+
+
+def test_a_fraction_of_a_channel_that_states_no_law_for_it_is_refused():
+    """Rounding the number of draws would state less noise than is drawn, or none."""
+    law = TruncatedLaplace(3.0, whole=True)
+    assert law.added(2) == Chain((law, law))
+    for draws in (0.25, 1.5):
+        with pytest.raises(ProtocolError, match="does not state the law"):
+            law.added(draws)
+    with pytest.raises(ProtocolError, match="does not state the law"):
+        chained([Share(law, colluders=1)], 3)

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from fedtrees.core.errors import DataError
 from fedtrees.core.guess import Records
-from fedtrees.core.schema import Table
+from fedtrees.core.local_data import over_clients
+from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.streams import Streams
+from fedtrees.messages.horizontal import CutPoints
+from fedtrees.metrics.bins import BinCountsMetric
+from fedtrees.metrics.metric import Case
 from fedtrees.metrics.rows import ReturnedRows, score_returned_rows
 from fedtrees.metrics.victims_rows import BinnedVictims, ReturnedRowsMetric
 from fedtrees.trees.binning import Cuts
 
+SCHEMA = Schema((Feature("a"),), "y", ("no", "yes"))
 CUTS = Cuts.join([np.array([1, 2, 3], np.float32)], np.array([-1], np.float32))
 
 
@@ -40,6 +49,17 @@ def test_copies_count_as_often_as_they_are_there():
 def test_owners_count_where_they_are_named():
     scores = score_returned_rows(rows((0.9, 0), (1.5, 1)), TRUTH, CUTS, ("b", "b"))
     assert (scores.right, scores.owned) == (0.5, 0.25)
+
+
+def test_rows_are_not_scored_by_bins_if_cut_points_differ_between_trees():
+    held = over_clients(tuple(TRUTH.values()))
+    moved = replace(CUTS, values=CUTS.values + np.float32(0.25))
+    for announced, scored in (([CUTS, CUTS], True), ([CUTS, moved], False), ([], False)):
+        sent = [SimpleNamespace(message=CutPoints(c.values, c.offsets, c.minimum))
+                for c in announced]  # fmt: skip
+        case = Case(held, dict.fromkeys(held, "client"), (), SCHEMA, Streams(0), transcript=sent)
+        for metric in (ReturnedRowsMetric(), BinCountsMetric()):
+            assert (metric.truth(case) is not None) is scored
 
 
 def test_nothing_returned_is_not_wrong():

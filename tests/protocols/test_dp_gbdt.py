@@ -21,7 +21,7 @@ from fedtrees.core.messages import Sealed
 from fedtrees.core.party import acting
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.core.specs import parse_composed, parse_grid
+from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.horizontal import LeafSums
 from fedtrees.messages.models import as_message
@@ -265,3 +265,19 @@ def test_rows_and_columns_that_cannot_be_bounded_are_refused():
         grown(rows=weighted)
     with pytest.raises(UsageError, match="declare them in the schema"):
         grown(schema=Schema(tuple(map(Feature, "abcde")), "y", SCHEMA.classes))
+
+
+def test_a_target_whose_gradient_sums_exceed_64_bits_is_refused():
+    """Without noise and clip, sums of 300 residuals of a billion would wrap around."""
+    X = np.random.default_rng(0).uniform(0, 1, (300, 2)).astype(np.float32)
+    schema = Schema((Feature("a", low=0, high=1), Feature("b", low=0, high=1)), "y", ())
+    protocol = register.make("protocol", Spec("dp-gbdt", {"epsilon": np.inf, "trees": 30}))
+
+    def trained(unit):
+        rows = Table(X, X[:, 0].astype(np.float64) * unit)
+        held = over_clients([rows.take(part) for part in np.split(np.arange(300), 3)])
+        return train(protocol, held, schema, seed=1).model.predict(X)
+
+    assert np.corrcoef(trained(1e6), X[:, 0])[0, 1] > 0.9
+    with pytest.raises(DataError, match="too large for sums of 64 bits"):
+        trained(1e9)

@@ -15,7 +15,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.horizontal import GridCounts, GrowRequest
-from fedtrees.messages.vertical import RowBuckets
+from fedtrees.messages.vertical import ChosenSplits, RowBuckets
 from fedtrees.protocols.vertical.local_bins import GlobalBins
 from fedtrees.protocols.views import view_of
 
@@ -115,6 +115,22 @@ def test_buckets_cross_once():
     run, _ = run_of("federboost-v[trees=1,epsilon=1.0]")
     with pytest.raises(BeyondParametersError, match="this request was answered before"):
         run.net.party("passive-1").answer(GrowRequest(0))
+
+
+def test_a_split_after_the_bins_of_a_column_is_refused():
+    """Column c has n bins, with the numbers 0 to n - 1, and -1 for a split of missing values."""
+    run, _ = run_of("federboost-v[trees=1]")
+    party = run.net.party("passive-1")
+    (m, *_) = [d.message for d in run.transcript if type(d.message) is RowBuckets]
+    column, bins = m.columns[:1], m.n_bins[:1]
+
+    def split(bin):
+        one = np.ones(1, dtype=np.int32)
+        return ChosenSplits(0, 0 * one, one, column, bin, np.zeros(1, dtype=bool))
+
+    party.answer(split(bins - 1))
+    with pytest.raises(BeyondParametersError, match="is no bin of this party"):
+        party.answer(split(bins))
 
 
 def test_an_infinite_epsilon_is_no_noise():

@@ -1,11 +1,15 @@
 """Figures and tables show the advantage over the better of both baselines."""
 
+import math
+
+import pandas as pd
 import pytest
 from synthetic_run import Table
 
 from fedtrees.report import style
 from fedtrees.report.interactive_figure import blind_name
 from fedtrees.report.leaks import leak_grid
+from fedtrees.report.statistics import with_errors
 
 
 @pytest.fixture
@@ -32,3 +36,23 @@ def test_a_grid_of_advantages_shows_none_that_the_population_baseline_explains(t
     rows, panel = table.rows(), table.frontier().panel
     grid = leak_grid(rows, panel.setting, "ra")
     assert grid.cells[0][0].advantage.mean == pytest.approx(-0.1)
+
+
+def test_the_error_of_an_advantage_is_relative_to_the_baseline_that_is_subtracted():
+    """The advantage over the population baseline of 0.8 is divided by 1 - 0.8."""
+    scored = {"error": 0.01, "blind": 0.5, "population": math.nan, "advantage": 0.8}
+    rows = pd.DataFrame(
+        [
+            {"metric": "ra", **scored, "beyond": math.nan},
+            {"metric": "ra", **scored, "population": 0.8, "beyond": 0.5},
+        ]
+    )
+    expected = [math.sqrt(2) * 0.01 / 0.5, math.sqrt(2) * 0.01 / 0.2]
+    assert with_errors(rows)["advantage_error"].tolist() == pytest.approx(expected)
+
+
+def test_the_error_of_an_advantage_is_relative_to_the_best_possible_value():
+    """A Gower distance of 0 is perfect, so that the blind distance of 0.25 is the divisor."""
+    row = {"error": 0.01, "blind": 0.25, "population": math.nan, "beyond": math.nan}
+    rows = pd.DataFrame([{"metric": "gower", "advantage": 0.5, **row}])
+    assert with_errors(rows)["advantage_error"].item() == pytest.approx(math.sqrt(2) * 0.01 / 0.25)

@@ -10,11 +10,12 @@ from synthetic_run import SETTINGS, Table, rows, write_run
 
 from fedtrees.core.reasons import Reason
 from fedtrees.report import page
+from fedtrees.report.cost import Price, prices, utility_of
 from fedtrees.report.coverage import Gap
 from fedtrees.report.findings import findings
 from fedtrees.report.results import Setting, load_rows
 from fedtrees.report.verdict_table import table as text_table
-from fedtrees.report.verdict_text import SCREEN_LINES, verdict
+from fedtrees.report.verdict_text import SCREEN_LINES, price, verdict
 
 TWO = ("a", "b")
 
@@ -350,3 +351,27 @@ def test_a_protocol_whose_grid_omits_the_undefended_run_is_a_recipe(table):
     text = said(table)
     assert text["BEST DEFENSE COMMAND"] == '-p "private" -d "grid-cuts"'
     assert "ALSO" not in text
+
+
+def test_a_failed_training_is_not_listed_as_a_failed_attack(table):
+    tried(table, "none", 0.9, (0.3, 0.31, 0.32))
+    table.add("train", "min-bin", 0, status="failed", reason="no room")
+    table.trouble("none", 0, "c", "failed")
+    text = said(table)["NOT TESTED"]
+    assert "Attacks that failed: c." in text
+    assert "Trainings that failed: min-bin." in text
+    (found,) = findings(table.rows(), table.folder, 0.05).settings
+    assert found.untested.failed_trainings == (("min-bin", "no room"),)
+    assert ("Training failed: min-bin.", "no room.", "") in page.untested(found)
+
+
+def test_a_price_without_a_common_seed_does_not_state_that_no_model_was_trained(table):
+    for seed in range(3):
+        table.train("none", seed, 0.9)
+        table.train("split-only", seed + 3, 0.8)
+    trains = table.rows()
+    known = prices(trains, utility_of(trains), math.nan)["split-only"]
+    assert price(known) == (
+        "Not known: no seed has a model with this defense and the model to compare it with."
+    )
+    assert price(Price(known.utility)) == "Not known: no model was trained."

@@ -60,6 +60,30 @@ def sized(
     ]
 
 
+def row_counts(view: View, evidence: Sequence[Evidence]) -> list[int] | None:
+    """Return the number of rows of each attacked client, None if it is not known for all.
+
+    Parameters
+    ----------
+    view : View
+        The adversary's view.
+    evidence : sequence of Evidence
+        Result of `sized`. Clients whose sums are seen have no number of rows there, because their
+        rows are counted leaf by leaf.
+    """
+    counts = []
+    for e in evidence:
+        if e.n_rows is not None:
+            counts.append(e.n_rows)
+        elif e.sizes is not None:
+            counts.append(sum(e.sizes))
+        elif e.level != "values" and not e.is_foreign(0):
+            counts.append(round(_first_rows(e, view) / e.share))
+        else:
+            return None
+    return counts
+
+
 def _told_nothing(evidence: Evidence, view: View) -> Evidence:
     """Return evidence with the average number of rows of a client if nothing else is known."""
     if evidence.targets is None or evidence.level != "values":

@@ -169,7 +169,29 @@ class LeafClient(GrowingClient):
         if tree % self.objective.n_outputs == 0:
             gh = saturated(self.objective.gradients(self.margin, self.data.y), self.bits)
             bound = self.params.bound(self.objective)
-            self.gradients = bounded(to_fixed(gh, self.bits), bound.norm, bound.ratio, self.bits)
+            units = to_fixed(gh, self.bits)
+            if math.isinf(bound.norm):
+                self._check_sums(units)
+            self.gradients = bounded(units, bound.norm, bound.ratio, self.bits)
+
+    def _check_sums(self, units: NDArray[np.int64]) -> None:
+        """Refuse gradients whose sum over all clients may not fit an int64.
+
+        This is possible only without noise and without a clip, for numeric targets in the billions.
+        The sum would wrap around, and the model would be meaningless.
+
+        Raises
+        ------
+        DataError
+            If the absolute values add up to more than the share of one client.
+        """
+        clients = len(self.agreement.members("client"))
+        largest = np.abs(units.astype(np.float64)).sum(axis=1).max(initial=0.0)
+        if not largest * clients < 2.0**63:
+            raise DataError(
+                "gradients are too large for sums of 64 bits: express the target in a larger unit, "
+                "or give `clip`"
+            )
 
     @handles(
         LeafSumsRequest,

@@ -92,7 +92,8 @@ class BucketHolder(SplitHolder):
             refuse(message, "nodes", "each node has one split")
         bins = dict(zip(self.bins.columns.tolist(), self.bins.n_bins.tolist(), strict=True))
         for column, bin in zip(message.columns.tolist(), message.bins.tolist(), strict=True):
-            if not -1 <= bin <= bins.get(column, -2):
+            # A split after the last bin, with number n_bins - 1, only separates missing values.
+            if not -1 <= bin < bins.get(column, -1):
                 refuse(message, "columns", f"bin {bin} of column {column} is no bin of this party")
         self.note_splits(message)
 
