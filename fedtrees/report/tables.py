@@ -7,6 +7,7 @@ import pandas as pd
 
 from fedtrees.core.guarantee import Guarantee, join
 from fedtrees.core.results import CIPHERTEXTS, CPU
+from fedtrees.report import guarantees
 from fedtrees.report.budgets import ordered
 from fedtrees.report.results import Setting
 from fedtrees.report.statistics import Estimate, by_seed, estimate
@@ -105,14 +106,14 @@ def guarantee_table(rows: pd.DataFrame, setting: Setting) -> tuple[Guarantees, .
     out = []
     for spec in ordered(set(here["defense_spec"])):
         defense_rows = here[here["defense_spec"] == spec]
-        guarantees = [
+        by_column = [
             tuple(sorted({g for g in defense_rows[c] if g}, key=join))
             for c in ("claimed", "spent", "measured")
         ]
-        measured = max(guarantees[2], key=lambda g: g[0].budget or ("", 0.0), default=None)
-        compared = (*(distinct[0] if distinct else None for distinct in guarantees[:2]), measured)
+        measured = max(by_column[2], key=lambda g: g[0].budget or ("", 0.0), default=None)
+        compared = (*(distinct[0] if distinct else None for distinct in by_column[:2]), measured)
         verdict = guarantees.compare(*compared)
-        if any(len(distinct) > 1 for distinct in guarantees):
+        if any(len(distinct) > 1 for distinct in by_column):
             verdict = "; ".join(filter(None, [verdict, "differs between seeds or threats"]))
-        out.append(Guarantees(spec, *guarantees, verdict, guarantees.refuted(*compared)))
+        out.append(Guarantees(spec, *by_column, verdict, guarantees.refuted(*compared)))
     return tuple(out)
