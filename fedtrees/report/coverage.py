@@ -196,7 +196,7 @@ def _names_or_count(names: Sequence[str], what: str) -> str:
 class Gaps:
     """All gaps of a run, failures first."""
 
-    found: tuple[Gap, ...]
+    entries: tuple[Gap, ...]
 
     @classmethod
     def of(cls, rows: pd.DataFrame, settings: Sequence[Setting]) -> Gaps:
@@ -223,9 +223,9 @@ class Gaps:
         return cls(tuple(gaps))
 
     @property
-    def asked(self) -> tuple[Gap, ...]:
+    def requested(self) -> tuple[Gap, ...]:
         """Gaps of defenses, threats and attacks that the suite requested."""
-        return tuple(gap for gap in self.found if gap.status not in (NOT_ASKED, NO_FIT))
+        return tuple(gap for gap in self.entries if gap.status not in (NOT_ASKED, NO_FIT))
 
 
 def called(setting: Setting) -> Mapping[str, tuple[str, str]]:

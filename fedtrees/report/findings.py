@@ -26,8 +26,8 @@ from fedtrees.report.setting_findings import (
     REFUTED,
     Adversary,
     Defended,
-    Findings,
-    Found,
+    RunFindings,
+    SettingFindings,
     Untested,
     base_of,
     gravest,
@@ -39,7 +39,7 @@ from fedtrees.report.wording import Elsewhere
 _CONSTANT = "majority-class"
 
 
-def findings(rows: pd.DataFrame, folder: Any, margin: float = MARGIN) -> Findings:
+def findings(rows: pd.DataFrame, folder: Any, margin: float = MARGIN) -> RunFindings:
     """Compute the findings of a run.
 
     Parameters
@@ -53,7 +53,7 @@ def findings(rows: pd.DataFrame, folder: Any, margin: float = MARGIN) -> Finding
 
     Returns
     -------
-    findings : Findings
+    findings : RunFindings
         One entry per setting, the gravest leak first.
     """
     here = rows[rows["stage"].isin(["train", "attack"])]
@@ -68,7 +68,7 @@ def findings(rows: pd.DataFrame, folder: Any, margin: float = MARGIN) -> Finding
         ]
     per_setting.sort(key=lambda f: (f.leak.kind != "leak", *_sort_key(f.leak.cell), str(f.setting)))
     version = ", ".join(sorted({v for v in rows["version"] if v}))
-    return Findings(tuple(per_setting), margin, version)
+    return RunFindings(tuple(per_setting), margin, version)
 
 
 def begun_only(folder: Any) -> bool:
@@ -124,7 +124,7 @@ def _setting_findings(
     gaps: Gaps,
     seen: Sequence[Mapping[str, Any]],
     margin: float,
-) -> Found:
+) -> SettingFindings:
     """Compute the findings of one setting.
 
     Recipes may use the results of all settings in `tables`.
@@ -147,7 +147,7 @@ def _setting_findings(
         for spec in table.defenses
     )
     undefended = next((d.price.mean_utility for d in defenses if d.spec == UNDEFENDED), math.nan)
-    return Found(
+    return SettingFindings(
         setting,
         int(table.rows["seed"].dropna().nunique()),
         utility,
@@ -292,9 +292,9 @@ def _guaranteed(table: _SettingResults) -> bool:
     return any(g.kind != NoGuarantee.kind for g in claims)
 
 
-def _why_untested(reader: Reader, spec: str, mine: _SettingResults) -> str:
+def _why_untested(reader: Reader, spec: str, setting_results: _SettingResults) -> str:
     """Return why the trial of a defense is no evidence, "" if every applicable attack ran."""
-    if _claim_failure(mine, spec) == ActedOnNothing.kind:
+    if _claim_failure(setting_results, spec) == ActedOnNothing.kind:
         return str(Reason("acted-on-nothing"))
     if spec not in reader.coverage:
         return "not attacked"
@@ -302,13 +302,13 @@ def _why_untested(reader: Reader, spec: str, mine: _SettingResults) -> str:
     return "" if spec_coverage.complete else str(spec_coverage)
 
 
-def _claim_failure(mine: _SettingResults, spec: str) -> str:
+def _claim_failure(setting_results: _SettingResults, spec: str) -> str:
     """Return why the claim of a defense failed, "" if it did not.
 
     "void": the accountant found no finite bound. `REFUTED`: an audit measured more. The kind of
     `ActedOnNothing`: the defense changed no message.
     """
-    guarantees = mine.guarantees[spec]
+    guarantees = setting_results.guarantees[spec]
     spent = [g for terms in guarantees.spent for g in terms]
     if any(isinstance(g, ActedOnNothing) for g in spent):
         return ActedOnNothing.kind
@@ -318,7 +318,10 @@ def _claim_failure(mine: _SettingResults, spec: str) -> str:
 
 
 def _adversaries(
-    setting: Setting, mine: _SettingResults, gaps: Gaps, seen: Sequence[Mapping[str, Any]]
+    setting: Setting,
+    setting_results: _SettingResults,
+    gaps: Gaps,
+    seen: Sequence[Mapping[str, Any]],
 ) -> tuple[Adversary, ...]:
     """Return the attacked adversaries, the gravest leak first, then the remaining roles."""
     words = called(setting)
@@ -328,14 +331,14 @@ def _adversaries(
             *adversary_named(threat, words),
             seen_by(threat, setting, seen),
             reader,
-            base_of(mine.defenses),
+            base_of(setting_results.defenses),
         )
-        for threat, reader in mine.readers.items()
+        for threat, reader in setting_results.readers.items()
     ]
     tested.sort(key=lambda a: (*_sort_key(a.leading()), a.threat))
     missing = [
         name
-        for g in gaps.found
+        for g in gaps.entries
         for name in g.names
         if (g.setting, g.kind, g.status) == (setting, "threat", NOT_ASKED)
     ]
@@ -343,16 +346,16 @@ def _adversaries(
     return (*tested, *rest)
 
 
-def _untested(setting: Setting, mine: _SettingResults, gaps: Gaps) -> Untested:
+def _untested(setting: Setting, setting_results: _SettingResults, gaps: Gaps) -> Untested:
     """Collect the parts of a setting that were not tested, with reasons."""
-    here = [g for g in gaps.found if g.setting == setting]
+    here = [g for g in gaps.entries if g.setting == setting]
 
     def names(kind: str, status: str) -> tuple[str, ...]:
         group_names = [n for g in here if g.kind == kind and g.status == status for n in g.names]
         return tuple(dict.fromkeys(group_names))
 
     words = called(setting)
-    early = [t.early for r in mine.readers.values() for t in r.coverage.values()]
+    early = [t.early for r in setting_results.readers.values() for t in r.coverage.values()]
     failed = [(n, str(g.why)) for g in here if g.status in ("failed", "timeout") for n in g.names]
     silent = [(n, str(g.why)) for g in here if g.status == NO_CLAIM for n in g.names]
     unfit = tuple((n, str(g.why)) for g in here if g.kind == "defense" and g.status == "skipped"

@@ -255,14 +255,14 @@ def _labels(marks: Sequence[Mark]) -> list[Placed]:
     return placed
 
 
-def _keep(found: Placed | None, taken: list[Box], leads: list[Box], placed: list[Placed]) -> None:
+def _keep(label: Placed | None, taken: list[Box], leads: list[Box], placed: list[Placed]) -> None:
     """Add a placed label, its area and its leading line to the occupied areas."""
-    if found is None:
+    if label is None:
         return
-    placed.append(found)
-    taken.append(found.box)
-    if found.lead:
-        x1, y1, x2, y2 = found.lead
+    placed.append(label)
+    taken.append(label.box)
+    if label.lead:
+        x1, y1, x2, y2 = label.lead
         leads.append((min(x1, x2) - 1, min(y1, y2), max(x1, x2) + 1, max(y1, y2)))
 
 
@@ -319,7 +319,7 @@ def _around(mark: Mark, taken: Sequence[Box], leads: Sequence[Box]) -> Placed | 
                 candidate = Placed(tuple(text), x, y, anchor, lead, mark.recipe)
                 # Labels to the left and to the right are preferred to those above and below.
                 cost = radius + 6 * (abs(math.sin(angle)) > 0.3)
-                if (best is None or cost < best[0]) and _free(candidate, taken, leads, own=mark):
+                if (best is None or cost < best[0]) and _free(candidate, taken, leads, mark=mark):
                     best = (cost, candidate)
         if best:
             return best[1]
@@ -327,7 +327,7 @@ def _around(mark: Mark, taken: Sequence[Box], leads: Sequence[Box]) -> Placed | 
 
 
 def _free(
-    label: Placed, taken: Sequence[Box], leads: Sequence[Box], own: Mark | None = None
+    label: Placed, taken: Sequence[Box], leads: Sequence[Box], mark: Mark | None = None
 ) -> bool:
     """Return whether a label lies in the drawing and overlaps with nothing."""
     left, top, right, bottom = label.box
@@ -341,7 +341,6 @@ def _free(
     # contain its lower end, for example that of its mark, are ignored.
     x1, y1, x2, y2 = label.lead
     around = (min(x1, x2) - 1, min(y1, y2), max(x1, x2) + 1, max(y1, y2))
-    mark = own or None
     obstacles = [b for b in taken if not (_holds(b, x1, y1) or _holds(b, x1, y1 + 8))]
     return mark is not None or not any(_overlap(around, b) for b in obstacles)
 

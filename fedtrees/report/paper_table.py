@@ -260,15 +260,16 @@ class PaperTable:
 
     @staticmethod
     def _lines(
-        held: Sequence[int], columns: Sequence[Mapping[str, list[str]]]
+        block_rows: Sequence[int], columns: Sequence[Mapping[str, list[str]]]
     ) -> Iterator[list[str]]:
         """Yield the lines of the two baselines, the population baseline only if it exists.
 
-        `held` are the indices of the rows in the block.
+        `block_rows` are the indices of the rows in the block.
         """
         for name in ("blind", POPULATION):
             spans = [
-                _span([column[name][at] for at in held if column[name][at]]) for column in columns
+                _span([column[name][at] for at in block_rows if column[name][at]])
+                for column in columns
             ]
             if name == "blind" or any(spans):
                 yield [name, *spans]

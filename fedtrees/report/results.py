@@ -271,12 +271,12 @@ class Selection:
         return rows[selected]
 
 
-def _named(option: str, wanted: Sequence[str], names: pd.Series) -> pd.Series:
+def _named(option: str, selection: Sequence[str], names: pd.Series) -> pd.Series:
     """Return a mask of the rows that have one of the wanted names or an empty name."""
     names_in_run = set(names) - {""}
     short = {n: parse_one(n).name if option == "protocol" else n for n in names_in_run}
-    for name in wanted:
+    for name in selection:
         if name not in {*names_in_run, *short.values()}:
             hint = did_you_mean(name, {*names_in_run, *short.values()})
             raise UsageError(f"--{option} {name!r} is nothing in this run{hint}")
-    return names.isin({"", *(n for n, s in short.items() if n in wanted or s in wanted)})
+    return names.isin({"", *(n for n, s in short.items() if n in selection or s in selection)})

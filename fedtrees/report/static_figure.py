@@ -135,7 +135,7 @@ def frontier(
         # The legend needs additional height, because it is below the panels.
         legend = _place_legend(figure, _legend(panels, colours, names))
         figure.set_size_inches(inches, height + legend)
-        names.check(known=[part for f in panels for part in _parts(f.panel)])
+        names.check(further_names=[part for f in panels for part in _parts(f.panel)])
         figure.draw_without_rendering()
         # Labels are placed after the layout is fixed.
         figure.set_layout_engine("none")
