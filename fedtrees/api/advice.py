@@ -130,7 +130,7 @@ def _defenses(options: BenchOptions, protocols: Sequence[Spec], system: str) -> 
     return fitting or [UNDEFENDED]
 
 
-def narrowed(suite: Suite, kept: Iterable[str], seeds: Sequence[int]) -> Suite:
+def narrowed(suite: Suite, recipe_names: Iterable[str], seeds: Sequence[int]) -> Suite:
     """Return a suite with the remaining recipes and the given seeds.
 
     The run without a defense of the first protocol is always included, because prices are relative
@@ -140,12 +140,12 @@ def narrowed(suite: Suite, kept: Iterable[str], seeds: Sequence[int]) -> Suite:
     ----------
     suite : Suite
         The suite of all candidates.
-    kept : iterable of str
+    recipe_names : iterable of str
         Names of the remaining recipes.
     seeds : sequence of int
         The seeds.
     """
-    recipes = {recipe(name) for name in kept}
+    recipes = {recipe(name) for name in recipe_names}
     grids = []
     for at, grid in enumerate(suite.grids):
         for protocol in grid.protocols:
@@ -281,17 +281,17 @@ class Search:
         return load_rows(bench.folder), late
 
 
-def _nearest(held: Iterable[Tried]) -> list[str]:
+def _nearest(tried_recipes: Iterable[Tried]) -> list[str]:
     """Return the name of the recipe that is nearest to the limits, as a list with one item.
 
     The output names it if no recipe meets the limits.
     """
-    return [t.name for t in sorted(held, key=lambda t: t.excess)[:1]]
+    return [t.name for t in sorted(tried_recipes, key=lambda t: t.excess)[:1]]
 
 
-def _seconds(rows: pd.DataFrame, kept: Iterable[str]) -> float:
+def _seconds(rows: pd.DataFrame, recipe_names: Iterable[str]) -> float:
     """Return the total seconds of all cells of some recipes and of the run without a defense."""
-    recipes = {recipe(name) for name in kept}
+    recipes = {recipe(name) for name in recipe_names}
     cells = rows.drop_duplicates(["stage", "setting", "defense_spec", "threat", "attack_spec",
                                   "seed"])  # fmt: skip
     names = zip((s.protocol for s in cells["setting"]), cells["defense_spec"], strict=True)

@@ -208,28 +208,28 @@ def _both(pair: list[int]) -> str:
     return f"{pair[0]:,}" if pair[0] == pair[1] else f"{pair[0]:,} / {pair[1]:,}"
 
 
-def _print(told: dict[str, Any]) -> None:
+def _print(report: dict[str, Any]) -> None:
     """Print the report of an attack on a capture."""
     from fedtrees.cli.inspect import console, text_table
 
     out = console()
-    out.print(f"{told['framework']}, read by {told['as']}", style="bold")
-    if told["promises"]:
+    out.print(f"{report['framework']}, read by {report['as']}", style="bold")
+    if report["promises"]:
         out.print("what was promised and is not so:")
-    for line in told["promises"]:
+    for line in report["promises"]:
         out.print(f"  {line}", markup=False)
     columns = ("message", "from", "to", "reveals", "count", "bytes")
-    rows = [[str(row[c]) for c in columns] for row in told["sees"]]
-    out.print(text_table(f"what {told['as']} sees", columns, rows, box=None, pad_edge=False))
-    columns = ("reading", "of", "read", "certain", *(("wrong",) if told["scored"] else ()))
-    rows = [[str(row.get(c, "")) for c in columns] for row in told["readings"]]
+    rows = [[str(row[c]) for c in columns] for row in report["sees"]]
+    out.print(text_table(f"what {report['as']} sees", columns, rows, box=None, pad_edge=False))
+    columns = ("reading", "of", "read", "certain", *(("wrong",) if report["scored"] else ()))
+    rows = [[str(row.get(c, "")) for c in columns] for row in report["readings"]]
     if rows:
         out.print(text_table("what it tells", columns, rows, box=None, pad_edge=False))
-    if told["attacks"]:
-        rows = [[row["attack"], row["said"], _scored(row)] for row in told["attacks"]]
+    if report["attacks"]:
+        rows = [[row["attack"], row["said"], _scored(row)] for row in report["attacks"]]
         columns = ("attack", "", "score (blind)")
         out.print(text_table("attacks", columns, rows, box=None, pad_edge=False))
-    for note in (*told["notes"], *told.get("verdict", ())):
+    for note in (*report["notes"], *report.get("verdict", ())):
         out.print(note, markup=False)
 
 

@@ -53,19 +53,19 @@ from fedtrees.protocols.training import Training, train
 from fedtrees.protocols.views import view_of
 
 
-def imported_cleanly(thing: Any) -> Iterator[Finding]:
+def imported_cleanly(plugin: Any) -> Iterator[Finding]:
     """Check that importing the file of a plug-in does nothing but register plug-ins.
 
     The file is imported in the process of attacks, which contains no ground truth, so that its
     effects do no harm.
     """
-    module = sys.modules.get(type(thing).__module__)
-    file = thing.file if isinstance(thing, Elsewhere) else getattr(module, "__file__", None)
+    module = sys.modules.get(type(plugin).__module__)
+    file = plugin.file if isinstance(plugin, Elsewhere) else getattr(module, "__file__", None)
     digests = {str(Path(path)): digest for path, digest in loaded_plugins()}
     if file is None or str(file) not in digests:
         return
     effects = attacks().describe(str(file), digests[str(file)], bait=True).did
-    effects = dict.fromkeys([*(thing.did if isinstance(thing, Elsewhere) else ()), *effects])
+    effects = dict.fromkeys([*(plugin.did if isinstance(plugin, Elsewhere) else ()), *effects])
     yield Finding("its import does nothing but register", not effects, "; ".join([*effects][:6]))
 
 

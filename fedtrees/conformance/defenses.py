@@ -27,7 +27,7 @@ from fedtrees.core.guarantee import Guarantee
 from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
-from fedtrees.experiments.channel_check import Seen, departures, farther_apart, watched
+from fedtrees.experiments.channel_check import Seen, find_departures, find_expansions, watched
 from fedtrees.isolation.watch import leaving
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.compatibility import Data, fit
@@ -117,10 +117,10 @@ def _states(defense: Defense, run: Training, seen: Seen, name: str) -> Iterator[
     """Check that each field passes the channel that the defense states."""
     run.predict(sample_table()[0].X)
     laws = dict(defense.channels(run.schema, run.protocol.parameters))
-    for place, wrong in departures(laws, seen, len(run.columns)):
+    for place, wrong in find_departures(laws, seen, len(run.columns)):
         rule = f"{name}: what it does to {place} is what it states (`channels`)"
         yield Finding(rule, wrong is None, wrong or "")
-    for place, farther in farther_apart(defense.nonexpansive, laws, seen):
+    for place, farther in find_expansions(defense.nonexpansive, laws, seen):
         rule = f"{name}: it brings no tables farther apart at {place} (`nonexpansive`)"
         yield Finding(rule, not farther, farther)
     limits = defense.least_leaf_rows > 0 and ("leaves", "rows") not in laws

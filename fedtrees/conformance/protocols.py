@@ -27,7 +27,7 @@ from fedtrees.core.guarantee import NoGuarantee
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.core.view import View
-from fedtrees.experiments.channel_check import Seen, beside_exact, departures
+from fedtrees.experiments.channel_check import Seen, find_departures, pair_with_exact_run
 from fedtrees.experiments.leak_search import others_rows
 from fedtrees.isolation.watch import leaving
 from fedtrees.protocols.base import Protocol
@@ -122,11 +122,13 @@ def _releases(protocol: Protocol) -> Iterator[Finding]:
     laws, seen = noisy.stated_laws(schema, parties), Seen()
     for seed in range(_RELEASES):
         runs = [sample_training(variant, seed=seed)[0] for variant in (noisy, exact)]
-        for place, differences in beside_exact(laws, *(run.transcript for run in runs)).items():
+        for place, differences in pair_with_exact_run(
+            laws, *(run.transcript for run in runs)
+        ).items():
             seen.setdefault(place, []).extend(differences)
     if noisy.summed:  # the transcript contains the sum over all parties only
         laws = {place: _total(change, parties) for place, change in laws.items()}
-    for place, wrong in departures(laws, seen, 1 if noisy.summed else parties):
+    for place, wrong in find_departures(laws, seen, 1 if noisy.summed else parties):
         rule = f"what it does to {place} is what it states (`laws`)"
         yield Finding(rule, wrong is None, wrong or "")
 

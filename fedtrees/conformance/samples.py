@@ -44,17 +44,17 @@ from fedtrees.protocols.views import view_of
 
 @dataclass(frozen=True)
 class Finding:
-    """One rule, whether it is kept, and a detail of the observation."""
+    """One rule, whether the plug-in obeys it, and a detail of the observation."""
 
     rule: str
-    kept: bool
+    holds: bool
     detail: str = ""
 
 
 def carries_nothing(
     name: str,
     training: Training,
-    held: Mapping[str, LocalData],
+    local_data: Mapping[str, LocalData],
     kinds: tuple[type[Message], ...] = (),
 ) -> Finding:
     """Check that no message contains local data without declaring it (`Message.verbatim`).
@@ -68,12 +68,12 @@ def carries_nothing(
         Prefix of the rule.
     training : Training
         The training.
-    held : mapping of str to LocalData
+    local_data : mapping of str to LocalData
         Data of every party.
     kinds : tuple of message types
         Types to search, empty for all.
     """
-    texts = held_values(training.transcript, held, training.schema, kinds)
+    texts = held_values(training.transcript, local_data, training.schema, kinds)
     return Finding(f"{name}no message carries held values unsaid", not texts, "; ".join(texts))
 
 

@@ -73,9 +73,9 @@ class Problem:
 class Problems(DataError):
     """All problems of a table, reported together."""
 
-    def __init__(self, where: str, found: Sequence[Problem]) -> None:
-        self.where, self.found = where, tuple(found)
-        problem_text = "; also ".join(problem.text for problem in found)
+    def __init__(self, where: str, problems: Sequence[Problem]) -> None:
+        self.where, self.problems = where, tuple(problems)
+        problem_text = "; also ".join(problem.text for problem in problems)
         # Shorten long cells and names, so that the message stays one line.
         super().__init__(f"{where}: " + re.sub(r"(\S{60})\S{60,}", r"\1...", problem_text))
 

@@ -97,17 +97,17 @@ def load_clients(
     return replace(dataset, owners=row_owners, owner_names=tuple(names), notes=notes)
 
 
-def _other_units(made: Dataset, owners: NDArray[np.intp], names: Sequence[str]) -> list[str]:
+def _other_units(dataset: Dataset, owners: NDArray[np.intp], names: Sequence[str]) -> list[str]:
     """Return a note for each numeric column in which clients seem to use different units.
 
     A column is reported if the medians of the absolute values of two clients differ by a factor of
     `_OTHER_UNIT` or more. Different decimal marks have the same effect.
     """
     notes = []
-    for c, feature in enumerate(made.schema.features):
+    for c, feature in enumerate(dataset.schema.features):
         if feature.kind == "categorical":
             continue
-        sizes = np.abs(made.table.X[:, c].astype(np.float64))
+        sizes = np.abs(dataset.table.X[:, c].astype(np.float64))
         measured = np.isfinite(sizes) & (sizes > 0)
         typical = {
             name: float(np.median(sizes[measured & (owners == k)]))
@@ -216,13 +216,13 @@ def _named(table: TextTable, column: str, target: str) -> tuple[TextTable, list[
 
 
 def _kept(
-    table: TextTable, made: Dataset, owners: Sequence[int], target: str
+    table: TextTable, dataset: Dataset, owners: Sequence[int], target: str
 ) -> np.ndarray[Any, np.dtype[np.intp]]:
     """Return the clients of the rows that have a label. The remaining rows were left out."""
-    if len(made.table) == len(table):
+    if len(dataset.table) == len(table):
         return np.array(owners, dtype=np.intp)
     here = [k for k, cell in zip(owners, table.column(target), strict=True) if cell]
-    if len(here) != len(made.table):
+    if len(here) != len(dataset.table):
         raise DataError(
             f"{table.path}: some cells of the target {target!r} are no values; mend or empty them"
         )
@@ -364,14 +364,14 @@ def _check_ids(tables: Sequence[TextTable], rows: Sequence[Mapping[str, int]]) -
 
 
 def _check_spelling(
-    first: TextTable, other: TextTable, there: Sequence[str], here: Sequence[str]
+    first: TextTable, other: TextTable, first_ids: Sequence[str], other_ids: Sequence[str]
 ) -> None:
     """Raise `DataError` if ids that one file lacks look like ids of the other file.
 
     Such ids are not matched, because 7 and 007 may be two people, whose rows would be merged.
     """
-    spelled = {_plainly(key): key for key in here}
-    same = [(key, spelled[_plainly(key)]) for key in there if _plainly(key) in spelled]
+    spelled = {_plainly(key): key for key in other_ids}
+    same = [(key, spelled[_plainly(key)]) for key in first_ids if _plainly(key) in spelled]
     if same:
         (left_id, right_id), count = same[0], len(same)
         raise DataError(

@@ -253,7 +253,7 @@ def read_text(path: str | Path, reading: Reading, named: Sequence[str] = ()) -> 
         if not declared or better == declared:
             raise
         named_so = {"\t": "tab", " ": "space"}.get(better, better)
-        fixes = [replace(problem, option="sep", value=named_so) for problem in error.found]
+        fixes = [replace(problem, option="sep", value=named_so) for problem in error.problems]
         raise Problems(str(path), fixes) from None
 
 
@@ -339,13 +339,13 @@ def _sniffed(text: str) -> str:
 
 
 def header(
-    found: Sequence[list[str]], width: int, named: Sequence[str], notes: list[str]
+    records: Sequence[list[str]], width: int, named: Sequence[str], notes: list[str]
 ) -> tuple[list[str], int]:
     """Return the names of the columns, and the index of the first record that contains data.
 
     Parameters
     ----------
-    found : sequence of list of str
+    records : sequence of list of str
         The first records.
     width : int
         Number of columns.
@@ -360,11 +360,11 @@ def header(
     first : int
         0 if the file has no header, else 1.
     """
-    first = found[0]
-    if not set(named) & set(map(plain_name, first)) and _is_data(found[:200]):
+    first = records[0]
+    if not set(named) & set(map(plain_name, first)) and _is_data(records[:200]):
         notes.append("no header line: columns are called column1, column2, ...")
         return [f"column{k + 1}" for k in range(width)], 0
-    rest = found[1:201]
+    rest = records[1:201]
     if rest and len(first) == width - 1:
         if all(not row[-1] for row in rest if len(row) == width):
             first = [*first, ""]  # every line except the header ends with a separator

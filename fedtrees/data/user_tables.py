@@ -179,7 +179,7 @@ def dataset_of(
             _check_marks(table, kinds[target], kinds.values())
             rows, y, classes = _target(table, kinds[target], declared)
         except Problems as error:
-            problems += error.found
+            problems += error.problems
         except FedtreesError as error:
             problems.append(Problem(str(error)))
     names = {column.name for column in used}
@@ -451,13 +451,13 @@ def _notes(
     out: Mapping[str, Column],
     declared: Declared,
     target: Column,
-    made: Dataset,
+    dataset: Dataset,
     without: int,
 ) -> list[str]:
     """Return the notes on everything that was inferred, one line for each topic."""
-    n, d = made.table.X.shape
+    n, d = dataset.table.X.shape
     lines = ["; ".join([f"table: {n:,} rows, {d} columns used", *table.notes])]
-    classes = made.schema.classes
+    classes = dataset.schema.classes
     what = "a number to predict" if not classes else f"{len(classes)} classes, {_listed(classes)}"
     if len(classes) == 2:
         what = f"{classes[1]} against {classes[0]}"
@@ -476,7 +476,7 @@ def _notes(
         lines.append(f"numbers: {_listed(numbers)}")
     if coded:
         lines.append(f"categories: {_listed(coded)}")
-    for group in made.schema.groups:
+    for group in dataset.schema.groups:
         lines.append(f"one category in several columns: {_listed(group.columns)}")
     commas = [c.name for c in used if c.name in table.commas]
     if commas:

@@ -60,7 +60,7 @@ def chosen(
     return overridden.of(tuple(grids))
 
 
-def told(suite: Suite, options: Mapping[str, Any], made: Suite) -> str:
+def describe_choices(suite: Suite, options: Mapping[str, Any], chosen_suite: Suite) -> str:
     """Say what was chosen that is not as in the suite; "" where nothing was."""
     plain, parts = suite.override(options), []
     for axis in AXES:
@@ -73,7 +73,7 @@ def told(suite: Suite, options: Mapping[str, Any], made: Suite) -> str:
                 for v in getattr(g, axis)
                 if (text := v.name if axis == "data" else str(v)) != "none"
             )
-            for s in (plain, made)
+            for s in (plain, chosen_suite)
         )
         if before.keys() != after.keys():
             parts.append(f"{axis} {listed([*after]) or 'none'}")
@@ -82,12 +82,12 @@ def told(suite: Suite, options: Mapping[str, Any], made: Suite) -> str:
 
 @dataclass
 class _Choice:
-    """`given`: The suite's grids, with the options that the user named in place of theirs.
+    """`suite_grids`: The suite's grids, with the options that the user named in place of theirs.
 
     `time_limit`: Seconds that one training may take, 0 for no limit.
     """
 
-    given: Sequence[Grid]
+    suite_grids: Sequence[Grid]
     options: Mapping[str, Any]
     seed: int
     data_dir: str | None
@@ -97,11 +97,11 @@ class _Choice:
     def grids(self) -> list[Grid]:
         """Return the grids to run, each once."""
         if "protocols" in self.options:
-            chosen_grids = [self._around(p) for p in self.given[0].protocols]
-            self._check(self.given[0].protocols)
+            chosen_grids = [self._around(p) for p in self.suite_grids[0].protocols]
+            self._check(self.suite_grids[0].protocols)
             return list(_merged(chosen_grids))
         compatible = [
-            replace(g, protocols=tuple(filter(self._goes, g.protocols))) for g in self.given
+            replace(g, protocols=tuple(filter(self._goes, g.protocols))) for g in self.suite_grids
         ]
         tried = dict.fromkeys(p for g in compatible for p in g.protocols)
         more: dict[Spec, None] = {}
@@ -109,18 +109,18 @@ class _Choice:
             if not any(self._why(p, axis, item).ok for p in tried):
                 more |= dict.fromkeys(self._others(axis, item))
         if not (tried or more):
-            self._check([p for g in self.given for p in g.protocols])
+            self._check([p for g in self.suite_grids for p in g.protocols])
             able = (p for p in self._every() if self._goes(p) and not missing_extras(p, Composed()))
             more = dict.fromkeys(islice(able, MOST_PROTOCOLS))
         narrowed = [
             self._narrowed(g) for g in self._comparable([g for g in compatible if g.protocols])
         ]
         chosen_grids = [*narrowed, *_merged([self._around(p) for p in more])]
-        return list(dict.fromkeys(chosen_grids)) or list(self.given)
+        return list(dict.fromkeys(chosen_grids)) or list(self.suite_grids)
 
     def _named(self) -> list[tuple[str, Any]]:
         """Return what was named beside protocols, with its key."""
-        grid = self.given[0]
+        grid = self.suite_grids[0]
         lists = {
             "defenses": [d for d in grid.defenses if d.parts],
             "threats": grid.threats,
@@ -141,7 +141,7 @@ class _Choice:
     def _takes(self, protocol: Spec) -> bool:
         """Tell whether a protocol takes a table that is laid out as it is, with such a target."""
         instance: Protocol = register.make("protocol", protocol)
-        grid = self.given[0]
+        grid = self.suite_grids[0]
         implied = {"horizontal" for r in grid.data if r.clients_are_told}
         implied |= {"vertical" for r in grid.data if r.id}
         if "partitions" in self.options:
@@ -162,7 +162,7 @@ class _Choice:
         except FedtreesError:
             return False
         named = [d for a, d in self._named() if a == "defenses"]
-        defenses = [d for g in self.given if protocol in g.protocols for d in g.defenses]
+        defenses = [d for g in self.suite_grids if protocol in g.protocols for d in g.defenses]
         tried = [[d] for d in named if fit(instance, parts_of(d)).ok] or [[Composed(), *defenses]]
         tried += [[Composed()]] if bare else []
         return all(
@@ -173,7 +173,8 @@ class _Choice:
 
     def _tables(self, protocol: Spec) -> tuple[DataRef, ...]:
         """Return the tables of the suite, or what a protocol and a defense that is named take."""
-        given_data, example = self.given[0].data, register.get("protocol", protocol.name).example  # type: ignore[attr-defined]
+        given_data = self.suite_grids[0].data
+        example = register.get("protocol", protocol.name).example  # type: ignore[attr-defined]
         if "data" in self.options:
             return given_data
         usual = (
@@ -231,7 +232,7 @@ class _Choice:
 
     def _every(self) -> list[Spec]:
         """Return the suite's protocols, then the others, those with the fewest parameters first."""
-        given_protocols = dict.fromkeys(p for g in self.given for p in g.protocols)
+        given_protocols = dict.fromkeys(p for g in self.suite_grids for p in g.protocols)
         other_protocols = filter(
             None, map(small, {*register.names("protocol")} - {p.name for p in given_protocols})
         )
@@ -257,9 +258,9 @@ class _Choice:
 
     def _base(self, protocol: Spec) -> Grid:
         """Return what the suite has for a protocol that none of its grids is of."""
-        first = self.given[0]
+        first = self.suite_grids[0]
         every = {
-            axis: tuple(dict.fromkeys(v for g in self.given for v in getattr(g, axis)))
+            axis: tuple(dict.fromkeys(v for g in self.suite_grids for v in getattr(g, axis)))
             for axis in AXES
         }
         instance: Protocol = register.make("protocol", protocol)
@@ -311,12 +312,14 @@ class _Choice:
 
     def _threats(self, protocol: Spec, attacks: Sequence[Spec]) -> list[str]:
         """Return the threats of the suite that a protocol knows, or its own; and attacks' own."""
-        base = dict.fromkeys(t for g in self.given for t in g.threats if fits(t, protocol))
+        base = dict.fromkeys(t for g in self.suite_grids for t in g.threats if fits(t, protocol))
         if "threats" in self.options:
             return [*base]
         threats = [*(base or register.make("protocol", protocol).adversaries)]
         chosen_defenses = (
-            [d for d in self.given[0].defenses if d.parts] if "defenses" in self.options else []
+            [d for d in self.suite_grids[0].defenses if d.parts]
+            if "defenses" in self.options
+            else []
         )
         if chosen_defenses and all(
             _of_answers(part) for d in chosen_defenses for part in parts_of(d)
@@ -393,7 +396,7 @@ class _Choice:
         """Train two trees, once for each protocol, defense and dishonest behaviour."""
         key = ("training", str(protocol), str(defense), *behaviours.items())
         if key not in self.looks:
-            short: Protocol = register.make("protocol", at_most(protocol, _BRIEF))
+            short: Protocol = register.make("protocol", limit_size(protocol, _BRIEF))
             options: dict[str, Any] = {"noise_from": "seed", "behaviours": behaviours}
             with limited_if_possible(self.time_limit):
                 self.looks[key] = train(
@@ -435,17 +438,17 @@ def _usual(protocol: Protocol, data: Data, endpoint: bool) -> Iterator[Composed]
 def small(name: str) -> Spec | None:
     """Return a protocol at the default suite's size; None where it needs a value."""
     try:
-        return at_most(Spec(name), SIZE)
+        return limit_size(Spec(name), SIZE)
     except FedtreesError:
         return None
 
 
-def at_most(spec: Spec, most: Mapping[str, int]) -> Spec:
+def limit_size(spec: Spec, limits: Mapping[str, int]) -> Spec:
     """Return a protocol with no more trees and levels than given."""
     instance: Protocol = register.make("protocol", spec)
     less = {
         key: value
-        for key, value in most.items()
+        for key, value in limits.items()
         if key in instance.parameters and (instance.parameters[key] or value + 1) > value
     }
     return Spec(spec.name, {**spec.params, **less})

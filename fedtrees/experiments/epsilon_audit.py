@@ -35,7 +35,7 @@ class Audited:
         The protocol with the parameters that the auditor chose.
     claimed, spent : tuple of Guarantee
         Guarantees of the last training.
-    found : AtLeast
+    measured : AtLeast
         The measured lower bound on epsilon.
     noise : NoiseFound or None
         Size of the noise in the sums, None if no sums can be compared.
@@ -44,7 +44,7 @@ class Audited:
     protocol: Protocol
     claimed: tuple[Guarantee, ...]
     spent: tuple[Guarantee, ...]
-    found: AtLeast
+    measured: AtLeast
     noise: NoiseFound | None
 
 
@@ -70,7 +70,7 @@ def measure(protocol: Protocol, defense: Composition, *, seed: int = 0) -> AtLea
     if canaries is None or units <= {"cuts", ""}:
         return None
     try:
-        return _audited(protocol, defense, canaries, 1, seed).found
+        return _audited(protocol, defense, canaries, 1, seed).measured
     # The table of the auditor does not fit these parameters.
     except FedtreesError:
         return None

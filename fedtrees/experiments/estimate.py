@@ -142,13 +142,13 @@ def _size(federation: Federation) -> tuple[int, float, int]:
     )
 
 
-def _seconds(cell: Cell, rows: int, held: float, columns: int) -> float:
+def _seconds(cell: Cell, rows: int, rows_per_party: float, columns: int) -> float:
     """Estimate the CPU seconds of one cell."""
     millions = rows * columns / 1e6
     if isinstance(cell, BlindCell):
         n_colluding = _own(cell.threat, cell)
         law = BLIND_WITH_ROWS if n_colluding else BLIND_WITHOUT
-        return law.of(wanted(round(rows - n_colluding * held)) * columns)
+        return law.of(wanted(round(rows - n_colluding * rows_per_party)) * columns)
     if isinstance(cell, ReferenceCell):
         return TRAINING + TRAINING_PER_MILLION * millions * _trees(cell.protocol)
     if isinstance(cell, TrainCell):
@@ -162,7 +162,7 @@ def _seconds(cell: Cell, rows: int, held: float, columns: int) -> float:
     if not fits or (law is None and not cell.attack.params):
         return PER_SKIP
     n_colluding, trees = _own(cell.threat, cell), _trees(cell.train.protocol)
-    guessed, law = wanted(round(rows - n_colluding * held)) * columns, law or OTHER_ATTACK
+    guessed, law = wanted(round(rows - n_colluding * rows_per_party)) * columns, law or OTHER_ATTACK
     # The part of the cost that grows with the table is due to local rows of the adversary.
     if not n_colluding:
         law = replace(law, cells=law.cells / 2)
@@ -189,15 +189,15 @@ def _unmeasured(cell: Cell) -> Iterator[str]:
         yield from {part.name for part in cell.defense.parts} & SLOW_DEFENSES
 
 
-def in_words(found: Estimate, workers: int) -> str:
+def in_words(estimate: Estimate, workers: int) -> str:
     """Write the estimate in one line."""
     many = "1 process" if workers == 1 else f"{workers} processes"
     text = (
-        f"about {_duration(found.wall_seconds)} with {many} on idle cores "
-        f"({_duration(found.cpu_seconds)} of CPU time), {_memory(found.mebibytes)}"
+        f"about {_duration(estimate.wall_seconds)} with {many} on idle cores "
+        f"({_duration(estimate.cpu_seconds)} of CPU time), {_memory(estimate.mebibytes)}"
     )
-    if found.unmeasured:
-        text += f"; longer, by how much was not measured, for {', '.join(found.unmeasured)}"
+    if estimate.unmeasured:
+        text += f"; longer, by how much was not measured, for {', '.join(estimate.unmeasured)}"
     return text
 
 

@@ -222,15 +222,19 @@ class _Searched:
     mixed: Floats
 
     @classmethod
-    def of(cls, party: str, held: LocalData, schema: Schema) -> _Searched:
+    def of(cls, party: str, local_data: LocalData, schema: Schema) -> _Searched:
         """Prepare the search for the values of one party."""
-        X = held.X.astype(np.float64)
-        names = [schema.features[c].name for c in held.columns]
+        X = local_data.X.astype(np.float64)
+        names = [schema.features[c].name for c in local_data.columns]
         distinct = [len(np.unique(x)) >= 0.9 * len(x) and np.isfinite(x).all() for x in X.T]
         columns = tuple(
             Column(party, n, x) for n, x, m in zip(names, X.T, distinct, strict=True) if m
         )
-        labels = np.zeros((len(X), 0)) if held.y is None else held.y[:, None].astype(np.float64)
+        labels = (
+            np.zeros((len(X), 0))
+            if local_data.y is None
+            else local_data.y[:, None].astype(np.float64)
+        )
         mixed = np.column_stack([np.ones(len(X)), np.nan_to_num(X), labels])
         return cls(party, columns, mixed)
 
@@ -267,13 +271,13 @@ class _Searched:
             return "a row"
         return ""
 
-    def _scaled(self, whole: Floats) -> str:
+    def _scaled(self, integers: Floats) -> str:
         """Search for integers that are values times a power of 2 or 10."""
-        for column in self.columns if len(whole) >= SCALED else ():
-            hits = _among(column.scaled, whole).sum(axis=1)
+        for column in self.columns if len(integers) >= SCALED else ():
+            hits = _among(column.scaled, integers).sum(axis=1)
             for k in np.flatnonzero(hits >= SCALED):
                 smallest, largest = np.nanmin(column.scaled[k]), np.nanmax(column.scaled[k])
-                inside = np.count_nonzero((whole >= smallest) & (whole <= largest))
+                inside = np.count_nonzero((integers >= smallest) & (integers <= largest))
                 tried = np.count_nonzero(np.isfinite(column.scaled[k]))
                 # Right-hand side: ten times the expected number of matches if the integers were
                 # uniformly distributed over the range.
@@ -319,12 +323,12 @@ class _Searched:
         return bool(spread > 0 and float(np.square(residual).sum()) < LINEAR * spread)
 
 
-def _among(values: NDArray[Any], known: NDArray[Any]) -> NDArray[np.bool_]:
+def _among(values: NDArray[Any], sorted_values: NDArray[Any]) -> NDArray[np.bool_]:
     """Return which values occur in an ascending array. NaN never does."""
-    if not len(known):
+    if not len(sorted_values):
         return np.zeros(values.shape, dtype=bool)
-    at = np.searchsorted(known, values)
-    return known[np.minimum(at, len(known) - 1)] == values
+    at = np.searchsorted(sorted_values, values)
+    return sorted_values[np.minimum(at, len(sorted_values) - 1)] == values
 
 
 def _alike(vector: Floats, column: Floats) -> bool:
@@ -497,11 +501,11 @@ def _led_to(party: object) -> Iterator[np.ndarray[Any, Any]]:
     yield from (x for x in reachable(party) if isinstance(x, np.ndarray))
 
 
-def _arrays(held: LocalData) -> dict[tuple[Any, ...], str]:
+def _arrays(local_data: LocalData) -> dict[tuple[Any, ...], str]:
     """Return the arrays of local data by key."""
-    names = {_key(held.X): "columns"}
-    if held.y is not None:
-        names[_key(held.y)] = "labels"
+    names = {_key(local_data.X): "columns"}
+    if local_data.y is not None:
+        names[_key(local_data.y)] = "labels"
     return names
 
 

@@ -16,7 +16,7 @@ from fedtrees.core.reasons import Unfit
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_one
 from fedtrees.experiments import defaults, environment
-from fedtrees.experiments.defaults import chosen, told
+from fedtrees.experiments.defaults import chosen, describe_choices
 from fedtrees.experiments.evaluate import run_training
 from fedtrees.experiments.federation import federation_of
 from fedtrees.experiments.plan import plan
@@ -94,7 +94,7 @@ def without(kind, of_networks):
 
 def small_spec(name):
     few = {"rounds": 2, "iterations": 2} if name == "fedxgbllr" else {}
-    return str(defaults.at_most(Spec(name), {"trees": 2, "max_depth": 2, **few}))
+    return str(defaults.limit_size(Spec(name), {"trees": 2, "max_depth": 2, **few}))
 
 
 def fitting(options, monkeypatch):
@@ -247,6 +247,6 @@ def test_a_missing_extra_is_named_at_once(monkeypatch):
 
 def test_what_was_chosen_is_told_in_a_line():
     options = {"defenses": ["reduced-leakage"]}
-    text = told(QUICK, options, chosen(QUICK, options))
+    text = describe_choices(QUICK, options, chosen(QUICK, options))
     assert text.startswith("chosen to fit: clients 2; protocols vertical-forest[")
-    assert told(QUICK, {"data": ["wine"]}, chosen(QUICK, {"data": ["wine"]})) == ""
+    assert describe_choices(QUICK, {"data": ["wine"]}, chosen(QUICK, {"data": ["wine"]})) == ""
