@@ -89,7 +89,7 @@ def start_of(forest: Forest, k: int) -> float:
 
 
 def recover_boosted(
-    model: ModelFile, sums: Sequence[LeafStatistics | None], known: Known
+    model: ModelFile, sums: Sequence[LeafStatistics | None], background: Known
 ) -> list[TreeExposure]:
     """Return the exposure of every tree of a boosted XGBoost model.
 
@@ -99,7 +99,7 @@ def recover_boosted(
         The model.
     sums : sequence of LeafStatistics or None
         The sums of the leaves of each tree (`sums_of`).
-    known : Known
+    background : Known
         Background knowledge of the auditor.
 
     Returns
@@ -116,14 +116,14 @@ def recover_boosted(
     out: list[TreeExposure] = []
     for t, (tree, s) in enumerate(zip(forest.trees, sums, strict=True)):
         values = tree.value[tree.leaves]
-        out.append(_classified(model, t, s, (low, high), known))
+        out.append(_classified(model, t, s, (low, high), background))
         if t == 0 and outputs == 1 and len(forest.trees) > 1:
             start = _start_followed(out[0], float(forest.base_margin[0]), values, sums[1])
             followed = start is not None
             start_uncertain = bool((out[0].n_pos == UNKNOWN).all()) or _share_a_factor(out[0].n)
             # With leaf values of 0, any start would lead to the second tree.
             moved = followed and np.abs(values).max() > NEAR
-            start_declared = 0 in known.starts or len(forest.trees) <= first_round(model)
+            start_declared = 0 in background.starts or len(forest.trees) <= first_round(model)
             if start_uncertain and not moved and not start_declared:
                 # The file contains the base score of the last training only. The first tree may
                 # have been grown from another one that explains its sums equally well.
@@ -241,19 +241,19 @@ def _classified(
     t: int,
     sums: LeafStatistics | None,
     margins: tuple[float, float],
-    known: Known,
+    background: Known,
 ) -> TreeExposure:
     """Return the exposure of tree t of a model on log loss or softmax.
 
     `margins` are bounds on the log-odds of a row before the tree.
     """
     outputs, leaves = model.forest.objective.n_outputs, model.forest.trees[t].leaves
-    place, starts = (t, t % outputs), t in known.starts or t < first_round(model)
+    place, starts = (t, t % outputs), t in background.starts or t < first_round(model)
     if sums is None:
         return TreeExposure.of(place, leaves, NO_SUMS)
     # XGBoost's softmax doubles hessians
     scale = 2.0 if isinstance(model.forest.objective, Softmax) else 1.0
-    p = known.starts.get(t, start_of(model.forest, t % outputs))
+    p = background.starts.get(t, start_of(model.forest, t % outputs))
     first = _first_tree(sums, scale, p, model.positive_weight, starts)
     shrunk = first is not None and not sums.unshrunk and not _pure(first, sums)
     if (sums.g is None or shrunk) and starts and model.positive_weight == 1:
@@ -267,7 +267,7 @@ def _classified(
     if model.positive_weight != 1:
         return TreeExposure.of(place, leaves, LATER)
     bounded = outputs == 1 and not _may_start(sums, scale)
-    upper = most_rows(sums.h + sums.h_error, margins, known.rows) if bounded else None
+    upper = most_rows(sums.h + sums.h_error, margins, background.rows) if bounded else None
     # A tree with a single leaf has no equation that confirms its eta and lambda.
     lone = len(leaves) == 1 or (sums.cut is not None and sums.cut.any())
     g = None if lone or sums.g is None else np.maximum(np.abs(sums.g) - sums.g_error, 0.0)

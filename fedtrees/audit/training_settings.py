@@ -56,7 +56,10 @@ class Freedom:
 
 
 def freedom(
-    parts: Sequence[tuple[Splits, Floats, bool]], eta: float, reg_lambda: float, given: bool = False
+    parts: Sequence[tuple[Splits, Floats, bool]],
+    eta: float,
+    reg_lambda: float,
+    settings_known: bool = False,
 ) -> Freedom:
     """Return how far eta, lambda and alpha may deviate from `eta`, `reg_lambda` and 0.
 
@@ -67,7 +70,7 @@ def freedom(
         does not, they are further unknowns.
     eta, reg_lambda : float
         The solution around which the equations are linearised.
-    given : bool
+    settings_known : bool
         True if eta and lambda are known independently of the file, so that only alpha is unknown.
 
     Returns
@@ -87,9 +90,9 @@ def freedom(
             apart = np.zeros((len(sought), wide))
             apart[:, at : at + free.shape[1]] = free
             at += free.shape[1]
-            rows.append(np.column_stack([sought[:, 2:] if given else sought, apart]))
+            rows.append(np.column_stack([sought[:, 2:] if settings_known else sought, apart]))
         errors = _errors(np.concatenate(rows)) if rows else np.full(3, np.inf)
-        every.append([0.0, 0.0, errors[0]] if given else errors[:3])
+        every.append([0.0, 0.0, errors[0]] if settings_known else errors[:3])
     return Freedom(*map(float, np.max(every, axis=0)))
 
 
@@ -262,7 +265,7 @@ def is_unshrunk(
         True if alpha is at most `MOST_ALPHA`.
     """
     parts = [f.part(eta) for f in _fits(trees, statistics)]
-    return freedom(parts, eta, reg_lambda, given=True).alpha <= MOST_ALPHA
+    return freedom(parts, eta, reg_lambda, settings_known=True).alpha <= MOST_ALPHA
 
 
 def _round_settings(
@@ -544,6 +547,6 @@ def settings_by_tree(
     return [next((s for s in shared if _explains(s, *pair)), None) for pair in pairs]
 
 
-def _explains(settings: Settings, tree: Tree, known: Statistics) -> bool:
+def _explains(settings: Settings, tree: Tree, statistics: Statistics) -> bool:
     """Return whether a tree has equations, and all of them agree with eta and lambda."""
-    return bool(0 < agreement(settings, [tree], [known]) <= AGREES)
+    return bool(0 < agreement(settings, [tree], [statistics]) <= AGREES)
