@@ -115,7 +115,9 @@ def record(
         return writer.written
 
 
-def told(wire: str, to: Sequence[tuple[str, int]], host: str, ports: list[int]) -> dict[str, Any]:
+def relay_addresses(
+    wire: str, to: Sequence[tuple[str, int]], host: str, ports: list[int]
+) -> dict[str, Any]:
     """Return the addresses that the parties need in place of the real ones.
 
     Parameters
@@ -149,7 +151,7 @@ class Decoded:
     """
 
     def __init__(self, capture: Capture) -> None:
-        wire = capture.told.wire
+        wire = capture.run_facts.wire
         if wire and wire not in WIRES:
             supported = ", ".join(WIRES)
             raise DataError(f"{capture.path}: bytes of {wire!r}; this release decodes {supported}")
@@ -163,6 +165,6 @@ class Decoded:
         try:
             yield from decoder
         except DataError as err:
-            other = untested(self.capture.told.framework, self.capture.told.version)
+            other = untested(self.capture.run_facts.framework, self.capture.run_facts.version)
             raise DataError("; ".join(filter(None, [str(err), other]))) from err
         self.ended = decoder.ended or Ended()

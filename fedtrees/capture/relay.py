@@ -148,14 +148,16 @@ class Relay:
         sink: socket.socket,
         link: int,
         door: str,
-        said: bool,
+        from_opener: bool,
         change: Change,
     ) -> None:
         """Record and forward the bytes of one direction of a connection."""
         try:
             with suppress(ConnectionError):
                 while chunk := source.recv(_CHUNK):
-                    self.writer.write(WireBytes(link, door, said, np.frombuffer(chunk, np.uint8)))
+                    self.writer.write(
+                        WireBytes(link, door, from_opener, np.frombuffer(chunk, np.uint8))
+                    )
                     sink.sendall(change(chunk))
         except Exception as err:  # for example a full disk. `close` raises the error
             self._failed.append(err)
@@ -232,8 +234,8 @@ class RabitRelay:
         self, relay: Relay, tracker: tuple[str, int], worker_host: str = "127.0.0.1"
     ) -> None:
         self._relay, self._tracker, self._host = relay, tracker, worker_host
-        self._told: dict[int, int] = {}  # relay port, by the worker's real port
-        self._true: dict[int, int] = {}  # real port, by relay port
+        self._relay_ports: dict[int, int] = {}  # relay port, by the worker's real port
+        self._real_ports: dict[int, int] = {}  # real port, by relay port
         self._lock, self._world = threading.Lock(), 0
 
     def listen(self, port: int = 0) -> int:
@@ -269,22 +271,22 @@ class RabitRelay:
             f"peer:{true}", (self._host, true), lambda number: self._before_worker(true, number)
         )
         with self._lock:
-            self._told[true], self._true[relay_port] = relay_port, true
+            self._relay_ports[true], self._real_ports[relay_port] = relay_port, true
         return text.replace(match[0], b'"port":%d' % relay_port)
 
-    def _before_worker(self, own: int, number: int) -> tuple[Change, Change]:
+    def _before_worker(self, port: int, number: int) -> tuple[Change, Change]:
         """Return the changes of a connection to a worker.
 
         Only the first connection, that of the ring, is changed.
         """
-        return (bytes, bytes) if number else (_Ports(self, own), bytes)
+        return (bytes, bytes) if number else (_Ports(self, port), bytes)
 
 
 class _Ports:
     """Forwards bytes to a worker, restores its real port, and replaces all other ports."""
 
-    def __init__(self, doors: RabitRelay, own: int) -> None:
-        self._doors, self._own, self._at, self._part = doors, own, 0, b""
+    def __init__(self, doors: RabitRelay, port: int) -> None:
+        self._doors, self._own_port, self._at, self._part = doors, port, 0, b""
 
     def __call__(self, chunk: bytes) -> bytes:
         world, out = self._doors._world, bytearray()
@@ -302,8 +304,8 @@ class _Ports:
             self._at += 1
         return bytes(out)
 
-    def _port(self, said: int) -> int:
+    def _port(self, announced_port: int) -> int:
         """Return the port that the worker must receive in place of another one."""
-        relay_ports, true = self._doors._told, self._doors._true
-        port = true.get(said, said)
-        return port if port == self._own else relay_ports.get(port, port)
+        relay_ports, true = self._doors._relay_ports, self._doors._real_ports
+        port = true.get(announced_port, announced_port)
+        return port if port == self._own_port else relay_ports.get(port, port)

@@ -43,7 +43,7 @@ def capture(
     For NVFlare, a copy of the job is written whose server records the messages. Submit this copy
     instead of the original job.
     """
-    from fedtrees.capture.formats import record, told, versions_of
+    from fedtrees.capture.formats import record, relay_addresses, versions_of
     from fedtrees.capture.jobs import recorded_job
 
     option = _BY.get(wire, "--to")
@@ -64,7 +64,7 @@ def capture(
     addresses = _machines(machines) if machines else [_address(to)]
 
     def ready(ports: list[int]) -> None:
-        endpoints = told(wire, addresses, host, ports)
+        endpoints = relay_addresses(wire, addresses, host, ports)
         text = [f"machines={m}" for m in endpoints.get("machines", [])] or [
             f"listening at {host}:{ports[0]}"
         ]
@@ -143,7 +143,7 @@ def attack(
     from fedtrees.federation import attack as of_log
     from fedtrees.federation.log import FRAMEWORK
 
-    if Capture(file, run).told.framework == FRAMEWORK:
+    if Capture(file, run).run_facts.framework == FRAMEWORK:
         facts: dict[str, Any] = of_log.report(file, who, truth or (), id, run, named or ())
     else:
         rows = read_truth(truth or (), target)
