@@ -310,10 +310,10 @@ class AttackProcess:
             channel = Channel(near_end.makefile("rb"), near_end.makefile("wb"))
         return channel, self._status
 
-    def _hand_over(self, text: bytes, theirs: socket.socket) -> None:
+    def _hand_over(self, text: bytes, child_end: socket.socket) -> None:
         """Send an order with one end of a channel to the process."""
         assert self._control is not None
-        sent = socket.send_fds(self._control, [text], [theirs.fileno()])
+        sent = socket.send_fds(self._control, [text], [child_end.fileno()])
         self._control.sendall(text[sent:])
 
     def _status(self) -> int:
