@@ -189,7 +189,8 @@ def _settings_of(model: ModelFile, background: Known) -> Settings | None:
         if worst > AGREES:
             raise UsageError(
                 f"learning rate {background.learning_rate:g} and lambda {background.reg_lambda:g} "
-                f"contradict the statistics in {model.path.name}; leave them out and they are inferred"
+                f"contradict the statistics in {model.path.name}; leave them out and they are "
+                "inferred"
             )
         return replace(declared, unshrunk=is_unshrunk(trees, statistics, *background.settings))
     inferred = infer_settings(trees, statistics)

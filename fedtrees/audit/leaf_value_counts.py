@@ -534,8 +534,8 @@ def _assumes(explanation: Explanation, mean: Fraction | None, background: Known)
     every = "no row was left out of the first tree by sampling (subsample), and every row weighed 1"
     if background.rows:
         every = (
-            f"the first tree was grown on all of the {background.rows} rows that were declared: not "
-            "on a sample of them (subsample) or one client's alone, and every row weighed 1"
+            f"the first tree was grown on all of the {background.rows} rows that were declared: "
+            "not on a sample of them (subsample) or one client's alone, and every row weighed 1"
         )
     out = [every, AS_TRAINED]
     if mean is not None:

@@ -116,10 +116,10 @@ class Reader:
         return array if array.flags.aligned else np.ndarray(shape, dtype, array.tobytes())
 
 
-def _sealed(said: dict[str, Any], payload: bytes) -> Sealed:
+def _sealed(attributes: dict[str, Any], payload: bytes) -> Sealed:
     """Return a sealed value with the given attributes and payload."""
-    holders, shape = tuple(map(str, said["keyholders"])), tuple(map(int, said["shape"]))
-    return Sealed(holders, shape, str(said["dtype"]), int(said["nbytes"]), payload)
+    holders, shape = tuple(map(str, attributes["keyholders"])), tuple(map(int, attributes["shape"]))
+    return Sealed(holders, shape, str(attributes["dtype"]), int(attributes["nbytes"]), payload)
 
 
 _MAGIC = b"FTM1"

@@ -440,11 +440,11 @@ class LocalNetwork(Network):
         self._opening.hear(receivers, message)
         return name, message, receivers
 
-    def _wire(self, server: str, waiting: Mapping[str, Message]) -> Wire:
+    def _wire(self, server: str, pending_replies: Mapping[str, Message]) -> Wire:
         """Return the access to the network that the opening side of one secure sum needs."""
         agreed = self.agreement
-        shares = agreed.noise_shares(agreed.roles[next(iter(waiting))])
-        kinds = {type(reply) for reply in waiting.values()}
+        shares = agreed.noise_shares(agreed.roles[next(iter(pending_replies))])
+        kinds = {type(reply) for reply in pending_replies.values()}
         # A sum over fewer replies would contain less noise than the privacy claim assumes.
         least = max((shares[kind] for kind in kinds & {*shares}), default=0)
 
@@ -459,8 +459,8 @@ class LocalNetwork(Network):
         def seal(names: Iterable[str], how: Mapping[str, Any], why: str) -> dict[str, Message]:
             return carried(self._each(names, lambda line: line.seal(how, why)), why)
 
-        def carried(heard: Mapping[str, Reply], why: str) -> dict[str, Message]:
-            for name, reply in heard.items():
+        def carried(replies: Mapping[str, Reply], why: str) -> dict[str, Message]:
+            for name, reply in replies.items():
                 # A key holder may have decrypted a sum for itself. Its messages enter the
                 # transcript here.
                 host = self._hosts.get(name)
@@ -472,9 +472,9 @@ class LocalNetwork(Network):
                     self.transcript.inside[len(self.transcript.deliveries)] = host.inside
                     host.inside = None
                 self.transcript.record(name, (server,), reply.message, why)
-            return {n: reply.message for n, reply in heard.items() if reply.message is not None}
+            return {n: reply.message for n, reply in replies.items() if reply.message is not None}
 
-        agreed_sums = agreed.sums(agreed.roles[next(iter(waiting))])
+        agreed_sums = agreed.sums(agreed.roles[next(iter(pending_replies))])
         # Losses of messages are simulated with separate randomness.
         on_the_way = self._streams.child("network")
         return Wire(server, self._rows, agreed_sums, ask, seal, on_the_way, least)

@@ -112,10 +112,10 @@ def _open(part: Defense) -> frozenset[Site]:
     return sites(part) - {*part.nonexpansive}
 
 
-def _before(part: Defense, others: Collection[Site]) -> Site | None:
+def _before(part: Defense, other_sites: Collection[Site]) -> Site | None:
     """Return a change of single rows from which the values at one of these sites are computed."""
     done = [stage for stage in _OF_ROWS if stage in _open(part)]
-    return next((s for s in done for site in others if site != s and _feeds(s, site)), None)
+    return next((s for s in done for site in other_sites if site != s and _feeds(s, site)), None)
 
 
 def _feeds(stage: str, site: Site) -> bool:
