@@ -90,7 +90,8 @@ def held_of(folder, federation):
     """Return the local data of every site, with the ids of a run in one process."""
     tables = {p: str(folder / "tables" / f"{p}.csv") for p in federation.parties}
     local_data = {
-        p: read_site_data(Settings(t, "", (), "row"), federation, p).held for p, t in tables.items()
+        p: read_site_data(Settings(t, "", (), "row"), federation, p).local_data
+        for p, t in tables.items()
     }
     if federation.made.layout == "vertical":
         return local_data

@@ -110,13 +110,13 @@ def recover_boosted(
     if model.forest.objective.name == SQUARED_ERROR.name:
         return _squared_errors(model, sums)
     forest, outputs = model.forest, model.forest.objective.n_outputs
-    sums = _beside_a_limit(sums)
+    sums = _mark_truncated_steps(sums)
     low, high = float(forest.base_margin.min()), float(forest.base_margin.max())
     followed = False
     out: list[TreeExposure] = []
     for t, (tree, s) in enumerate(zip(forest.trees, sums, strict=True)):
         values = tree.value[tree.leaves]
-        out.append(_classified(model, t, s, (low, high), background))
+        out.append(_exposure_of_classes(model, t, s, (low, high), background))
         if t == 0 and outputs == 1 and len(forest.trees) > 1:
             start = _start_followed(out[0], float(forest.base_margin[0]), values, sums[1])
             followed = start is not None
@@ -133,10 +133,10 @@ def recover_boosted(
         # These bounds on the margins stay valid if a row did not pass some of the earlier trees,
         # as in bagging.
         low, high = low + min(0.0, float(values.min())), high + max(0.0, float(values.max()))
-    return _settled(_agreeing(out, outputs), followed, first_round(model))
+    return _drop_unproven_bounds(_agreeing(out, outputs), followed, first_round(model))
 
 
-def _beside_a_limit(
+def _mark_truncated_steps(
     sums: Sequence[LeafStatistics | None],
 ) -> list[LeafStatistics | None]:
     """Mark the leaves whose step may have been truncated.
@@ -206,7 +206,9 @@ def _agreeing(trees: list[TreeExposure], outputs: int) -> list[TreeExposure]:
     return out
 
 
-def _settled(trees: list[TreeExposure], followed: bool, together: int) -> list[TreeExposure]:
+def _drop_unproven_bounds(
+    trees: list[TreeExposure], followed: bool, together: int
+) -> list[TreeExposure]:
     """Drop bounds whose assumptions are not shown, and count leaves in which both bounds agree.
 
     Bounds are valid for rows of weight 1, which a first tree with integer counts shows. They are
@@ -236,7 +238,7 @@ def _without_counts(t: TreeExposure, how: str) -> TreeExposure:
     return TreeExposure.of((t.at, t.output), t.leaf, how)
 
 
-def _classified(
+def _exposure_of_classes(
     model: ModelFile,
     t: int,
     sums: LeafStatistics | None,
@@ -366,7 +368,7 @@ def _squared_errors(model: ModelFile, sums: Sequence[LeafStatistics | None]) -> 
 
     One leaf whose H is not an integer shows that rows had weights. In this case no tree is counted.
     """
-    integral = model.positive_weight == 1 and all(s is None or _whole(s) for s in sums)
+    integral = model.positive_weight == 1 and all(s is None or _are_integers(s) for s in sums)
     out = []
     for t, (tree, s) in enumerate(zip(model.forest.trees, sums, strict=True)):
         how, n = NO_SUMS if s is None else NOT_WHOLE, None
@@ -376,7 +378,7 @@ def _squared_errors(model: ModelFile, sums: Sequence[LeafStatistics | None]) -> 
     return out
 
 
-def _whole(sums: LeafStatistics) -> bool:
+def _are_integers(sums: LeafStatistics) -> bool:
     """Return whether all hessian sums are integers up to their errors (0.25 at most)."""
     near = np.abs(np.rint(sums.h) - sums.h) <= sums.h_error + 1e-6
     return bool(near.all() and sums.h_error.max() <= 0.25)

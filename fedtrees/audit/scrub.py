@@ -57,14 +57,14 @@ def bare_model(model: ModelFile, stored_model: Mapping[str, Any]) -> dict[str, A
     DataError
         If a part that prediction needs is not in the form that XGBoost writes.
     """
-    learner = _of(stored_model, "learner")
+    learner = _check_object(stored_model, "learner")
     forest = model.forest
-    booster, width = _of(learner, "gradient_booster", "model"), len(model.categorical)
+    booster, width = _check_object(learner, "gradient_booster", "model"), len(model.categorical)
     outputs = forest.objective.n_outputs
     places = order_of_trees(booster["tree_info"], len(forest), outputs)
     # The forest contains rounds of one tree per output. The copy restores the order of the file.
     trees = sorted(zip(places, forest.trees, strict=True), key=lambda pair: pair[0])
-    score = _base_score(_of(learner, "learner_model_param").get("base_score"), outputs)
+    score = _base_score(_check_object(learner, "learner_model_param").get("base_score"), outputs)
     categories = _categories(booster.get("cats"), width)
     # Older and newer versions read the format of 2.1. The meaning of category names depends on the
     # version that wrote them (`fedtrees.trees.files.categories.read_categories`).
@@ -93,7 +93,7 @@ def bare_model(model: ModelFile, stored_model: Mapping[str, Any]) -> dict[str, A
                 "num_feature": str(width),
                 "num_target": "1",
             },
-            "objective": _objective(model, str(_of(learner, "objective").get("name"))),
+            "objective": _objective(model, str(_check_object(learner, "objective").get("name"))),
         },
     }
 
@@ -126,7 +126,7 @@ def _base_score(text: Any, outputs: int) -> str:
 
 def _rounds(booster: Mapping[str, Any], trees: int) -> dict[str, Any]:
     """Return the division of trees into rounds. Models before XGBoost 2 do not list its borders."""
-    parallel_trees = _of(booster, "gbtree_model_param").get("num_parallel_tree", "1")
+    parallel_trees = _check_object(booster, "gbtree_model_param").get("num_parallel_tree", "1")
     parallel = _check_digits("num_parallel_tree", parallel_trees, 1, trees)
     out: dict[str, Any] = {
         "gbtree_model_param": {"num_parallel_tree": parallel, "num_trees": str(trees)}
@@ -175,7 +175,7 @@ def _categories(cats: Any, width: int) -> dict[str, Any]:
     """Return the names of categories (XGBoost 3.1), with which XGBoost codes a data frame."""
     if cats is None:
         return {}
-    encoded = _check_list("cats", _of({"cats": cats}, "cats").get("enc"))
+    encoded = _check_list("cats", _check_object({"cats": cats}, "cats").get("enc"))
     if len(encoded) not in (0, width):
         raise _refusal("cats", f"has {len(encoded)} columns, the model {width}")
     ends = _check_integers("cats", cats.get("feature_segments"), 0, LARGEST_INT32_SIZE)
@@ -193,7 +193,7 @@ def _categories(cats: Any, width: int) -> dict[str, Any]:
 
 def _encoded(column: Any) -> dict[str, Any]:
     """Return the categories of one column: bytes of text with offsets, or integers."""
-    column = _of({"cats": column}, "cats")
+    column = _check_object({"cats": column}, "cats")
     if "offsets" not in column:
         values = _check_integers("cats", column.get("values"), -(2**63), 2**63 - 1)
         kind = _check_integers("cats", [column.get("type")], 0, 255)[0]
@@ -230,7 +230,7 @@ def _check_digits(name: str, text: Any, smallest: int, largest: int) -> str:
     return str(text)
 
 
-def _of(parent: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+def _check_object(parent: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
     """Return a nested object, after checking that each level is an object."""
     for name in names:
         child = parent.get(name)
@@ -411,11 +411,11 @@ def compact(forest: Forest) -> tuple[Forest, NDArray[np.intp]]:
     named = np.concatenate([[0], *(tree.feature for tree in forest.trees)])
     used = np.unique(np.maximum(named, 0)).astype(np.intp)
 
-    def moved(tree: Tree) -> Tree:
+    def renumber_columns(tree: Tree) -> Tree:
         at = np.searchsorted(used, tree.feature)
         return replace(tree, feature=np.where(tree.feature < 0, -1, at).astype(np.int32))
 
-    return replace(forest, trees=tuple(map(moved, forest.trees))), used
+    return replace(forest, trees=tuple(map(renumber_columns, forest.trees))), used
 
 
 def _points(tree: Tree, width: int) -> Iterator[NDArray[np.float32]]:

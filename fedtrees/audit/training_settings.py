@@ -369,7 +369,7 @@ class _Equations:
         if self.fit.h is not None:
             return np.asarray(a @ self.h - target)
         u, size, _ = _decomposed(a)
-        return _beside(u * (size > 0)[..., None, :], target)
+        return _project_out(u * (size > 0)[..., None, :], target)
 
     def without_sums(self) -> tuple[Floats, Floats]:
         """Return c and b after projecting out the unknown sums."""
@@ -377,7 +377,7 @@ class _Equations:
         if self.fit.h is not None:
             return c, b - a @ self.h
         q = np.linalg.qr(a)[0]
-        return _beside(q, c), _beside(q, b)
+        return _project_out(q, c), _project_out(q, b)
 
 
 def _decomposed(a: Floats) -> tuple[Floats, Floats, Floats]:
@@ -392,7 +392,7 @@ def _times(a: Floats, x: Floats) -> Floats:
     return np.asarray((a @ x[..., None])[..., 0])
 
 
-def _beside(q: Floats, x: Floats) -> Floats:
+def _project_out(q: Floats, x: Floats) -> Floats:
     """Project vectors onto the orthogonal complement of orthonormal columns."""
     return x - _times(q, _times(np.swapaxes(q, -1, -2), x))
 

@@ -171,7 +171,7 @@ def report(
             for key, n in sees.items()
         ],
         "scored": bool(truth),
-        "readings": [_row(reading, truth) for reading in _together(facts)],
+        "readings": [_row(reading, truth) for reading in _join_readings(facts)],
         "attacks": list(_attacks(*seen, named)),
         "notes": notes,
     }
@@ -190,7 +190,7 @@ def kind_of(record: Record, who: str) -> tuple[str, ...]:
     return type(record.message).__name__, record.sender, to, reveals
 
 
-def _together(readings: list[Reading]) -> list[Reading]:
+def _join_readings(readings: list[Reading]) -> list[Reading]:
     """Combine the readings of one kind about all columns of one party."""
     joined: dict[tuple[str, str, bool], Reading] = {}
     for r in readings:

@@ -277,9 +277,9 @@ class Replay:
         """
         run = decoded.capture.run_facts
         if run.wire in ("nvflare-trees", "flower"):
-            return _of_trees(decoded, _replayable_protocol(named))
+            return _replay_trees(decoded, _replayable_protocol(named))
         sent = _messages_by_party(decoded)
-        protocol = _replayable_protocol(named) or _of_job(run.details, sent)
+        protocol = _replayable_protocol(named) or _protocol_of_job(run.details, sent)
         if protocol is None:
             return None
         if protocol.base_score is None:
@@ -352,7 +352,7 @@ def _messages_by_party(records: Iterable[Record]) -> dict[str, list[Message]]:
     return sent
 
 
-def _of_job(
+def _protocol_of_job(
     job: Mapping[str, Any], sent_messages: Mapping[str, list[Message]]
 ) -> NVFlareHist | None:
     """Return the protocol of a histogram job, None if its parameters are not supported."""
@@ -386,7 +386,7 @@ def _depth(tree: Tree) -> int:
     return int(depth.max())
 
 
-def _of_trees(decoded: Decoded, named: Any) -> Replay | None:
+def _replay_trees(decoded: Decoded, named: Any) -> Replay | None:
     """Return the replay of a capture of local trees, None if its parameters cannot be inferred."""
     shared = Shared.of(decoded.capture, SERVER)
     if shared is None:

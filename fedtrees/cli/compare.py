@@ -70,7 +70,7 @@ def _history(steps: Sequence[Comparison]) -> Table:
     for step in steps:
         changes = (step.leaks, [c for c in step.differing if c.threat]), (
             step.utility, [c for c in step.differing if not c.threat])  # fmt: skip
-        counted = [_counted(len(every), differing) for every, differing in changes]
+        counted = [_count_changes(len(every), differing) for every, differing in changes]
         history.add_row(*map(Text, (step.runs[1], _inputs(step), *counted, step.verdict)))
     return history
 
@@ -103,14 +103,14 @@ def _changes(
     name: str, compared: int, changes: Sequence[Change], limit: int
 ) -> Iterator[tuple[str, str]]:
     """Yield the lines about leaks or utility."""
-    yield name, _counted(compared, changes)
+    yield name, _count_changes(compared, changes)
     for change in changes[:limit]:
         yield "", str(change)
     if len(changes) > limit:
         yield "", f"{len(changes) - limit:,} more: --format json"
 
 
-def _counted(compared: int, changes: Sequence[Change]) -> str:
+def _count_changes(compared: int, changes: Sequence[Change]) -> str:
     """Count the changes by their direction."""
     clear = [c.worse for c in changes if c.clear]
     worse = sum(w > 0 for w in clear)

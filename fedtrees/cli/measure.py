@@ -35,7 +35,7 @@ def measure(
     smaller.
     """
     load_plugins(plugin, unprotected)
-    results = list(_measured(protocol, defense or ("none",), runs, seed))
+    results = list(_audit_combinations(protocol, defense or ("none",), runs, seed))
     if format.is_json:
         typer.echo(json.dumps(results, indent=1))
     else:
@@ -45,7 +45,7 @@ def measure(
         raise typer.Exit(4)
 
 
-def _measured(
+def _audit_combinations(
     protocol: str, defenses: Any, runs: int | None, seed: int
 ) -> Iterator[dict[str, Any]]:
     """Yield the result of an audit for each combination of a protocol and a defense."""

@@ -23,7 +23,7 @@ import numpy as np
 from fedtrees.conformance.samples import (
     Finding,
     blind_views,
-    made,
+    make_small_protocol,
     same,
     same_transcript,
     sample_local_data,
@@ -119,7 +119,9 @@ def check_behaviour(behaviour: Any, protocols: Sequence[str]) -> Iterator[Findin
         again = next(other for other, _, party in twice if party == cheater)
         yield Finding(f"{name}: two runs of one seed are one", same_transcript(run, again))
         sent = {type(d.message) for d in run.transcript if d.sender == cheater}
-        other = sorted(kind.__name__ for kind in sent - {*run.protocol.says, *_released(run)})
+        other = sorted(
+            kind.__name__ for kind in sent - {*run.protocol.says, *_published_types(run)}
+        )
         rule = f"{name}: it sends messages of the protocol alone"
         yield Finding(rule, not other, ", ".join(other))
     yield Finding("it takes the place of a party of at least one protocol", ran)
@@ -133,7 +135,7 @@ def cheated_runs(
     Yields the training, the local data and the name of the malicious party.
     """
     for name in protocols:
-        protocol = made(name)
+        protocol = make_small_protocol(name)
         if protocol is None:
             continue
         local_data, (_, schema) = sample_local_data(protocol), sample_table()
@@ -150,7 +152,7 @@ def cheated_runs(
                 )
 
 
-def _released(run: Training) -> set[type[Message]]:
+def _published_types(run: Training) -> set[type[Message]]:
     """Return the types of messages that are published."""
     return {type(d.message) for d in run.transcript if d.receivers == (PUBLIC,)}
 
@@ -202,7 +204,7 @@ def check_attack(attack: Attack, spec: Spec, protocols: Sequence[str]) -> Iterat
             ok, detail = False, str(err)
         yield Finding(f"{name}: it survives an empty transcript", ok, detail)
         try:
-            answers = [_run_beside_bait(spec, view, seed) for seed in (1, 2, 1)]
+            answers = [_run_with_bait(spec, view, seed) for seed in (1, 2, 1)]
         # For example, a guess without claims and without a reason.
         except ProtocolError as err:
             yield Finding(f"{name}: it returns claims, or the reason for none", False, str(err))
@@ -248,7 +250,7 @@ def _passes_nothing_on(spec: Spec, views: Sequence[tuple[str, View]]) -> Iterato
                 with contextlib.suppress(FedtreesError):
                     stranger = replace(view, principals=(other,), own=shuffled)
                     attacks().run(spec, stranger, anyway=True)
-            guesses.append(_run_beside_bait(spec, replace(view, principals=(party,)), 1).guess)
+            guesses.append(_run_with_bait(spec, replace(view, principals=(party,)), 1).guess)
         first, *later = guesses
         equal &= all(a is first or (a and first and same(a, first)) for a in later)
     why = "" if equal else "its guess depends on the threats that it ran on before"
@@ -268,7 +270,7 @@ def _reads(spec: Spec, view: View) -> bool:
     return fit(attack=spec, data=Data(view=view)).ok
 
 
-def _run_beside_bait(attack: Spec, view: View, seed: int) -> Answer:
+def _run_with_bait(attack: Spec, view: View, seed: int) -> Answer:
     """Run an attack while this process contains rows that are not related to its view."""
     federation = _bait(seed)
     if view.oracle is not None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedtrees.conformance.samples import (
     Finding,
-    alike,
+    are_equal,
     carries_nothing,
     leaves_nothing,
     same_run,
@@ -28,7 +28,7 @@ from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.core.view import View
 from fedtrees.experiments.channel_check import Seen, find_departures, pair_with_exact_run
-from fedtrees.experiments.leak_search import others_rows
+from fedtrees.experiments.leak_search import find_foreign_rows
 from fedtrees.isolation.watch import leaving
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.training import Training
@@ -56,7 +56,7 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
     yield leaves_nothing("", leftovers)
     messages = [d.message for d in first.transcript]
     yield Finding(
-        "every message survives the codec", all(alike(m, decode(encode(m))) for m in messages)
+        "every message survives the codec", all(are_equal(m, decode(encode(m))) for m in messages)
     )
     silent = [type(d.message).__name__ for d in first.transcript if not d.why]
     yield Finding("every crossing has a reason", not silent, ", ".join(silent))
@@ -74,7 +74,7 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
     yield from _releases(protocol)
     yield carries_nothing("", first, local_data)
     if first.net is not None:
-        reached = others_rows(first.net, local_data)
+        reached = find_foreign_rows(first.net, local_data)
         yield Finding("no party leads to another's rows", not reached, "; ".join(reached))
     views = [view_of(first, (name,), local_data) for name in first.transcript.roles]
     yield Finding("no array in a view is writeable", not any(map(_writeable, views)))

@@ -91,7 +91,7 @@ class Registry:
         def mark(plugin: Registered) -> Registered:
             origin = f"{plugin.__module__}:{plugin.__qualname__}"
             if kind == "attack" and self.describe and not self.attacks_here:
-                _check_not_here(name, plugin)
+                _check_loaded_as_attack(name, plugin)
             _check_name(kind, name)
             # A built-in class may be loaded later than a plug-in, and its name is taken even so.
             # The entry points are read without importing the classes.
@@ -177,7 +177,7 @@ def _check_name(kind: str, name: str) -> None:
         raise UsageError(f"{kind} {name!r}: this name is reserved; choose another one")
 
 
-def _check_not_here(name: str, plugin: Any) -> None:
+def _check_loaded_as_attack(name: str, plugin: Any) -> None:
     """Refuse an attack of a plug-in file that was not recognised as a file of attacks."""
     if plugin.__module__ in sys.modules and plugin.__module__.startswith(PLUGIN):
         raise UsageError(

@@ -417,7 +417,7 @@ def _is_data(rows: Sequence[Sequence[str]]) -> bool:
         present = [row[k] for row in rest if not missing(row[k])]
         if k not in values and present and all(map(_value, present)) and not missing(first[k]):
             return False
-    steps = {float(b) - float(a) for a, b in pairwise(first) if _whole(a, b)}
+    steps = {float(b) - float(a) for a, b in pairwise(first) if _are_integers(a, b)}
     return not (len(values) > 1 and len(steps) == 1 and 0 not in steps)
 
 
@@ -426,7 +426,7 @@ def _value(cell: str) -> bool:
     return number(cell) is not None or number(cell, ",") is not None or dates([cell]) is not None
 
 
-def _whole(*cells: str) -> bool:
+def _are_integers(*cells: str) -> bool:
     """Return whether all cells are integers without a sign."""
     return all(cell.isdigit() for cell in cells)
 

@@ -66,7 +66,7 @@ def columns_of(table: Table, columns: NDArray[np.intp], labelled: bool) -> Local
     return LocalData(np.arange(len(table)), columns, table.X[:, columns], y, weight)
 
 
-def whole(
+def single_party(
     table: Table, schema: Schema, names: Sequence[str], how: Partition, rng: np.random.Generator
 ) -> dict[str, LocalData]:
     """Give the only party the complete table."""
@@ -76,7 +76,7 @@ def whole(
 
 
 LAYOUTS: dict[str, Layout] = {
-    "horizontal": by_rows, "vertical": by_columns, "centralised": whole,
+    "horizontal": by_rows, "vertical": by_columns, "centralised": single_party,
 }  # fmt: skip
 #: Former names of the layouts, accepted until the next release.
 ONCE = {"rows": "horizontal", "columns": "vertical", "whole": "centralised"}

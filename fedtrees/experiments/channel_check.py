@@ -2,9 +2,9 @@
 
 Attacks adapt to a defense through its published channel (the law of the sent value given the true
 value). A wrong channel would therefore mislead all attacks. `fedtrees check` uses this module:
-`watched` and `pair_with_exact_run` record the fields before and after a change, `find_departures`
-compares them with the stated laws, and `find_expansions` tests the claim that a change does not
-increase distances.
+`record_hooks` and `pair_with_exact_run` record the fields before and after a change,
+`find_departures` compares them with the stated laws, and `find_expansions` tests the claim that a
+change does not increase distances.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Changed:
 Seen = dict[Place, list[Changed]]
 
 
-def watched(defense: Defense) -> tuple[Defense, Seen]:
+def record_hooks(defense: Defense) -> tuple[Defense, Seen]:
     """Return the same defense with recording hooks, and the dict of their inputs and outputs."""
     seen: Seen = defaultdict(list)
     kind = type(defense)
@@ -113,7 +113,7 @@ def _of_rows(
         yield (stage.kind, name), Changed(was[..., k], output[..., k], units)
 
 
-def _of(site: str, field: str) -> Callable[..., Iterator[tuple[Place, Changed]]]:
+def _single_field(site: str, field: str) -> Callable[..., Iterator[tuple[Place, Changed]]]:
     """Return a function that yields the argument and the result of a hook as one field."""
 
     def note(args: tuple[Any, ...], output: Any) -> Iterator[tuple[Place, Changed]]:
@@ -125,10 +125,10 @@ def _of(site: str, field: str) -> Callable[..., Iterator[tuple[Place, Changed]]]
 _NOTES: dict[str, Callable[..., Iterator[tuple[Place, Changed]]]] = {
     "outgoing": _of_message,
     "rows": _of_rows,
-    "answer": _of("answers", "scores"),
-    "finish": _of("model", "trees"),
-    "candidates": _of("candidates", "splits"),
-    "shown": _of("shown", "nodes"),
+    "answer": _single_field("answers", "scores"),
+    "finish": _single_field("model", "trees"),
+    "candidates": _single_field("candidates", "splits"),
+    "shown": _single_field("shown", "nodes"),
 }
 
 
@@ -191,19 +191,19 @@ def find_departures(
     laws : mapping of Place to Change
         `Defense.channels` or `Protocol.laws` of the run.
     seen : mapping of Place to list of Changed
-        Result of `watched` or `pair_with_exact_run`.
+        Result of `record_hooks` or `pair_with_exact_run`.
     parties : int
         Number of parties that each add a share of the noise.
     """
     for place, records in seen.items():
         changed = [c for c in records if not equal(c.before, c.after)]
-        name = _called(place)
+        name = _field_name(place)
         law = laws.get(place)
         if law is None:
             if changed:
                 yield name, "it is changed, and nothing is stated of it"
         elif isinstance(law, Removal):
-            remaining = [c for c in records if not _removed(c.after, law, c.units)]
+            remaining = [c for c in records if not _is_removed(c.after, law, c.units)]
             yield name, f"{len(remaining)} of {len(records)} are still there" if remaining else None
         elif isinstance(law, Channel):
             yield name, _find_contradiction(law, [c for c in records if c.before is not None])
@@ -230,7 +230,7 @@ def find_expansions(
     laws : mapping of Place to Change
         `Defense.channels` of the run.
     seen : mapping of Place to list of Changed
-        Result of `watched`.
+        Result of `record_hooks`.
     """
     for place, records in seen.items():
         if place[0] not in nonexpansive:
@@ -243,7 +243,7 @@ def find_expansions(
         if isinstance(law, Channel):
             cells = not isinstance(place[0], str)  # for rows, every number is compared separately
             contradiction = next(filter(None, (_find_stretch(law, c, cells) for c in changed)), "")
-        yield _called(place), contradiction
+        yield _field_name(place), contradiction
 
 
 def _find_stretch(law: Channel, change: Changed, cells: bool) -> str:
@@ -264,12 +264,12 @@ def _find_stretch(law: Channel, change: Changed, cells: bool) -> str:
     return ""
 
 
-def _called(place: Place) -> str:
+def _field_name(place: Place) -> str:
     """Return the name of a field in messages."""
     return f"{place[0] if isinstance(place[0], str) else place[0].__name__}.{place[1]}"
 
 
-def _removed(value: Any, law: Removal, units: tuple[Any, bool] | None) -> bool:
+def _is_removed(value: Any, law: Removal, units: tuple[Any, bool] | None) -> bool:
     """Return whether a field was removed or replaced by the constant of its law."""
     if value is None or law.constant is None:
         return value is None

@@ -127,14 +127,14 @@ class Payload:
         return [np.unique(numbers) for numbers in _readings(self.parts)]
 
     @cached_property
-    def whole(self) -> Floats:
+    def large_integers(self) -> Floats:
         """The distinct integers above 1024 in absolute value, in ascending order."""
         numbers = _joined(self.parts)
         finite = np.unique(numbers[np.isfinite(numbers)])
         return finite[(np.rint(finite) == finite) & (np.abs(finite) > 2**10)]
 
 
-def held_values(
+def find_local_values(
     transcript: Transcript,
     local_data: Mapping[str, LocalData],
     schema: Schema,
@@ -246,7 +246,7 @@ class _Searched:
         for numbers in payload.readings:
             if match := self._exact(numbers):
                 return match
-        if match := self._scaled(payload.whole):
+        if match := self._scaled(payload.large_integers):
             return match
         parts = payload.parts
         arrays = [p for p in parts if isinstance(p, np.ndarray) and p.size >= LEAST]
@@ -289,13 +289,15 @@ class _Searched:
         """Compare a vector with columns, with parts of columns, and with linear combinations."""
         values = np.unique(vector)
         if len(values) < LEAST or not np.isfinite(values).all():
-            return self._told_labels(vector)
+            return self._find_labels(vector)
         # Integers within a small range are rounded too coarsely to be recognised with the
         # tolerance.
         coarse = np.ptp(values) < COARSE and (np.rint(values) == values).all()
         fine = some and len(values) <= MOST_PART and not coarse
         for column in self.columns:
-            if len(vector) == len(column.values) and _alike(vector, column.values):
+            if len(vector) == len(column.values) and _are_affine_permutations(
+                vector, column.values
+            ):
                 return f"column {column.name!r}, permuted or scaled"
             if fine and _part(values, column):
                 return f"a part of column {column.name!r}, scaled"
@@ -303,7 +305,7 @@ class _Searched:
             return "a sum of its columns, row by row"
         return ""
 
-    def _told_labels(self, vector: Floats) -> str:
+    def _find_labels(self, vector: Floats) -> str:
         """Compare a vector with few distinct values with labels and columns, row by row."""
         fits = len(vector) == len(self.mixed) >= 3 * self.mixed.shape[1]
         if fits and len(np.unique(vector)) > 1 and self._explains(vector):
@@ -331,7 +333,7 @@ def _among(values: NDArray[Any], sorted_values: NDArray[Any]) -> NDArray[np.bool
     return sorted_values[np.minimum(at, len(sorted_values) - 1)] == values
 
 
-def _alike(vector: Floats, column: Floats) -> bool:
+def _are_affine_permutations(vector: Floats, column: Floats) -> bool:
     """Return whether a permutation, a scale and a shift map a vector to a column.
 
     Both are scaled to the range from 0 to 1 and sorted. A negative scale reverses the order.
@@ -468,7 +470,7 @@ def reachable(start: object) -> Iterator[object]:
                 stack.append(referent)
 
 
-def others_rows(net: LocalNetwork, local_data: Mapping[str, LocalData]) -> list[str]:
+def find_foreign_rows(net: LocalNetwork, local_data: Mapping[str, LocalData]) -> list[str]:
     """Return a text for each party that can reach the columns or labels of another party.
 
     Possible ways are an attribute of a class that parties share, or a list that several parties

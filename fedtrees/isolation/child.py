@@ -206,7 +206,7 @@ def _guess(order: Mapping[str, Any], view: View) -> dict[str, Any]:
     with watching(touched):
         guess = attack.run(view, views.generator(order["randomness"]))
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu + elsewhere.cpu_seconds
-    guess_value = guesses.told(guess, attack.name, order["claims"])
+    guess_value = guesses.guess_as_value(guess, attack.name, order["claims"])
     return {"guess": guess_value, "wall": wall, "cpu": cpu, "touched": tuple(touched or ())}
 
 

@@ -243,7 +243,7 @@ class AttackProcess:
             **more,
         }
         order = _bounds(order) | order
-        packed = pack(views.told(view))
+        packed = pack(views.view_as_value(view))
         if "randomness" in order and order["randomness"] is None:
             order["randomness"] = views.randomness(view, attacks[0].name)
         n_queries = 0 if view.oracle is None else len(view.oracle.log)

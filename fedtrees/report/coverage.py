@@ -228,7 +228,7 @@ class Gaps:
         return tuple(gap for gap in self.entries if gap.status not in (NOT_ASKED, NO_FIT))
 
 
-def called(setting: Setting) -> Mapping[str, tuple[str, str]]:
+def role_names(setting: Setting) -> Mapping[str, tuple[str, str]]:
     """Return the protocol's names of its roles, singular and plural.
 
     The mapping is empty if the protocol is not registered here.

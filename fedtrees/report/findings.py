@@ -17,7 +17,7 @@ from fedtrees.core.reasons import NO_CLAIM, Reason
 from fedtrees.report.adversaries import adversary_named, seen_by
 from fedtrees.report.budgets import ordered
 from fedtrees.report.cost import Price, Utility, prices, utility_of
-from fedtrees.report.coverage import NOT_ASKED, Coverage, Gaps, called, coverage
+from fedtrees.report.coverage import NOT_ASKED, Coverage, Gaps, coverage, role_names
 from fedtrees.report.frontier import references
 from fedtrees.report.leakage import MARGIN, Cell, Reader, read
 from fedtrees.report.recipe import Trial, recommend, recommended
@@ -324,7 +324,7 @@ def _adversaries(
     seen: Sequence[Mapping[str, Any]],
 ) -> tuple[Adversary, ...]:
     """Return the attacked adversaries, the gravest leak first, then the remaining roles."""
-    words = called(setting)
+    words = role_names(setting)
     tested = [
         Adversary(
             threat,
@@ -354,7 +354,7 @@ def _untested(setting: Setting, setting_results: _SettingResults, gaps: Gaps) ->
         group_names = [n for g in here if g.kind == kind and g.status == status for n in g.names]
         return tuple(dict.fromkeys(group_names))
 
-    words = called(setting)
+    words = role_names(setting)
     early = [t.early for r in setting_results.readers.values() for t in r.coverage.values()]
     failed = [(n, str(g.why)) for g in here if g.status in ("failed", "timeout") for n in g.names]
     silent = [(n, str(g.why)) for g in here if g.status == NO_CLAIM for n in g.names]

@@ -52,7 +52,7 @@ from fedtrees.report.setting_findings import (
 )
 from fedtrees.report.style import bytes_text, number
 from fedtrees.report.verdict_text import command as typed
-from fedtrees.report.verdict_text import leak, refused
+from fedtrees.report.verdict_text import explain_refusal, leak
 
 _SCRIPT = re.compile(r"<script\b[^>]*>(.*?)</script>", re.DOTALL)
 
@@ -163,7 +163,7 @@ def _setting(findings: SettingFindings, rows: pd.DataFrame, at: int, seen: Seen)
         "utility": measure(findings.utility.metric).head,
         "tiles": [_tile(findings, a) for a in findings.adversaries],
         "recipe": recipe,
-        "refused": "" if recipe else refused(findings),
+        "refused": "" if recipe else explain_refusal(findings),
         "frontiers": [f for a in findings.tested if (f := frontier(findings, a, at))],
         "matrix": matrix(findings),
         "untested": list(untested(findings)),

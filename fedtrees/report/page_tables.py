@@ -405,8 +405,8 @@ def _attacks(findings: SettingFindings, adversary: Adversary, here: pd.DataFrame
                 else measured.iloc[:0]
             )
             head, seconds = wording.capital(measure(metric).head), float(measured["seconds"].mean())
-            scores = [_of(cell, x["value"]) for x in (base, after)]
-            blind = _of(cell, measured["blind"])
+            scores = [_format_mean(cell, x["value"]) for x in (base, after)]
+            blind = _format_mean(cell, measured["blind"])
             lines.append([str(attack), head, *scores, blind, seconds_text(seconds)])
     ran = len({line[0] for line in lines})
     lead = adversary.leading()
@@ -423,7 +423,7 @@ def _before(findings: SettingFindings) -> str:
     return "Undefended" if findings.base == UNDEFENDED else wording.short(findings.base)
 
 
-def _of(cell: Cell, values: pd.Series) -> str:
+def _format_mean(cell: Cell, values: pd.Series) -> str:
     """Format the mean of some scores."""
     mean = mean_of(values)
     return wording.value(cell, mean) if math.isfinite(mean) else "–"

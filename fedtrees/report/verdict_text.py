@@ -300,7 +300,7 @@ def _defense(findings: SettingFindings, leaks: int) -> Iterator[Line]:
         return
     use = findings.use
     if use is None:
-        yield Line("BEST DEFENSE", refused(findings))
+        yield Line("BEST DEFENSE", explain_refusal(findings))
         if text := remains(findings, None, leaks):
             yield Line("OTHER LEAKS", text)
         return
@@ -345,7 +345,7 @@ def command(use: Candidate) -> str:
     return f'-p "{protocol}" -d "{defense}"' if protocol else use.name
 
 
-def refused(findings: SettingFindings) -> str:
+def explain_refusal(findings: SettingFindings) -> str:
     """Explain why no defense is recommended."""
     unfit = findings.untested.unfit
     tried = [d.spec for d in findings.defenses if d.spec != UNDEFENDED]

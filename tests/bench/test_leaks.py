@@ -20,7 +20,7 @@ from fedtrees.core.registry import _entries, load_plugin, register
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.core.transcript import Transcript
-from fedtrees.experiments.leak_search import held_values
+from fedtrees.experiments.leak_search import find_local_values
 from fedtrees.isolation import disk
 from fedtrees.isolation.process import attacks
 
@@ -261,7 +261,7 @@ def found(*values, kind=_Note, to="server"):
     transcript = Transcript({"client": "client", "server": "server"})
     for value in values:
         transcript.record("client", (to,), kind(value), "why")
-    return held_values(transcript, {"client": held()}, SCHEMA)
+    return find_local_values(transcript, {"client": held()}, SCHEMA)
 
 
 @pytest.mark.parametrize("guise", GUISES)
