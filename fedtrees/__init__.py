@@ -56,19 +56,18 @@ _MODULES = {
     # Errors
     "core.errors": ("DataError", "FedtreesError", "ProtocolError", "StoreError", "UsageError"),
 }
-_MODULE_OF = {name: f"fedtrees.{module}" for module, names in _MODULES.items() for name in names}
-__all__ = ["__version__", *sorted(_MODULE_OF)]
+#: Public name -> module that defines it.
+PUBLIC_NAMES = {name: f"fedtrees.{module}" for module, names in _MODULES.items() for name in names}
+__all__ = ["__version__", *sorted(PUBLIC_NAMES)]
 
 moved.install()
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
+    if name not in PUBLIC_NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_MODULE_OF[name]), name)
-    globals()[name] = value  # further accesses do not call this function
-    return value
+    return getattr(import_module(PUBLIC_NAMES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULE_OF})
+    return sorted({*globals(), *PUBLIC_NAMES})

@@ -46,3 +46,4 @@ from fedtrees.protocols.views import view_of as view_of
 from fedtrees.trees.files.models import load_model as load_model
 
 __version__: str
+PUBLIC_NAMES: dict[str, str]

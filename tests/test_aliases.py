@@ -8,8 +8,6 @@ from report.synthetic_run import Table
 
 from fedtrees.conformance.samples import sample_table
 from fedtrees.core.errors import GlassWallError, LocalDataError
-from fedtrees.core.holding import Holding
-from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.data.layout import ONCE, lay_out
@@ -20,7 +18,7 @@ from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 
 
 def test_classes_are_available_under_their_old_names():
-    assert (Holding, GlassWallError) == (LocalData, LocalDataError)
+    assert GlassWallError == LocalDataError
     assert FederatedEstimator.holdings_.fget(SimpleNamespace(local_data_=7)) == 7
 
 

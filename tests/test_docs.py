@@ -226,13 +226,13 @@ def test_the_template_of_an_attack_infers_every_count_of_the_first_tree(monkeypa
 
     # The registration must not affect later tests, which run all registered attacks.
     monkeypatch.setitem(register._known, "attack", dict(register._known["attack"]))
-    found = runpy.run_path(str(ROOT / "fedtrees" / "cli" / "templates" / "attack.py"))
-    ToldCounts = found["ToldCounts"]
+    template = runpy.run_path(str(ROOT / "fedtrees" / "cli" / "templates" / "attack.py"))
+    LeafStatistics = template["LeafStatistics"]
 
     X, y = load_wine(return_X_y=True)
     model = fedtrees.FederatedGBDTClassifier(n_estimators=1, max_depth=3, random_state=0)
     model.fit(X, y == 1)
-    (claim,) = ToldCounts(likely=0.4).run(model.view("server"), None).claims
+    (claim,) = LeafStatistics(expected_share=0.4).run(model.view("server"), None).claims
     leaf = model.apply(X)[:, 0]
     truth = [[int(((leaf == k) & ((y == 1) == c)).sum()) for c in (0, 1)] for k in claim.leaf]
     assert claim.counts.tolist() == truth

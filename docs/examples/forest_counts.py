@@ -8,9 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Guess, LeafCounts
-from fedtrees.core.registry import register
+from fedtrees import Attack, Guess, LeafCounts, register
 from fedtrees.messages.forests import ForestModel
 
 

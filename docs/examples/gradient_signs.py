@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Guess, Labels
+from fedtrees import Attack, Guess, Labels, register
 from fedtrees.core.messages import message_type
-from fedtrees.core.registry import register
 
 
 @register.attack("gradient-signs")

@@ -7,10 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedtrees.core.messages import Message, Reveal
-from fedtrees.core.party import Party, handles
-from fedtrees.core.registry import register
-from fedtrees.protocols.base import Coordinator, Protocol
+from fedtrees import Coordinator, Message, Party, Protocol, Reveal, handles, register
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,19 +5,16 @@ Run it: python docs/tutorials/first_bench.py
 """
 
 # %% A federation: 456 training rows of the breast cancer table, spread over three clients.
-from fedtrees.experiments.plan import Setting
-from fedtrees.experiments.federation import federation_of
-from fedtrees.experiments.suite import DataRef
+from fedtrees import LeafCounts, register, train, view_of
 from fedtrees.core.composition import Composition
-from fedtrees.core.guess import LeafCounts
 from fedtrees.core.local_data import stacked
-from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.streams import Streams
+from fedtrees.experiments.federation import federation_of
+from fedtrees.experiments.plan import Setting
+from fedtrees.experiments.suite import DataRef
 from fedtrees.messages.horizontal import LeafValues
 from fedtrees.metrics.leaf_counts import score_leaf_counts, true_leaf_counts
-from fedtrees.protocols.training import train
-from fedtrees.protocols.views import view_of
 
 protocol = register.make("protocol", Spec("fedtree-hist", {"trees": 10, "max_depth": 4}))
 setting = Setting.of(DataRef("breast-cancer"), Spec("iid"), 3, 0, protocol)

@@ -16,7 +16,7 @@ from fedtrees.core.errors import UsageError, check_known
 KINDS = {
     "protocol": "rotating-features",
     "defense": "rounded-statistics",
-    "attack": "told-counts",
+    "attack": "leaf-statistics",
     "behaviour": "repeating",
     "metric": "column-means",
 }

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from fedtrees import PUBLIC_NAMES
 from fedtrees.conformance.samples import (
     Finding,
     blind_views,
@@ -87,6 +88,8 @@ def _named_imports(source: str) -> set[str]:
             names |= {a.name for a in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {node.module, *(f"{node.module}.{a.name}" for a in node.names)}
+            if node.module == "fedtrees":  # public names are imported from other modules
+                names |= {PUBLIC_NAMES[a.name] for a in node.names if a.name in PUBLIC_NAMES}
     return names
 
 

@@ -209,7 +209,7 @@ def views_that_tell(attack: Attack, protocols: Sequence[str]) -> Iterator[tuple[
             with contextlib.suppress(UsageError):
                 principals = Threat.parse(threat).principals(roles)
                 case = Case(local_data, roles, principals, training.schema, Streams(3), threat)
-                knowledge = {"known": case.known, "entries": case.entries}
+                knowledge = {"known_rows": case.known, "entries": case.entries}
                 yield f"{name}, {threat}", view_of(training, principals, local_data, **knowledge)
 
 

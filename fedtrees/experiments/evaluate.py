@@ -236,7 +236,7 @@ def seen(training: Training, case: Case) -> View:
     """Return what the principals of a case saw; raises `Unfit` if they open what is sealed."""
     threat = Threat.parse(case.threat)
     query_rights = (threat.queries, threat.answers, threat.records)
-    knowledge: dict[str, Any] = {"known": case.known, "entries": case.entries}
+    knowledge: dict[str, Any] = {"known_rows": case.known, "entries": case.entries}
     knowledge["rows"] = None if case.asked is None else case.asked.X
     return view_of(training, case.principals, case.local_data, *query_rights, **knowledge)
 

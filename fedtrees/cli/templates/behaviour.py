@@ -6,8 +6,7 @@ fedtrees explain fedtree-hist --plugin repeating.py --threat server:repeating
 
 import numpy as np
 
-from fedtrees.core.party import Behaviour
-from fedtrees.core.registry import register
+from fedtrees import Behaviour, register
 from fedtrees.protocols.horizontal.histograms import HistogramServer
 
 

@@ -6,10 +6,8 @@ fedtrees bench --plugin rounded_statistics.py -d "rounded-statistics[step=0.1,1,
 
 from dataclasses import dataclass, replace
 
+from fedtrees import Defense, Structural, register
 from fedtrees.core.coarsening import Rounding
-from fedtrees.core.defense import Defense
-from fedtrees.core.guarantee import Structural
-from fedtrees.core.registry import register
 from fedtrees.messages.horizontal import LeafValues, NodeSplits
 from fedtrees.messages.models import BoostedModel
 

@@ -6,9 +6,7 @@ fedtrees bench --plugin column_means.py -p fedtree-hist --threat client -a timbe
 
 import numpy as np
 
-from fedtrees.core.registry import register
-from fedtrees.core.results import Measure
-from fedtrees.metrics.metric import Score
+from fedtrees import Measure, Score, register
 from fedtrees.metrics.victims_rows import RecordMetric
 
 

@@ -6,8 +6,7 @@ fedtrees bench --plugin rotating_features.py -p fedtree-hist,rotating-features
 
 from dataclasses import dataclass, replace
 
-from fedtrees.core.party import handles
-from fedtrees.core.registry import register
+from fedtrees import handles, register
 from fedtrees.messages.horizontal import Histogram, HistogramRequest
 from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 from fedtrees.protocols.horizontal.histograms import HistogramClient
