@@ -134,11 +134,11 @@ def _in_order(
     return [None if place < 0 else listed[place] for place in places], places
 
 
-def _appended(alone: int) -> str:
+def _appended(n_first: int) -> str:
     """Return a remark on rounds that contain only a tree of class 0, empty without such rounds."""
-    if not alone:
+    if not n_first:
         return ""
-    trees = many(alone, "tree is", "trees are")
+    trees = many(n_first, "tree is", "trees are")
     return f" (its last {trees} of class 0 alone, as Flower appends them)"
 
 

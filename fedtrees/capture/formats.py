@@ -55,7 +55,7 @@ def versions_of(wire: str) -> str:
 
 def record(
     wire: str,
-    to: Sequence[tuple[str, int]],
+    addresses: Sequence[tuple[str, int]],
     path: str | Path,
     *,
     listen: int = 0,
@@ -68,7 +68,7 @@ def record(
     ----------
     wire : str
         One of `LISTENED`.
-    to : sequence of (str, int)
+    addresses : sequence of (str, int)
         Host and port of the tracker or server. For LightGBM, of all machines.
     path : str or Path
         The capture.
@@ -94,15 +94,15 @@ def record(
         relay = Relay(writer, host)
         try:
             if wire == "rabit":
-                ready([RabitRelay(relay, to[0], to[0][0]).listen(listen)])
+                ready([RabitRelay(relay, addresses[0], addresses[0][0]).listen(listen)])
             elif wire == "xgboost":
-                ready([relay.door("federated", to[0], port=listen)])
+                ready([relay.door("federated", addresses[0], port=listen)])
             else:
-                names = [f"machine:{rank}/{len(to)}" for rank in range(len(to))]
+                names = [f"machine:{rank}/{len(addresses)}" for rank in range(len(addresses))]
                 ready(
                     [
                         relay.door(name, at, port=listen and listen + rank, patience=_PATIENCE)
-                        for rank, (name, at) in enumerate(zip(names, to, strict=True))
+                        for rank, (name, at) in enumerate(zip(names, addresses, strict=True))
                     ]
                 )
             since = time.monotonic()
@@ -116,7 +116,7 @@ def record(
 
 
 def relay_addresses(
-    wire: str, to: Sequence[tuple[str, int]], host: str, ports: list[int]
+    wire: str, addresses: Sequence[tuple[str, int]], host: str, ports: list[int]
 ) -> dict[str, Any]:
     """Return the addresses that the parties need in place of the real ones.
 
@@ -124,7 +124,7 @@ def relay_addresses(
     ----------
     wire : str
         One of `LISTENED`.
-    to : sequence of (str, int)
+    addresses : sequence of (str, int)
         The real addresses.
     host : str
         Address at which the relay listens.
@@ -140,7 +140,7 @@ def relay_addresses(
     if wire != "lightgbm":
         return {"listening": ports[0]}
     doors = [(host, port) for port in ports]
-    lists = ([*doors[:k], to[k], *doors[k + 1 :]] for k in range(len(to)))
+    lists = ([*doors[:k], addresses[k], *doors[k + 1 :]] for k in range(len(addresses)))
     return {"machines": [",".join(f"{name}:{port}" for name, port in one) for one in lists]}
 
 

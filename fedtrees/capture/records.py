@@ -255,13 +255,13 @@ class Capture:
         except OSError as err:
             raise DataError(f"cannot read {self.path}: {err.strerror or err}") from err
 
-    def _item(self, at: int, rest: bytes) -> Run | tuple[Mapping[str, Any], bytes]:
+    def _item(self, at: int, payload: bytes) -> Run | tuple[Mapping[str, Any], bytes]:
         """Return the contents of a frame: a run, or the header and bytes of a message."""
         try:
-            (size,) = _LENGTH.unpack_from(rest)
-            header = json.loads(rest[_LENGTH.size : _LENGTH.size + size])
+            (size,) = _LENGTH.unpack_from(payload)
+            header = json.loads(payload[_LENGTH.size : _LENGTH.size + size])
             if "run" not in header:
-                return header, rest[_LENGTH.size + size :]
+                return header, payload[_LENGTH.size + size :]
             facts = header["run"]
             values = {name: str(facts[name]) for name in _RUN_FIELDS}
             return Run(**values, details=dict(facts["told"]))

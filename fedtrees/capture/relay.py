@@ -63,7 +63,7 @@ class Relay:
     def door(
         self,
         name: str,
-        to: tuple[str, int],
+        address: tuple[str, int],
         changes: Changes = unchanged,
         port: int = 0,
         patience: float = 0.0,
@@ -74,7 +74,7 @@ class Relay:
         ----------
         name : str
             Name of the port in the capture.
-        to : (str, int)
+        address : (str, int)
             Address of the listener.
         changes : callable
             Changes of the bytes of each connection.
@@ -100,7 +100,7 @@ class Relay:
             ) from err
         self._listeners.append(listener)
         threading.Thread(
-            target=self._serve, args=(listener, name, to, changes, patience), daemon=True
+            target=self._serve, args=(listener, name, address, changes, patience), daemon=True
         ).start()
         return int(listener.getsockname()[1])
 
@@ -117,7 +117,7 @@ class Relay:
         self,
         listener: socket.socket,
         name: str,
-        to: tuple[str, int],
+        address: tuple[str, int],
         changes: Changes,
         patience: float,
     ) -> None:
@@ -126,7 +126,7 @@ class Relay:
             for number in itertools.count():
                 opener, _ = listener.accept()
                 try:
-                    opened = _connected(to, patience)
+                    opened = _connected(address, patience)
                 except OSError:  # there is no listener, and the opener sees a closed connection
                     opener.close()
                     continue
@@ -169,12 +169,12 @@ class Relay:
                 self._lock.notify_all()
 
 
-def _connected(to: tuple[str, int], patience: float) -> socket.socket:
+def _connected(address: tuple[str, int], patience: float) -> socket.socket:
     """Connect to an address, and retry for `patience` seconds. Raises `OSError` after that."""
     until = time.monotonic() + patience
     while True:
         try:
-            return socket.create_connection(to)
+            return socket.create_connection(address)
         except OSError:
             if time.monotonic() >= until:
                 raise

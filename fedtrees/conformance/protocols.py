@@ -163,10 +163,10 @@ def _serves(protocol: Protocol, plain: Training) -> Iterator[Finding]:
 def _probe(name: str, called: list[str]) -> Defense:
     """Build a defense that uses one hook and records its calls, or that uses one limit."""
 
-    def hook(self: Defense, what: Any, *rest: Any) -> Any:
-        if not (isinstance(what, Stage) and what.kind == "labels"):  # labels need no hook
+    def hook(self: Defense, value: Any, *rest: Any) -> Any:
+        if not (isinstance(value, Stage) and value.kind == "labels"):  # labels need no hook
             called.append(name)
-        return rest[0] if isinstance(what, Stage) else what
+        return rest[0] if isinstance(value, Stage) else value
 
     use = {name: hook if name in _HOOKS else _LIMITS[name]}
     use["acts_through"] = frozenset({name} & {*_HOOKS})

@@ -77,10 +77,10 @@ def carries_nothing(
     return Finding(f"{name}no message carries held values unsaid", not texts, "; ".join(texts))
 
 
-def leaves_nothing(name: str, left: Sequence[str]) -> Finding:
+def leaves_nothing(name: str, leftovers: Sequence[str]) -> Finding:
     """Check that a training left nothing outside its messages, where an attack could find it."""
-    what = "; ".join(dict.fromkeys(left))
-    return Finding(f"{name}training leaves nothing but messages", not left, what)
+    what = "; ".join(dict.fromkeys(leftovers))
+    return Finding(f"{name}training leaves nothing but messages", not leftovers, what)
 
 
 _SMALL: dict[str, Any] = {"trees": 3, "max_depth": 3, "max_bin": 16, "iterations": 8}

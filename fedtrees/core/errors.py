@@ -161,12 +161,12 @@ def check_margin(margin: float) -> None:
         raise UsageError(f"margin {margin:g}: give an advantage above 0 and below 1, such as 0.05")
 
 
-def check_known(what: str, value: Any, allowed: Iterable[str]) -> None:
+def check_known(parameter: str, value: Any, allowed: Iterable[str]) -> None:
     """Raise `UsageError` unless a parameter has one of the known values.
 
     Parameters
     ----------
-    what : str
+    parameter : str
         Name of the parameter.
     value : object
         Its value.
@@ -174,7 +174,7 @@ def check_known(what: str, value: Any, allowed: Iterable[str]) -> None:
         Allowed values.
     """
     if value not in allowed:
-        raise UsageError(f"unknown {what} {value!r}{did_you_mean(str(value), allowed)}")
+        raise UsageError(f"unknown {parameter} {value!r}{did_you_mean(str(value), allowed)}")
 
 
 def short(text: object, max_length: int = 60) -> str:

@@ -179,13 +179,13 @@ class Host:
         with acting(self.party):
             self.party.queries = queries
 
-    def own(self, what: Callable[[Party], Any]) -> Any:
+    def read_truth(self, method: Callable[[Party], Any]) -> Any:
         """Return the result of a method of the party, as ground truth for the harness.
 
         For example, `Party.own_bins` returns the bins of its rows.
         """
         with acting(self.party):
-            return getattr(self.party, what.__name__)()
+            return getattr(self.party, method.__name__)()
 
     def ledgers(self) -> tuple[Any, Any]:
         """Return the operation counts of the secure sums and of the encrypted computation."""
@@ -204,7 +204,7 @@ class Host:
         with acting(self.party):
             return self.agreement.defense.outgoing(message, self.context)
 
-    def kept(self) -> list[tuple[Message, str]]:
+    def take_opened_messages(self) -> list[tuple[Message, str]]:
         """Return the messages that the party decrypted since the last call, with their reasons."""
         messages, self.closing.kept[:] = [*self.closing.kept], []
         return messages

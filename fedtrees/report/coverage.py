@@ -187,9 +187,9 @@ class Gap:
         return f"{ended}: {listed(self.names)} ({place}): {self.why}"
 
 
-def _names_or_count(names: Sequence[str], what: str) -> str:
+def _names_or_count(names: Sequence[str], noun: str) -> str:
     """Write up to three names, or the number of more than three."""
-    return ", ".join(names) if len(names) <= _FEW else many(len(names), what)
+    return ", ".join(names) if len(names) <= _FEW else many(len(names), noun)
 
 
 @dataclass(frozen=True)
