@@ -1,7 +1,8 @@
 """Defense `dp-sgd`: clients clip the gradient of every row and add noise to the sum of each step.
 
 Applies to networks that are trained by federated averaging. The noise multiplier is computed in
-`fedtrees.privacy.gaussian_dp`.
+`fedtrees.privacy.gaussian_dp`. The clients compute with ``torch.func`` and numpy, or with opacus
+(`fedtrees.neural.opacus_engine`).
 """
 
 import math
@@ -14,15 +15,20 @@ from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Mechanism
 from fedtrees.core.defense import Context, Defense, Place, Stage
-from fedtrees.core.errors import check_positive, check_share, check_whole
+from fedtrees.core.errors import check_known, check_positive, check_share, check_whole
 from fedtrees.core.guarantee import ApproximateDP, Guarantee
 from fedtrees.core.messages import Reveal, Trait, exempting
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.networks import NetworkUpdate
+from fedtrees.neural.opacus_engine import OPACUS, noisy_sum
 from fedtrees.privacy.accounting import composed
 from fedtrees.privacy.gaussian_dp import multiplier
+from fedtrees.privacy.opacus_accountants import epsilons_of_events
+
+#: Libraries that clients compute with. The first one is the default.
+ENGINES = ("torch", OPACUS)
 
 
 @register.defense("dp-sgd")
@@ -55,12 +61,19 @@ class DPSGD(Defense):
     declared_rows : int
         Public number of rows that every client uses in place of its true one. 0: clients use, and
         reveal, their true number of rows.
+    engine : {"torch", "opacus"}
+        Library of per-sample gradients, clipping, noise and Poisson sampling. ``torch``: our
+        implementation, which draws noise and batches from a keystream with a key of 256 bits.
+        ``opacus``: ``GradSampleModule``, ``DPOptimizer`` and ``UniformWithReplacementSampler``,
+        whose generators have seeds of 63 bits. `spent` then also contains the epsilons of opacus'
+        accountants. The noise is calibrated in the same way with both engines.
     """
 
     epsilon: float
     delta: float = 1e-5
     clip: float = 1.0
     declared_rows: int = 0
+    engine: str = ENGINES[0]
 
     acts_through = frozenset({"rows"})
     at = frozenset({"client"})
@@ -75,13 +88,23 @@ class DPSGD(Defense):
     acts_on = frozenset({"example-gradients"})
     poisson_sampling = True
     tries = {"epsilon": (1.0, 4.0, 16.0)}
-    needs = ("dp_accounting",)
 
     def __post_init__(self) -> None:
         check_positive("epsilon", self.epsilon)
         check_positive("clip", self.clip)
         check_share("delta", self.delta)
         check_whole("declared_rows", self.declared_rows, 0)
+        check_known("engine", self.engine, ENGINES)
+
+    @property
+    def gradient_engine(self) -> str:  # type: ignore[override]
+        """Library that the protocol computes per-sample gradients and batches with."""
+        return OPACUS if self.engine == OPACUS else ""
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Modules of the extra ``neural`` that the defense uses."""
+        return ("dp_accounting", *(("torch", "opacus") if self.engine == OPACUS else ()))
 
     @property
     def _told(self) -> str:
@@ -112,14 +135,18 @@ class DPSGD(Defense):
 
         Returns
         -------
-        values : float32 array, shape (n + 1, P)
-            The training code sums the rows, so that the last one adds noise to the sum.
+        values : float32 array, shape (n + 1, P), or (1, P) with ``engine=opacus``
+            The training code sums the rows, so that the last one adds noise to the sum. Opacus
+            returns only the noisy sum.
         """
         if stage.kind != "example-gradients":
             return values
         sigma = multiplier(float(self.epsilon), self.delta, stage.rate, stage.steps) * self.clip
-        noise = sigma * ctx.rng("step-noise").standard_normal((1, values.shape[1]))
+        rng = ctx.rng("step-noise")
         ctx.spend("gaussian", l2=self.clip, scale=sigma, what="NetworkUpdate", rate=stage.rate)
+        if self.engine == OPACUS:
+            return noisy_sum(values, self.clip, sigma, rng)[None]
+        noise = sigma * rng.standard_normal((1, values.shape[1]))
         # The noise is a further row, so that the caller can sum the batch without a special case.
         return np.concatenate([clipped(values, self.clip), noise.astype(np.float32)])
 
@@ -130,18 +157,25 @@ class DPSGD(Defense):
         -------
         guarantee : ApproximateDP
             Its epsilon is infinite if no step was taken, or if sums over columns or trees were
-            sent. In the second case the field ``updates`` contains the epsilon of the steps.
+            sent. In the second case the field ``updates`` contains the epsilon of the steps. With
+            ``engine=opacus`` the fields ``prv`` and ``rdp`` contain the epsilons of the steps by
+            the accountants of opacus.
         """
         events = [e for e in transcript.events if e.what == "NetworkUpdate"]
         epsilon = composed(events, self.delta) if events else math.inf
+        others: dict[str, Any] = {}
+        if events and self.engine == OPACUS:
+            others = epsilons_of_events(events, self.delta)._asdict()
         names = {Trait.SUMMED_SECURELY: "columns", Trait.GROWN_ALONE: "trees"}
         # The traits of all sent messages show whether exact sums or trees were among them.
         crossed = {trait for d in transcript for trait in d.message.traits}
         exact_releases = {names[trait] for trait in crossed & {*names}}
         unprotected = "+".join(sorted({*exact_releases, self._told} - {""}))
         if exact_releases:
-            return ApproximateDP(math.inf, self.delta, unprotected=unprotected, updates=epsilon)
-        return ApproximateDP(epsilon, self.delta, unprotected=unprotected)
+            return ApproximateDP(
+                math.inf, self.delta, unprotected=unprotected, updates=epsilon, **others
+            )
+        return ApproximateDP(epsilon, self.delta, unprotected=unprotected, **others)
 
 
 def clipped(gradients: NDArray[np.float32], bound: float) -> NDArray[np.float32]:

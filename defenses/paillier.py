@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import UsageError, check_flag, check_whole
+from fedtrees.core.errors import UsageError, check_flag, check_known, check_whole
 from fedtrees.core.messages import Message, Sealed, Trait
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
@@ -33,6 +33,7 @@ from fedtrees.core.secure_sum import (
     whole,
 )
 from fedtrees.crypto import encrypted_sums
+from fedtrees.crypto.backends import BACKENDS, backend
 from fedtrees.defenses.secure_sum import RealSums, opaque
 from fedtrees.messages.aggregation import OpenedSum, PaillierKey, PaillierSeeds
 from fedtrees.sealing import sizes
@@ -68,17 +69,23 @@ class Paillier(RealSums):  # type: ignore[misc]
         Number of plaintext bits for each sum, 8 to 64. None: as many as the declared numbers of
         rows and of rows per class require, or 64 if rows have weights or a party adds noise. A
         number that does not fit stops the run.
-    djn : bool
+    djn : bool or None
         Clients without the private key use short exponents for their obfuscators (Damgaard, Jurik,
         Nielsen 2010), which needs an additional assumption. False: ``r^n``, about 15 times slower.
+        None: True with gmpy2, and False with phe, which has no short exponents.
     mode : {"real", "ideal"}
         ``ideal``: the same messages and byte counts without cryptographic computations.
+    backend : {"gmpy2", "phe"}
+        Library that computes with ciphertexts: our implementation on gmpy2, or python-paillier.
+        Models are the same to the bit, and messages are the same except for the ciphertexts, as
+        with ``djn=false``.
     """
 
     bits: int = sizes.DEFAULT_BITS
     packing: int | None = None
-    djn: bool = True
+    djn: bool | None = None
     mode: str = "real"
+    backend: str = BACKENDS[0]
 
     acts_through = frozenset({"aggregation", "summed"})
     always_read = "sums-to-key-holder"
@@ -89,11 +96,22 @@ class Paillier(RealSums):  # type: ignore[misc]
         sizes.check_key_bits("bits", self.bits)
         if self.packing is not None:
             check_whole("packing", self.packing, 8, _INT64_BITS)
-        check_flag("djn", self.djn)
+        if self.djn is not None:
+            check_flag("djn", self.djn)
+        check_known("backend", self.backend, BACKENDS)
+        if self.backend == "phe" and self.djn:
+            raise UsageError(
+                "djn=true: backend=phe has no short exponents; leave out djn, or take backend=gmpy2"
+            )
+
+    @property
+    def short_powers(self) -> bool:
+        """Whether clients use short exponents, so that the key is sent with a base for them."""
+        return self.backend == BACKENDS[0] if self.djn is None else self.djn
 
     def strength(self) -> tuple[int, str]:
         """Return the security level of the key in bits, and the assumptions."""
-        return _STRENGTH[self.bits], "paillier+djn" if self.djn else "paillier"
+        return _STRENGTH[self.bits], "paillier+djn" if self.short_powers else "paillier"
 
     def aggregation(self) -> Aggregation:
         """Create the secure aggregation of one run."""
@@ -191,21 +209,23 @@ class PaillierSums(Aggregation):
         how = self.how
         if self.ideal:
             return encrypted_sums.IdealHolder(how.bits, ledger, self._inside)
-        return encrypted_sums.RealHolder(others, how.bits, how.djn, ledger)
+        return encrypted_sums.RealHolder(
+            others, how.bits, how.short_powers, ledger, backend(how.backend)
+        )
 
     def encrypter(self, name: str, ledger: Ledger) -> encrypted_sums.Encrypter:
         """Create the cryptographic state of a client that encrypts."""
         how = self.how
         if self.ideal:
             return encrypted_sums.IdealEncrypter(how.bits, ledger, self._inside)
-        return encrypted_sums.RealEncrypter(name, how.djn, ledger)
+        return encrypted_sums.RealEncrypter(name, how.short_powers, ledger, backend(how.backend))
 
     def adder(self, others: Sequence[str], ledger: Ledger) -> encrypted_sums.Adder:
         """Create the cryptographic state of the server."""
         how = self.how
         if self.ideal:
             return encrypted_sums.IdealAdder(how.bits, ledger, self._inside)
-        return encrypted_sums.RealAdder(others, ledger)
+        return encrypted_sums.RealAdder(others, ledger, backend(how.backend))
 
     def slots(self, reply: Message, field: Any, known: Known, told: Declared) -> Slots:
         """Return the layout of the sums of a field in plaintexts.
@@ -318,7 +338,7 @@ class KeyHolding(_Client):
         if how.get("key"):
             sums, bits = self._sums, self._sums.how.bits
             self._holder = sums.holder(len(self._known.parties) - 1, self.ledger)
-            size = sizes.public_key_bytes(bits, sums.how.djn)
+            size = sizes.public_key_bytes(bits, sums.how.short_powers)
             key = opaque(self._holder.public_key(), size, real=not sums.ideal)
             return PaillierKey(self._name, bits, key)
         assert reply is not None

@@ -1,13 +1,10 @@
-"""Reproducible keys for tests, and conversion from and to keys of phe."""
+"""Reproducible keys for tests."""
 
 import hashlib
 
-from gmpy2 import mpz
-from phe import EncryptedNumber, PaillierPrivateKey, PaillierPublicKey
-
 from fedtrees.crypto.agreement import Randomness
 from fedtrees.crypto.encrypted_sums import RealAdder, RealEncrypter, RealHolder
-from fedtrees.crypto.keys import KeyPair, Prime, PublicKey, drawn
+from fedtrees.crypto.keys import drawn
 from fedtrees.sealing.ledger import Ledger
 
 
@@ -49,22 +46,3 @@ class EncryptedSums:
     def encrypted(self, name, array, slots):
         """Return the encrypted array of one party."""
         return self.others[name].encrypted(array, slots)
-
-
-def of_phe(private):
-    """Convert a key of phe."""
-    n = mpz(private.public_key.n)
-    primes = Prime(mpz(private.p), n, None), Prime(mpz(private.q), n, None)
-    return KeyPair(PublicKey(int(n)), primes)
-
-
-def to_phe(keys):
-    """Convert a key to the type of phe."""
-    first, second = keys.primes()
-    return PaillierPrivateKey(PaillierPublicKey(keys.public.n), int(first.p), int(second.p))
-
-
-def numbers_of(ciphertexts, keys):
-    """Convert ciphertexts to the type of phe."""
-    public = PaillierPublicKey(keys.public.n)
-    return [EncryptedNumber(public, int(c), 0) for c in ciphertexts]

@@ -17,7 +17,8 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.messages.networks import NetworkModel, NetworkUpdate, NetworkWeights
-from fedtrees.neural.perceptron import TabularNetwork, initial
+from fedtrees.neural.perceptron import TabularNetwork
+from fedtrees.neural.training import initial
 
 Floats = NDArray[np.float64]
 

@@ -13,7 +13,8 @@ from fedtrees.attacks.gradients.inversion import Inversion
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.neural.encoding import Encoding
-from fedtrees.neural.perceptron import Layers, logits, softmax, torch_module
+from fedtrees.neural.perceptron import Layers, logits, softmax
+from fedtrees.neural.torch_module import torch_module
 
 #: Size and number of Adam's steps on the sign of the gradient (Vero et al. 2023, code).
 _RATE, _STEPS = 0.06, 1500

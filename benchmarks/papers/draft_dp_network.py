@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.forests.structure import NoisyForest
 from fedtrees.core.schema import Table
-from fedtrees.neural.perceptron import torch_module
+from fedtrees.neural.torch_module import torch_module
 from fedtrees.privacy.mechanisms import truncated_laplace
 
 #: Number of shadow forests, epochs, batch size and widths of hidden layers, as in the paper.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from phe import PaillierPrivateKey, PaillierPublicKey
+from phe import PaillierPrivateKey
 
 from fedtrees.benchmarks.perf.measure import FULL, Line, Size
 from fedtrees.benchmarks.perf.rivals import table
@@ -25,6 +25,7 @@ from fedtrees.crypto.obfuscators import (
     OwnerObfuscators,
     PlainObfuscators,
 )
+from fedtrees.crypto.phe_backend import PheKeyPair, PheObfuscators, keys_to_phe
 from fedtrees.sealing.ledger import Ledger
 from fedtrees.sealing.slots import Slots
 
@@ -36,7 +37,7 @@ def lines(size: Size = FULL) -> Iterator[Line]:
     """Measure 2048-bit Paillier, trees of two shapes, and masked sums."""
     keys = KeyPair.generate()
     owner = OwnerObfuscators(keys)
-    private = of_phe(keys)
+    private = keys_to_phe(keys)
     naive = Naive.measured(private, max(size.trees(40), 5))
     yield from _rates(keys, owner, private, naive, size)
     trees = [
@@ -45,6 +46,7 @@ def lines(size: Size = FULL) -> Iterator[Line]:
     ]
     for make, what, goal in size.cases(trees):
         yield from _tree(f"histograms of {what}, 32 bins", make(), keys, owner, naive, goal)
+    yield _phe_backend(_breast_cancer() if size.scale >= 1 else _toy(), keys)
     yield from _masks(size)
 
 
@@ -80,12 +82,6 @@ def _seconds(call: Callable[[], object]) -> float:
     started = time.process_time()
     call()
     return time.process_time() - started
-
-
-def of_phe(keys: KeyPair) -> PaillierPrivateKey:
-    """Convert a key to the type of phe."""
-    first, second = keys.primes()
-    return PaillierPrivateKey(PaillierPublicKey(keys.public.n), int(first.p), int(second.p))
 
 
 def _rates(
@@ -224,6 +220,11 @@ def _large() -> Tree:
     return Tree.of(data.X, data.y, depth=5)
 
 
+def _toy() -> Tree:
+    data = table(40, 6)
+    return Tree.of(data.X, data.y, depth=2)
+
+
 @dataclass
 class Sides:
     """The two parties of a tree, and the ledger of the cost of each."""
@@ -306,6 +307,26 @@ def _tree(
         "",
         f"<= {goal[1]} MB",
         megabytes <= goal[1],
+    )
+
+
+def _phe_backend(tree: Tree, keys: KeyPair) -> Line:
+    """Compare both backends on the histograms of one tree, with the same packing and messages."""
+    theirs, public = PheKeyPair(keys_to_phe(keys)), keys.public
+    hiding = PheObfuscators(theirs.public, Ledger())
+    both = {
+        "gmpy2": Sides(keys, OwnerObfuscators(keys), PlainObfuscators(public)),
+        "phe": Sides(theirs, hiding, hiding),
+    }
+    grown: list[bool] = []
+    seconds = {n: _seconds(lambda s=s: grown.append(s.grow(tree))) for n, s in both.items()}
+    assert all(grown), "an encrypted histogram is not the plain one"
+    cpu = (both["phe"].owner + both["phe"].other + hiding.ledger).cpu
+    parts = ", ".join(f"{name} {cpu[name]:.2f}" for name in ("obfuscators", "added", "decrypted"))
+    return Line(
+        f"the histograms of {len(tree.rows)} rows with crypto=phe, the same messages",
+        f"{seconds['phe']:.2f} s, {seconds['phe'] / seconds['gmpy2']:.1f}x gmpy2's time ({parts})",
+        f"gmpy2 {seconds['gmpy2']:.2f} s",
     )
 
 

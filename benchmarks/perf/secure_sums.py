@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from fedtrees.benchmarks.perf.crypto import Naive, of_phe
+from fedtrees.benchmarks.perf.crypto import Naive
 from fedtrees.benchmarks.perf.federations import parts_of
 from fedtrees.benchmarks.perf.measure import FULL, Line, Size, medians, ratio
 from fedtrees.benchmarks.perf.rivals import schema_of, table
@@ -12,6 +12,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.specs import Spec, parse_one
 from fedtrees.crypto.keys import KeyPair
+from fedtrees.crypto.phe_backend import keys_to_phe
 from fedtrees.data.partition import Partition
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.experiments.federation import load_dataset, spread
@@ -33,6 +34,7 @@ def lines(size: Size = FULL) -> Iterator[Line]:
     if size.scale >= 1:
         yield from _masks("30,000 x 23, depth 5", _training(*_large(), size.trees(20), 5), size)
     yield from _paillier("breast cancer", small, size)
+    yield _backends("breast cancer, 1 tree", _training(*_breast_cancer(), 1, min(depth, 3)))
 
 
 def _masks(what: str, call: Call, size: Size) -> Iterator[Line]:
@@ -45,7 +47,7 @@ def _masks(what: str, call: Call, size: Size) -> Iterator[Line]:
 
 def _paillier(what: str, call: Call, size: Size) -> Iterator[Line]:
     """Compare with phe, which encrypts every number of every client in a separate ciphertext."""
-    naive = Naive.measured(of_phe(KeyPair.generate()), max(size.trees(40), 5))
+    naive = Naive.measured(keys_to_phe(KeyPair.generate()), max(size.trees(40), 5))
     started = time.process_time()
     done = call("paillier")()
     seconds = time.process_time() - started
@@ -61,6 +63,21 @@ def _paillier(what: str, call: Call, size: Size) -> Iterator[Line]:
         f"phe, estimated from its rates, {estimate:,.0f} s",
         "<= 20 s",
         seconds <= 20,
+    )
+
+
+def _backends(what: str, call: Call) -> Line:
+    """Compare python-paillier with gmpy2 in one training, with equal models."""
+    seconds = {}
+    for backend in ("gmpy2", "phe"):
+        run = call(f"paillier[backend={backend}]")
+        started = time.process_time()
+        run()
+        seconds[backend] = time.process_time() - started
+    return Line(
+        f"{what}: paillier[backend=phe], 2048 bits",
+        f"{seconds['phe']:.1f} s, {seconds['phe'] / seconds['gmpy2']:.1f}x gmpy2's time",
+        f"gmpy2 {seconds['gmpy2']:.1f} s",
     )
 
 

@@ -17,7 +17,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec, parse_composed, parse_list
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.data.layout import LAYOUTS
-from fedtrees.experiments.defaults import chosen, small
+from fedtrees.experiments.defaults import complete_suite, default_size
 from fedtrees.experiments.evaluate import parts_of
 from fedtrees.experiments.executor import Processes
 from fedtrees.experiments.options import BenchOptions, load_plugins, tell, unrestricted
@@ -63,7 +63,7 @@ def candidates(options: BenchOptions, layout: str = "", deployed: str = "") -> S
     grids = (replace(first, defenses=tuple(composed)), *base.grids[1:])
     suite = base.of(grids)
     grid = options.grid | _restricted(options, layout, deployed)
-    selected = chosen(suite, grid, "1", options.data_dir)
+    selected = complete_suite(suite, grid, "1", options.data_dir)
     if not options.threat:
         selected = selected.of([replace(g, threats=_adversaries(g)) for g in selected.grids])
     places = {(d, p, n) for g in selected.grids for d in g.data for p in g.partitions
@@ -93,7 +93,7 @@ def _restricted(options: BenchOptions, layout: str, deployed: str) -> dict[str, 
     # The protocols of the suite have this layout.
     if not (deployed or named) and layout in ("", next(iter(LAYOUTS))):
         return {}
-    considered = named or list(filter(None, map(small, register.names("protocol"))))
+    considered = named or list(filter(None, map(default_size, register.names("protocol"))))
     able = [p for p in considered if not deployed or runs_in(deployed, p)]
     layouts = {p: register.get("protocol", p.name).layout for p in able}  # type: ignore[attr-defined]
     layout = layout or next((x for x in LAYOUTS if x in layouts.values()), "")

@@ -288,7 +288,8 @@ def _rows(
 ) -> Rows:
     """Return the size of the training table, as first trees count it or the auditor declares it."""
     share = None
-    if is_logistic(model) and model.library == "xgboost":
+    # With scale_pos_weight, the base score is the share of weighted rows.
+    if is_logistic(model) and model.library == "xgboost" and model.positive_weight == 1:
         share = label_share(start_of(model.forest, 0))
     each = first_round(model) if isinstance(model.forest, Forest) else 1
     first = [t for t in trees[::each] if t.base_score is not None and t.rows is not None]

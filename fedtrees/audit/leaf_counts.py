@@ -257,6 +257,8 @@ def _exposure_of_classes(
     scale = 2.0 if isinstance(model.forest.objective, Softmax) else 1.0
     p = background.starts.get(t, start_of(model.forest, t % outputs))
     first = _first_tree(sums, scale, p, model.positive_weight, starts)
+    if first is not None and starts and t not in background.starts and model.base_score_given:
+        first = first if outputs > 1 else _without_mirrored_labels(first, sums)
     shrunk = first is not None and not sums.unshrunk and not _pure(first, sums)
     if (sums.g is None or shrunk) and starts and model.positive_weight == 1:
         rows = _rows_alone(sums, scale * p * (1 - p))
@@ -275,6 +277,18 @@ def _exposure_of_classes(
     g = None if lone or sums.g is None else np.maximum(np.abs(sums.g) - sums.g_error, 0.0)
     bounds = least_rows(np.maximum(sums.h - sums.h_error, 0.0), g, scale), upper
     return TreeExposure.of(place, leaves, LATER, bounds=bounds)
+
+
+def _without_mirrored_labels(first: FirstTree, sums: LeafStatistics) -> FirstTree:
+    """Return the counts of a first tree without labels that follow from p and from 1 - p alike.
+
+    A training that continues a model can be given another base score, and the file states that one.
+    Rows have the same hessian at p and at 1 - p, so that a change from one to the other leaves the
+    numbers of rows whole, but changes those of labels.
+    """
+    if abs(first.p - 0.5) < NEAR or counts_at(sums, 1 - first.p) is None:
+        return first
+    return replace(first, n1=np.full_like(first.n1, UNKNOWN))
 
 
 def _pure(first: FirstTree, sums: LeafStatistics) -> bool:

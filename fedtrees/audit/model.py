@@ -60,6 +60,8 @@ class ModelFile:
     # does not.
     learning_rate: float | None = None
     reg_lambda: float | None = None
+    # Whether the user gave the base score. A later training may then have changed it.
+    base_score_given: bool = False
     positive_weight: float = 1.0  # ``scale_pos_weight``: weight of a row of class 1 in training
     # LightGBM's description of the values of each column, and the training parameters in the file.
     ranges: Mapping[str, str] | None = None

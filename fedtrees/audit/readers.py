@@ -97,6 +97,7 @@ def read_xgboost(path: Path, data: bytes) -> ModelFile:
         categorical=_categorical(forest, width),
         categories=_categories(learner, document.get("version"), width),
         positive_weight=_positive_weight(settings),
+        base_score_given=learner["learner_model_param"].get("boost_from_average") != "1",
         parameters={str(k): str(v) for k, v in tree_parameters.items()}
         if isinstance(tree_parameters, dict)
         else {},

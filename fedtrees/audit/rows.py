@@ -16,7 +16,7 @@ from fedtrees.audit.model import ModelFile
 from fedtrees.core.errors import DataError, did_you_mean
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.data.categories import codes_of_cells
-from fedtrees.data.cells import missing
+from fedtrees.data.cells import marks_note, missing, numbers, probable_marks
 from fedtrees.data.csv_file import UNDECLARED, Reading, TextTable, cells_as_text, plain_name
 from fedtrees.data.csv_table import numeric, read_target
 from fedtrees.data.dataset import Dataset, prepare
@@ -139,7 +139,25 @@ def read_rows(
         if extra:
             listed = ", ".join(extra)
             notes.append(f"{file.path}: columns the model does not know were left out: {listed}")
+    notes += _marks(files, model_columns)
     return _datasets(model, files, model_columns, columns), notes
+
+
+def _marks(files: Sequence[TextTable], names: Sequence[str]) -> list[str]:
+    """Return a note on each column in which a number probably marks missing values.
+
+    A model file does not state which number the training took for a missing value (for example
+    ``XGBClassifier(missing=-999)``), so that rows with this number would follow a wrong path.
+    """
+    notes = []
+    for file in files:
+        for name in names:
+            cells = file.column(name)
+            numeric_values = numbers({*cells} - {""})
+            values = np.array([numeric_values.get(cell, np.nan) for cell in cells], np.float64)
+            if marks := probable_marks(cells, values):
+                notes.append(f"{file.path}: {marks_note(name, marks)}")
+    return notes
 
 
 def _with_names(file: TextTable, wanted: Sequence[str]) -> TextTable:

@@ -64,7 +64,7 @@ def federate(
 
         folder.mkdir(mode=0o700, parents=True)
         workspace = folder / "deployment"
-        workspace.mkdir()
+        workspace.mkdir(mode=0o700)
         assert sites is not None
         with started(federation, Path(sites), workspace) as admin:
             result = _run(federation, admin, folder, 120)

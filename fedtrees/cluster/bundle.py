@@ -115,7 +115,7 @@ def accept(done: Done, job: Job, runner: Runner) -> None:
     job_cells = {cell.key(runner.provenance) for cell in job.cells}
     for key, content in done.cells.items():
         if key in job_cells:
-            write_whole(runner.store.cells / f"{key}.json", content)
+            write_whole(runner.store.cells / f"{key}.json", content, private=True)
             if runner.store.read(key) is None:
                 raise StoreError(f"cell {key} came back damaged; run again with --resume")
 
@@ -159,7 +159,7 @@ def work(
         cells = runner.store.cells
         cells.mkdir(mode=0o700)
         for key, content in bundle.cells.items():
-            (cells / f"{key}.json").write_bytes(content)
+            write_whole(cells / f"{key}.json", content, private=True)
         results = does(runner, job)
         job_cells = {cell.key(runner.provenance) for cell in job.cells}
         cell_files = {key: cells / f"{key}.json" for key in job_cells}
@@ -183,7 +183,7 @@ def _placed(path: str, content: bytes) -> Path:
     digest_folder.mkdir(mode=0o700, exist_ok=True)
     at = digest_folder / Path(path).name
     if not at.is_file() or hashlib.sha256(at.read_bytes()).hexdigest() != digest:
-        write_whole(at, content)
+        write_whole(at, content, private=True)
     return at
 
 

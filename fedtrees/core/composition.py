@@ -131,6 +131,11 @@ class Composition:
         return any(p.poisson_sampling for p in self.parts)
 
     @property
+    def gradient_engine(self) -> str:
+        """Library of per-sample gradients and Poisson batches. Empty if no part names one."""
+        return next((p.gradient_engine for p in self.parts if p.gradient_engine), "")
+
+    @property
     def declared_rows(self) -> int:
         """Declared number of rows of each client, 0 if no part declares it."""
         return max((p.declared_rows for p in self.parts), default=0)

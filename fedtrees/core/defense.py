@@ -322,6 +322,9 @@ class Defense:
         Whether the claim assumes that hessians are within the bound of the loss function.
     poisson_sampling : bool
         Whether the claim assumes that every row enters a batch independently (Poisson sampling).
+    gradient_engine : str
+        Name of the library by which a client computes per-sample gradients of a network and draws
+        Poisson batches, for example ``opacus``. Empty for the default of the protocol.
     declared_rows : int
         Declared number of rows of each client, from which rates and steps follow. 0: the true
         number.
@@ -366,6 +369,7 @@ class Defense:
     unit_hessian: ClassVar[bool] = False
     bounds_hessian: ClassVar[bool] = False
     poisson_sampling: ClassVar[bool] = False
+    gradient_engine: str = ""
     declared_rows: int = 0
     row_bounds: tuple[float, float] | None = None
     counts_classes: ClassVar[bool] = False

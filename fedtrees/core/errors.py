@@ -30,6 +30,7 @@ _NEURAL = "pip install 'fedtrees[neural]' --extra-index-url https://download.pyt
 INSTALL = {
     "torch": _NEURAL,
     "dp_accounting": _NEURAL,
+    "opacus": _NEURAL,
     "interpret": "pip install 'fedtrees[ebm]'",
 }
 _LISTED = 60  # limit of names in one line of a message, and of characters of each name

@@ -71,7 +71,7 @@ def write_whole(
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with open(partial, "wb", opener=_opens_private if private else None) as out:
+        with open(partial, "wb", opener=opens_private if private else None) as out:
             if callable(content):
                 content(out)
             else:
@@ -88,14 +88,29 @@ def write_whole(
             partial.unlink(missing_ok=True)
 
 
-def _opens_private(path: str, flags: int) -> int:
-    """Open a file with mode 0600 if it is created."""
+def opens_private(path: str, flags: int) -> int:
+    """Open a file and create it with mode 0600. This is an `opener` of `open`."""
     return os.open(path, flags, 0o600)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a text file that only its owner may read (`write_whole`)."""
+    write_whole(path, text.encode(), private=True)
+
+
+def make_private(folder: Path, inside: Path) -> None:
+    """Make a folder and those between it and `inside`, mode 0700.
+
+    `Path.mkdir(parents=True)` applies its mode to the last folder only.
+    """
+    for step in reversed([folder, *folder.parents]):
+        if step != inside and step.is_relative_to(inside):
+            step.mkdir(mode=0o700, exist_ok=True)
 
 
 def append_private(path: Path, text: str) -> None:
     """Append text to a file that only its owner may read, and create it with mode 0600."""
-    with open(path, "a", encoding="utf-8", opener=_opens_private) as file:
+    with open(path, "a", encoding="utf-8", opener=opens_private) as file:
         file.write(text)
 
 

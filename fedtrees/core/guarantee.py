@@ -149,6 +149,9 @@ class ApproximateDP(Guarantee):
         computed.
     updates : float
         If `epsilon` is infinite: the epsilon of the updates of a network.
+    prv, rdp : float
+        Epsilon of the updates of a network by the PRV and the RDP accountant of opacus, which are
+        upper bounds as well. 0: not computed, because opacus was not used.
     """
 
     kind: ClassVar[str] = "approximate-dp"
@@ -162,6 +165,8 @@ class ApproximateDP(Guarantee):
     outsider: float = 0.0
     coalition: float = 0.0
     replaced: float = 0.0
+    prv: float = 0.0
+    rdp: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.epsilon >= 0:
@@ -251,7 +256,9 @@ def without_noise(g: Guarantee) -> Guarantee:
     if isinstance(g, PureDP | ApproximateDP):
         unprotected = "+".join(filter(None, (g.unprotected, "noise")))
         g = replace(g, epsilon=math.inf, unprotected=unprotected, outsider=0.0, coalition=0.0)
-        return replace(g, replaced=0.0) if isinstance(g, ApproximateDP) else g
+        if isinstance(g, ApproximateDP):
+            return replace(g, replaced=0.0, prv=0.0, rdp=0.0)
+        return g
     return replace(g, epsilon=math.inf) if isinstance(g, LabelDP) else g
 
 
@@ -279,6 +286,8 @@ def epsilon_in_words(g: PureDP | ApproximateDP) -> str:
     epsilon 2 for one row added or removed, against every other party (one row replaced: 4)
     >>> print(epsilon_in_words(PureDP(1.0, unit="cuts")).partition(",")[0])
     epsilon of the cut points only: 1 for one row added or removed
+    >>> print(epsilon_in_words(ApproximateDP(1.0, 1e-5, prv=1.009, rdp=1.1)).partition("; ")[2])
+    by the accountants of opacus 1.009 (PRV) and 1.1 (RDP)
     """
     delta = f" at delta {g.delta:g}" if isinstance(g, ApproximateDP) else ""
     # The cut points are one part of a run, whose epsilon can be larger.
@@ -297,6 +306,8 @@ def epsilon_in_words(g: PureDP | ApproximateDP) -> str:
         if value
     ]
     text += f" ({', '.join(remarks)})" if remarks else ""
+    if isinstance(g, ApproximateDP) and g.prv:
+        text += f"; by the accountants of opacus {g.prv:.4g} (PRV) and {g.rdp:.4g} (RDP)"
     if "rows" in g.unprotected.split("+"):
         text += "; the number of rows is public"
     return text

@@ -74,6 +74,8 @@ TESTED = {
         Tested("LightGBM", "lightgbm", "4.6", "4.7"),
         Tested("NVFlare", "nvflare", "2.9", "2.9"),
         Tested("Flower", "flwr", "1.41", "1.42"),
+        Tested("Opacus", "opacus", "1.6", "1.6"),
+        Tested("python-paillier", "phe", "1.5", "1.5"),
     )
 }  # fmt: skip
 #: Packages of each deployed system (`--deployed`). Settings of SecretFlow follow its documentation.

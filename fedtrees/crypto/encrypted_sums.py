@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from fedtrees.crypto import marked, paillier
 from fedtrees.crypto.agreement import KEY_BYTES, SYSTEM, draw_key, expand, expanded
 from fedtrees.crypto.arrays import EncryptedArray
-from fedtrees.crypto.keys import KeyPair, PublicKey
-from fedtrees.crypto.obfuscators import DJNObfuscators, Obfuscators, PlainObfuscators
+from fedtrees.crypto.backends import Backend, backend
+from fedtrees.crypto.keys import PublicKey
 from fedtrees.sealing import sizes
 from fedtrees.sealing.errors import (
     ExposureError,
@@ -124,11 +124,13 @@ class _Shape(NamedTuple):
 
 
 class RealHolder(Unprintable):
-    """Key holder that draws a key and decrypts sums."""
+    """Key holder that draws a key and decrypts sums. By default it computes with gmpy2."""
 
-    def __init__(self, others: int, bits: int, djn: bool, ledger: Ledger) -> None:
+    def __init__(
+        self, others: int, bits: int, djn: bool, ledger: Ledger, library: Backend | None = None
+    ) -> None:
         self._others, self._djn, self._ledger = others, djn, ledger
-        self._keys = KeyPair.generate(bits)
+        self._keys = (library or backend()).generate(bits, base=djn)
         self._seeds: list[Secret[bytes]] = []
         self._opened = 0
 
@@ -177,15 +179,19 @@ class RealEncrypter(Unprintable):
     With `djn` the obfuscators are DJN's short powers, otherwise ``r^n``.
     """
 
-    def __init__(self, name: str, djn: bool, ledger: Ledger) -> None:
+    def __init__(
+        self, name: str, djn: bool, ledger: Ledger, library: Backend | None = None
+    ) -> None:
         self._name, self._djn, self._ledger = name, djn, ledger
+        self._library = library or backend()
         self._seed = draw_key(SYSTEM)
         self._made = 0
 
     def learn(self, key: bytes, bits: int) -> None:
         """Store the public key. Raise `MalformedError` if it is invalid."""
-        kind = DJNObfuscators if self._djn else PlainObfuscators
-        self._obfuscators: Obfuscators = kind(PublicKey.from_payload(key, bits), self._ledger)
+        public = self._library.read(key, bits)
+        kind = self._library.short if self._djn else self._library.plain
+        self._obfuscators = kind(public, self._ledger)
 
     def seed(self) -> bytes:
         """Return the encrypted seed of the masks."""
@@ -205,13 +211,15 @@ class RealEncrypter(Unprintable):
 class RealAdder(Unprintable):
     """Party that multiplies the ciphertexts of the given parties modulo n^2."""
 
-    def __init__(self, others: Sequence[str], ledger: Ledger) -> None:
+    def __init__(
+        self, others: Sequence[str], ledger: Ledger, library: Backend | None = None
+    ) -> None:
         self._others, self._ledger = others, ledger
-        self._added = 0
+        self._library, self._added = library or backend(), 0
 
     def learn(self, key: bytes, bits: int) -> None:
         """Store the public key. Raise `MalformedError` if it is invalid."""
-        self._public = PublicKey.from_payload(key, bits)
+        self._public = self._library.read(key, bits)
 
     def added(self, arrays: Mapping[str, bytes], size: int, slots: Slots) -> bytes:
         """Multiply ciphertexts modulo n^2.
@@ -264,17 +272,13 @@ def _masked(
 
     `number` is the number of the sum, and `history` the digest of all received messages.
     """
-    n, square = sealed.public.modulus, sealed.public.square
     words = (
         sealed.public.bits // 64 + 2
     )  # 128 bits more than n: statistically close to uniform below n
     mask_seed = expanded(seed, b"masks of %d, told " % number + history)
     stream = expand(mask_seed, words * len(sealed.ciphertexts)).reshape(-1, words)
     masks = (sign * int.from_bytes(row.astype("<u8").tobytes(), "little") for row in stream)
-    # A plaintext is shifted by m if the ciphertext is multiplied by 1 + n m modulo n^2.
-    shifted = (c * (1 + n * (m % n)) % square
-             for c, m in zip(sealed.ciphertexts, masks, strict=True))  # fmt: skip
-    return replace(sealed, ciphertexts=tuple(shifted))
+    return replace(sealed, ciphertexts=tuple(sealed.public.shift(sealed.ciphertexts, masks)))
 
 
 class IdealHolder(Ideal):

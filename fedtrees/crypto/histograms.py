@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from gmpy2 import mpz, powmod
+from gmpy2 import mpz
 from numpy.typing import NDArray
 
 from fedtrees.crypto import marked, paillier
@@ -167,14 +167,11 @@ class EncryptedRows:
         products = [mpz(1)] * (
             n_nodes * features * n_bins
         )  # 1 is a ciphertext of 0, without an obfuscator
-        square, ledger = self.public.square, ledger or Ledger()
+        ledger = ledger or Ledger()
         # The first ciphertext of a cell is multiplied by 1, which is not counted.
         with ledger.timed("added", len(occupied_cells) - len(np.unique(occupied_cells))):
             for row, places in zip(chosen.tolist(), cells.tolist(), strict=True):
-                ciphertext = self.ciphertexts[row]
-                for cell in places:
-                    if cell >= 0:
-                        products[cell] = products[cell] * ciphertext % square
+                self.public.add_to_cells(products, self.ciphertexts[row], places)
         full = (n_nodes, features, n_bins, self.statistics)
         counts = np.bincount(nodes[chosen], minlength=n_nodes)
         return EncryptedHistogram(
@@ -216,8 +213,7 @@ class EncryptedHistogram:
         and could otherwise recognise which rows were added.
         """
         per, ledger = bins_per_plaintext(self.slots, self.shape[3], self.public), ledger or Ledger()
-        square = self.public.square
-        shift = mpz(1) << (self.slots.width * self.shape[3])
+        shift = 1 << (self.slots.width * self.shape[3])
         cells = [self.cells[i] for i in np.flatnonzero(self.sent)]
         groups = [cells[i : i + per] for i in range(0, len(cells), per)]
         packed_cells = []
@@ -227,8 +223,8 @@ class EncryptedHistogram:
                 # From the last bin of the group to the first. A product of 1 needs no power.
                 for cell in group[-2::-1]:
                     if total != 1:
-                        total = powmod(total, shift, square)
-                    total = total * cell % square
+                        total = self.public.multiply(total, shift)
+                    (total,) = self.public.add([total], [cell])
                 packed_cells.append(total)
         sealed = paillier.rerandomise(packed_cells, obfuscators, ledger)
         return PackedHistogram(self.public, self.slots, self.shape, self.sent, tuple(sealed))

@@ -1,10 +1,15 @@
-"""Paillier keys (Paillier 1999) and their generation."""
+"""Paillier keys (Paillier 1999), their generation, and the arithmetic of ciphertexts under a key.
+
+`PublicKey` and `KeyPair` compute with gmpy2. `fedtrees.crypto.phe_backend` has subclasses that
+compute with python-paillier.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
 import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -89,8 +94,36 @@ class PublicKey:
             raise MalformedError(f"what came is no public key of {bits} bits")
         return cls(n, djn or None)
 
+    def encrypt(self, values: Sequence[int], obfuscators: Sequence[mpz]) -> list[mpz]:
+        """Return ``(1 + n)^m rho mod n^2`` for every integer m and its obfuscator rho."""
+        n, square = self.modulus, self.square
+        # (1 + n)^m is 1 + n m modulo n^2.
+        return [(1 + n * m) * rho % square for m, rho in zip(values, obfuscators, strict=True)]
+
+    def add(self, first: Sequence[mpz], second: Sequence[mpz]) -> list[mpz]:
+        """Add plaintexts in pairs: multiply their ciphertexts."""
+        square = self.square
+        return [a * b % square for a, b in zip(first, second, strict=True)]
+
+    def add_to_cells(self, totals: list[mpz], ciphertext: mpz, cells: Iterable[int]) -> None:
+        """Add a ciphertext to the totals at the given positions. Negative positions are skipped."""
+        square = self.square
+        for cell in cells:
+            if cell >= 0:
+                totals[cell] = totals[cell] * ciphertext % square
+
+    def shift(self, ciphertexts: Sequence[mpz], values: Iterable[int]) -> list[mpz]:
+        """Add a plain integer to every plaintext, without a new obfuscator."""
+        n, square = self.modulus, self.square
+        # A plaintext is shifted by m if the ciphertext is multiplied by 1 + n m modulo n^2.
+        return [c * (1 + n * (m % n)) % square for c, m in zip(ciphertexts, values, strict=True)]
+
+    def multiply(self, ciphertext: mpz, factor: int) -> mpz:
+        """Multiply a plaintext by a plain integer: raise its ciphertext to this power."""
+        return powmod(ciphertext, factor, self.square)
+
     def __repr__(self) -> str:
-        return f"<PublicKey {self.bits} bit{', weak' * self.weak}, {self.fingerprint}>"
+        return f"<{type(self).__name__} {self.bits} bit{', weak' * self.weak}, {self.fingerprint}>"
 
 
 class Prime(Unprintable):
@@ -145,21 +178,46 @@ class KeyPair(Unprintable):
         UsageError
             If `bits` is another number.
         """
-        sizes.check_key_bits("bits", bits)
-        if bits < WEAK_BELOW:
-            warnings.warn(
-                f"a {bits}-bit Paillier key is weak: use it to compare, and "
-                f"{sizes.DEFAULT_BITS} bits to protect",
-                stacklevel=2,
-            )
+        check_length(bits)
         return drawn(bits, SYSTEM)
 
     def primes(self) -> tuple[Prime, Prime]:
         """Return the private key."""
         return self._primes.reveal()
 
+    def residues(self, ciphertexts: Sequence[mpz]) -> list[mpz]:
+        """Decrypt modulo p^2 and q^2 (Paillier 1999, section 7). Return plaintexts from 0 to n - 1.
+
+        A negative number m is the plaintext n + m.
+        """
+        first, second = self.primes()
+        inverse = invert(first.p, second.p)
+        plaintexts = []
+        for c in ciphertexts:
+            a, b = (
+                (powmod(c, part.p - 1, part.square) - 1) // part.p * part.h % part.p
+                for part in (first, second)
+            )
+            # Garner's formula combines the remainders modulo p and q.
+            plaintexts.append(a + (b - a) * inverse % second.p * first.p)
+        return plaintexts
+
     def __repr__(self) -> str:
-        return f"<KeyPair of {self.public!r}>"
+        return f"<{type(self).__name__} of {self.public!r}>"
+
+
+def check_length(bits: int) -> None:
+    """Check the length of a key that is to be generated. 1024 bits cause a warning.
+
+    It raises `UsageError` if the length is not one of `sizes.KEY_BITS`.
+    """
+    sizes.check_key_bits("bits", bits)
+    if bits < WEAK_BELOW:
+        warnings.warn(
+            f"a {bits}-bit Paillier key is weak: use it to compare, and "
+            f"{sizes.DEFAULT_BITS} bits to protect",
+            stacklevel=3,
+        )
 
 
 def drawn(bits: int, randomness: Randomness) -> KeyPair:
@@ -171,11 +229,18 @@ def drawn(bits: int, randomness: Randomness) -> KeyPair:
         # makes the group of DJN as large as possible.
         if math.gcd(n, (p - 1) * (q - 1)) == 1 and math.gcd(p - 1, q - 1) == 2:
             break
-    # -x^2 has the Jacobi symbol 1 and is not a square, because both primes are 3 modulo 4.
-    x = mpz(randomness.below(int(n) - 2) + 2)
-    public = PublicKey(int(n), int(powmod(-x * x, n, n * n)))
+    public = PublicKey(int(n), draw_base(n, randomness))
     primes = Prime(p, n, of_p), Prime(q, n, of_q)
     return KeyPair(public, primes)
+
+
+def draw_base(n: mpz, randomness: Randomness) -> int:
+    """Draw the base of short obfuscators, ``h^n mod n^2`` with ``h = -x^2`` and a random x.
+
+    Both primes of n must be 3 modulo 4. -x^2 then has the Jacobi symbol 1 and is not a square.
+    """
+    x = mpz(randomness.below(int(n) - 2) + 2)
+    return int(powmod(-x * x, n, n * n))
 
 
 def _prime(bits: int, randomness: Randomness) -> tuple[mpz, mpz]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from gmpy2 import invert, mpz, powmod
+from gmpy2 import mpz
 
 from fedtrees.crypto.keys import KeyPair, PublicKey
 from fedtrees.crypto.obfuscators import Obfuscators
@@ -46,14 +46,12 @@ def encrypt(
             f"a value beyond +-(n // 3 - 1) of a {public.bits}-bit key; encrypt smaller numbers"
         )
     hiding = obfuscators.take(len(values))
-    n, square = public.modulus, public.square
     with ledger.timed("encrypted", len(values)):
-        # (1 + n)^m is 1 + n m modulo n^2.
-        return [(1 + n * m) * rho % square for m, rho in zip(values, hiding, strict=True)]
+        return public.encrypt(values, hiding)
 
 
 def decrypt(ciphertexts: Sequence[mpz], keys: KeyPair, ledger: Ledger | None = None) -> list[int]:
-    """Decrypt modulo p^2 and q^2 (Paillier 1999, section 7), and return signed integers.
+    """Decrypt ciphertexts, and return signed integers.
 
     Parameters
     ----------
@@ -68,20 +66,11 @@ def decrypt(ciphertexts: Sequence[mpz], keys: KeyPair, ledger: Ledger | None = N
         If a plaintext is between n/3 and 2n/3: a sum was too large, or the key is wrong.
     """
     ledger = ledger or Ledger()
-    first, second = keys.primes()
-    inverse = invert(first.p, second.p)
-    n, bound = keys.public.modulus, greatest(keys.public)
-    plaintexts = []
+    n, bound = keys.public.n, greatest(keys.public)
     with ledger.timed("decrypted", len(ciphertexts)):
-        for c in ciphertexts:
-            a, b = (
-                (powmod(c, part.p - 1, part.square) - 1) // part.p * part.h % part.p
-                for part in (first, second)
-            )
-            # Garner's formula combines the remainders modulo p and q.
-            m = a + (b - a) * inverse % second.p * first.p
-            # Remainders above n/3 represent negative numbers.
-            plaintexts.append(int(m if m <= bound else m - n))
+        # Remainders above n/3 represent negative numbers.
+        residues = map(int, keys.residues(ciphertexts))
+        plaintexts = [m if m <= bound else m - n for m in residues]
     if any(v < -bound for v in plaintexts):
         raise PlaintextOverflowError(
             "a plaintext is between n/3 and 2n/3: a sum has overflowed, or it was encrypted under "
@@ -96,9 +85,9 @@ def add(
     """Add plaintexts in pairs by multiplying their ciphertexts modulo n^2."""
     if len(first) != len(second):
         raise MalformedError(f"{len(first)} ciphertexts cannot be added to {len(second)}")
-    square, ledger = public.square, ledger or Ledger()
+    ledger = ledger or Ledger()
     with ledger.timed("added", len(first)):
-        return [a * b % square for a, b in zip(first, second, strict=True)]
+        return public.add(first, second)
 
 
 def rerandomise(

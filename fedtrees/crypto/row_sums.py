@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.crypto.agreement import SYSTEM, Randomness
+from fedtrees.crypto.backends import BACKENDS, Backend, backend
 from fedtrees.crypto.histograms import EncryptedRows, PackedHistogram
-from fedtrees.crypto.keys import KeyPair, PublicKey
-from fedtrees.crypto.obfuscators import OwnerObfuscators, PlainObfuscators
+from fedtrees.crypto.keys import KeyPair
 from fedtrees.sealing.errors import MalformedError
 from fedtrees.sealing.ledger import Ledger
 from fedtrees.sealing.row_sums import Adding, Binned, Sums
@@ -20,14 +20,20 @@ from fedtrees.sealing.slots import Slots
 class KeyedRowSums(Unprintable):
     """Side of the key holder: it encrypts rows and decrypts sums.
 
-    Without `keys` it generates a key of `bits` bits.
+    Without `keys` it generates a key of `bits` bits. By default it computes with gmpy2.
     """
 
-    def __init__(self, bits: int, ledger: Ledger, keys: KeyPair | None = None) -> None:
-        self.ledger = ledger
-        self._keys = keys or KeyPair.generate(bits)
+    def __init__(
+        self,
+        bits: int,
+        ledger: Ledger,
+        keys: KeyPair | None = None,
+        library: Backend | None = None,
+    ) -> None:
+        self.ledger, library = ledger, library or backend()
+        self._keys = keys or library.generate(bits, base=False)
         self._public = self._keys.public
-        self._own = OwnerObfuscators(self._keys, ledger)
+        self._own = library.of_owner(self._keys, ledger)
 
     def public_key(self) -> bytes:
         """Return n. The other party does not use short obfuscators."""
@@ -64,14 +70,17 @@ class BlindRowSums(Unprintable):
     of this base. The Jacobi symbol of the product would then reveal which rows may have been added.
     """
 
-    def __init__(self, ledger: Ledger, randomness: Randomness = SYSTEM) -> None:
+    def __init__(
+        self, ledger: Ledger, randomness: Randomness = SYSTEM, library: Backend | None = None
+    ) -> None:
         self.ledger, self._randomness = ledger, randomness
+        self._library = library or backend()
         self._read: tuple[bytes, EncryptedRows] | None = None
 
     def learn(self, key: bytes, bits: int) -> None:
         """Store the public key. Raise `MalformedError` if it is invalid."""
-        self._public = PublicKey.from_payload(key, bits)
-        self._hiding = PlainObfuscators(self._public, self.ledger, self._randomness)
+        self._public = self._library.read(key, bits)
+        self._hiding = self._library.plain(self._public, self.ledger, self._randomness)
 
     def summed(self, name: str, rows: bytes, sums: Sums, binned: Binned, adding: Adding) -> bytes:
         """Add rows over bins: multiply ciphertexts, pack the products and rerandomise them."""
@@ -88,6 +97,12 @@ class BlindRowSums(Unprintable):
         return b"".join(parts)
 
 
-def real(bits: int) -> tuple[Callable[[], KeyedRowSums], Callable[[], BlindRowSums]]:
-    """Return factories of both sides, each with a separate ledger."""
-    return lambda: KeyedRowSums(bits, Ledger()), lambda: BlindRowSums(Ledger())
+def real(
+    bits: int, library: str = BACKENDS[0]
+) -> tuple[Callable[[], KeyedRowSums], Callable[[], BlindRowSums]]:
+    """Return factories of both sides, each with a separate ledger. `library` names the backend."""
+    made = backend(library)
+    return (
+        lambda: KeyedRowSums(bits, Ledger(), library=made),
+        lambda: BlindRowSums(Ledger(), library=made),
+    )

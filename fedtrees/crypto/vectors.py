@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from gmpy2 import mpz, powmod
+from gmpy2 import mpz
 
 from fedtrees.crypto import paillier
+from fedtrees.crypto.backends import BACKENDS, Backend, backend
 from fedtrees.crypto.keys import KeyPair, PublicKey
-from fedtrees.crypto.obfuscators import DJNObfuscators, PlainObfuscators
 from fedtrees.sealing.ledger import Ledger
 from fedtrees.sealing.secret import Unprintable
 from fedtrees.sealing.sizes import ciphertext_bytes
@@ -17,12 +17,18 @@ from fedtrees.sealing.vectors import Integers
 class KeyedVectors(Unprintable):
     """Side of the key holder: it decrypts the results of the remaining parties.
 
-    Without `keys` it generates a key of `bits` bits.
+    Without `keys` it generates a key of `bits` bits. By default it computes with gmpy2.
     """
 
-    def __init__(self, bits: int, ledger: Ledger, keys: KeyPair | None = None) -> None:
+    def __init__(
+        self,
+        bits: int,
+        ledger: Ledger,
+        keys: KeyPair | None = None,
+        library: Backend | None = None,
+    ) -> None:
         self.ledger = ledger
-        self._keys = keys or KeyPair.generate(bits)
+        self._keys = keys or (library or backend()).generate(bits, base=True)
 
     def public_key(self) -> bytes:
         """Return n, and the base of short obfuscators."""
@@ -43,14 +49,14 @@ class KeyedVectors(Unprintable):
 class BlindVectors(Unprintable):
     """Side of a party that encrypts and computes with the public key."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
+    def __init__(self, ledger: Ledger, library: Backend | None = None) -> None:
+        self.ledger, self._library = ledger, library or backend()
 
     def learn(self, key: bytes, bits: int) -> None:
         """Store the public key. Raise `MalformedError` if it is invalid."""
-        self._public = PublicKey.from_payload(key, bits)
-        self._short = DJNObfuscators(self._public, self.ledger)
-        self._plain = PlainObfuscators(self._public, self.ledger)
+        self._public = self._library.read(key, bits)
+        self._short = self._library.short(self._public, self.ledger)
+        self._plain = self._library.plain(self._public, self.ledger)
 
     def encrypted(self, name: str, values: Integers) -> bytes:
         """Encrypt a vector."""
@@ -80,34 +86,40 @@ class BlindVectors(Unprintable):
             Whether the result is sent to the key holder. It is then rerandomised with ``r^n``,
             which hides the obfuscators of the parts without an assumption. Short powers need one.
         """
-        square, hiding = self._public.square, self._plain if opens else self._short
+        public, hiding = self._public, self._plain if opens else self._short
         # The encryption of the plain vector also rerandomises the sum.
         total = paillier.encrypt([int(v) for v in plain], hiding, self.ledger)
         for payload, matrix in parts.values():
-            ciphertexts = paillier.from_bytes(payload, matrix.shape[-1], self._public)
+            ciphertexts = paillier.from_bytes(payload, matrix.shape[-1], public)
             with self.ledger.timed("multiplied", matrix.size):
                 if matrix.ndim == 1:
                     pairs = zip(ciphertexts, matrix, strict=True)
-                    products = [powmod(c, int(factor), square) for c, factor in pairs]
+                    products = [public.multiply(c, int(factor)) for c, factor in pairs]
                 else:
-                    products = [_product(ciphertexts, row, square) for row in matrix]
-            total = paillier.add(total, products, self._public, self.ledger)
-        return paillier.to_bytes(total, self._public)
+                    products = [_product(ciphertexts, row, public) for row in matrix]
+            total = paillier.add(total, products, public, self.ledger)
+        return paillier.to_bytes(total, public)
 
     def nbytes(self, count: int) -> int:
         """Return the bytes of `count` ciphertexts."""
         return count * ciphertext_bytes(self._public.bits)
 
 
-def real(bits: int) -> tuple[Callable[[], KeyedVectors], Callable[[], BlindVectors]]:
-    """Return factories of both sides, each with a separate ledger."""
-    return lambda: KeyedVectors(bits, Ledger()), lambda: BlindVectors(Ledger())
+def real(
+    bits: int, library: str = BACKENDS[0]
+) -> tuple[Callable[[], KeyedVectors], Callable[[], BlindVectors]]:
+    """Return factories of both sides, each with a separate ledger. `library` names the backend."""
+    made = backend(library)
+    return (
+        lambda: KeyedVectors(bits, Ledger(), library=made),
+        lambda: BlindVectors(Ledger(), made),
+    )
 
 
-def _product(ciphertexts: list[mpz], powers: Integers, square: mpz) -> mpz:
+def _product(ciphertexts: list[mpz], powers: Integers, public: PublicKey) -> mpz:
     """Return the ciphertext of the scalar product of plaintexts and plain factors."""
     total = mpz(1)
     # A power of a ciphertext multiplies its plaintext, and a product adds plaintexts.
     for c, power in zip(ciphertexts, powers, strict=True):
-        total = total * powmod(c, int(power), square) % square
+        (total,) = public.add([total], [public.multiply(c, int(power))])
     return total

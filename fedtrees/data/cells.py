@@ -2,10 +2,11 @@
 
 import math
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 #: Marks of a missing value in text files (compared without case and surrounding white space).
 MISSING = frozenset(
@@ -51,6 +52,8 @@ _DATE_LIKE = re.compile(
     r"(?=.*\d)(?:\d{1,4}[-/. ]\w{1,9}[-/., ]+\d{1,4}|[A-Za-z]{3,9} \d{1,2}, \d{4})"
 )
 _ZONE = re.compile(r"(?<=:\d\d)(?:\.\d+)? ?(?:Z|UTC|GMT|([+-])(\d\d):?(\d\d))$")
+_NINES = re.compile(r"[-\u2212]?9{2,}(?:[.,]0*)?")
+_OTHERS = 5  # distinct numbers besides marks, of which the range says something
 
 
 def missing(cell: str) -> bool:
@@ -198,3 +201,42 @@ def _shape(text: str) -> str:
 def _compact(cell: str) -> bool:
     """Return whether a cell may be a date of eight digits."""
     return len(cell) == 8 and cell.isdigit() and "1900" <= cell[:4] <= "2100"
+
+
+def probable_marks(cells: Sequence[str], values: NDArray[np.float64]) -> list[str]:
+    """Return numbers such as -999 that probably mark missing values, as the column spells them.
+
+    They consist of nines, occur twice or more, and are negative in a column without other negative
+    numbers, or farther from all other numbers than twice their range.
+
+    Parameters
+    ----------
+    cells : sequence of str
+        Cells of a column of numbers, n of them.
+    values : float64 array, shape (n,)
+        Their numbers, NaN if missing.
+    """
+    spelled: dict[float, set[str]] = {}
+    for cell, value in set(zip(cells, values.tolist(), strict=True)):
+        if _NINES.fullmatch(cell) and not math.isnan(value):
+            spelled.setdefault(value, set()).add(cell)
+    others = values[~np.isnan(values) & ~np.isin(values, list(spelled))]
+    if len(np.unique(others)) < _OTHERS:
+        return []
+    low, high = float(others.min()), float(others.max())
+    found: list[str] = []
+    for value, texts in sorted(spelled.items()):
+        away = max(low - value, value - high)
+        alone = value < 0 <= low or away > 2 * (high - low)
+        if alone and int((values == value).sum()) > 1:
+            found += sorted(texts)
+    return found
+
+
+def marks_note(name: str, marks: Sequence[str]) -> str:
+    """Return what a reader should know of numbers that probably mark missing values."""
+    shown = ", ".join(marks)
+    return (
+        f"{name}: {shown} is read as a number, but looks like a mark of missing values; if it is "
+        f"one: --missing={','.join(marks)}"
+    )

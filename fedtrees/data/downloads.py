@@ -6,10 +6,11 @@ Names, checksums and origins of the data files that fedtrees can load.
 from __future__ import annotations
 
 import hashlib
-import http
+import http.client
 import os
 import tempfile
-import urllib
+import urllib.error
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -29,6 +29,7 @@ from fedtrees.core.errors import (
 from fedtrees.core.schema import Feature, OneHot, Schema
 from fedtrees.core.specs import joined_names, split_names
 from fedtrees.data.categories import look_alikes
+from fedtrees.data.cells import marks_note, probable_marks
 from fedtrees.data.cleaning import POSSIBLE_VALUES
 from fedtrees.data.column_types import (
     FEW,
@@ -534,4 +535,7 @@ def _column_notes(table: TextTable, columns: Iterable[Column]) -> list[str]:
             )
         notes += look_alikes(column.order if column.categorical else ())
         lines += [f"{column.name}: {note}" for note in notes]
+        if not column.categorical and column.reads == "number":
+            marks = probable_marks(table.column(column.name), values_of(table, column))
+            lines += [marks_note(column.name, marks)] if marks else []
     return lines

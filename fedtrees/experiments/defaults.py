@@ -1,7 +1,8 @@
-"""What is run where only a part of a suite is named: the rest is chosen so that it is really tried.
+"""Complete a suite of which the user named only a part, for example one defense.
 
-What the suite has comes first; where nothing there goes with what was named, what is registered and
-fits (`fedtrees.protocols.compatibility`). What goes with nothing is refused, before anything runs.
+Unnamed parts are taken from the suite. If nothing in the suite is compatible with the named part,
+registered protocols and defenses are added that are (`fedtrees.protocols.compatibility`). If
+nothing at all is compatible, the named part is refused before anything runs.
 """
 
 from __future__ import annotations
@@ -33,35 +34,50 @@ from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.compatibility import Data, fit
 from fedtrees.protocols.training import Training, train
 
-MOST_PROTOCOLS = 2  # chosen for one thing that is named
-MOST_DEFENSES = 5  # chosen for a protocol for which the suite has fewer
-#: Of protocols that are chosen, where theirs are more: as in the default suite.
+MAX_PROTOCOLS = 2  # number of protocols that are added for one named item
+MAX_DEFENSES = 5  # number of defenses up to which defenses are added for a protocol
+#: Upper limits of the size of added protocols, as in the default suite.
 SIZE = {"trees": 10, "max_depth": 4}
-_BRIEF = {"trees": 2}  # enough to see which attacks apply
-#: Where a protocol's `example` lacks what is needed: this one declares all ranges.
+_BRIEF = {"trees": 2}  # size of a training that shows which attacks apply
+#: Table for protocols whose `example` does not declare the ranges of all columns.
 TABLE = DataRef("digits[rows=300]")
 
 
-def chosen(
+def complete_suite(
     suite: Suite, options: Mapping[str, Any], seeds: str | None = None, data_dir: str | None = None
 ) -> Suite:
-    """Return a suite with what is named in place of its own, and the rest so that it is tried.
+    """Replace parts of a suite by named ones, and complete it so that these are tried.
 
-    `options`: Keys of a grid.
+    Parameters
+    ----------
+    suite : Suite
+        The suite to start from.
+    options : mapping
+        Keys of a grid with their values, for example ``{"defenses": [...]}``.
+    seeds : str or None
+        Replaces the seeds of the suite.
+    data_dir : str or None
+        Folder with data files.
 
-    Raises `Unfit` if something that is named goes with nothing. Raises `UsageError` if it needs an
-    extra that is not installed.
+    Raises
+    ------
+    Unfit
+        If a named item is compatible with nothing.
+    UsageError
+        If it needs an extra that is not installed.
     """
     overridden = suite.override(options, seeds)
     if not options:
         return overridden
     limit = overridden.time_limit
-    grids = _Choice(overridden.grids, options, overridden.seeds[0], data_dir, limit).grids()
+    grids = _SuiteCompletion(
+        overridden.grids, options, overridden.seeds[0], data_dir, limit
+    ).grids()
     return overridden.of(tuple(grids))
 
 
-def describe_choices(suite: Suite, options: Mapping[str, Any], chosen_suite: Suite) -> str:
-    """Say what was chosen that is not as in the suite; "" where nothing was."""
+def describe_defaults(suite: Suite, options: Mapping[str, Any], completed_suite: Suite) -> str:
+    """Describe in which axes a completed suite differs from the original one, "" if in none."""
     plain, parts = suite.override(options), []
     for axis in AXES:
         if axis in options:
@@ -73,7 +89,7 @@ def describe_choices(suite: Suite, options: Mapping[str, Any], chosen_suite: Sui
                 for v in getattr(g, axis)
                 if (text := v.name if axis == "data" else str(v)) != "none"
             )
-            for s in (plain, chosen_suite)
+            for s in (plain, completed_suite)
         )
         if before.keys() != after.keys():
             parts.append(f"{axis} {listed([*after]) or 'none'}")
@@ -81,10 +97,21 @@ def describe_choices(suite: Suite, options: Mapping[str, Any], chosen_suite: Sui
 
 
 @dataclass
-class _Choice:
-    """`suite_grids`: The suite's grids, with the options that the user named in place of theirs.
+class _SuiteCompletion:
+    """The search for protocols, defenses, tables and threats that fit the named items.
 
-    `time_limit`: Seconds that one training may take, 0 for no limit.
+    Attributes
+    ----------
+    suite_grids : sequence of Grid
+        The grids of the suite, in which named options have replaced the original ones.
+    options : mapping
+        The named options.
+    seed : int
+        Seed of the brief trainings.
+    data_dir : str or None
+        Folder with data files.
+    time_limit : float
+        Largest number of seconds of one training, 0 for no limit.
     """
 
     suite_grids: Sequence[Grid]
@@ -92,34 +119,39 @@ class _Choice:
     seed: int
     data_dir: str | None
     time_limit: float
-    looks: dict[Any, Any] = field(default_factory=dict)  # first looks, by protocol
+    cache: dict[Any, Any] = field(default_factory=dict)  # trainings and applicability
 
     def grids(self) -> list[Grid]:
         """Return the grids to run, each once."""
         if "protocols" in self.options:
-            chosen_grids = [self._around(p) for p in self.suite_grids[0].protocols]
-            self._check(self.suite_grids[0].protocols)
-            return list(_merged(chosen_grids))
+            chosen_grids = [self._grid_around(p) for p in self.suite_grids[0].protocols]
+            self._check_named_items(self.suite_grids[0].protocols)
+            return list(_merge_grids(chosen_grids))
         compatible = [
-            replace(g, protocols=tuple(filter(self._goes, g.protocols))) for g in self.suite_grids
+            replace(g, protocols=tuple(filter(self._is_compatible, g.protocols)))
+            for g in self.suite_grids
         ]
         tried = dict.fromkeys(p for g in compatible for p in g.protocols)
         more: dict[Spec, None] = {}
-        for axis, item in self._named():
-            if not any(self._why(p, axis, item).ok for p in tried):
-                more |= dict.fromkeys(self._others(axis, item))
+        for axis, item in self._named_items():
+            if not any(self._reason_not_tried(p, axis, item).ok for p in tried):
+                more |= dict.fromkeys(self._further_protocols(axis, item))
         if not (tried or more):
-            self._check([p for g in self.suite_grids for p in g.protocols])
-            able = (p for p in self._every() if self._goes(p) and not missing_extras(p, Composed()))
-            more = dict.fromkeys(islice(able, MOST_PROTOCOLS))
+            self._check_named_items([p for g in self.suite_grids for p in g.protocols])
+            able = (
+                p
+                for p in self._all_protocols()
+                if self._is_compatible(p) and not missing_extras(p, Composed())
+            )
+            more = dict.fromkeys(islice(able, MAX_PROTOCOLS))
         narrowed = [
-            self._narrowed(g) for g in self._comparable([g for g in compatible if g.protocols])
+            self._narrow(g) for g in self._comparable_grids([g for g in compatible if g.protocols])
         ]
-        chosen_grids = [*narrowed, *_merged([self._around(p) for p in more])]
+        chosen_grids = [*narrowed, *_merge_grids([self._grid_around(p) for p in more])]
         return list(dict.fromkeys(chosen_grids)) or list(self.suite_grids)
 
-    def _named(self) -> list[tuple[str, Any]]:
-        """Return what was named beside protocols, with its key."""
+    def _named_items(self) -> list[tuple[str, Any]]:
+        """Return the named defenses, threats and attacks, each with its axis."""
         grid = self.suite_grids[0]
         lists = {
             "defenses": [d for d in grid.defenses if d.parts],
@@ -128,18 +160,22 @@ class _Choice:
         }
         return [(k, item) for k, items in lists.items() if k in self.options for item in items]
 
-    def _goes(self, protocol: Spec) -> bool:
-        """Tell whether a protocol takes the table, and something of everything that is named."""
-        if not self._takes(protocol):
+    def _is_compatible(self, protocol: Spec) -> bool:
+        """Return whether a protocol accepts the tables and one named item of every axis."""
+        if not self._accepts_tables(protocol):
             return False
-        axes = dict.fromkeys(axis for axis, _ in self._named())
+        axes = dict.fromkeys(axis for axis, _ in self._named_items())
         return all(
-            any(self._why(protocol, axis, item).ok for a, item in self._named() if a == axis)
+            any(
+                self._reason_not_tried(protocol, axis, item).ok
+                for a, item in self._named_items()
+                if a == axis
+            )
             for axis in axes
         )
 
-    def _takes(self, protocol: Spec) -> bool:
-        """Tell whether a protocol takes a table that is laid out as it is, with such a target."""
+    def _accepts_tables(self, protocol: Spec) -> bool:
+        """Return whether a protocol accepts the layout of the tables and their targets."""
         instance: Protocol = register.make("protocol", protocol)
         grid = self.suite_grids[0]
         implied = {"horizontal" for r in grid.data if r.clients_are_told}
@@ -150,10 +186,10 @@ class _Choice:
             implied |= {"horizontal"} if names <= {*PARTITIONS, BY_CLIENT} - {"iid"} else set()
         if implied and instance.layout not in implied:
             return False
-        return "data" not in self.options or self._suits(protocol, grid.data)
+        return "data" not in self.options or self._trains_on(protocol, grid.data)
 
-    def _suits(self, protocol: Spec, data: Sequence[DataRef], bare: bool = False) -> bool:
-        """Tell whether a protocol trains on such tables; `bare`, without a defense, too."""
+    def _trains_on(self, protocol: Spec, data: Sequence[DataRef], bare: bool = False) -> bool:
+        """Return whether a protocol trains on tables, with `bare` also without a defense."""
         instance: Protocol = register.make("protocol", protocol)
         schemas = [load_dataset(ref, self.data_dir).schema for ref in data]
         try:
@@ -161,7 +197,7 @@ class _Choice:
                 instance.check(schema)
         except FedtreesError:
             return False
-        named = [d for a, d in self._named() if a == "defenses"]
+        named = [d for a, d in self._named_items() if a == "defenses"]
         defenses = [d for g in self.suite_grids if protocol in g.protocols for d in g.defenses]
         tried = [[d] for d in named if fit(instance, parts_of(d)).ok] or [[Composed(), *defenses]]
         tried += [[Composed()]] if bare else []
@@ -172,9 +208,11 @@ class _Choice:
         )
 
     def _tables(self, protocol: Spec) -> tuple[DataRef, ...]:
-        """Return the tables of the suite, or what a protocol and a defense that is named take."""
-        given_data = self.suite_grids[0].data
-        example = register.get("protocol", protocol.name).example  # type: ignore[attr-defined]
+        """Return the tables of the suite, or tables that the protocol and named defenses accept."""
+        given_data, example = (
+            self.suite_grids[0].data,
+            register.get("protocol", protocol.name).example,
+        )  # type: ignore[attr-defined]
         if "data" in self.options:
             return given_data
         usual = (
@@ -186,78 +224,90 @@ class _Choice:
             (DataRef(example),),
             (TABLE,),
         )
-        return next((t for t in every if self._suits(protocol, t, bare=True)), given_data)
+        return next((t for t in every if self._trains_on(protocol, t, bare=True)), given_data)
 
-    def _on_tables(self, grid: Grid) -> Grid:
-        """Return a grid of the suite on tables that what is named takes, where its own are none."""
-        if all(self._suits(p, grid.data, bare=True) for p in grid.protocols):
+    def _move_to_tables(self, grid: Grid) -> Grid:
+        """Return a grid with other tables if the named items do not accept those of the suite."""
+        if all(self._trains_on(p, grid.data, bare=True) for p in grid.protocols):
             return grid
         return replace(grid, data=self._tables(grid.protocols[0]))
 
-    def _comparable(self, grids: Sequence[Grid]) -> list[Grid]:
+    def _comparable_grids(self, grids: Sequence[Grid]) -> list[Grid]:
         """Return the suite's grids whose protocols train on the tables of the first one.
 
-        The first grid moves to other tables if what is named does not fit its own. Further grids
-        are compared with the first. They are left out if none of their defenses fits its tables.
+        The first grid moves to other tables if the named items do not accept its tables. Further
+        grids are compared with the first. They are left out if none of their defenses accepts its
+        tables.
         """
-        first = [self._on_tables(grid) for grid in grids[:1]]
-        rest = [g for g in grids[1:] if all(self._suits(p, g.data) for p in g.protocols)]
+        first = [self._move_to_tables(grid) for grid in grids[:1]]
+        rest = [g for g in grids[1:] if all(self._trains_on(p, g.data) for p in g.protocols)]
         return [*first, *rest]
 
-    def _why(self, protocol: Spec, axis: str, item: Any) -> Reason:
-        """Return why something that is named is not tried in a protocol."""
+    def _reason_not_tried(self, protocol: Spec, axis: str, item: Any) -> Reason:
+        """Return the reason why a named item is not tried in a protocol, `FITS` if it is tried."""
         if axis == "threats":
             return FITS if fits(item, protocol) else Reason("other", text="no such role")
         instance = register.make("protocol", protocol)
         if axis == "defenses":
             return fit(instance, parts_of(item), data=Data(self._schema(protocol)))
-        reasons = [self._look(protocol, item, t) for t in self._threats(protocol, (item,))]
+        reasons = [self._applicability(protocol, item, t) for t in self._threats(protocol, (item,))]
         return next((r for r in reasons if r.ok), reasons[0] if reasons else FITS)
 
     def _schema(self, protocol: Spec) -> Any:
         return load_dataset(self._tables(protocol)[0], self.data_dir).schema
 
-    def _others(self, axis: str, item: Any) -> list[Spec]:
-        """Return protocols that are registered and try something; refuse what lacks an extra."""
+    def _further_protocols(self, axis: str, item: Any) -> list[Spec]:
+        """Return registered protocols that try an item. Refuse the item if only extras are
+        missing."""
         specs, missing = [], {}
-        for spec in self._every():
+        for spec in self._all_protocols():
             if lacking := missing_extras(spec, item if axis == "defenses" else Composed()):
-                if axis == "attacks" or (axis == "defenses" and self._why(spec, axis, item).ok):
+                if axis == "attacks" or (
+                    axis == "defenses" and self._reason_not_tried(spec, axis, item).ok
+                ):
                     missing[spec.name] = lacking
-            elif self._why(spec, axis, item).ok and self._goes(spec):
+            elif self._reason_not_tried(spec, axis, item).ok and self._is_compatible(spec):
                 specs.append(spec)
         if not specs and missing:
-            _refuse(item.name, missing)
-        return specs[:MOST_PROTOCOLS]
+            _refuse_missing_extras(item.name, missing)
+        return specs[:MAX_PROTOCOLS]
 
-    def _every(self) -> list[Spec]:
-        """Return the suite's protocols, then the others, those with the fewest parameters first."""
+    def _all_protocols(self) -> list[Spec]:
+        """Return the protocols of the suite, then the remaining ones by their number of
+        parameters."""
         given_protocols = dict.fromkeys(p for g in self.suite_grids for p in g.protocols)
         other_protocols = filter(
-            None, map(small, {*register.names("protocol")} - {p.name for p in given_protocols})
+            None,
+            map(default_size, {*register.names("protocol")} - {p.name for p in given_protocols}),
         )
         size = {p: len(register.make("protocol", p).parameters) for p in other_protocols}
         return [*given_protocols, *sorted(size, key=lambda p: (size[p], p.name))]
 
-    def _check(self, protocols: Sequence[Spec]) -> None:
-        """Refuse a defense that is tried in none of these protocols, and attacks if none is."""
+    def _check_named_items(self, protocols: Sequence[Spec]) -> None:
+        """Refuse a defense that none of these protocols tries, and attacks if none of them
+        applies."""
         for protocol in protocols:
-            for defense in [Composed(), *(d for a, d in self._named() if a == "defenses")]:
+            for defense in [Composed(), *(d for a, d in self._named_items() if a == "defenses")]:
                 check_extras(protocol, defense)
-        for axis in dict.fromkeys(axis for axis, _ in self._named() if axis != "threats"):
-            why = [self._why(p, axis, i) for a, i in self._named() if a == axis for p in protocols]
+        for axis in dict.fromkeys(axis for axis, _ in self._named_items() if axis != "threats"):
+            why = [
+                self._reason_not_tried(p, axis, i)
+                for a, i in self._named_items()
+                if a == axis
+                for p in protocols
+            ]
             if why and not any(reason.ok for reason in why):
-                item = next(i for a, i in self._named() if a == axis)
+                item = next(i for a, i in self._named_items() if a == axis)
                 message = why[0] if axis == "defenses" else f"{item} does not apply: {why[0]}"
                 raise Unfit(Reason("other", text=str(message)))
-        for axis, item in self._named():
+        for axis, item in self._named_items():
             if axis == "defenses":
-                reasons = [self._why(p, axis, item) for p in protocols]
+                reasons = [self._reason_not_tried(p, axis, item) for p in protocols]
                 if reasons and not any(reason.ok for reason in reasons):
                     raise Unfit(Reason("other", text=str(reasons[0])))
 
-    def _base(self, protocol: Spec) -> Grid:
-        """Return what the suite has for a protocol that none of its grids is of."""
+    def _base_grid(self, protocol: Spec) -> Grid:
+        """Return a grid for a protocol that is in no grid of the suite, from all grids together."""
         first = self.suite_grids[0]
         every = {
             axis: tuple(dict.fromkeys(v for g in self.suite_grids for v in getattr(g, axis)))
@@ -273,9 +323,9 @@ class _Choice:
         }  # fmt: skip
         return Grid(**every)
 
-    def _around(self, protocol: Spec) -> Grid:
-        """Return a grid around a protocol, from all that the suite has."""
-        grid = self._narrowed(self._base(protocol))
+    def _grid_around(self, protocol: Spec) -> Grid:
+        """Return a grid for a protocol, with defenses that fit it."""
+        grid = self._narrow(self._base_grid(protocol))
         if "defenses" in self.options:
             return grid
         instance, data = register.make("protocol", protocol), Data(self._schema(protocol))
@@ -284,18 +334,21 @@ class _Choice:
         ]
         names = {part.name for d in defenses for part in d.parts}
         queries = any(Threat.parse(t).queries for t in grid.threats)
-        for defense in _usual(instance, data, queries):
-            if len(defenses) < MOST_DEFENSES and defense.name not in names:
+        for defense in _usual_defenses(instance, data, queries):
+            if len(defenses) < MAX_DEFENSES and defense.name not in names:
                 defenses.append(defense)
         return replace(grid, defenses=tuple(defenses)).with_undefended()
 
-    def _narrowed(self, grid: Grid) -> Grid:
-        """Return a grid with the named defenses that it tries, and threats under which it does."""
+    def _narrow(self, grid: Grid) -> Grid:
+        """Reduce a grid to the named defenses that fit, and to threats under which attacks
+        apply."""
         if "defenses" in self.options:
             fit_here = [
-                d for d in grid.defenses
-                if not d.parts or any(self._why(p, "defenses", d).ok for p in grid.protocols)
-            ]  # fmt: skip
+                d
+                for d in grid.defenses
+                if not d.parts
+                or any(self._reason_not_tried(p, "defenses", d).ok for p in grid.protocols)
+            ]
             if any(d.parts for d in fit_here):
                 grid = replace(grid, defenses=tuple(fit_here))
         if "threats" in self.options:
@@ -305,13 +358,13 @@ class _Choice:
         for protocol in grid.protocols:
             possible = self._threats(protocol, attacks)
             applied = [
-                t for t in possible if any(self._look(protocol, a, t).ok for a in attacks)
+                t for t in possible if any(self._applicability(protocol, a, t).ok for a in attacks)
             ]  # fmt: skip
             threats |= dict.fromkeys(applied or possible)
         return replace(grid, threats=tuple(threats))
 
     def _threats(self, protocol: Spec, attacks: Sequence[Spec]) -> list[str]:
-        """Return the threats of the suite that a protocol knows, or its own; and attacks' own."""
+        """Return threats of the suite that fit, otherwise of the protocol, and those of attacks."""
         base = dict.fromkeys(t for g in self.suite_grids for t in g.threats if fits(t, protocol))
         if "threats" in self.options:
             return [*base]
@@ -322,20 +375,20 @@ class _Choice:
             else []
         )
         if chosen_defenses and all(
-            _of_answers(part) for d in chosen_defenses for part in parts_of(d)
+            _changes_only_answers(part) for d in chosen_defenses for part in parts_of(d)
         ):
             threats = [
                 threat
                 for name in contenders()
                 for threat in getattr(register.get("attack", name), "threats", ())
                 if Threat.parse(threat).queries and fits(threat, protocol)
-                and self._look(protocol, Spec(name), threat).ok
+                and self._applicability(protocol, Spec(name), threat).ok
             ]  # fmt: skip
         for attack in attacks:
             threats += getattr(register.get("attack", attack.name), "threats", ())
         return [t for t in dict.fromkeys(threats) if fits(t, protocol)]
 
-    def _look(self, protocol: Spec, attack: Spec, threat: str) -> Reason:
+    def _applicability(self, protocol: Spec, attack: Spec, threat: str) -> Reason:
         """Return `FITS` if an attack applies to a run of two trees, otherwise why not.
 
         The run without a defense is tried first, then those with the defenses that the user named:
@@ -345,9 +398,9 @@ class _Choice:
         reasons: list[Reason] = []
         for defense in self._defenses_of(protocol):
             key = str(protocol), str(attack), threat, str(defense)
-            if key not in self.looks:
-                self.looks[key] = self._look_under(protocol, attack, threat, defense)
-            reasons.append(self.looks[key])
+            if key not in self.cache:
+                self.cache[key] = self._applicability_under(protocol, attack, threat, defense)
+            reasons.append(self.cache[key])
             if reasons[-1].ok:
                 return FITS
         return reasons[0]
@@ -358,26 +411,30 @@ class _Choice:
         The run without a defense is left out if the protocol cannot train on the table without one.
         For example, `dp-gbdt` needs declared ranges or a defense that settles the cut points.
         """
-        named = [d for axis, d in self._named() if axis == "defenses"]
-        suitable = [d for d in named if self._why(protocol, "defenses", d).ok]
+        named = [d for axis, d in self._named_items() if axis == "defenses"]
+        suitable = [d for d in named if self._reason_not_tried(protocol, "defenses", d).ok]
         instance, data = register.make("protocol", protocol), Data(self._schema(protocol))
         bare = [Composed()] if not suitable or fit(instance, [], data=data).ok else []
         return [*bare, *suitable]
 
-    def _look_under(self, protocol: Spec, attack: Spec, threat: str, defense: Composed) -> Reason:
-        """Return whether an attack applies to what a threat sees of two trees with a defense."""
+    def _applicability_under(
+        self, protocol: Spec, attack: Spec, threat: str, defense: Composed
+    ) -> Reason:
+        """Return whether an attack applies to the view after two trees with a defense."""
         try:
-            return self._applies(protocol, attack, threat, defense)
+            return self._apply_briefly(protocol, attack, threat, defense)
         except TimeLimit:
             return Reason("timeout", seconds=self.time_limit)
         except FedtreesError as err:
             return Reason("other", text=str(err))
 
-    def _applies(self, protocol: Spec, attack: Spec, threat: str, defense: Composed) -> Reason:
+    def _apply_briefly(
+        self, protocol: Spec, attack: Spec, threat: str, defense: Composed
+    ) -> Reason:
         if lacking := missing_extras(protocol, defense):
             return Reason("other", text=install_text({protocol.name: lacking}))
         register.make("attack", attack)
-        grid = self._base(protocol)
+        grid = self._base_grid(protocol)
         instance: Protocol = register.make("protocol", protocol)
         place = (grid.data[0], grid.partitions[0], grid.clients[0], self.seed)
         federation = federation_of(Setting.of(*place, instance), self.data_dir)
@@ -395,48 +452,48 @@ class _Choice:
     ) -> Training:
         """Train two trees, once for each protocol, defense and dishonest behaviour."""
         key = ("training", str(protocol), str(defense), *behaviours.items())
-        if key not in self.looks:
+        if key not in self.cache:
             short: Protocol = register.make("protocol", limit_size(protocol, _BRIEF))
             options: dict[str, Any] = {"noise_from": "seed", "behaviours": behaviours}
             with limited_if_possible(self.time_limit):
-                self.looks[key] = train(
+                self.cache[key] = train(
                     short,
                     federation.local_data,
                     federation.schema,
                     defense=make_defense(defense),
                     **options,
                 )
-        training: Training = self.looks[key]
+        training: Training = self.cache[key]
         return training
 
 
-def _of_answers(part: Any) -> bool:
-    """Tell whether a defense acts on nothing but an endpoint's answers."""
+def _changes_only_answers(part: Any) -> bool:
+    """Return whether a defense changes only the answers of an inference endpoint."""
     return bool(part.acts_through) and part.acts_through <= {"answer", "endpoint"}
 
 
-def _usual(protocol: Protocol, data: Data, endpoint: bool) -> Iterator[Composed]:
-    """Yield the registered defenses that fit a protocol by themselves, at one budget each.
+def _usual_defenses(protocol: Protocol, data: Data, endpoint: bool) -> Iterator[Composed]:
+    """Yield the registered defenses that fit a protocol, each with one budget.
 
-    Not what needs an extra that is missing, nor ciphers that let a server read what an ideal secure
-    sum does, at a thousand times the cost.
+    Defenses that need a missing extra are left out. So are real secure sums: the server receives
+    the same sums as from the ideal secure sum, at a thousand times the cost.
     """
     for name in register.names("defense"):
         try:
             budgets = with_budgets(Spec(name))
             spec = budgets[len(budgets) // 2]
             part = register.make("defense", spec)
-        except FedtreesError:  # it needs a value
+        except FedtreesError:  # a parameter without a default
             continue
-        idle = not endpoint and _of_answers(part)
+        idle = not endpoint and _changes_only_answers(part)
         costly = "aggregation" in part.acts_through
         if idle or costly or missing_modules(part.needs) or not fit(protocol, [part], data=data).ok:
             continue
         yield Composed((spec,))
 
 
-def small(name: str) -> Spec | None:
-    """Return a protocol at the default suite's size; None where it needs a value."""
+def default_size(name: str) -> Spec | None:
+    """Return a protocol with the size of the default suite, None if it needs a parameter."""
     try:
         return limit_size(Spec(name), SIZE)
     except FedtreesError:
@@ -444,7 +501,7 @@ def small(name: str) -> Spec | None:
 
 
 def limit_size(spec: Spec, limits: Mapping[str, int]) -> Spec:
-    """Return a protocol with no more trees and levels than given."""
+    """Return a protocol with at most the given numbers of trees and levels."""
     instance: Protocol = register.make("protocol", spec)
     less = {
         key: value
@@ -454,14 +511,14 @@ def limit_size(spec: Spec, limits: Mapping[str, int]) -> Spec:
     return Spec(spec.name, {**spec.params, **less})
 
 
-def _refuse(item: str, missing: Mapping[str, Sequence[str]]) -> None:
+def _refuse_missing_extras(item: str, missing: Mapping[str, Sequence[str]]) -> None:
     if [item] == [*missing]:
         raise UsageError(install_text(missing))
     raise UsageError(f"{item!r} goes with nothing that can run here: {install_text(missing)}")
 
 
-def _merged(grids: Sequence[Grid]) -> Iterator[Grid]:
-    """Yield grids, those that differ by their protocols alone as one."""
+def _merge_grids(grids: Sequence[Grid]) -> Iterator[Grid]:
+    """Join grids that differ only in their protocols."""
     protocols_by_grid: dict[Grid, list[Spec]] = {}
     for grid in grids:
         protocols_by_grid.setdefault(replace(grid, protocols=()), []).extend(grid.protocols)

@@ -20,9 +20,9 @@ from fedtrees.core.specs import Composed, Spec
 
 LIBRARIES = (
     "numpy", "numba", "scipy", "pandas", "scikit-learn", "xgboost", "gmpy2", "ortools",
-    "plotly", "matplotlib", "typer", "rich", "joblib", "imbalanced-learn",
+    "plotly", "matplotlib", "typer", "rich", "joblib", "imbalanced-learn", "phe",
 )  # fmt: skip
-OPTIONAL = ("torch", "dp-accounting")
+OPTIONAL = ("torch", "dp-accounting", "opacus")
 
 
 def library_versions() -> dict[str, str | None]:
@@ -107,4 +107,6 @@ def install_text(missing: Mapping[str, Sequence[str]]) -> str:
 
 def _needs(kind: str, spec: Spec) -> tuple[str, ...]:
     """Return the modules of optional packages that a registered protocol or defense declares."""
-    return tuple(getattr(register.get(kind, spec.name), "needs", ()))
+    # The modules of a defense can depend on its parameters.
+    owner = register.make(kind, spec) if kind == "defense" else register.get(kind, spec.name)
+    return tuple(getattr(owner, "needs", ()))

@@ -64,8 +64,8 @@ OTHER_ATTACK = Law(0.3, 0.7, 0.5)
 SCORING = Law(0.1, 0.75)
 BLIND_WITH_ROWS, BLIND_WITHOUT = Law(2.0, 0.57), Law(0.3, 0.5)
 # Constant seconds per cell for a process, messages and a file. An attack that does not apply is not
-# run.
-PER_ATTACK, PER_SKIP = 0.15, 0.02
+# run, and its cell has no file.
+PER_ATTACK, PER_SKIP = 0.15, 0.002
 # Seconds to load a table, and to train and evaluate a model, each with a summand per million values
 # of the table.
 START, PER_MILLION, TRAINING, TRAINING_PER_MILLION = 3.0, 1.0, 0.15, 0.04

@@ -183,7 +183,7 @@ class BenchOptions:
         Raises `UsageError` if a name is unknown, or if ``--resume`` refers to a run with other
         options.
         """
-        from fedtrees.experiments.defaults import chosen, describe_choices
+        from fedtrees.experiments.defaults import complete_suite, describe_defaults
         from fedtrees.experiments.session import fresh_folder, reopen
         from fedtrees.experiments.suite import DEFAULT_SUITE, Suite
 
@@ -193,8 +193,8 @@ class BenchOptions:
             base = Suite.load(self.suite or DEFAULT_SUITE)
             if self.time_limit is not None:
                 base = replace(base, time_limit=self.time_limit)
-            suite = chosen(base, self.grid, self.seeds, self.data_dir)
-            note = describe_choices(base, self.grid, suite) if begun is None else ""
+            suite = complete_suite(base, self.grid, self.seeds, self.data_dir)
+            note = describe_defaults(base, self.grid, suite) if begun is None else ""
         # Resuming with other options would mix results of different suites in one folder.
         if begun is not None and replace(suite, time_limit=begun.time_limit) != begun:
             raise UsageError(

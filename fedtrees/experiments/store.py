@@ -103,12 +103,12 @@ class Store:
         path, flush = self.cells / f"{cell['id']}.json", cell["status"] != "skipped"
         write_whole(path, content, remedy=_REMEDY, flush=flush)
 
-    def write_rows(self, results: Iterable[Mapping[str, Any] | None]) -> int:
+    def write_rows(self, cell_results: Iterable[Mapping[str, Any] | None]) -> int:
         """Write ``rows.csv`` from the results of cells, and return how many are missing.
 
         Parameters
         ----------
-        results : iterable of mapping or None
+        cell_results : iterable of mapping or None
             Results in the order of the rows. None: the cell has no result. A cell that is in a
             plan twice, with its parameters in another order, is written once.
         """
@@ -116,7 +116,7 @@ class Store:
 
         def made() -> Iterator[dict[str, Any]]:
             nonlocal missing
-            for result in results:
+            for result in cell_results:
                 if result is None:
                     missing += 1
                     continue

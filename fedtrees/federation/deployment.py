@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtrees.core.errors import ProtocolError, UsageError
-from fedtrees.core.files import copy_private
+from fedtrees.core.files import copy_private, make_private, opens_private, write_private
 from fedtrees.federation.agreement import SERVER, Agreed
 
 SETTINGS = "site.toml"
@@ -27,6 +27,7 @@ _ALLOWED = "fedtrees.federation.flare"
 _RUNTIME = "nvflare.collab.runtime"  # the module of NVFlare that calls these classes
 _STARTING = 60.0  # smallest number of seconds for a server to begin a job
 _STOPPING = 5.0  # seconds for a server to answer before a job is abandoned
+_PRIVATE = 0o077  # umask of NVFlare's processes, which write keys, logs and models
 _RUNNING = ("SUBMITTED", "APPROVED", "DISPATCHED", "RUNNING")
 
 
@@ -44,7 +45,7 @@ def allow_classes(kit: Path) -> None:
         listed += [path for path in (_ALLOWED, _RUNTIME) if path not in listed]
         resources["allow_log_streaming"] = False
         _keep_inside(resources, kit)
-        (local / "resources.json").write_text(json.dumps(resources, indent=1))
+        write_private(local / "resources.json", json.dumps(resources, indent=1))
     except (OSError, ValueError, LookupError, AttributeError) as err:
         raise UsageError(f"{kit} is no startup kit of NVFlare ({err})") from err
 
@@ -118,9 +119,9 @@ def job_of(federation: Agreed, folder: Path) -> Path:
         ("at_server", "config_fed_server.json", server),
         ("at_site", "config_fed_client.json", client),
     ):
-        (job / app / "config").mkdir(parents=True)
-        (job / app / "config" / name).write_text(json.dumps(config, indent=1))
-    (job / "meta.json").write_text(json.dumps(meta, indent=1))
+        make_private(job / app / "config", inside=folder)
+        write_private(job / app / "config" / name, json.dumps(config, indent=1))
+    write_private(job / "meta.json", json.dumps(meta, indent=1))
     return job
 
 
@@ -160,7 +161,7 @@ def provision(federation: Agreed, folder: Path) -> Path:
         ],
     }
     file = folder / "project.yml"
-    file.write_text(json.dumps(project))  # JSON is YAML
+    write_private(file, json.dumps(project))  # JSON is YAML
     command = [
         sys.executable,
         "-m",
@@ -170,7 +171,9 @@ def provision(federation: Agreed, folder: Path) -> Path:
         "-w",
         str(folder),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, env=_environment())
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=_environment(), umask=_PRIVATE
+    )
     kits = folder / "fedtrees" / "prod_00"
     if done.returncode or not kits.is_dir():
         raise ProtocolError(f"NVFlare made no deployment: {(done.stdout + done.stderr)[-400:]}")
@@ -224,11 +227,11 @@ def _start(kit: Path, *, server: bool) -> subprocess.Popen[bytes]:
         sys.executable, "-u", "-m", f"nvflare.private.fed.app.{side}.{side}_train", "-m", str(kit),
         "-s", f"fed_{side}.json", "--set", "secure_train=true", *identity, "config_folder=config",
     ]  # fmt: skip
-    (kit / "transfer").mkdir(exist_ok=True)
-    with (kit / "output.txt").open("ab") as out:
+    (kit / "transfer").mkdir(mode=0o700, exist_ok=True)
+    with open(kit / "output.txt", "ab", opener=opens_private) as out:
         return subprocess.Popen(
             command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=_environment(),
-            start_new_session=True, cwd=kit,
+            start_new_session=True, cwd=kit, umask=_PRIVATE,
         )  # fmt: skip
 
 

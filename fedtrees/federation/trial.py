@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedtrees.core.files import write_private
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
@@ -62,8 +63,9 @@ def make_trial(
         parties={name: f"site-{i + 1}" for i, name in enumerate(names)},
         installation=code_digest(), **more,  # type: ignore[arg-type]
     )  # fmt: skip
-    (folder / "sites").mkdir(parents=True)
-    (folder / "tables").mkdir()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (folder / "sites").mkdir(mode=0o700)
+    (folder / "tables").mkdir(mode=0o700)
     for name, local_data in federation.local_data.items():
         site = agreed.site(name)
         table, out = folder / "tables" / f"{name}.csv", folder / "logs" / site
@@ -71,7 +73,7 @@ def make_trial(
         of_site = str(table.resolve()), str(out.resolve()), (agreed.hash,), ID
         settings = Settings(*of_site, runs=_RUNS)
         settings.save(folder / "sites" / f"{site}.toml")
-    (folder / "federation.toml").write_text(written(agreed), "utf-8")
+    write_private(folder / "federation.toml", written(agreed))
     return agreed
 
 
@@ -110,4 +112,4 @@ def write_table(held: LocalData, schema: Schema, path: Path) -> None:
         if held.y is not None:
             cells.append(schema.classes[held.y[i]] if schema.classes else repr(float(held.y[i])))
         lines.append(",".join(cells))
-    path.write_text("\n".join(lines) + "\n", "utf-8")
+    write_private(path, "\n".join(lines) + "\n")

@@ -7,10 +7,12 @@ open. The process can still ask whether a file exists, and how large it is.
 
 import ctypes
 import os
+import stat
 import struct
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -74,7 +76,8 @@ def code() -> list[Path]:
     """Return the paths of installed code: system, interpreter, packages, and this package.
 
     If a folder on the path of modules is not an installation, for example the folder of a project,
-    only its packages and modules are included, because it may also contain runs and tables.
+    only its packages, modules and the shared libraries of wheels (``ortools.libs``) are included,
+    because it may also contain runs and tables.
     """
     installed = [Path(p) for p in (sys.prefix, sys.base_prefix, sys.exec_prefix)]
     paths = [Path(p) for p in _SYSTEM] + installed
@@ -91,7 +94,8 @@ def code() -> list[Path]:
 def _is_code(path: Path) -> bool:
     """Return whether a path is a module, a package or the metadata of a package."""
     return (
-        path.suffix in (".py", ".so", ".dist-info", ".egg-info") or (path / "__init__.py").is_file()
+        path.suffix in (".py", ".so", ".libs", ".dist-info", ".egg-info")
+        or (path / "__init__.py").is_file()
     )
 
 
@@ -102,7 +106,8 @@ def _allow(rules: int, path: str | Path, rights: int) -> None:
     except OSError:
         return
     try:
-        if not Path(path).is_dir() and not (rights := rights & _OF_FILES):
+        is_folder = stat.S_ISDIR(os.fstat(fd).st_mode)
+        if not is_folder and not (rights := rights & _OF_FILES):
             return
         rule = struct.pack("=Qi", rights, fd)
         _call(_ADD_RULE, ctypes.c_int(rules), ctypes.c_int(_PATH_BENEATH), rule, ctypes.c_uint32(0))
@@ -112,4 +117,10 @@ def _allow(rules: int, path: str | Path, rights: int) -> None:
 
 def _call(number: int, *arguments: object) -> int:
     """Make a system call by its number."""
-    return int(ctypes.CDLL(None).syscall(ctypes.c_long(number), *arguments))
+    return int(_libc().syscall(ctypes.c_long(number), *arguments))
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    """Return the C library, which takes milliseconds to load."""
+    return ctypes.CDLL(None)

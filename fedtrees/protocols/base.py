@@ -106,8 +106,8 @@ class Protocol(ABC):
     serves : frozenset of str
         Hooks and limits of defenses that the parties implement
         (`fedtrees.protocols.compatibility`): a subset of ``rows``, ``candidates``, ``shown``,
-        ``gradient_clip``, ``least_leaf_rows``, ``poisson_sampling``, ``declared_rows`` and
-        ``row_bounds``.
+        ``gradient_clip``, ``least_leaf_rows``, ``poisson_sampling``, ``gradient_engine``,
+        ``declared_rows`` and ``row_bounds``.
     summed : tuple of Message types
         Replies of which the coordinator receives only the sum, by the ideal functionality of a
         secure sum.

@@ -140,6 +140,7 @@ def _wanted(part: Defense) -> set[str]:
         "gradient_clip": part.gradient_clip is not None,
         "least_leaf_rows": part.least_leaf_rows > 0,
         "poisson_sampling": part.poisson_sampling,
+        "gradient_engine": bool(part.gradient_engine),
         "declared_rows": part.declared_rows > 0,
         "row_bounds": part.row_bounds is not None,
     }

@@ -106,14 +106,17 @@ def guarantee_table(rows: pd.DataFrame, setting: Setting) -> tuple[Guarantees, .
     out = []
     for spec in ordered(set(here["defense_spec"])):
         defense_rows = here[here["defense_spec"] == spec]
-        by_column = [
+        distinct_guarantees = [
             tuple(sorted({g for g in defense_rows[c] if g}, key=join))
             for c in ("claimed", "spent", "measured")
         ]
-        measured = max(by_column[2], key=lambda g: g[0].budget or ("", 0.0), default=None)
-        compared = (*(distinct[0] if distinct else None for distinct in by_column[:2]), measured)
+        measured = max(distinct_guarantees[2], key=lambda g: g[0].budget or ("", 0.0), default=None)
+        compared = (
+            *(distinct[0] if distinct else None for distinct in distinct_guarantees[:2]),
+            measured,
+        )
         verdict = guarantees.compare(*compared)
-        if any(len(distinct) > 1 for distinct in by_column):
+        if any(len(distinct) > 1 for distinct in distinct_guarantees):
             verdict = "; ".join(filter(None, [verdict, "differs between seeds or threats"]))
-        out.append(Guarantees(spec, *by_column, verdict, guarantees.refuted(*compared)))
+        out.append(Guarantees(spec, *distinct_guarantees, verdict, guarantees.refuted(*compared)))
     return tuple(out)

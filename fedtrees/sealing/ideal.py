@@ -38,8 +38,9 @@ class Ideal(Unprintable):
         """Ignore the key."""
 
 
-#: Encryption by the ideal functionality, or by a registered implementation.
-MODES = ("ideal", "real")
+#: Encryption by the ideal functionality, or by a registered implementation: with its default
+#: library, or with python-paillier.
+MODES = ("ideal", "real", "phe")
 
 
 def sealing(mode: str, name: str, ideal: type[Ideal], bits: int, keyholder: str) -> Sealing:
@@ -47,8 +48,8 @@ def sealing(mode: str, name: str, ideal: type[Ideal], bits: int, keyholder: str)
 
     Parameters
     ----------
-    mode : {"ideal", "real"}
-        Ideal functionality, or cryptography.
+    mode : {"ideal", "real", "phe"}
+        Ideal functionality, or cryptography. ``phe``: computed by python-paillier.
     name : str
         Name of the implementation among the entry points of sealings, for example ``row-sums``. Not
         used by the ideal functionality.
@@ -72,5 +73,6 @@ def sealing(mode: str, name: str, ideal: type[Ideal], bits: int, keyholder: str)
             return ideal(bits, Ledger(), inside)
 
         return Sealing(keyholder, make_party, make_party, costs_of)
-    private, public = register.get("sealing", name)(bits)
+    library = ("phe",) if mode == "phe" else ()
+    private, public = register.get("sealing", name)(bits, *library)
     return Sealing(keyholder, private, public, costs_of)

@@ -12,7 +12,8 @@ from fedtrees.messages.models import as_message
 from fedtrees.messages.networks import NetworkWeights, Standardisation
 from fedtrees.metrics.membership import auc
 from fedtrees.neural.encoding import Encoding
-from fedtrees.neural.perceptron import Layers, TabularNetwork, initial
+from fedtrees.neural.perceptron import Layers, TabularNetwork
+from fedtrees.neural.training import initial
 
 SCHEMA = Schema(tuple(Feature(name, low=-3, high=3) for name in "abcd"), "y")
 STEPS = {"batch": 16, "epochs": 150, "lr": 0.5, "rounds": 1, "local_rows": 0, "units": 24}

@@ -27,7 +27,8 @@ from fedtrees.experiments.evaluate import make_defense
 from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.messages.networks import NetworkUpdate, NetworkWeights
 from fedtrees.neural.encoding import Encoding
-from fedtrees.neural.perceptron import Layers, initial
+from fedtrees.neural.perceptron import Layers
+from fedtrees.neural.training import initial
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
@@ -474,7 +475,7 @@ def test_batches_of_the_published_network_are_found(published):
 
 @pytest.mark.extra("torch")
 def test_gradients_of_the_published_network_are_found(published):
-    from fedtrees.neural.perceptron import mean_gradient
+    from fedtrees.neural.training import mean_gradient
 
     for size in (8, 32, 128):
         truth, gradient = published.batch(size, 0)

@@ -210,6 +210,20 @@ print(before > 0, getpid(), x32)
 """
 
 
+def test_shared_libraries_of_wheels_can_be_opened_outside_of_the_installation(
+    tmp_path, monkeypatch
+):
+    """Wheels of `pip install --user` keep them in a folder of their own: OR-tools needs it."""
+    site = tmp_path / "site"
+    for folder in ("ortools.libs", "ortools", "runs"):
+        (site / folder).mkdir(parents=True)
+    (site / "ortools" / "__init__.py").touch()
+    (site / "table.csv").touch()
+    monkeypatch.syspath_prepend(str(site))
+    readable = {p.name for p in disk.code() if p.parent == site}
+    assert readable == {"ortools", "ortools.libs"}
+
+
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the gate is x86's")
 def test_calls_of_32_bit_programs_and_of_x32_are_refused():
     done = subprocess.run([sys.executable, "-c", COMPATIBILITY], capture_output=True, text=True)

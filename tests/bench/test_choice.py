@@ -16,7 +16,7 @@ from fedtrees.core.reasons import Unfit
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_one
 from fedtrees.experiments import defaults, environment
-from fedtrees.experiments.defaults import chosen, describe_choices
+from fedtrees.experiments.defaults import complete_suite, describe_defaults
 from fedtrees.experiments.evaluate import run_training
 from fedtrees.experiments.federation import federation_of
 from fedtrees.experiments.plan import plan
@@ -101,7 +101,7 @@ def fitting(options, monkeypatch):
     """Train what is chosen for some options; return protocols and parts of defenses that ran."""
     monkeypatch.setattr(defaults, "SIZE", {"trees": 2, "max_depth": 2})
     found = set()
-    for group in plan(chosen(Suite.parse(SUITE, "x"), options)).groups:
+    for group in plan(complete_suite(Suite.parse(SUITE, "x"), options)).groups:
         try:
             run_training(group.train, federation_of(group.train.setting, None))
         except Unfit:
@@ -159,22 +159,24 @@ def axes(suite):
 
 
 def test_the_suite_s_own_come_first_and_others_where_they_alone_fit():
-    assert [p for p, *_ in axes(chosen(QUICK, {"defenses": ["split-only"]}))] == [["fedtree-hist"]]
+    assert [p for p, *_ in axes(complete_suite(QUICK, {"defenses": ["split-only"]}))] == [
+        ["fedtree-hist"]
+    ]
     ((protocols, defenses, threats, data, clients),) = axes(
-        chosen(QUICK, {"defenses": ["id-lmid[xi=0.3]"]})
+        complete_suite(QUICK, {"defenses": ["id-lmid[xi=0.3]"]})
     )
     assert protocols == ["vertical-forest", "secureboost"]
     assert (defenses, threats) == (["none", "id-lmid"], ["passive", "active"])
     assert (data, clients) == (["breast-cancer"], [2])
     both = {"defenses": ["id-lmid[xi=0.3]", "secure-sum"]}
-    assert [d for _, d, *_ in axes(chosen(QUICK, both))] == [
+    assert [d for _, d, *_ in axes(complete_suite(QUICK, both))] == [
         ["none", "secure-sum"], ["none", "id-lmid"],
     ]  # fmt: skip
 
 
 def test_a_protocol_that_needs_its_defense_is_kept_on_a_table_of_ones_own():
     """Nothing is declared of the bundled table, so that dp-gbdt needs dp-grid-cuts."""
-    wine = chosen(Suite.load("recipes"), {"data": ["wine"]})
+    wine = complete_suite(Suite.load("recipes"), {"data": ["wine"]})
     assert {p.name for g in wine.grids for p in g.protocols} == {"fedtree-hist", "dp-gbdt"}
 
 
@@ -182,20 +184,24 @@ def test_a_named_protocol_meets_all_attacks_of_the_suite_and_the_defenses_that_a
     grids = ("defenses = ['min-bin[k=5]']\nattacks = ['random-leaf']",
              "defenses = ['secure-sum']\nattacks = ['timberstrike']")  # fmt: skip
     suite = Suite.parse("\n".join(f"[[grid]]\n{grid}" for grid in grids), "x")
-    (grid,) = chosen(suite, {"protocols": ["nvflare-hist"]}).grids
+    (grid,) = complete_suite(suite, {"protocols": ["nvflare-hist"]}).grids
     assert [str(a) for a in grid.attacks] == ["random-leaf", "timberstrike"]
     assert [str(d) for d in grid.defenses[:3]] == ["none", "min-bin[k=5]", "secure-sum"]
-    (grid,) = chosen(suite, {"protocols": ["dp-forest"], "data": ["digits[rows=100]"]}).grids
+    (grid,) = complete_suite(
+        suite, {"protocols": ["dp-forest"], "data": ["digits[rows=100]"]}
+    ).grids
     assert [str(d) for d in grid.defenses] == ["none", "secure-sum"]
-    (grid,) = chosen(suite, {"protocols": ["nvflare-hist"], "attacks": ["joint"]}).grids
+    (grid,) = complete_suite(suite, {"protocols": ["nvflare-hist"], "attacks": ["joint"]}).grids
     assert [str(a) for a in grid.attacks] == ["joint"]
 
 
 @pytest.mark.long
 def test_an_attack_is_tried_under_threats_that_it_applies_to():
-    found = {p: t for ps, _, t, *_ in axes(chosen(QUICK, {"attacks": ["few-shot"]})) for p in ps}
+    found = {
+        p: t for ps, _, t, *_ in axes(complete_suite(QUICK, {"attacks": ["few-shot"]})) for p in ps
+    }
     assert found == {p: ["passive[labels=20]"] for p in ("vertical-forest", "secureboost")}
-    assert axes(chosen(QUICK, {"attacks": ["histogram-peeling"]}))[0][2] == ["server"]
+    assert axes(complete_suite(QUICK, {"attacks": ["histogram-peeling"]}))[0][2] == ["server"]
 
 
 def test_tables_that_say_who_holds_what_choose_their_protocols(tmp_path):
@@ -204,7 +210,7 @@ def test_tables_that_say_who_holds_what_choose_their_protocols(tmp_path):
         (tmp_path / name).write_text(text + "\n".join(lines), encoding="utf-8")
     files = ",".join(str(tmp_path / name) for name in "ab")
     table = {"csv": files, "id": "k", "target": "y"}
-    (grid, *_) = chosen(QUICK, {"data": [table]}).grids
+    (grid, *_) = complete_suite(QUICK, {"data": [table]}).grids
     assert {register.get("protocol", p.name).layout for p in grid.protocols} == {"vertical"}
     assert grid.clients == (2,)
 
@@ -219,7 +225,7 @@ def test_tables_that_say_who_holds_what_choose_their_protocols(tmp_path):
 )
 def test_what_goes_with_nothing_is_refused_at_once(options, said):
     with pytest.raises(UsageError, match=said):
-        chosen(QUICK, options)
+        complete_suite(QUICK, options)
 
 
 def test_an_attack_that_applies_only_with_a_named_defense_is_kept():
@@ -230,11 +236,11 @@ def test_an_attack_that_applies_only_with_a_named_defense_is_kept():
         "defenses": ["dp-grid-cuts[epsilon=1]"],
         "attacks": ["sketch-reading"],
     }
-    (grid,) = chosen(QUICK, options).grids
+    (grid,) = complete_suite(QUICK, options).grids
     assert [str(d) for d in grid.defenses if d.parts] == ["dp-grid-cuts[epsilon=1]"]
     assert "server" in grid.threats
     with pytest.raises(Unfit, match="sketch-reading does not apply: "):
-        chosen(QUICK, options | {"defenses": ["none"]})
+        complete_suite(QUICK, options | {"defenses": ["none"]})
 
 
 @pytest.mark.long
@@ -242,11 +248,14 @@ def test_a_missing_extra_is_named_at_once(monkeypatch):
     monkeypatch.setattr(environment, "find_spec", lambda name: None)
     for options in ({"defenses": ["dp-sgd"]}, {"protocols": ["fedsgd-mlp"]}, {"attacks": ["dlg"]}):
         with pytest.raises(UsageError, match=r"torch.*pip install"):
-            chosen(QUICK, options)
+            complete_suite(QUICK, options)
 
 
 def test_what_was_chosen_is_told_in_a_line():
     options = {"defenses": ["reduced-leakage"]}
-    text = describe_choices(QUICK, options, chosen(QUICK, options))
+    text = describe_defaults(QUICK, options, complete_suite(QUICK, options))
     assert text.startswith("chosen to fit: clients 2; protocols vertical-forest[")
-    assert describe_choices(QUICK, {"data": ["wine"]}, chosen(QUICK, {"data": ["wine"]})) == ""
+    assert (
+        describe_defaults(QUICK, {"data": ["wine"]}, complete_suite(QUICK, {"data": ["wine"]}))
+        == ""
+    )

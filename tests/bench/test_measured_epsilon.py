@@ -16,7 +16,7 @@ from fedtrees.defenses import dp_sgd
 from fedtrees.experiments.epsilon_audit import measure
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.horizontal import Histogram
-from fedtrees.neural import perceptron as neural_training
+from fedtrees.neural import training as neural_training
 from fedtrees.neural.perceptron import Layers
 from fedtrees.privacy.measured import noise_found
 from fedtrees.protocols.canaries import _read, laws_of_sums

@@ -103,9 +103,7 @@ def test_an_installed_package_whose_import_does_not_end_is_named(tmp_path, monke
     install(tmp_path, monkeypatch, "hanging", "hangs = hanging_module:Metric")
     (tmp_path / "hanging_module.py").write_text(HANGS["sleep"])
     monkeypatch.setattr(register, "import_seconds", 0.5)
-    with pytest.raises(
-        UsageError, match=r"metric 'hangs' of the package hanging 1.0 was not impor"
-    ):
+    with pytest.raises(UsageError, match=r"metric 'hangs' of the package hanging 1.0 was not"):
         register.get("metric", "hangs")
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from fedtrees.cli.main import main
 from fedtrees.core.errors import UsageError
-from fedtrees.experiments.defaults import chosen
+from fedtrees.experiments.defaults import complete_suite
 from fedtrees.experiments.federation import load_dataset
 from fedtrees.experiments.plan import ReferenceCell, plan
 from fedtrees.experiments.suite import DataRef, Suite
@@ -25,7 +25,7 @@ def test_a_protocol_is_attacked_by_its_own_roles_where_nobody_names_any():
     quick = Suite.load("quick")
 
     def of(**named):
-        return threats(chosen(quick, named))
+        return threats(complete_suite(quick, named))
 
     rows = {"client", "server", "public"}
     assert of(protocols=["secureboost"]) == {"columns": {"passive", "active"}}
@@ -41,7 +41,9 @@ def test_a_protocol_is_attacked_by_its_own_roles_where_nobody_names_any():
 def test_a_threat_that_no_role_has_is_still_an_error():
     from fedtrees.experiments.session import Bench
 
-    suite = chosen(Suite.load("quick"), {"protocols": ["secureboost"], "threats": ["client"]})
+    suite = complete_suite(
+        Suite.load("quick"), {"protocols": ["secureboost"], "threats": ["client"]}
+    )
     with pytest.raises(UsageError, match="the roles of this protocol are active, passive"):
         Bench(suite, None)
 
@@ -129,7 +131,9 @@ def test_one_command_trains_over_files_of_two_parties(tmp_path, capsys):
 
 
 def test_references_are_there_for_every_setting():
-    suite = chosen(Suite.load("quick"), {"protocols": ["secureboost", "vertical-forest"]}, "1")
+    suite = complete_suite(
+        Suite.load("quick"), {"protocols": ["secureboost", "vertical-forest"]}, "1"
+    )
     kinds = [type(c) for c in plan(suite).references]
     assert kinds == [ReferenceCell] * 2
 

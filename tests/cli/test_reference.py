@@ -22,7 +22,7 @@ def test_the_options_of_the_commands_are_told_once():
     assert made.count("\n- `-d`, `--defense`: Defenses, with grids") == 1
     assert "\n- `RUN...`: Run folders.\n" in made
     table = made.partition("### `fedtrees table`")[2].partition("###")[0]
-    assert "\nAlso `--metric`, `--utility`" in table
+    assert "\nAlso `RUN...`, `--metric`, `--utility`" in table
     assert "--help" not in made
 
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import tempfile
 from dataclasses import replace
 
 import pandas as pd
@@ -88,6 +89,31 @@ def test_a_node_of_other_versions_does_nothing(made):
     assert "python" in done.results
     assert "2.7" in done.results
     assert not done.cells
+
+
+def test_a_job_on_a_node_is_private_under_a_permissive_umask(made, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "node"))
+    (tmp_path / "node").mkdir()
+    bench = made("driver")
+    bench.open(resume=False)
+    modes = {}
+
+    def look(runner, job):
+        modes.update((p, p.stat().st_mode & 0o777) for p in (tmp_path / "node").rglob("*"))
+        return runner.work(job)
+
+    before = os.umask(0o022)
+    try:
+        tables = tables_of(bench.runner, bench.plan.settings)
+        for job in (job for phase in bench.remaining() for job in phase):
+            accept(work(bundle_of(job, bench.runner), tables, look), job, bench.runner)
+    finally:
+        os.umask(before)
+    assert {path.name for path in modes} > {"own.csv"}
+    assert any(path.suffix == ".json" for path in modes)  # a finished cell that a job reads
+    assert all(mode == (0o600 if path.suffix else 0o700) for path, mode in modes.items())
+    cells = [*bench.store.cells.glob("*.json")]
+    assert {path.stat().st_mode & 0o777 for path in cells} == {0o600}
 
 
 def test_cells_of_other_jobs_and_damaged_ones_are_not_taken(made):

@@ -5,12 +5,13 @@ import math
 import pytest
 from gmpy2 import is_prime, powmod
 from phe import paillier as phe
-from seeded_keys import SeededRandomness, of_phe, seeded, to_phe
+from seeded_keys import SeededRandomness, seeded
 
 from fedtrees.core.errors import UsageError
 from fedtrees.crypto.agreement import SYSTEM
 from fedtrees.crypto.keys import KeyPair
 from fedtrees.crypto.obfuscators import OwnerObfuscators
+from fedtrees.crypto.phe_backend import keys_from_phe, keys_to_phe
 from fedtrees.sealing.sizes import DEFAULT_BITS
 
 
@@ -76,8 +77,8 @@ def test_randomness_below_a_bound_are_uniform():
 
 def test_a_key_of_phe_is_taken_over_and_given_back():
     public, private = phe.generate_paillier_keypair(n_length=512)
-    keys = of_phe(private)
-    assert to_phe(keys) == private
+    keys = keys_from_phe(private)
+    assert keys_to_phe(keys) == private
     source = OwnerObfuscators(keys)
     square = keys.public.n**2
     assert all(

@@ -5,11 +5,11 @@ from gmpy2 import powmod
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from phe import paillier as phe
-from seeded_keys import numbers_of, of_phe, to_phe
 
 from fedtrees.core.errors import UsageError
 from fedtrees.crypto import obfuscators as sources
 from fedtrees.crypto import paillier
+from fedtrees.crypto.phe_backend import ciphertexts_to_phe, keys_from_phe, keys_to_phe
 from fedtrees.sealing.errors import MalformedError, PlaintextOverflowError
 from fedtrees.sealing.ledger import Ledger
 
@@ -21,7 +21,7 @@ def every_source(keys):
     return [
         sources.PlainObfuscators(keys.public),
         sources.OwnerObfuscators(keys),
-        sources.OwnerObfuscators(of_phe(to_phe(keys))),
+        sources.OwnerObfuscators(keys_from_phe(keys_to_phe(keys))),
         sources.DJNObfuscators(keys.public),
     ]
 
@@ -55,14 +55,14 @@ def test_sums_and_multiples_are_those_of_the_plaintexts(keys, owner, numbers, fa
 @settings(max_examples=30)
 @given(numbers=values)
 def test_phe_opens_ours_and_we_open_phes(keys, owner, numbers):
-    private = to_phe(keys)
+    private = keys_to_phe(keys)
     theirs = private.public_key
-    ours = numbers_of(paillier.encrypt(numbers, owner), keys)
+    ours = ciphertexts_to_phe(paillier.encrypt(numbers, owner), keys.public)
     assert [private.decrypt(x) for x in ours] == numbers
     read = [theirs.encrypt(v).ciphertext() for v in numbers]
     assert paillier.decrypt(read, keys) == numbers
     halves = [v // 2 for v in numbers]
-    half = numbers_of(paillier.encrypt(halves, owner), keys)
+    half = ciphertexts_to_phe(paillier.encrypt(halves, owner), keys.public)
     mixed = [x + theirs.encrypt(v) for x, v in zip(half, halves, strict=True)]
     assert [private.decrypt(x) for x in mixed] == [2 * v for v in halves]
 
@@ -99,7 +99,7 @@ def test_a_sum_is_hidden_from_who_made_its_addends(keys, owner):
 
 
 def test_djn_needs_its_base(keys):
-    foreign = of_phe(to_phe(keys)).public
+    foreign = keys_from_phe(keys_to_phe(keys)).public
     with pytest.raises(UsageError, match="no base for DJN"):
         sources.DJNObfuscators(foreign)
 
@@ -122,6 +122,6 @@ def test_the_ledger_counts_what_was_done(keys):
 
 def test_phe_generates_what_we_open():
     _, private = phe.generate_paillier_keypair(n_length=512)
-    keys = of_phe(private)
+    keys = keys_from_phe(private)
     sealed = [private.public_key.encrypt(-7).ciphertext()]
     assert paillier.decrypt(sealed, keys) == [-7]

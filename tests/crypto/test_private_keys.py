@@ -14,6 +14,7 @@ from fedtrees.core.specs import parse_grid
 from fedtrees.core.streams import Streams
 from fedtrees.crypto.keys import KeyPair, Prime
 from fedtrees.crypto.obfuscators import OwnerObfuscators
+from fedtrees.crypto.phe_backend import PheBackend, PheKeyPair, keys_to_phe
 from fedtrees.data.layout import lay_out
 from fedtrees.data.partition import Partition
 from fedtrees.experiments.leak_search import reachable
@@ -28,6 +29,8 @@ SEALED = [
         for name in here("protocol", ["vertical-regression"])
     ),
     ("fedtree-hist[", "paillier[bits=1024]", None),
+    ("secureboost[crypto=phe,", "none", "active"),
+    ("fedtree-hist[", "paillier[bits=1024,backend=phe]", None),
 ]
 
 
@@ -58,6 +61,8 @@ def told(things, keys):
 def test_nobody_but_the_owner_leads_to_the_private_key(protocol, defense, owner, monkeypatch):
     keys = seeded(1024, 7)
     monkeypatch.setattr(KeyPair, "generate", lambda bits: keys)
+    theirs = PheKeyPair(keys_to_phe(keys))
+    monkeypatch.setattr(PheBackend, "generate", lambda *_, base: theirs)
     text = protocol if owner == "arbiter" else f"{protocol}trees=1,max_depth=2,max_bin=4,"
     text = f"{text}key_bits=1024]" if owner else f"{text.rstrip(',')}]"
     made = register.make("protocol", parse_grid(text)[0])

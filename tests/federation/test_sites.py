@@ -24,8 +24,10 @@ from fedtrees.experiments.plan import code_digest
 from fedtrees.federation import agreement, coordinator
 from fedtrees.federation.agreement import Agreed, load, read, written
 from fedtrees.federation.coordinator import RemoteNetwork, conduct
+from fedtrees.federation.deployment import job_of
 from fedtrees.federation.log import LOG, STATUS
 from fedtrees.federation.site import Refused, Settings, Site
+from fedtrees.federation.trial import make_trial
 from fedtrees.protocols.training import train
 
 pytestmark = [
@@ -588,3 +590,18 @@ def test_logs_of_a_run_and_their_copy_are_private_under_a_permissive_umask(tmp_p
         assert len(paths) > 3
         for path in paths:
             assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_trials_and_jobs_are_private_under_a_permissive_umask(tmp_path):
+    before = os.umask(0o022)
+    try:
+        federation = make_trial(tmp_path / "trial")
+        (tmp_path / "jobs").mkdir(mode=0o700)
+        job_of(federation, tmp_path / "jobs")
+    finally:
+        os.umask(before)
+    for folder, least in ((tmp_path / "trial", 8), (tmp_path / "jobs", 7)):
+        paths = [folder, *folder.rglob("*")]
+        assert len(paths) > least
+        modes = {path: path.stat().st_mode & 0o777 for path in paths}
+        assert modes == {path: 0o700 if path.is_dir() else 0o600 for path in paths}

@@ -21,8 +21,9 @@ from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.models import as_message
 from fedtrees.messages.networks import NetworkUpdate, NetworkWeights, Standardisation
 from fedtrees.metrics.utility import utility_scores
-from fedtrees.neural import perceptron
+from fedtrees.neural import training
 from fedtrees.neural.encoding import Encoding
+from fedtrees.neural.torch_module import torch_module
 from fedtrees.protocols.training import train
 
 pytestmark = pytest.mark.extra("torch")
@@ -67,7 +68,7 @@ def test_an_update_is_the_gradient_of_the_rows_that_the_round_used():
         assert used.sum() == 4
         rows = table.take(used)
         layers = made.layers(SCHEMA)
-        whole = perceptron.mean_gradient(
+        whole = training.mean_gradient(
             layers, weights[delivery.message.round], encoding.encode(rows.X), rows.y
         )
         np.testing.assert_allclose(delivery.message.update, 4 * whole, rtol=1e-4, atol=1e-7)
@@ -229,11 +230,11 @@ def test_what_cannot_be_trained_on_is_refused(monkeypatch):
     )
     with pytest.raises(DataError, match="'a' declares no range"):
         run(schema=open_ends, statistics="public")
-    perceptron.torch_module.cache_clear()
+    torch_module.cache_clear()
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(UsageError, match="fedtrees\\[neural\\]"):
         run()
-    perceptron.torch_module.cache_clear()
+    torch_module.cache_clear()
 
 
 def test_a_category_nobody_declared_is_refused_at_test_time_and_a_missing_one_is_not():

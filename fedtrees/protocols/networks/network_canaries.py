@@ -11,7 +11,8 @@ from fedtrees.core.messages import closed
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.networks import NetworkUpdate, NetworkWeights, Standardisation
 from fedtrees.neural.encoding import Encoding
-from fedtrees.neural.perceptron import Layers, example_gradients
+from fedtrees.neural.perceptron import Layers
+from fedtrees.neural.training import example_gradients
 from fedtrees.protocols.canaries import Canaries
 
 _COLUMNS, _CATEGORIES = 2, 64

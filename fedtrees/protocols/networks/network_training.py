@@ -34,14 +34,10 @@ from fedtrees.messages.networks import (
     Standardisation,
 )
 from fedtrees.neural.encoding import Encoding
-from fedtrees.neural.perceptron import (
-    Layers,
-    TabularNetwork,
-    example_gradients,
-    initial,
-    mean_gradient,
-    torch_module,
-)
+from fedtrees.neural.opacus_engine import OPACUS, poisson_batch
+from fedtrees.neural.perceptron import Layers, TabularNetwork
+from fedtrees.neural.torch_module import torch_module
+from fedtrees.neural.training import example_gradients, initial, mean_gradient
 from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol
 from fedtrees.protocols.networks.network_canaries import GradientCanaries, NetworkCanaries
 
@@ -169,7 +165,8 @@ class NetworkClient(Party):
         stage = Stage("example-gradients", rate=rate, steps=self.params.steps_of_run(n))
         # Divided by the expected batch size, because the drawn size is secret under Poisson
         # sampling.
-        changed = self.row_hook(stage, example_gradients(*batch))
+        examples = example_gradients(*batch, engine=self.defense.gradient_engine)
+        changed = self.row_hook(stage, examples)
         return np.asarray(changed.sum(axis=0) / np.float32(self.params.batch), dtype=np.float32)
 
 
@@ -316,7 +313,9 @@ class NetworkProtocol(Protocol):
     says: ClassVar[tuple[type[Message], ...]] = (
         ColumnSumsRequest, ColumnSums, Standardisation, NetworkWeights, NetworkUpdate,
     )  # fmt: skip
-    serves: ClassVar[frozenset[str]] = frozenset({"rows", "poisson_sampling", "declared_rows"})
+    serves: ClassVar[frozenset[str]] = frozenset(
+        {"rows", "poisson_sampling", "gradient_engine", "declared_rows"}
+    )
     summed: ClassVar[tuple[type[Message], ...]] = (ColumnSums,)
     adversaries: ClassVar[tuple[str, ...]] = ("server", "server+client")
     file: ClassVar[tuple[str, str]] = ENCODED_FILE
@@ -434,8 +433,7 @@ def drawn(
     streams: Streams,
     round: int,
     step: int,
-    poisson: bool,
-    announced_rows: int = 0,
+    defense: Composition | None = None,
 ) -> Rows:
     """Draw a batch from n rows.
 
@@ -449,16 +447,19 @@ def drawn(
         Randomness of the client.
     round, step : int
         Round, and step within it.
-    poisson : bool
-        Draw each row independently with probability ``count / told``. This sample is secret like
-        noise, because accountants use amplification by subsampling.
-    announced_rows : int
-        Declared number of rows. 0 for n.
+    defense : Composition or None
+        If it requires Poisson sampling, each row is drawn independently with probability
+        ``count / n``, or ``count`` divided by the declared number of rows. This sample is secret
+        like noise, because accountants use amplification by subsampling. None for no defense.
     """
+    if defense is not None and defense.poisson_sampling:
+        rng = streams.noise.rng("batch", round, step)
+        rate = count / (defense.declared_rows or n)
+        if defense.gradient_engine == OPACUS:
+            return poisson_batch(n, rate, rng)
+        return np.flatnonzero(rng.random(n) < rate)
     # A batch of fixed size has the rows with the smallest of n uniform numbers.
-    u = (streams.noise if poisson else streams).rng("batch", round, step).random(n)
-    if poisson:
-        return np.flatnonzero(u < count / (announced_rows or n))
+    u = streams.rng("batch", round, step).random(n)
     return np.sort(np.argsort(u, kind="stable")[:count])
 
 
@@ -486,8 +487,7 @@ class FedSGD(NetworkProtocol):
         n, streams, round, defense
             As in `NetworkProtocol.batches`.
         """
-        declared_rows = defense.declared_rows
-        return [drawn(n, self.batch, streams, round, 0, defense.poisson_sampling, declared_rows)]
+        return [drawn(n, self.batch, streams, round, 0, defense)]
 
     def local(self, weights: Weights, steps: Sequence[Rows], gradient: LocalGradient) -> Weights:
         """Return the gradient of the batch.
@@ -539,16 +539,13 @@ class FedAvg(NetworkProtocol):
         n, streams, round, defense
             As in `NetworkProtocol.batches`.
         """
-        declared_rows = defense.declared_rows
-        m = self.rows_of_update(declared_rows or n)
+        m = self.rows_of_update(defense.declared_rows or n)
         per_epoch = -(-m // self.batch)
         if defense.poisson_sampling:
             steps = range(self.epochs * per_epoch)
-            return [
-                drawn(n, self.batch, streams, round, step, True, declared_rows) for step in steps
-            ]
+            return [drawn(n, self.batch, streams, round, step, defense) for step in steps]
         # The rows of a round are drawn once. Each epoch passes through them in a new order.
-        rows = drawn(n, m, streams, round, 0, False)
+        rows = drawn(n, m, streams, round, 0)
         batches = []
         for epoch in range(self.epochs):
             order = streams.rng("order", round, epoch).permutation(rows)

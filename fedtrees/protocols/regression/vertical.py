@@ -89,9 +89,9 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
         Standard deviation of the random columns.
     statistics : {"own", "public"}
         Standardise columns by mean and deviation of their values, or by declared ranges.
-    arbiter : {"ideal", "real"}
+    arbiter : {"ideal", "real", "phe"}
         ``real`` uses Paillier encryption. Models, views and byte counts are the same, to the last
-        bit.
+        bit. ``phe``: the same encryption computed by python-paillier, which is slower.
     key_bits : {1024, 2048, 3072}
         Length of the key. 1024 is weak and only for comparison.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,8 @@ from fedtrees.messages.networks import (
     start_of,
     tree_outputs,
 )
+from fedtrees.neural.opacus_engine import OPACUS, per_sample_gradients
+from fedtrees.neural.torch_module import rates_module, torch_module
 from fedtrees.neural.tree_outputs import Adam, RatesNetwork
 from fedtrees.protocols.base import ENCODED_FILE
 from fedtrees.protocols.horizontal.tree_sharing import (
@@ -122,9 +124,42 @@ class RatesClient(BoostingClient):
         n = len(self.data)
         rate = float(batch) / n if self.defense.poisson_sampling else 1.0
         stage = Stage("example-gradients", rate=rate, steps=self.protocol.steps_of_run)
-        examples = self.network.example_gradients(weights, V, slope).astype(np.float32)
+        if self.defense.gradient_engine == OPACUS:
+            squared = isinstance(self.objective, SquaredError)
+            examples = opacus_gradients(self.network, weights, V, y, self.begin, squared)
+        else:
+            examples = self.network.example_gradients(weights, V, slope).astype(np.float32)
         changed = self.row_hook(stage, examples)
         return np.asarray(changed.sum(axis=0) / batch, dtype=np.float32)
+
+
+def opacus_gradients(
+    network: RatesNetwork,
+    weights: NDArray[np.float32],
+    V: NDArray[np.float32],
+    y: NDArray[np.float32],
+    begin: float | np.floating[Any],
+    squared: bool,
+) -> NDArray[np.float32]:
+    """Return the gradient of every row's loss by opacus, float32, shape (n, P).
+
+    Parameters
+    ----------
+    network : RatesNetwork
+    weights : float32 array, shape (P,)
+    V : float32 array, shape (n, K, M)
+        Outputs of the trees.
+    y : float32 array, shape (n,)
+    begin : float
+        Number that is added to the outputs of the network.
+    squared : bool
+        Squared error, as for a numeric target. False: log loss of two classes.
+    """
+    nn = torch_module().nn
+    loss = (nn.MSELoss if squared else nn.BCEWithLogitsLoss)(reduction="none")
+    inputs = V.reshape(len(V), 1, -1).astype(np.float32)
+    module = rates_module(network, weights)
+    return per_sample_gradients(module, lambda z, target: loss(z + begin, target), inputs, y)
 
 
 class RatesServer(EnsembleServer):
@@ -197,7 +232,9 @@ class FedXGBllr(LocalEnsembles):
     says: ClassVar[tuple[type[Message], ...]] = (
         GrowRequest, ClientTrees, ClientModels, NetworkWeights, NetworkUpdate,
     )  # fmt: skip
-    serves: ClassVar[frozenset[str]] = frozenset({"least_leaf_rows", "rows", "poisson_sampling"})
+    serves: ClassVar[frozenset[str]] = frozenset(
+        {"least_leaf_rows", "rows", "poisson_sampling", "gradient_engine"}
+    )
     server: ClassVar[type[EnsembleServer]] = RatesServer
     file: ClassVar[tuple[str, str]] = ENCODED_FILE
     adversaries: ClassVar[tuple[str, ...]] = ("server", "client")
@@ -252,7 +289,7 @@ class FedXGBllr(LocalEnsembles):
         if not n:
             return []
         if defense.poisson_sampling:
-            return [drawn(n, size, streams, round, step, True) for step in range(count)]
+            return [drawn(n, size, streams, round, step, defense) for step in range(count)]
         passes = -(-count * size // n)
         # Concatenated permutations, cut into batches. A batch can span the end of a pass.
         order = [streams.rng("order", round, i).permutation(n) for i in range(passes)]

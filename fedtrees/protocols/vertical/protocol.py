@@ -50,9 +50,10 @@ class VerticalProtocol(VerticallyHeld):
 
     Parameters
     ----------
-    crypto : {"ideal", "real"}
+    crypto : {"ideal", "real", "phe"}
         Protection of row statistics: by the ideal functionality, or under a Paillier key of the
-        active party. Models, views and byte counts are the same.
+        active party. Models, views and byte counts are the same. ``phe`` is the same encryption,
+        computed by python-paillier, which is slower.
     key_bits : {1024, 2048, 3072}
         Length of the key. 1024 is weak and only for comparison.
     """

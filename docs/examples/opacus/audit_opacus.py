@@ -1,0 +1,104 @@
+"""Audit the training of `train_opacus.py`: which epsilon does the released model refute?
+
+fedtrees measure opacus-training --plugin docs/examples/opacus/audit_opacus.py
+"""
+
+import runpy
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedtrees.core.guarantee import ApproximateDP
+from fedtrees.core.local_data import over_clients
+from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.party import Party, handles
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.protocols.base import Coordinator, Protocol
+from fedtrees.protocols.canaries import Canaries
+
+SCRIPT = Path(__file__).with_name("train_opacus.py")
+
+
+@dataclass(frozen=True, eq=False)
+class TrainRequest(Message):
+    discloses = frozenset()
+
+
+@dataclass(frozen=True, eq=False)
+class LinearModel(Message):  # the model, and the epsilon that opacus reports
+    discloses = frozenset({Reveal.FEATURES, Reveal.LABELS})
+    weights: np.ndarray
+    bias: float
+    epsilon: float
+
+    def predict(self, X):
+        return 1 / (1 + np.exp(-(X @ self.weights + self.bias)))
+
+    def as_message(self):
+        return self
+
+
+class Owner(Party):
+    role = "client"
+
+    def __init__(self, name, held, params):
+        super().__init__(name)
+        self.held, self.params = held, params
+
+    @handles(TrainRequest)
+    def train(self, message):
+        seed, p = int(self.streams.noise.rng("opacus").integers(1 << 63)), self.params
+        train = runpy.run_path(str(SCRIPT))["train"]  # the code that is audited
+        return LinearModel(*train(self.held.X, self.held.y, p.epsilon, p.delta, seed))
+
+
+class Publisher(Coordinator):
+    def train(self, net):
+        return net.ask("client", TrainRequest(), why="the trained model")[0]
+
+
+class OneColumnEach(Canaries):
+    """Canary i is the only row with a value in column i, so that weight i shows its gradients."""
+
+    most, runs = 512, 4
+    schema = Schema(tuple(Feature(f"x{i}", low=0.0, high=10.0) for i in range(most)), "y")
+
+    def rows(self, count, rng):
+        zeros = np.zeros((count, self.most), np.float32)
+        return Table(10 * np.eye(count, self.most, dtype=np.float32), np.zeros(count, np.int64)), (
+            Table(zeros, np.arange(count) % 2)
+        )
+
+    def held(self, rows, there, others):
+        return over_clients([Table.concat([rows.take(there), others])])
+
+    def scores(self, training, rows, others):
+        # The gradient of a canary of class 0 is positive, and a step goes against the gradient.
+        moved = -training.model.weights.astype(np.float64)
+        return moved - np.median(moved)
+
+
+@register.protocol("opacus-training")
+@dataclass(frozen=True, kw_only=True)
+class OpacusTraining(Protocol):
+    """Logistic regression that one party trains by opacus and releases."""
+
+    epsilon: float = 4.0
+    delta: float = 1e-5
+    usual_parties, needs = 1, ("torch", "opacus")
+    says = (TrainRequest, LinearModel)
+
+    def party(self, name, role, held, schema, defense):
+        return Publisher("server") if held is None else Owner(name, held, self)
+
+    def claim(self):
+        return ApproximateDP(self.epsilon, self.delta, unprotected="rows")
+
+    def spent(self, transcript):
+        models = [d.message for d in transcript if isinstance(d.message, LinearModel)]
+        return ApproximateDP(float(models[0].epsilon), self.delta, unprotected="rows")
+
+    def canaries(self):
+        return OneColumnEach()

@@ -1,0 +1,73 @@
+"""The suite `exact`: constraint programmes next to fast attacks, under one time limit."""
+
+import json
+import tomllib
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedtrees.cli.main import app
+from fedtrees.experiments.suite import Suite
+from fedtrees.report.results import load_rows
+
+#: Exact solvers of the suite, by the parameter that chooses them.
+EXACT = {("draft-dp", "cpsat-cells"), ("draft-dp", "cpsat-rows"), ("timberstrike", "milp")}
+
+
+def solver_of(attack):
+    return attack.name, attack.params.get("mode", attack.params.get("solver", ""))
+
+
+def test_the_suite_has_every_exact_solver_and_fast_attacks_beside_them():
+    suite = Suite.load("exact")
+    assert len(suite.seeds) >= 3
+    solvers = {solver_of(attack) for grid in suite.grids for attack in grid.attacks}
+    assert solvers > EXACT
+    assert {name for name, _ in solvers - EXACT} == {"draft-dp", "timberstrike"}
+    for grid in suite.grids:
+        assert len({attack.name for attack in grid.attacks}) == 1
+        limits = [attack.params["limit"] for attack in grid.attacks if "limit" in attack.params]
+        # The limit of the suite ends every attack, and the solvers stop before it.
+        assert all(limit < suite.time_limit for limit in limits)
+
+
+@pytest.mark.long
+def test_every_attack_of_the_suite_finishes_on_a_small_table(tmp_path):
+    """The tables of the papers have to be fetched, so that two written ones take their place."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 2, (25, 5))
+    lines = ["a,b,c,d,e,y", *(",".join(map(str, [*row, row[0] ^ row[1]])) for row in X)]
+    (tmp_path / "bits.csv").write_text("\n".join(lines) + "\n")
+    text = Suite.load("exact").to_toml()
+    bits = (
+        f'[{{csv = "{tmp_path / "bits.csv"}", target = "y", '
+        'categorical = ["a", "b", "c", "d", "e"]}]'
+    )
+    for old, new in {
+        'data = ["compas-binary[rows=63]"]': f"data = {bits}",
+        'data = ["pima"]': 'data = ["breast-cancer[rows=60]"]',
+        "seeds = [0, 1, 2]": "seeds = [0]",
+        '"dp-forest[trees=10,depth=3,epsilon=1]", "dp-forest[trees=10,depth=3,epsilon=5]", ': "",
+    }.items():
+        assert old in text
+        text = text.replace(old, new)
+    assert tomllib.loads(text)["grid"][0]["attacks"] == [
+        str(attack) for attack in Suite.load("exact").grids[0].attacks
+    ]
+    # The programmes are small, and have a table early. Proofs would take the whole limit.
+    (tmp_path / "small.toml").write_text(text.replace("limit=30", "limit=5"))
+    options = ["--suite", str(tmp_path / "small.toml"), "--out", str(tmp_path / "run"), "-j", "1"]
+    done = CliRunner().invoke(app, ["bench", *options, "--format", "json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["leaderboards"]
+    rows = load_rows(tmp_path / "run")
+    rows = rows[(rows["stage"] == "attack") & (rows["metric"] == "ra")]
+    assert set(rows["status"]) == {"ok"}
+    ra = rows.groupby(["attack", "attack_params", "protocol_params", "defense"], dropna=False)
+    assert len(ra) == 2 * 4 + 2 * 3
+    exact = rows[rows["attack_params"].fillna("").str.contains("cpsat|milp")]
+    # Without noise, the published programme and ours both find most values.
+    noiseless = exact[exact["protocol_params"].str.contains("inf")]["value"]
+    assert len(noiseless) == 2
+    assert noiseless.min() > 0.8

@@ -1,0 +1,202 @@
+"""Run all attacks on all protocols with all defenses that fit, on a table of 60 rows.
+
+``python tests/campaign_of_attacks.py --seeds 1`` runs one seed of every protocol. A cell that does
+not apply is skipped, and a cell that raises an error is *failed*: the campaign ends with exit code
+1 if there is any. Sizes are chosen so that a cell takes about a second: a few trees, few rounds,
+and little effort of attacks that search.
+"""
+
+import argparse
+import csv
+import inspect
+import json
+import os
+import re
+import sys
+import time
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from fedtrees.conformance.attacks import cheated_runs
+from fedtrees.conformance.samples import trainable
+from fedtrees.core.attack import contenders
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Feature, Schema
+from fedtrees.core.specs import Spec
+from fedtrees.core.transcript import PUBLIC
+from fedtrees.data.dataset import Dataset, prepare
+from fedtrees.experiments.session import Bench
+from fedtrees.experiments.suite import Suite, fits, roles_of
+from fedtrees.protocols.compatibility import fit
+
+ROWS = 60
+SECONDS = 120  # of one training or one attack; what takes longer is counted apart
+#: Parameters of a protocol that make it small, where it has them.
+SMALL = {"trees": 2, "max_depth": 2, "depth": 2, "max_bin": 8, "rounds": 2, "iterations": 2,
+         "max_rounds": 2, "units": 4, "batch": 8, "channels": 2, "bits": 1024}  # fmt: skip
+#: Parameters that a protocol needs besides, for example to be trained on 60 rows.
+NEEDED = {"regression": {"bits": 24}}
+#: Parameters of defenses: those without a default, and less effort.
+STRENGTH = {"epsilon": 4.0, "xi": 0.1, "scale": 0.1, "step": 0.01, "share": 0.1}
+DEFENSES = {"paillier": {"mode": "ideal"}}
+#: Less effort of attacks that search; what they do is the same.
+EFFORT = {
+    "draft-dp": {"work": 0.001},
+    "label-mixture": {"rows": 40},
+    "few-shot": {"rows": 40},
+    "routed-labels": {"rows": 40},
+    "timberstrike": {"chains": 1},
+    "joint": {"steps": 500, "chains": 2},
+    "lattice": {"steps": 2000},
+    "leaf-inversion": {"batches": 1, "restarts": 2, "steps": 20},
+    "tableak": {"steps": 20},
+    "dlg": {"steps": 20},
+    "cosine": {"steps": 20},
+    "tableak-published": {"steps": 20},
+}
+#: Amounts of knowledge and queries that a table of 60 rows has.
+AMOUNTS = {"queries": 100, "entries": 10, "labels": 10}
+TABLES = ("binary", "classes", "number", "holes")
+
+
+def table_of(kind: str) -> Dataset:
+    """Make a table of 60 rows with declared ranges, one categorical column, and a target."""
+    rng = np.random.default_rng([8, TABLES.index(kind)])
+    X = np.column_stack([rng.normal(size=(ROWS, 3)), rng.integers(0, 3, ROWS)]).round(3)
+    score = X[:, 0] + X[:, 1] + rng.normal(0, 0.3, ROWS)
+    if kind == "holes":
+        X[rng.random(X.shape) < 0.15] = np.nan
+    features = [Feature(name, low=-8.0, high=8.0) for name in "abd"]
+    features.append(Feature("c", kind="categorical", categories=("x", "y", "z")))
+    if kind == "number":
+        return prepare("number", Schema(tuple(features), "label"), X, score)
+    y = np.digitize(score, np.quantile(score, [1 / 3, 2 / 3] if kind == "classes" else [0.5]))
+    classes = ("p", "q", "r")[: len(np.unique(y))]
+    return prepare(kind, Schema(tuple(features), "label", classes), X, y)
+
+
+def needs(name: str) -> dict[str, object]:
+    """Return the parameters of a defense that have no default."""
+    parameters = inspect.signature(register.get("defense", name)).parameters.items()
+    missing = [key for key, p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    return {key: STRENGTH[key] for key in missing if key in STRENGTH} | DEFENSES.get(name, {})
+
+
+def threats_of(protocol: Spec) -> list[str]:
+    """Return an adversary of every role, and those that attacks need, if the protocol has them.
+
+    Behaviours are left out if the protocol has no party whose place they take.
+    """
+    made = register.get("protocol", protocol.name)
+    roles = roles_of(register.make("protocol", protocol), parties_of(made)).values()
+    needed = [t for name in contenders() for t in register.get("attack", name).threats]
+    found = [*made.adversaries, *roles, PUBLIC, *map(scaled, needed)]
+    return [t for t in dict.fromkeys(found) if fits(t, protocol) and takes_place(t, protocol)]
+
+
+@cache
+def takes_place(threat: str, protocol: Spec) -> bool:
+    """Return whether the behaviour of a threat, if it has one, fits a party of the protocol."""
+    behaviour = threat.partition(":")[2].partition("[")[0]
+    return not behaviour or any(
+        run.transcript.roles[who] == threat.partition(":")[0]
+        for run, _, who in cheated_runs(behaviour, [str(protocol)])
+    )
+
+
+def scaled(threat: str) -> str:
+    """Return a threat with `AMOUNTS` in place of its amounts."""
+    for name, amount in AMOUNTS.items():
+        threat = re.sub(rf"{name}=\d+", f"{name}={amount}", threat)
+    return threat
+
+
+def fitting(protocol: Spec) -> list[str]:
+    """Return the defenses that a protocol takes, with parameters; "none" first."""
+    made = register.make("protocol", protocol)
+    specs = [Spec(name, needs(name)) for name in register.names("defense")]
+    return ["none", *(str(s) for s in specs if fit(made, [register.make("defense", s)]).ok)]
+
+
+def parties_of(protocol: type) -> int:
+    return 2 if protocol.layout == "vertical" else 3
+
+
+def suite_of(protocol: str, table: str, seed: int) -> str:
+    """Return the suite of one protocol, as TOML."""
+    made = register.get("protocol", protocol)
+    small = SMALL | {
+        k: v for name, more in NEEDED.items() if name in protocol for k, v in more.items()
+    }
+    known = inspect.signature(made).parameters
+    spec = Spec(protocol, {key: value for key, value in small.items() if key in known})
+    lists = {
+        "data": [f"campaign-{table}"],
+        "protocols": [str(spec)],
+        "defenses": fitting(spec),
+        "threats": threats_of(spec),
+        "attacks": [str(Spec(name, EFFORT.get(name, {}))) for name in contenders()],
+        "clients": [parties_of(made)],
+    }
+    grid = "\n".join(f"{key} = {json.dumps(value)}" for key, value in lists.items())
+    return f"name = 'campaign'\nseeds = [{seed}]\ntime_limit = {SECONDS}\n[[grid]]\n{grid}\n"
+
+
+def run(protocol: str, table: str, seed: int, folder: Path) -> tuple[Counter[str], list[str]]:
+    """Run one protocol and return its cells by status, and what failed."""
+    bench = Bench(Suite.parse(suite_of(protocol, table, seed), "campaign"), folder)
+    bench.open(resume=False)
+    bench.run()
+    statuses, failed = Counter[str](), []
+    with (folder / "rows.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    cells = {}
+    for row in rows:
+        if row["stage"] in ("train", "attack") or row["status"] in ("failed", "timeout"):
+            names = ("stage", "protocol", "defense", "defense_params", "threat", "attack", "seed")
+            cells[tuple(row[name] for name in names)] = row["status"], row["reason"]
+    for key, (status, reason) in cells.items():
+        statuses[f"{key[0]} {status}"] += 1
+        if status not in ("ok", "skipped"):
+            failed.append(f"{status}: {' '.join(key)}: {reason}")
+    return statuses, failed
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--seeds", type=int, default=1)
+    options.add_argument("--first", type=int, default=0, help="the first seed")
+    options.add_argument("--protocol", action="append", help="default: every one, repeatable")
+    options.add_argument("--table", action="append", choices=TABLES, help="default: binary")
+    given = options.parse_args()
+    for kind in TABLES:
+        register.dataset(f"campaign-{kind}")(lambda *_, kind=kind, **__: table_of(kind))
+    total, wrong, begun = Counter[str](), [], time.monotonic()
+    for seed in range(given.first, given.first + given.seeds):
+        for table in given.table or ("binary",):
+            for protocol in given.protocol or trainable():
+                with TemporaryDirectory() as folder:
+                    try:
+                        counted, failed = run(protocol, table, seed, Path(folder) / "run")
+                    except Exception as error:  # it cannot be planned: no cell, but a fault
+                        counted = Counter({"not planned": 1})
+                        failed = [f"not planned: {type(error).__name__}: {error}"]
+                total += counted
+                wrong += [f"{table}: {text}" for text in failed]
+                took = time.monotonic() - begun
+                print(
+                    f"{took:6.0f} s, seed {seed}, {table}, {protocol}: {dict(counted)}", flush=True
+                )
+                for text in failed:
+                    print(f"   {text}", flush=True)
+    print(f"{len(wrong)} cells failed; {dict(total)}")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("NUMBA_NUM_THREADS", "1")
+    main()
