@@ -62,7 +62,7 @@ def candidates(options: BenchOptions, layout: str = "", deployed: str = "") -> S
     composed = dict.fromkeys([*first.defenses, *usual.grids[0].defenses])
     grids = (replace(first, defenses=tuple(composed)), *base.grids[1:])
     suite = base.of(grids)
-    grid = options.grid | _restricted(options, layout, deployed)
+    grid = options.grid | _permitted_parts(options, layout, deployed)
     selected = complete_suite(suite, grid, "1", options.data_dir)
     if not options.threat:
         selected = selected.of([replace(g, threats=_adversaries(g)) for g in selected.grids])
@@ -83,7 +83,7 @@ def _adversaries(grid: Grid) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*grid.threats, *named_threats, *public]))
 
 
-def _restricted(options: BenchOptions, layout: str, deployed: str) -> dict[str, list[str]]:
+def _permitted_parts(options: BenchOptions, layout: str, deployed: str) -> dict[str, list[str]]:
     """Return the protocols and defenses that a layout and a system permit, as keys of a grid."""
     if layout:
         check_known("layout", layout, LAYOUTS)

@@ -147,7 +147,7 @@ def trees_of_a_client(forest: RandomForest, rng: np.random.Generator) -> int:
     """
     trees = len(forest.trees)
     runs = [len(list(run)) for _, run in groupby(forest.trees, _draws)]
-    by_size, shared = math.gcd(*runs), _shared(forest.trees)
+    by_size, shared = math.gcd(*runs), _shared_test_weights(forest.trees)
     among = [each for each in range(2, by_size + 1) if by_size % each == 0 and each < trees]
     if not among:
         return trees
@@ -176,7 +176,7 @@ def _within(shared: NDArray[np.float64], order: NDArray[np.int64], each: int) ->
     return float(shared[block[:, :, None], block[:, None, :]].sum())
 
 
-def _shared(trees: tuple[ClassTree, ...]) -> NDArray[np.float64]:
+def _shared_test_weights(trees: tuple[ClassTree, ...]) -> NDArray[np.float64]:
     """Return the weight of the tests that two trees share, float64, shape (T, T).
 
     A test has a higher weight the fewer trees contain it. The values are integers.

@@ -122,27 +122,27 @@ def audit(model: ModelFile, background: Known | None = None) -> Audit:
     """
     background = background or Known()
     if not isinstance(model.forest, Forest):
-        return _finished(model, None, recover_forest(model), background)
+        return _complete_audit(model, None, recover_forest(model), background)
     if model.library == "lightgbm":
         file_settings = model.learning_rate, model.reg_lambda
         settings = None if None in file_settings else Settings(*file_settings, "file")
-        return _finished(model, settings, recover_lightgbm(model), background)
+        return _complete_audit(model, settings, recover_lightgbm(model), background)
     if model.dropout:
         every_tree = enumerate(model.forest.trees)
         outputs = model.forest.objective.n_outputs
         trees = [TreeExposure.of((t, t % outputs), tree.leaves, DROPPED) for t, tree in every_tree]
-        return replace(_finished(model, None, trees, background), hint=DROPPED_HINT)
+        return replace(_complete_audit(model, None, trees, background), hint=DROPPED_HINT)
     settings, each = _settings_of_trees(model, background)
     every = zip(model.forest.trees, model.statistics, each, strict=True)
     sums = [sums_of(tree, statistics, s) for tree, statistics, s in every]
     trees = recover_boosted(model, sums, background)
     if all(s is None for s in sums):
         values = count_from_values(model, trees, settings, background)
-        result = _finished(model, values.settings, values.trees, background, sums)
+        result = _complete_audit(model, values.settings, values.trees, background, sums)
         rows = result.rows if result.sources.kind == "bagging" else values.rows or result.rows
         return replace(result, rows=rows, assumes=values.assumes, hint=values.hint)
     rates = [None if s is None else s.learning_rate for s in each]
-    result = _finished(model, settings, trees, background, sums, rates)
+    result = _complete_audit(model, settings, trees, background, sums, rates)
     return replace(result, assumes=_conditions(result))
 
 
@@ -169,14 +169,14 @@ def _settings_of_trees(
     Some federations train with a different learning rate for each client. The first element is then
     the setting of the first tree.
     """
-    settings, trees = _settings_of(model, background), model.forest.trees
+    settings, trees = _common_settings(model, background), model.forest.trees
     if settings is not None or background.learning_rate is not None:
         return settings, [settings] * len(trees)
     each = settings_by_tree(trees, model.statistics)
     return each[0] if each else None, each
 
 
-def _settings_of(model: ModelFile, background: Known) -> Settings | None:
+def _common_settings(model: ModelFile, background: Known) -> Settings | None:
     """Return the eta and lambda of all trees of an XGBoost model, declared or inferred.
 
     The result is None if no values explain all trees. Raises `UsageError` if the values that the
@@ -201,7 +201,7 @@ def _settings_of(model: ModelFile, background: Known) -> Settings | None:
     return replace(inferred, worst=max(worst, inferred.worst)) if worst <= AGREES else None
 
 
-def _finished(
+def _complete_audit(
     model: ModelFile,
     settings: Settings | None,
     trees: Sequence[TreeExposure],
@@ -262,13 +262,13 @@ def _sources(
     each = first_round(model)
     first_of_round = trees[::each]
     starts = [t for t in first_of_round if t.base_score is not None]
-    apart = all(_apart(model, *pair) for pair in pairwise(starts))
+    apart = all(_has_other_rows(model, *pair) for pair in pairwise(starts))
     sources = find_sources([t.base_score for t in first_of_round], h[::each], rates[::each], apart)
     names = np.repeat(np.array(sources.names, dtype=object), each)[: len(trees)]
     return replace(sources, names=tuple(names.tolist()))
 
 
-def _apart(model: ModelFile, before: TreeExposure, tree: TreeExposure) -> bool:
+def _has_other_rows(model: ModelFile, before: TreeExposure, tree: TreeExposure) -> bool:
     """Return whether a tree that starts from one base score has other rows than the one before.
 
     Every row of `tree` entered it with the same prediction. If its rows came from the table of

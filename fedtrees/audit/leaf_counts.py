@@ -355,7 +355,7 @@ def _first_tree(
     if sums.g is None:
         return None
     statistics = replace(sums, scale=scale)
-    counts = counts_at(_unweighted(statistics, p, weight), p) if starts else None
+    counts = counts_at(_remove_weight(statistics, p, weight), p) if starts else None
     if counts is not None or weight != 1:
         return counts
     counts = find_first_tree(statistics)
@@ -365,7 +365,7 @@ def _first_tree(
     return None if mirrored else counts
 
 
-def _unweighted(s: LeafStatistics, p: float, weight: float) -> LeafStatistics:
+def _remove_weight(s: LeafStatistics, p: float, weight: float) -> LeafStatistics:
     """Return the sums of a tree grown from p as if rows of class 1 had weight 1."""
     if weight == 1:
         return s

@@ -125,7 +125,7 @@ def read_rows(
     for file in files:
         for name in (columns.target, *columns.orders(file.names)):
             file.column(name)
-    model_columns = _wanted(model, files[0], columns.target)
+    model_columns = _feature_names(model, files[0], columns.target)
     notes = []
     for file in files:
         feature_names = [name for name in file.names if name != columns.target]
@@ -168,7 +168,7 @@ def _with_names(file: TextTable, feature_names: Sequence[str]) -> TextTable:
     underscores in place of white space. A column is renamed only if the match is unique.
     """
     names: dict[str, str] = {}
-    for spelled in (plain_name, _underscored):
+    for spelled in (plain_name, _join_words):
         free = [n for n in file.names if n not in feature_names and n not in names]
         lacking = [n for n in feature_names if n not in (*file.names, *names.values())]
         for name in lacking:
@@ -179,12 +179,12 @@ def _with_names(file: TextTable, feature_names: Sequence[str]) -> TextTable:
     return file.renamed(names) if names else file
 
 
-def _underscored(name: str) -> str:
+def _join_words(name: str) -> str:
     """Return a name with each run of white space or underscores replaced by one underscore."""
     return re.sub(r"[\s_]+", "_", name).strip("_")
 
 
-def _wanted(model: ModelFile, file: TextTable, target: str) -> tuple[str, ...]:
+def _feature_names(model: ModelFile, file: TextTable, target: str) -> tuple[str, ...]:
     """Return the names of the model's columns, or of the first file's if the model has none."""
     if model.feature_names:
         return model.feature_names

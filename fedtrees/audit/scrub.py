@@ -180,7 +180,7 @@ def _categories(cats: Any, width: int) -> dict[str, Any]:
         raise _refusal("cats", f"has {len(encoded)} columns, the model {width}")
     ends = _check_integers("cats", cats.get("feature_segments"), 0, LARGEST_INT32_SIZE)
     index = _check_integers("cats", cats.get("sorted_idx"), 0, max(ends[-1:], default=0))
-    columns = [_encoded(column) for column in encoded]
+    columns = [_encode_categories(column) for column in encoded]
     sizes = [len(c["offsets"][1:]) if "offsets" in c else len(c["values"]) for c in columns]
     if ends != ([0, *np.cumsum(sizes).tolist()] if sizes else []) or len(index) != sum(sizes):
         raise _refusal("cats", "does not list the categories of every column")
@@ -191,7 +191,7 @@ def _categories(cats: Any, width: int) -> dict[str, Any]:
     return {"cats": {"enc": columns, "feature_segments": ends, "sorted_idx": index}}
 
 
-def _encoded(column: Any) -> dict[str, Any]:
+def _encode_categories(column: Any) -> dict[str, Any]:
     """Return the categories of one column: bytes of text with offsets, or integers."""
     column = _check_object({"cats": column}, "cats")
     if "offsets" not in column:

@@ -212,7 +212,7 @@ def infer_settings(trees: Sequence[Tree], statistics: Sequence[Statistics]) -> S
         and lambda (`fedtrees.audit.training_settings`).
     """
     fits = _fits(trees, statistics)
-    fitted = _fitted(fits)
+    fitted = _choose_settings(fits)
     if fitted is None:
         return None
     eta, reg_lambda = fitted.learning_rate, fitted.reg_lambda
@@ -231,7 +231,7 @@ def _fits(trees: Sequence[Tree], statistics: Sequence[Statistics]) -> Sequence[_
     return [f for k, f in enumerate(usable) if k < TREES_READ or before[k] < ENOUGH]
 
 
-def _fitted(fits: Sequence[_Fit]) -> Settings | None:
+def _choose_settings(fits: Sequence[_Fit]) -> Settings | None:
     """Return the eta and lambda that agree best, None if they do not agree up to float32 errors."""
     if sum(f.spare for f in fits) < 2:
         return None
@@ -341,7 +341,7 @@ class _Fit:
             return _Equations(self, eta, (a, c, b), self.h)
         scale = self.splits.error(np.ones(a.shape[-1]), eta, 1.0)
         both = np.concatenate([a, c[..., None]], axis=-1) / scale[..., None]  # H and lambda
-        u, size, v = _decomposed(both)
+        u, size, v = _decompose(both)
         share = _times(np.swapaxes(u, -1, -2), b / scale) / np.where(size > 0, size, np.inf)
         h = np.maximum(_times(np.swapaxes(v, -1, -2), share)[..., :-1], 1e-3)
         return _Equations(self, eta, (a, c, b), h)
@@ -368,7 +368,7 @@ class _Equations:
         target = b - c * np.asarray(reg_lambda)[..., None]
         if self.fit.h is not None:
             return np.asarray(a @ self.h - target)
-        u, size, _ = _decomposed(a)
+        u, size, _ = _decompose(a)
         return _project_out(u * (size > 0)[..., None, :], target)
 
     def without_sums(self) -> tuple[Floats, Floats]:
@@ -380,7 +380,7 @@ class _Equations:
         return _project_out(q, c), _project_out(q, b)
 
 
-def _decomposed(a: Floats) -> tuple[Floats, Floats, Floats]:
+def _decompose(a: Floats) -> tuple[Floats, Floats, Floats]:
     """Return the singular vectors and values of matrices, with negligible values set to 0."""
     u, size, v = np.linalg.svd(a, full_matrices=False)
     least = max(a.shape[-2:]) * np.finfo(float).eps * size[..., :1]
@@ -534,7 +534,7 @@ def settings_by_tree(
             break
         if any(_explains(s, *pair) for s in candidates):
             continue
-        if fitted := _fitted(_fits([pair[0]], [pair[1]])):
+        if fitted := _choose_settings(_fits([pair[0]], [pair[1]])):
             candidates.append(fitted)
         else:
             failures += 1

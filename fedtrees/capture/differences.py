@@ -133,7 +133,7 @@ def _compare_messages(
     transcript = train(protocol, local_data, schema_of(columns)).transcript
     simulated = [
         replace(d, sender=names[d.sender], receivers=tuple(names[r] for r in d.receivers),
-                message=_renamed(d.message, names))
+                message=_rename_parties(d.message, names))
         for d in transcript
         if d.receivers != (d.sender,) and {*d.receivers} <= {*names}  # skip the released model
     ]  # fmt: skip
@@ -153,7 +153,7 @@ def _compare_messages(
     }
 
 
-def _renamed(message: Message, names: Mapping[str, str]) -> Message:
+def _rename_parties(message: Message, names: Mapping[str, str]) -> Message:
     """Return a message with the names of the parties in the capture."""
     called = {
         name: ",".join(names.get(part, part) for part in value.split(","))
@@ -195,11 +195,13 @@ def _row(
     row: dict[str, Any] = dict(zip(("message", "from", "to"), kind, strict=True))
     row["count"] = [len(side) for side in sides]
     row["bytes"] = [sum(map(encoded_size, side)) for side in sides]
-    row["apart"] = next(_apart(*sides, rounding), "")
+    row["apart"] = next(_find_differences(*sides, rounding), "")
     return row
 
 
-def _apart(first: list[Message], second: list[Message], rounding: float) -> Iterator[str]:
+def _find_differences(
+    first: list[Message], second: list[Message], rounding: float
+) -> Iterator[str]:
     """Yield the differences between messages of one kind, the first one first."""
     for k, (one, other) in enumerate(zip(first, second, strict=False)):
         for name, value in vars(one).items():

@@ -233,7 +233,7 @@ def _with_labels(
     for bins in _bins(sketches, total):
         single_valued = np.array([value is not None for _, value in bins])
         rows_in_bins = {
-            name: np.array([_rows_of(sketches[name], f, v) for f, v in bins])
+            name: np.array([_count_rows(sketches[name], f, v) for f, v in bins])
             for name in label_counts
         }
         seen = {
@@ -290,7 +290,7 @@ def _bins(
         ]
 
 
-def _rows_of(sketch: RankedSketch, f: int, value: float | None) -> int:
+def _count_rows(sketch: RankedSketch, f: int, value: float | None) -> int:
     """Return the number of rows with a value in a column of a sketch."""
     if value is None:
         return 0

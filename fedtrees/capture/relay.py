@@ -126,7 +126,7 @@ class Relay:
             for number in itertools.count():
                 opener, _ = listener.accept()
                 try:
-                    opened = _connected(address, patience)
+                    opened = _connect(address, patience)
                 except OSError:  # there is no listener, and the opener sees a closed connection
                     opener.close()
                     continue
@@ -169,7 +169,7 @@ class Relay:
                 self._lock.notify_all()
 
 
-def _connected(address: tuple[str, int], patience: float) -> socket.socket:
+def _connect(address: tuple[str, int], patience: float) -> socket.socket:
     """Connect to an address, and retry for `patience` seconds. Raises `OSError` after that."""
     until = time.monotonic() + patience
     while True:

@@ -124,7 +124,7 @@ def _levels(
         level, nodes = 0, ROOT
         # The grown tree determines the order of the nodes in the histograms of the next level.
         while len(grower.nodes):
-            hist, off = _summed(parts[tree, level], (len(nodes), cuts.total_bins, 2))
+            hist, off = _combine_parts(parts[tree, level], (len(nodes), cuts.total_bins, 2))
             yield RoundedHistogram(tree, nodes, hist, totals, off=off)
             grower.decide(hist)
             level, nodes, totals = level + 1, grower.to_build, totals[:0]
@@ -142,7 +142,7 @@ def _root(sums: dict[str, NDArray[np.float64]]) -> Sums:
     return to_fixed(together, UNIT_BITS).reshape(1, 2)
 
 
-def _summed(
+def _combine_parts(
     parts: Sequence[HistogramSegment], shape: tuple[int, int, int]
 ) -> tuple[Sums, NDArray[np.int64]]:
     """Combine the parts of a histogram, and return the possible error of each node.

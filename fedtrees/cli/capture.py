@@ -226,14 +226,14 @@ def _print(report: dict[str, Any]) -> None:
     if rows:
         out.print(text_table("what it tells", columns, rows, box=None, pad_edge=False))
     if report["attacks"]:
-        rows = [[row["attack"], row["said"], _scored(row)] for row in report["attacks"]]
+        rows = [[row["attack"], row["said"], _format_scores(row)] for row in report["attacks"]]
         columns = ("attack", "", "score (blind)")
         out.print(text_table("attacks", columns, rows, box=None, pad_edge=False))
     for note in (*report["notes"], *report.get("verdict", ())):
         out.print(note, markup=False)
 
 
-def _scored(row: dict[str, Any]) -> str:
+def _format_scores(row: dict[str, Any]) -> str:
     """Write the scores of an attack with their blind baselines."""
     scores = row.get("scores", {}).items()
     return ", ".join(

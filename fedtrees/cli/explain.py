@@ -149,7 +149,7 @@ def _print(facts: dict[str, Any], details: bool) -> None:
         if seen in shown:
             continue
         shown.append(seen)
-        columns, rows = _seen(seen, facts["roles"][role], details)
+        columns, rows = _message_table(seen, facts["roles"][role], details)
         out.print(text_table(f"what {role} sees", columns, rows, **style))
     sealed = [
         f"{row['type']} ({row['readable_by']})" for row in facts["crossings"] if row["sealed"]
@@ -201,7 +201,7 @@ def _describe_applicability(attack: Mapping[str, Any], details: bool) -> str:
     return yes if attack["applies"] else no
 
 
-def _seen(
+def _message_table(
     seen: Sequence[Mapping[str, Any]], colluding: Sequence[str], details: bool
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return columns and rows of the messages that an adversary receives.

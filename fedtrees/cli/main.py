@@ -297,7 +297,7 @@ def main(arguments: Sequence[str] | None = None) -> Any:
     except Exception as err:
         shown = getattr(err, "format_message", None)
         if shown is not None:  # usage errors that typer reports
-            _fail(shown() + _argument_of(err, words), getattr(err, "exit_code", 2))
+            _fail(shown() + _option_help(err, words), getattr(err, "exit_code", 2))
         if os.environ.get("FEDTREES_DEBUG"):
             raise
         _fail(f"{type(err).__name__}: {err} (a bug; FEDTREES_DEBUG=1 shows where it happened)", 1)
@@ -309,7 +309,7 @@ def main(arguments: Sequence[str] | None = None) -> Any:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _argument_of(err: Exception, argv: Sequence[str]) -> str:
+def _option_help(err: Exception, argv: Sequence[str]) -> str:
     """Return the help of an option that was given without its argument, or with one too many.
 
     The text is empty for any other usage error of the command line.

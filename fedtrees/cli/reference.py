@@ -77,7 +77,7 @@ def _list_parameters(command: Any) -> Iterator[tuple[str, str]]:
     for item in command.params:
         text = " ".join((getattr(item, "help", None) or "").split())
         if item.name != "help" and text:
-            yield _named(item), text.replace("<", "&lt;")
+            yield _parameter_name(item), text.replace("<", "&lt;")
 
 
 def _as_markdown_list(parameters: dict[str, str]) -> list[str]:
@@ -85,7 +85,7 @@ def _as_markdown_list(parameters: dict[str, str]) -> list[str]:
     return [f"- {named}: {text}" for named, text in parameters.items()]
 
 
-def _named(item: Any) -> str:
+def _parameter_name(item: Any) -> str:
     """Return the name of a parameter as it appears in the documentation."""
     if item.param_type_name == "argument":
         return f"`{item.metavar or item.name.upper()}`"

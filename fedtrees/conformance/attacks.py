@@ -216,7 +216,9 @@ def check_attack(attack: Attack, spec: Spec, protocols: Sequence[str]) -> Iterat
         fits = all(_fits(g, view.schema) for g in guesses)
         yield Finding(f"{name}: guessed rows have the columns of the schema", fits)
         yield Finding(f"{name}: the same view gives the same guess", same(guesses[0], guesses[2]))
-        copied = max(_copied(g, s, view.schema) for g, s in zip(guesses[:2], (1, 2), strict=True))
+        copied = max(
+            _copied_share(g, s, view.schema) for g, s in zip(guesses[:2], (1, 2), strict=True)
+        )
         yield Finding(
             f"{name}: it returns no rows from outside its view",
             copied < 0.5,
@@ -296,7 +298,7 @@ def _fits(guess: Guess, schema: Schema) -> bool:
     return all(r.table.X.shape[1] == len(schema.features) for r in guess.all(Records))
 
 
-def _copied(guess: Guess, seed: int, schema: Schema) -> float:
+def _copied_share(guess: Guess, seed: int, schema: Schema) -> float:
     """Return the share of bait rows that the guess reproduces exactly."""
     tables = [r.table for r in guess.all(Records) if len(r.table)]
     if not tables or not _fits(guess, schema):

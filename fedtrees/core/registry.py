@@ -134,7 +134,7 @@ class Registry:
                 is_built_in = entry.value.startswith(_OURS)
                 try:
                     with importing(
-                        f"{kind} {name!r} of the package {_package_of(entry)}", is_built_in
+                        f"{kind} {name!r} of the package {_package_version(entry)}", is_built_in
                     ):
                         loaded = entry.load() if is_built_in or stand_in is None else stand_in(name)
                 except ImportError as err:
@@ -190,14 +190,14 @@ def _check_one_package(kind: str, name: str, entries: list[Any]) -> None:
     """Raise `UsageError` if installed packages register different things under one name."""
     if len({entry.value for entry in entries}) < 2:  # one installation may be listed twice
         return
-    listed = " and ".join(f"{_package_of(entry)} ({entry.value})" for entry in entries)
+    listed = " and ".join(f"{_package_version(entry)} ({entry.value})" for entry in entries)
     raise UsageError(
         f"{kind} {name!r} is registered by several installed packages: {listed}; uninstall all but "
         "one of them, or rename the entry point in one"
     )
 
 
-def _package_of(entry: Any) -> str:
+def _package_version(entry: Any) -> str:
     """Return name and version of the installed package of an entry point."""
     package = getattr(entry, "dist", None)
     return "?" if package is None else f"{package.name} {package.version}"

@@ -97,14 +97,14 @@ class Computed:
             digest.update(chunk)
         key = digest.digest()
         if key not in self.results:
-            self.results[key] = _computed(request)
+            self.results[key] = _compute(request)
             while len(self.results) > MOST_KEPT:
                 self.results.popitem(last=False)
         self.results.move_to_end(key)
         return self.results[key]
 
 
-def _computed(request: Mapping[str, Any]) -> dict[str, Any]:
+def _compute(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         module, _, name = request["compute"].partition(":")
         rows, schema, state = request["rows"], request["schema"], request["state"]

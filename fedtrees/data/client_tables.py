@@ -72,15 +72,15 @@ def load_clients(
     declared, target, column = Declared.of(options), plain_name(target), plain_name(column)
     if len(paths) > 1:
         tables = [read_uncleaned(path, declared.reading, (target,)) for path in paths]
-        table, owners, names = _stacked(tables, paths)
+        table, owners, names = _stack_tables(tables, paths)
     else:
         complete = read_table(paths[0], declared.reading, (target,))
-        table, owners, names = _named(complete, column, target)
+        table, owners, names = _split_client_column(complete, column, target)
     if len(names) < 2:
         raise DataError(f"{paths[0]}: all rows are of {names[0]!r}; a federation needs two clients")
     label = name or "+".join(unique_labels(paths))
     dataset = dataset_of(table, target, declared, label)
-    row_owners = _kept(table, dataset, owners, target)
+    row_owners = _labelled_owners(table, dataset, owners, target)
     sizes = np.bincount(row_owners, minlength=len(names))
     lacking = [n for n, size in zip(names, sizes, strict=True) if not size]
     if lacking:
@@ -126,7 +126,7 @@ def _other_units(dataset: Dataset, owners: NDArray[np.intp], names: Sequence[str
     return notes
 
 
-def _stacked(
+def _stack_tables(
     tables: Sequence[TextTable], paths: Sequence[str | Path]
 ) -> tuple[TextTable, list[int], list[str]]:
     """Return the rows of all files as one table, the file of every row, and the names of the files.
@@ -186,7 +186,9 @@ def _by_column(remarks: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     return {column: "; ".join(lines) for column, lines in texts.items()}
 
 
-def _named(table: TextTable, column: str, target: str) -> tuple[TextTable, list[int], list[str]]:
+def _split_client_column(
+    table: TextTable, column: str, target: str
+) -> tuple[TextTable, list[int], list[str]]:
     """Return the table without its client column, the client of every row, and all clients."""
     if column == target:
         raise UsageError(f"target and client column are both {column!r}; name two columns")
@@ -215,7 +217,7 @@ def _named(table: TextTable, column: str, target: str) -> tuple[TextTable, list[
     return rest, [place[cell] for cell in cells], names
 
 
-def _kept(
+def _labelled_owners(
     table: TextTable, dataset: Dataset, owners: Sequence[int], target: str
 ) -> np.ndarray[Any, np.dtype[np.intp]]:
     """Return the clients of the rows that have a label. The remaining rows were left out."""
@@ -277,7 +279,7 @@ def load_joined(
     _check_ids(tables, rows)
     _check_columns(tables, target, id)
     label = name or "+".join(unique_labels(paths))
-    dataset = dataset_of(_joined(tables, rows, id), target, declared, label)
+    dataset = dataset_of(_join_tables(tables, rows, id), target, declared, label)
     # Each column belongs to the party whose file contains it. The id belongs to no party.
     owner = {n: k for k, table in enumerate(tables) for n in table.names if n != id}
     files = [
@@ -297,7 +299,9 @@ def load_joined(
     return replace(dataset, files=tuple(files), notes=(note, *dataset.notes))
 
 
-def _joined(tables: Sequence[TextTable], rows: Sequence[Mapping[str, int]], id: str) -> TextTable:
+def _join_tables(
+    tables: Sequence[TextTable], rows: Sequence[Mapping[str, int]], id: str
+) -> TextTable:
     """Return one table of all columns except the id, in the order of the first file's rows."""
     names, columns, notes = [], [], []
     for table, where in zip(tables, rows, strict=True):

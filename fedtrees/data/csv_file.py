@@ -149,7 +149,7 @@ class _Records:
     def close(self) -> None:
         """Convert the records of the last block to text."""
         if self.block:
-            self.texts.append([_stripped(cells) for cells in zip(*self.block, strict=True)])
+            self.texts.append([_strip(cells) for cells in zip(*self.block, strict=True)])
         self.block = []
 
     def columns(self) -> tuple[str, ...]:
@@ -162,7 +162,7 @@ class _Records:
         return tuple(joined)
 
 
-def _stripped(cells: Sequence[str]) -> str:
+def _strip(cells: Sequence[str]) -> str:
     """Return cells as text without surrounding white space."""
     text = _BETWEEN.join(cells)
     if text.split(None, 1) == [text]:  # the usual case: no cell contains white space
@@ -236,7 +236,7 @@ def read_text(path: str | Path, reading: Reading, named: Sequence[str] = ()) -> 
             hint, begins = "", file.seek(start)
         sample = file.read(_SAMPLE + 1)
         file.seek(begins)
-        separator = separator or hint[4:5] or _sniffed(sample)
+        separator = separator or hint[4:5] or _guess_separator(sample)
         if separator != ",":
             notes.append(f"separated by {_NAMES.get(separator, repr(separator))}")
         head, records = _read(path, file, separator)
@@ -249,7 +249,7 @@ def read_text(path: str | Path, reading: Reading, named: Sequence[str] = ()) -> 
         table = _in_step(path, separator, names, head[:1] if not first else [], records, notes)
         return with_composed_cells(replace(table, reading=reading, twice=twice))
     except Problems as error:
-        better = _sniffed(sample)
+        better = _guess_separator(sample)
         if not declared or better == declared:
             raise
         named_so = {"\t": "tab", " ": "space"}.get(better, better)
@@ -313,7 +313,7 @@ def _encoding(path: Path) -> tuple[str, list[str]]:
     return encoding, notes
 
 
-def _sniffed(text: str) -> str:
+def _guess_separator(text: str) -> str:
     """Return the separator that gives most lines the same number of cells as the first line."""
     best, chosen = (0, 0.0), ","
     sample = text[:_SAMPLE]

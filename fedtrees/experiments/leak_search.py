@@ -129,7 +129,7 @@ class Payload:
     @cached_property
     def large_integers(self) -> Floats:
         """The distinct integers above 1024 in absolute value, in ascending order."""
-        numbers = _joined(self.parts)
+        numbers = _concatenate(self.parts)
         finite = np.unique(numbers[np.isfinite(numbers)])
         return finite[(np.rint(finite) == finite) & (np.abs(finite) > 2**10)]
 
@@ -250,8 +250,12 @@ class _Searched:
             return match
         parts = payload.parts
         arrays = [p for p in parts if isinstance(p, np.ndarray) and p.size >= LEAST]
-        scalars = _joined(tuple(p for p in parts if not isinstance(p, np.ndarray)))
-        for array in [scalars, *arrays[:MOST_OF_A_KIND], _joined(tuple(arrays[:MOST_OF_A_KIND]))]:
+        scalars = _concatenate(tuple(p for p in parts if not isinstance(p, np.ndarray)))
+        for array in [
+            scalars,
+            *arrays[:MOST_OF_A_KIND],
+            _concatenate(tuple(arrays[:MOST_OF_A_KIND])),
+        ]:
             for vector in _vectors(array, len(self.mixed), self.mixed.shape[1]):
                 if match := self._disguised(vector, some):
                     return match
@@ -372,7 +376,7 @@ def _part(values: Floats, column: Column) -> bool:
 
 def _readings(parts: tuple[Any, ...]) -> Iterator[NDArray[Any]]:
     """Yield all numbers of a field, and its bytes interpreted as float32 and float64."""
-    yield _joined(parts).astype(np.float32)
+    yield _concatenate(parts).astype(np.float32)
     blob = b"".join(map(_bytes, parts))
     for kind in (np.float32, np.float64):
         size = np.dtype(kind).itemsize
@@ -385,7 +389,7 @@ def _readings(parts: tuple[Any, ...]) -> Iterator[NDArray[Any]]:
                     yield read.astype(np.float32)
 
 
-def _joined(parts: tuple[Any, ...]) -> Floats:
+def _concatenate(parts: tuple[Any, ...]) -> Floats:
     """Concatenate all numbers of some values."""
     return np.concatenate([np.zeros(0), *map(_numbers, parts)])
 

@@ -121,7 +121,7 @@ def conduct(
         # 1. Every party checks the agreement and declares its rows.
         asks = {"federation": federation.plain(), "hash": federation.hash, "key": key.hex()}
         replies = at_once(names, lambda name: ask(name, {"does": "agree", **asks}))
-        declared = {name: _declared(header["declared"]) for name, header in replies.items()}
+        declared = {name: _read_declared(header["declared"]) for name, header in replies.items()}
         if site_data is not None:
             declared = {federation.coordinator: site_data.declared(key), **declared}
         rows = _rows(federation, declared)
@@ -205,7 +205,7 @@ def _tell(sending: Callable[[], bytes]) -> None:
         return
 
 
-def _declared(reply: Mapping[str, Any]) -> Declared:
+def _read_declared(reply: Mapping[str, Any]) -> Declared:
     """Return the declared values of a reply."""
     columns = tuple(map(int, reply["columns"]))
     return Declared(

@@ -44,14 +44,14 @@ def _sender(federation: Agreed, proxies: Any, *, secure: bool) -> Send:
             answer = by_site[site](timeout=seconds, secure=secure).call(blob=blob)
         # An error of NVFlare, because errors of a site are returned in a frame.
         except Exception as err:
-            why = _why(err, time.monotonic() - begun, seconds)
+            why = _failure_reason(err, time.monotonic() - begun, seconds)
             raise PartyError(f"{party!r} at {site!r} {why}") from err
         return bytes(answer)
 
     return send
 
 
-def _why(err: Exception, took: float, seconds: float) -> str:
+def _failure_reason(err: Exception, took: float, seconds: float) -> str:
     """Return why a call to a site failed. NVFlare also reports a timeout if it ended the job."""
     if "TimeoutError" not in (type(err).__name__, getattr(err, "cause_type", "")):
         return "is lost"

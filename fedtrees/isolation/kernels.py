@@ -134,7 +134,7 @@ def compiled(order: bytes) -> bool:
         kernel = getattr(import_module(module), name)
         if not isinstance(kernel, Dispatcher):
             return False
-        kernel.compile(tuple(map(_type_of, arguments)))
+        kernel.compile(tuple(map(_build_type, arguments)))
     except Exception:  # the copy then compiles the kernel itself
         return False
     return True
@@ -169,7 +169,7 @@ def _describe_type(kind: Any) -> Any:
     raise TypeError(kind)
 
 
-def _type_of(description: Any) -> Any:
+def _build_type(description: Any) -> Any:
     """Return the type that plain values describe."""
     from numba.core import types
 
@@ -179,14 +179,14 @@ def _type_of(description: Any) -> Any:
             raise TypeError(description)
         return kind
     if isinstance(description, dict):
-        kinds = tuple(map(_type_of, description["of"]))
+        kinds = tuple(map(_build_type, description["of"]))
         tuples: Any = types.BaseTuple
-        return tuples.from_types(kinds, _tuple_of(*description["tuple"]))
+        return tuples.from_types(kinds, _find_tuple(*description["tuple"]))
     dtype, ndim, layout, mutable, aligned = description
-    return types.Array(_type_of(dtype), ndim, layout, readonly=not mutable, aligned=aligned)
+    return types.Array(_build_type(dtype), ndim, layout, readonly=not mutable, aligned=aligned)
 
 
-def _tuple_of(module: str = "", name: str = "") -> Any:
+def _find_tuple(module: str = "", name: str = "") -> Any:
     """Return a named tuple of a module with kernels. No further module is imported."""
     if not module:
         return None

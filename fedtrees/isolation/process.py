@@ -165,7 +165,7 @@ class AttackProcess:
 
     def make(self, attack: Spec) -> None:
         """Create an attack in the process, and discard it. Raises `FedtreesError` as `run`."""
-        self._answered({"attacks": (_named(attack),), "make": True})
+        self._answered({"attacks": (_spec_values(attack),), "make": True})
 
     def describe(self, file: str, digest: str, *, bait: bool = False) -> Description:
         """Import a plug-in file in the process and return its registrations.
@@ -238,7 +238,7 @@ class AttackProcess:
         the first attempt are then removed from the log of the oracle.
         """
         order = {
-            "attacks": tuple(map(_named, attacks)),
+            "attacks": tuple(map(_spec_values, attacks)),
             "modules": views.modules(view),
             **more,
         }
@@ -350,7 +350,7 @@ class AttackProcess:
         return Channel(reading, writing), self._process.wait  # type: ignore[arg-type]
 
 
-def _named(attack: Spec) -> tuple[str, dict[str, Any]]:
+def _spec_values(attack: Spec) -> tuple[str, dict[str, Any]]:
     """Return name and parameters of an attack as values."""
     return attack.name, dict(attack.params)
 

@@ -186,12 +186,12 @@ def compare(before: str | Path, after: str | Path) -> Comparison:
         _describe_unpaired(first, second, first_cells - second_cells),
         _describe_unpaired(second, first, second_cells - first_cells),
     )
-    paired = _paired(first, second)
+    paired = _pair_measurements(first, second)
     return Comparison(
         (str(before), str(after)),
         len(first_cells & second_cells),
         unpaired,
-        _ended(first, second),
+        _count_endings(first, second),
         _inputs(*folders),
         tuple(_leaks(*paired)),
         tuple(_utility(*paired)),
@@ -220,7 +220,7 @@ def _describe_unpaired(rows: pd.DataFrame, other: pd.DataFrame, cells: set[Any])
     return len(cells), listed(texts)
 
 
-def _ended(first: pd.DataFrame, second: pd.DataFrame) -> dict[str, int]:
+def _count_endings(first: pd.DataFrame, second: pd.DataFrame) -> dict[str, int]:
     """Return the number of cells that ended differently, by attack and pair of states."""
 
     def states(rows: pd.DataFrame) -> dict[Any, str]:
@@ -236,7 +236,9 @@ def _ended(first: pd.DataFrame, second: pd.DataFrame) -> dict[str, int]:
     return dict(counts.most_common())
 
 
-def _paired(first: pd.DataFrame, second: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _pair_measurements(
+    first: pd.DataFrame, second: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the measurements that both runs have.
 
     A missing measurement is not a change of a leak.

@@ -159,7 +159,7 @@ def _setting_findings(
             _trials(setting, tables, utility, baselines.get(_CONSTANT, math.nan), priced),
             recommended(),
         ),
-        _untested(setting, table, gaps),
+        _collect_untested(setting, table, gaps),
         margin,
     )
 
@@ -174,7 +174,7 @@ def _trials(
     """Return the trials of every recipe for a setting, by name of the recipe.
 
     Recipes are the defenses of the setting, and other protocols that claim a guarantee
-    (`_guaranteed`) on the same dataset and partition.
+    (`_has_guarantee`) on the same dataset and partition.
     """
     table = tables[setting]
     trials: dict[str, list[Trial]] = {}
@@ -182,7 +182,7 @@ def _trials(
         if (other.dataset, other.partition) != (setting.dataset, setting.partition):
             continue
         same = other == setting
-        if not same and not _guaranteed(other_table):
+        if not same and not _has_guarantee(other_table):
             continue
         # A recipe of another protocol is compared with the undefended run of this setting, because
         # this is the run that a user would replace.
@@ -228,7 +228,7 @@ def trials_of(rows: pd.DataFrame, *, bare: bool = False) -> dict[str, list[Trial
     for place in dict.fromkeys((s.dataset, s.partition) for s in tables):
         at_place = {s: r for s, r in tables.items() if (s.dataset, s.partition) == place}
         plain = {
-            s: r for s, r in at_place.items() if not _guaranteed(r) and UNDEFENDED in r.defenses
+            s: r for s, r in at_place.items() if not _has_guarantee(r) and UNDEFENDED in r.defenses
         }
         trains = {s: r.rows[r.rows["stage"] == "train"] for s, r in at_place.items()}
         if not plain:
@@ -278,7 +278,7 @@ def _recipe_name(setting: Setting, spec: str) -> str:
     return setting.protocol if spec == UNDEFENDED else Elsewhere(setting.protocol, spec)
 
 
-def _guaranteed(table: _SettingResults) -> bool:
+def _has_guarantee(table: _SettingResults) -> bool:
     """Return whether the protocol of a setting is a recipe without a defense.
 
     This is the case if the protocol claims a guarantee. It is also the case if its grid omitted the
@@ -346,7 +346,7 @@ def _adversaries(
     return (*tested, *rest)
 
 
-def _untested(setting: Setting, setting_results: _SettingResults, gaps: Gaps) -> Untested:
+def _collect_untested(setting: Setting, setting_results: _SettingResults, gaps: Gaps) -> Untested:
     """Collect the parts of a setting that were not tested, with reasons."""
     here = [g for g in gaps.entries if g.setting == setting]
 

@@ -138,7 +138,7 @@ def place(ax: Axes, labels: Sequence[Label], drawn: Drawn) -> tuple[str, ...]:
         labels, boxes_of, _minimise_cost(fixed_costs, pair_costs), strict=True
     ):
         box = boxes[k : k + 1]
-        if _overlap(box, _stacked(placed)).any() or _outside(box, frame)[0] > 0:
+        if _overlap(box, _stack(placed)).any() or _outside(box, frame)[0] > 0:
             left_out.append(label.text)
             continue
         placed.append(boxes[k])
@@ -260,8 +260,8 @@ def _fixed_cost(
     order = np.arange(len(label.spots)) * 1e-3  # of two equally good spots the first one is taken
     return (
         _TEXT * _outside(boxes, frame)
-        + _MARKER * _overlap(boxes, _stacked(markers)).sum(axis=1)
-        + _LINE * _overlap(boxes, _stacked(dots)).sum(axis=1)
+        + _MARKER * _overlap(boxes, _stack(markers)).sum(axis=1)
+        + _LINE * _overlap(boxes, _stack(dots)).sum(axis=1)
         + _PER_POINT * far
         + order
     )
@@ -311,7 +311,7 @@ def _along(corners: Iterable[Floats], step: float = 1.5) -> Iterable[tuple[float
                 yield float(x), float(y)
 
 
-def _stacked(boxes: Sequence[Floats]) -> Floats:
+def _stack(boxes: Sequence[Floats]) -> Floats:
     """Return boxes as an array of shape (boxes, 4), also if there are none."""
     return np.array(boxes).reshape(-1, 4)
 

@@ -388,8 +388,8 @@ def _glossary(run_findings: RunFindings) -> list[tuple[str, str]]:
         ("Blind guess", "The best of several guesses by the same adversary with an empty "
          "transcript. An adversary without rows is also compared with the population baseline, "
          "which knows other rows of the population, as its attacks do."),
-        *((wording.capital(measure(m).head), _explained(m)) for m in used
-          if _explained(m).lower() != f"{measure(m).head}."),
+        *((wording.capital(measure(m).head), _explain_metric(m)) for m in used
+          if _explain_metric(m).lower() != f"{measure(m).head}."),
         ("Read ●", "The advantage over the better baseline is above the margin in the mean (of "
          "persons: one row or more), and above zero in every seed or with its whole interval."),
         ("Within the margin ■", "The mean advantage is at least minus the margin, and the upper "
@@ -403,7 +403,7 @@ def _glossary(run_findings: RunFindings) -> list[tuple[str, str]]:
     return words
 
 
-def _explained(metric: str) -> str:
+def _explain_metric(metric: str) -> str:
     """Return the explanation of a measure."""
     definition = measure(metric)
     return definition.explained or f"{wording.capital(definition.name)}."

@@ -218,7 +218,7 @@ class PaperTable:
         groups: dict[tuple[str, ...], list[int]] = {}
         for at, row in enumerate(self.rows):
             groups.setdefault(tuple(row[k] for k in above), []).append(at)
-        row_labels = [self.names(_undefended(row[label])) for row in self.rows]
+        row_labels = [self.names(_defense_name(row[label])) for row in self.rows]
         blocks = []
         for dataset in self.datasets:
             columns = [self._column(dataset, shown) for shown in measures]
@@ -339,7 +339,7 @@ def _span(texts: Sequence[str]) -> str:
     return "–".join(distinct[:1] + distinct[1:][-1:])
 
 
-def _undefended(name: str) -> str:
+def _defense_name(name: str) -> str:
     """Return the name of a defense as it appears in the table."""
     return "undefended" if name == UNDEFENDED else name
 

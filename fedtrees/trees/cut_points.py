@@ -434,12 +434,12 @@ def pruned_cuts(points: NDArray[Any], weights: NDArray[np.int64], max_bin: int) 
     point_weights = weights.astype(np.float64)
     below = np.cumsum(point_weights)
     for size in (POINTS_PER_BIN * max_bin + 1, POINTS_PER_BIN * max_bin, max_bin + 1):
-        selected = _pruned(below, point_weights, size)
+        selected = _prune(below, point_weights, size)
         points, below, point_weights = points[selected], below[selected], point_weights[selected]
     return points[1:max_bin]
 
 
-def _pruned(
+def _prune(
     below: NDArray[np.float64], weight: NDArray[np.float64], size: int
 ) -> NDArray[np.intp] | slice:
     """Return which points remain after pruning to `size` points (XGBoost's ``SetPrune``).

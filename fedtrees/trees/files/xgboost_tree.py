@@ -214,7 +214,7 @@ def read_tree(
     by_category &= left >= 0
     sets = _read_sets(tree, by_category)
     condition = np.where(by_category, 0, condition)  # it has no meaning for a split by categories
-    left, right = _renumbered(left, right, remaining)
+    left, right = _renumber(left, right, remaining)
     check_depth(left, right)
     columns, condition, default_left, gain, h, weights = (
         a[remaining] for a in (columns, condition, default_left, gain, h, weights)
@@ -253,7 +253,7 @@ def _nodes(tree: dict[str, Any], name: str, kind: type[np.generic]) -> NDArray[A
     return array
 
 
-def _renumbered(
+def _renumber(
     left: NDArray[np.int32], right: NDArray[np.int32], remaining: NDArray[np.intp]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return the children of the remaining nodes with new numbers.
