@@ -16,7 +16,7 @@ from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.core.streams import Streams
 from fedtrees.experiments.evaluate import make_defense, score_guess
-from fedtrees.federation.site import Settings, own_of
+from fedtrees.federation.site import Settings, read_site_data
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
@@ -34,7 +34,7 @@ def network_of(parties, schema, defense=None, summed=(), held=(), network=LocalN
     rows = sum(map(len, held.values())) if held else None
     net = network(agreement, Streams(0), rows)
     for party in parties:
-        options = {"aggregation": net.aggregation, "held": held.get(party.name)}
+        options = {"aggregation": net.aggregation, "local_data": held.get(party.name)}
         host = Host(agreement, party.name, Streams(0), **options)
         host.join(party)
         net.join(host)
@@ -90,7 +90,8 @@ def held_of(folder, federation):
     """Return the local data of every site, with the ids of a run in one process."""
     tables = {p: str(folder / "tables" / f"{p}.csv") for p in federation.parties}
     local_data = {
-        p: own_of(Settings(t, "", (), "row"), federation, p).held for p, t in tables.items()
+        p: read_site_data(Settings(t, "", (), "row"), federation, p).local_data
+        for p, t in tables.items()
     }
     if federation.made.layout == "vertical":
         return local_data

@@ -79,7 +79,7 @@ def _noise_left(view: View, sent: int) -> float:
     """
     clients = sum(role == "client" for role in view.roles.values())
     changes = view.changes(GridCounts, "counts", "client")
-    shares = (c.law(clients, known=sent) for c in changes if isinstance(c, Share))
+    shares = (c.law(clients, known_shares=sent) for c in changes if isinstance(c, Share))
     shared = chained(law for law in shares if law is not None)
     independent = chained((c for c in changes if isinstance(c, Channel)), clients - sent)
     return sum(

@@ -143,7 +143,7 @@ class Cell:
     @property
     def refuted(self) -> bool:
         """Whether the audit demonstrated a larger epsilon than was spent."""
-        return refuted(self.found.claimed, self.found.spent, (self.found.found,))
+        return refuted(self.found.claimed, self.found.spent, (self.found.measured,))
 
     @property
     def too_little(self) -> bool:
@@ -153,7 +153,7 @@ class Cell:
     @property
     def epsilon(self) -> float:
         """Epsilon that the audit demonstrated."""
-        return self.found.found.epsilon
+        return self.found.measured.epsilon
 
 
 def audited(protocol: str, defense: str, k: float, seed: int, fewer: int = 1) -> Cell:
@@ -209,7 +209,7 @@ def line(protocol: str, defense: str, seeds: int, repeats: int) -> list[str]:
         f"`{protocol}`" if defense == "none" else f"`{defense}`",
         f"{spent[-1]:.3g}",
         *map(_shown, cells.values()),
-        f"{all_cells[0].found.found.most:.1f}",
+        f"{all_cells[0].found.measured.most:.1f}",
         f"{max(cell.seconds for cell in all_cells):.1f}",
         f"{sum(cell.refuted for cell in honest)} of {repeats}",
         *(

@@ -28,7 +28,7 @@ from fedtrees.report.findings import findings, trials_of
 from fedtrees.report.leakage import Cell, is_safe
 from fedtrees.report.recipe import RECOMMENDED, Candidate, Recommendation, Trial, recommend
 from fedtrees.report.results import UNDEFENDED, load_rows
-from fedtrees.report.setting_findings import Findings
+from fedtrees.report.setting_findings import RunFindings
 from fedtrees.report.statistics import mean_of, t_estimate
 from fedtrees.report.verdict_text import verdict
 from fedtrees.report.wording import Elsewhere
@@ -445,7 +445,7 @@ def write_generated(trials: Trials, root: Path) -> None:
         page.write_text(content, encoding="utf-8")
 
 
-def default_findings() -> Findings:
+def default_findings() -> RunFindings:
     """Return the findings of the stored default run."""
     with resources.as_file(resources.files("fedtrees.benchmarks") / DEFAULT_RUN) as folder:
         return findings(load_rows(folder), folder)

@@ -62,7 +62,7 @@ def candidates(options: BenchOptions, layout: str = "", deployed: str = "") -> S
     composed = dict.fromkeys([*first.defenses, *usual.grids[0].defenses])
     grids = (replace(first, defenses=tuple(composed)), *base.grids[1:])
     suite = base.of(grids)
-    grid = options.grid | _restricted(options, layout, deployed)
+    grid = options.grid | _permitted_parts(options, layout, deployed)
     selected = complete_suite(suite, grid, "1", options.data_dir)
     if not options.threat:
         selected = selected.of([replace(g, threats=_adversaries(g)) for g in selected.grids])
@@ -83,7 +83,7 @@ def _adversaries(grid: Grid) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*grid.threats, *named_threats, *public]))
 
 
-def _restricted(options: BenchOptions, layout: str, deployed: str) -> dict[str, list[str]]:
+def _permitted_parts(options: BenchOptions, layout: str, deployed: str) -> dict[str, list[str]]:
     """Return the protocols and defenses that a layout and a system permit, as keys of a grid."""
     if layout:
         check_known("layout", layout, LAYOUTS)
@@ -130,7 +130,7 @@ def _defenses(options: BenchOptions, protocols: Sequence[Spec], system: str) -> 
     return fitting or [UNDEFENDED]
 
 
-def narrowed(suite: Suite, kept: Iterable[str], seeds: Sequence[int]) -> Suite:
+def narrowed(suite: Suite, recipe_names: Iterable[str], seeds: Sequence[int]) -> Suite:
     """Return a suite with the remaining recipes and the given seeds.
 
     The run without a defense of the first protocol is always included, because prices are relative
@@ -140,12 +140,12 @@ def narrowed(suite: Suite, kept: Iterable[str], seeds: Sequence[int]) -> Suite:
     ----------
     suite : Suite
         The suite of all candidates.
-    kept : iterable of str
+    recipe_names : iterable of str
         Names of the remaining recipes.
     seeds : sequence of int
         The seeds.
     """
-    recipes = {recipe(name) for name in kept}
+    recipes = {recipe(name) for name in recipe_names}
     grids = []
     for at, grid in enumerate(suite.grids):
         for protocol in grid.protocols:
@@ -281,17 +281,17 @@ class Search:
         return load_rows(bench.folder), late
 
 
-def _nearest(held: Iterable[Tried]) -> list[str]:
+def _nearest(tried_recipes: Iterable[Tried]) -> list[str]:
     """Return the name of the recipe that is nearest to the limits, as a list with one item.
 
     The output names it if no recipe meets the limits.
     """
-    return [t.name for t in sorted(held, key=lambda t: t.excess)[:1]]
+    return [t.name for t in sorted(tried_recipes, key=lambda t: t.excess)[:1]]
 
 
-def _seconds(rows: pd.DataFrame, kept: Iterable[str]) -> float:
+def _seconds(rows: pd.DataFrame, recipe_names: Iterable[str]) -> float:
     """Return the total seconds of all cells of some recipes and of the run without a defense."""
-    recipes = {recipe(name) for name in kept}
+    recipes = {recipe(name) for name in recipe_names}
     cells = rows.drop_duplicates(["stage", "setting", "defense_spec", "threat", "attack_spec",
                                   "seed"])  # fmt: skip
     names = zip((s.protocol for s in cells["setting"]), cells["defense_spec"], strict=True)

@@ -73,7 +73,7 @@ def attack_on(model: ModelFile) -> Any:
 
 
 def view_of_file(
-    model: ModelFile, held: Table, schema: Schema, rows: int, rng: np.random.Generator
+    model: ModelFile, known_rows: Table, schema: Schema, rows: int, rng: np.random.Generator
 ) -> View:
     """Return the view of an adversary that has a forest's file and some training rows.
 
@@ -81,12 +81,12 @@ def view_of_file(
     ----------
     model : ModelFile
         A model whose forest is a `RandomForest`.
-    held : Table
+    known_rows : Table
         Training rows that the adversary knows.
     schema : Schema
         Columns and classes.
     rows : int
-        Number of training rows, including those in `held`.
+        Number of training rows, including those in `known_rows`.
     rng : numpy.random.Generator
         Randomness of the shuffled orders in `trees_of_a_client`.
 
@@ -109,22 +109,22 @@ def view_of_file(
         each = trees_of_a_client(model.forest, rng)
         if each < len(model.forest.trees):
             view = replace(view, protocol="local-forests", parameters={"trees": each})
-    return replace(view, own=(LocalData.of(held),) if len(held) else ())
+    return replace(view, own=(LocalData.of(known_rows),) if len(known_rows) else ())
 
 
-def with_groups(schema: Schema, held: Table) -> Schema:
+def with_groups(schema: Schema, known_rows: Table) -> Schema:
     """Add the one-hot groups to the schema that known rows and column names suggest.
 
     A group consists of neighbouring columns whose names begin with the same word, and of which
     exactly one is 1 and the remaining ones are 0 in every known row. The blind adversary uses the
     same groups.
     """
-    if len(held) < FEWEST:
+    if len(known_rows) < FEWEST:
         return schema
     groups = []
     for _, run in groupby(range(len(schema.names)), lambda j: _word(schema.names[j])):
         columns = list(run)
-        X = held.X[:, columns]
+        X = known_rows.X[:, columns]
         if len(columns) > 1 and np.isin(X, (0, 1)).all() and (X.sum(axis=1) == 1).all():
             groups.append(OneHot(tuple(schema.names[j] for j in columns)))
     return replace(schema, groups=tuple(groups))
@@ -147,7 +147,7 @@ def trees_of_a_client(forest: RandomForest, rng: np.random.Generator) -> int:
     """
     trees = len(forest.trees)
     runs = [len(list(run)) for _, run in groupby(forest.trees, _draws)]
-    by_size, shared = math.gcd(*runs), _shared(forest.trees)
+    by_size, shared = math.gcd(*runs), _shared_test_weights(forest.trees)
     among = [each for each in range(2, by_size + 1) if by_size % each == 0 and each < trees]
     if not among:
         return trees
@@ -176,7 +176,7 @@ def _within(shared: NDArray[np.float64], order: NDArray[np.int64], each: int) ->
     return float(shared[block[:, :, None], block[:, None, :]].sum())
 
 
-def _shared(trees: tuple[ClassTree, ...]) -> NDArray[np.float64]:
+def _shared_test_weights(trees: tuple[ClassTree, ...]) -> NDArray[np.float64]:
     """Return the weight of the tests that two trees share, float64, shape (T, T).
 
     A test has a higher weight the fewer trees contain it. The values are integers.
@@ -216,7 +216,7 @@ class AttackResult:
     reason: Reason | None
     threat: str = ""  # the adversary, in words
     targets: int = 0  # number of rows that the attack tries to reconstruct
-    own: int = 0  # number of training rows that the adversary knows
+    known_rows: int = 0  # number of training rows that the adversary knows
     scores: tuple[Score, ...] = ()
     trees: int = 0  # number of trees that the attack read
     seconds: float = 0.0
@@ -227,7 +227,7 @@ class AttackResult:
 
 def attack(
     audit: Audit,
-    own: Dataset | None,
+    own_data: Dataset | None,
     truth: Dataset | None,
     seed: int = 0,
     options: Options | None = None,
@@ -241,12 +241,12 @@ def attack(
     ----------
     audit : Audit
         Audit of the model file.
-    own : Dataset or None
+    own_data : Dataset or None
         Training rows that the adversary knows.
     truth : Dataset or None
-        Training rows that the adversary tries to reconstruct. At least one of `own` and `truth` is
-        required. If only one is given, the adversary knows a random fifth of it and reconstructs
-        the remaining rows.
+        Training rows that the adversary tries to reconstruct. At least one of `own_data` and
+        `truth` is required. If only one is given, the adversary knows a random fifth of it and
+        reconstructs the remaining rows.
     seed : int
         Seed of the split, of the attack and of the blind guesses.
     options : Options, optional
@@ -266,16 +266,16 @@ def attack(
     if own is None and truth is None:
         raise UsageError("no rows to attack with: give training rows as `own` or as `truth`")
     if isinstance(audit.model.forest, RandomForest):
-        return _forest_attack(audit, own, truth, Streams(seed).child("audit"))
+        return _forest_attack(audit, own_data, truth, Streams(seed).child("audit"))
     evidence = evidence_of(audit)
     if isinstance(evidence, Reason):
         return AttackResult(evidence)
     streams = Streams(seed).child("audit")
-    data = truth or own
+    data = truth or own_data
     schema = data.schema
-    known_rows, sought, threat = _parts(own, truth, streams.rng("own-rows"))
+    known_rows, sought, threat = _parts(own_data, truth, streams.rng("own-rows"))
     if audit.sources.kind != "one":
-        clients = _victims(evidence, audit, known_rows, part=own is None or truth is None)
+        clients = _victims(evidence, audit, known_rows, part=own_data is None or truth is None)
     else:
         rows = audit.rows.total or len(known_rows) + len(sought)
         threat += "" if audit.rows.total else ", and who knows how many rows there are"
@@ -313,11 +313,11 @@ def attack(
 
 
 def _forest_attack(
-    audit: Audit, own: Dataset | None, truth: Dataset | None, streams: Streams
+    audit: Audit, own_data: Dataset | None, truth: Dataset | None, streams: Streams
 ) -> AttackResult:
     """Attack a random forest. The remaining behaviour is that of `attack`."""
-    schema = (truth or own).schema
-    known_rows, sought, threat = _parts(own, truth, streams.rng("own-rows"))
+    schema = (truth or own_data).schema
+    known_rows, sought, threat = _parts(own_data, truth, streams.rng("own-rows"))
     if audit.model.released is not None:
         schema = with_groups(schema, known_rows)
     began = time.perf_counter()
@@ -347,26 +347,26 @@ def _forest_attack(
 
 
 def _row_scores(
-    found: Table, held: Table, sought: Table, schema: Schema, rng: np.random.Generator
+    reconstructed: Table, known_rows: Table, sought: Table, schema: Schema, rng: np.random.Generator
 ) -> list[Score]:
     """Score reconstructed rows next to blind guesses. There are no scores without rows."""
-    if not len(found):
+    if not len(reconstructed):
         return []
-    blind = blind_guesses(held, schema, len(sought), rng)
+    blind = blind_guesses(known_rows, schema, len(sought), rng)
     # The attack returned fewer rows than there are targets. Blind guesses replace the missing ones,
     # so that attack and baseline are scored on the same number of rows.
-    if len(found) < len(sought) and "bootstrap" in blind:
-        more = blind["bootstrap"].take(np.arange(len(sought) - len(found)))
-        found = Table.concat([found, more])
+    if len(reconstructed) < len(sought) and "bootstrap" in blind:
+        more = blind["bootstrap"].take(np.arange(len(sought) - len(reconstructed)))
+        reconstructed = Table.concat([reconstructed, more])
     metric, truth = RecordMetric(), VictimsRows(sought, schema, (), len(sought))
     lines = metric.best_of({k: metric.score([Records(g)], truth) for k, g in blind.items()})
-    values = {s.name: s.value for s in metric.score([Records(found)], truth)}
+    values = {s.name: s.value for s in metric.score([Records(reconstructed)], truth)}
     facts = ((m.key, values[m.key], lines[m.key].value) for m in metric.measures if m.slot)
     return [Score(key, value, line, advantage(value, line)) for key, value, line in facts]
 
 
 def _victims(
-    evidence: Sequence[Evidence], audit: Audit, held: Table, part: bool
+    evidence: Sequence[Evidence], audit: Audit, known_rows: Table, part: bool
 ) -> list[tuple[Evidence, TreeExposure]]:
     """Return the clients to attack, each with its first tree, whose leaves count its rows.
 
@@ -380,13 +380,13 @@ def _victims(
         firsts = [audit.trees[0]]
     inside, candidates = [], []
     for one, first in zip(evidence, firsts, strict=True):
-        n = _per_leaf(one, held)
+        n = _per_leaf(one, known_rows)
         if np.array_equal(n, first.n):
             continue
         candidates.append((one, first))
-        n_pos = _per_leaf(one, held.take(np.flatnonzero(held.y == 1)))
+        n_pos = _per_leaf(one, known_rows.take(np.flatnonzero(known_rows.y == 1)))
         fits = first.exact & (n_pos <= first.n_pos) & (n - n_pos <= first.n - first.n_pos)
-        if part and fits.all() and round(OWN_SHARE * int(first.n.sum())) == len(held):
+        if part and fits.all() and round(OWN_SHARE * int(first.n.sum())) == len(known_rows):
             inside.append((replace(one, own_inside=True), first))
     return inside if len(inside) == 1 else candidates
 
@@ -398,22 +398,22 @@ def _per_leaf(evidence: Evidence, table: Table) -> NDArray[np.int64]:
     return np.asarray(np.bincount(leaf, minlength=len(tree))[tree.leaves])
 
 
-def _grown_on(evidence: Evidence, first: TreeExposure, held: Table, sought: Table) -> bool:
+def _grown_on(evidence: Evidence, first: TreeExposure, known_rows: Table, sought: Table) -> bool:
     """Return whether the counts of the first tree are those of the given rows."""
-    rows = Table.concat([held, sought]) if evidence.own_inside else sought
+    rows = Table.concat([known_rows, sought]) if evidence.own_inside else sought
     counted = first.counted
     same = np.array_equal(_per_leaf(evidence, rows)[counted], first.n[counted])
     return same and evidence.n_rows == len(rows)
 
 
 def _parts(
-    own: Dataset | None, truth: Dataset | None, rng: np.random.Generator
+    own_data: Dataset | None, truth: Dataset | None, rng: np.random.Generator
 ) -> tuple[Table, Table, str]:
     """Return the adversary's rows, the target rows, and a description of the adversary."""
-    data = truth or own
-    if own is not None and truth is not None:
-        sought = _without(truth.table, own.table)
-        known_rows, threat = own.table, "somebody who holds the model and the rows of --own"
+    data = truth or own_data
+    if own_data is not None and truth is not None:
+        sought = _without(truth.table, own_data.table)
+        known_rows, threat = own_data.table, "somebody who holds the model and the rows of --own"
     else:
         order = rng.permutation(len(data.table))
         count = round(OWN_SHARE * len(order))
@@ -432,13 +432,14 @@ def _parts(
     return known_rows, sought, threat
 
 
-def _without(truth: Table, own: Table) -> Table:
-    """Return the rows of `truth` that are not in `own`.
+def _without(truth: Table, own_rows: Table) -> Table:
+    """Return the rows of `truth` that are not in `own_rows`.
 
-    Each row of `own` removes one equal row, so that duplicates are counted.
+    Each row of `own_rows` removes one equal row, so that duplicates are counted.
     """
     keys, own_keys = (
-        [(row.tobytes(), float(y)) for row, y in zip(t.X, t.y, strict=True)] for t in (truth, own)
+        [(row.tobytes(), float(y)) for row, y in zip(t.X, t.y, strict=True)]
+        for t in (truth, own_rows)
     )
     left = Counter(own_keys)
     keep = np.ones(len(truth), dtype=bool)
@@ -449,12 +450,14 @@ def _without(truth: Table, own: Table) -> Table:
     return truth.take(keep)
 
 
-def _leaf_score(tree: Tree, guess: LeafCounts, held: Table, sought: Table) -> Score:
+def _leaf_score(tree: Tree, guess: LeafCounts, known_rows: Table, sought: Table) -> Score:
     """Score the first tree's counts: the share of rows in leaves with both classes right."""
     one = Forest((tree,), np.zeros(1, dtype=np.float32))
-    nodes, known_nodes = (one.apply(t.X)[:, 0] for t in (sought, held))
+    nodes, known_nodes = (one.apply(t.X)[:, 0] for t in (sought, known_rows))
     true = true_leaf_counts(0, nodes, sought.y, tree.leaves)
-    blind = blind_leaf_counts(true_leaf_counts(0, known_nodes, held.y, tree.leaves), len(sought))
+    blind = blind_leaf_counts(
+        true_leaf_counts(0, known_nodes, known_rows.y, tree.leaves), len(sought)
+    )
     got, line = (score_leaf_counts([g], [true]).leaf_mass_exact for g in (guess, blind))
     fact = next(m.key for m in LeafCountMetric.measures if m.slot)
     return Score(fact, got, line, advantage(got, line))
@@ -466,7 +469,7 @@ def evidence_of(audit: Audit) -> list[Evidence] | Reason:
     if not isinstance(model.forest, Forest):
         return Reason("audited-no-log-loss")
     numbers = model.forest.objective.name == SQUARED_ERROR.name
-    if numbers and not audit.rows.whole:
+    if numbers and not audit.rows.complete:
         return Reason("audited-no-log-loss")
     ordered = by_thresholds(model.forest, model.categories)
     if ordered is None:

@@ -22,7 +22,7 @@ from fedtrees.audit.first_trees import (
     samples_rows,
 )
 from fedtrees.audit.leaf_counts import first_round, recover_boosted, start_of, sums_of
-from fedtrees.audit.leaf_value_counts import label_share, told_by_values
+from fedtrees.audit.leaf_value_counts import count_from_values, label_share
 from fedtrees.audit.model import ModelFile, is_logistic
 from fedtrees.audit.readers import LIGHTGBM_STATISTICS, XGBOOST_STATISTICS, state_of
 from fedtrees.audit.training_settings import (
@@ -99,14 +99,14 @@ class Audit:
     hint: str = ""  # a sentence on the input that would allow more counts, or empty
 
 
-def audit(model: ModelFile, known: Known | None = None) -> Audit:
+def audit(model: ModelFile, background: Known | None = None) -> Audit:
     """Return the information about training rows that a model file reveals.
 
     Parameters
     ----------
     model : ModelFile
         Result of `fedtrees.audit.readers.read_model`.
-    known : Known, optional
+    background : Known, optional
         Background knowledge of the auditor, for example the size of the training table.
 
     Returns
@@ -118,35 +118,35 @@ def audit(model: ModelFile, known: Known | None = None) -> Audit:
     Raises
     ------
     UsageError
-        If `known` contradicts the statistics in the file.
+        If `background` contradicts the statistics in the file.
     """
-    known = known or Known()
+    background = background or Known()
     if not isinstance(model.forest, Forest):
-        return _finished(model, None, recover_forest(model), known)
+        return _complete_audit(model, None, recover_forest(model), background)
     if model.library == "lightgbm":
         file_settings = model.learning_rate, model.reg_lambda
         settings = None if None in file_settings else Settings(*file_settings, "file")
-        return _finished(model, settings, recover_lightgbm(model), known)
+        return _complete_audit(model, settings, recover_lightgbm(model), background)
     if model.dropout:
         every_tree = enumerate(model.forest.trees)
         outputs = model.forest.objective.n_outputs
         trees = [TreeExposure.of((t, t % outputs), tree.leaves, DROPPED) for t, tree in every_tree]
-        return replace(_finished(model, None, trees, known), hint=DROPPED_HINT)
-    settings, each = _settings_of_trees(model, known)
+        return replace(_complete_audit(model, None, trees, background), hint=DROPPED_HINT)
+    settings, each = _settings_of_trees(model, background)
     every = zip(model.forest.trees, model.statistics, each, strict=True)
     sums = [sums_of(tree, statistics, s) for tree, statistics, s in every]
-    trees = recover_boosted(model, sums, known)
+    trees = recover_boosted(model, sums, background)
     if all(s is None for s in sums):
-        values = told_by_values(model, trees, settings, known)
-        result = _finished(model, values.settings, values.trees, known, sums)
+        values = count_from_values(model, trees, settings, background)
+        result = _complete_audit(model, values.settings, values.trees, background, sums)
         rows = result.rows if result.sources.kind == "bagging" else values.rows or result.rows
         return replace(result, rows=rows, assumes=values.assumes, hint=values.hint)
     rates = [None if s is None else s.learning_rate for s in each]
-    result = _finished(model, settings, trees, known, sums, rates)
+    result = _complete_audit(model, settings, trees, background, sums, rates)
     return replace(result, assumes=_conditions(result))
 
 
-def _conditions(found: Audit) -> tuple[str, ...]:
+def _conditions(result: Audit) -> tuple[str, ...]:
     """Return the conditions under which sums of hessians are numbers of training rows.
 
     A file contains sums over the rows that each tree saw, weighted and scaled. It cannot show that
@@ -154,44 +154,45 @@ def _conditions(found: Audit) -> tuple[str, ...]:
     gradients, leave the sums of twice as many rows. It can show the contrary, if trees of one
     training add up to different numbers of rows.
     """
-    if not found.summary.counted and not any((t.at_least > 0).any() for t in found.trees):
+    if not result.summary.counted and not any((t.at_least > 0).any() for t in result.trees):
         return ()
-    totals = {t.rows for t in found.trees} - {None}
-    sampled = found.sources.kind == "one" and len(totals) > 1
+    totals = {t.rows for t in result.trees} - {None}
+    sampled = result.sources.kind == "one" and len(totals) > 1
     return (SAMPLED if sampled else ONCE,)
 
 
 def _settings_of_trees(
-    model: ModelFile, known: Known
+    model: ModelFile, background: Known
 ) -> tuple[Settings | None, list[Settings | None]]:
     """Return the eta and lambda that all trees share, and those of every tree.
 
     Some federations train with a different learning rate for each client. The first element is then
     the setting of the first tree.
     """
-    settings, trees = _settings_of(model, known), model.forest.trees
-    if settings is not None or known.learning_rate is not None:
+    settings, trees = _common_settings(model, background), model.forest.trees
+    if settings is not None or background.learning_rate is not None:
         return settings, [settings] * len(trees)
     each = settings_by_tree(trees, model.statistics)
     return each[0] if each else None, each
 
 
-def _settings_of(model: ModelFile, known: Known) -> Settings | None:
+def _common_settings(model: ModelFile, background: Known) -> Settings | None:
     """Return the eta and lambda of all trees of an XGBoost model, declared or inferred.
 
     The result is None if no values explain all trees. Raises `UsageError` if the values that the
     auditor declares contradict the statistics.
     """
     trees, statistics = model.forest.trees, model.statistics
-    if known.settings is not None:
-        declared = Settings(*known.settings, "given")
+    if background.settings is not None:
+        declared = Settings(*background.settings, "given")
         worst = agreement(declared, trees[:CHECKED_TREES], statistics[:CHECKED_TREES])
         if worst > AGREES:
             raise UsageError(
-                f"learning rate {known.learning_rate:g} and lambda {known.reg_lambda:g} contradict "
-                f"the statistics in {model.path.name}; leave them out and they are inferred"
+                f"learning rate {background.learning_rate:g} and lambda {background.reg_lambda:g} "
+                f"contradict the statistics in {model.path.name}; leave them out and they are "
+                "inferred"
             )
-        return replace(declared, unshrunk=is_unshrunk(trees, statistics, *known.settings))
+        return replace(declared, unshrunk=is_unshrunk(trees, statistics, *background.settings))
     inferred = infer_settings(trees, statistics)
     if inferred is None:
         return None
@@ -200,20 +201,23 @@ def _settings_of(model: ModelFile, known: Known) -> Settings | None:
     return replace(inferred, worst=max(worst, inferred.worst)) if worst <= AGREES else None
 
 
-def _finished(
+def _complete_audit(
     model: ModelFile,
     settings: Settings | None,
     trees: Sequence[TreeExposure],
-    known: Known,
+    background: Known,
     sums: Sequence[LeafStatistics | None] = (),
     rates: Sequence[float | None] = (),
 ) -> Audit:
     """Add the sources, the size of the table and the summary to the trees, and return the audit."""
     fields, sources = fields_of(model), _sources(model, trees, sums, rates)
-    table = _shown_rows(model, trees, known)
+    table = _shown_rows(model, trees, background)
     named = tuple(
         replace(
-            t, source=s, index=model.place_of(t.at), whole=t.rows is not None and t.rows == table
+            t,
+            source=s,
+            index=model.place_of(t.at),
+            saw_all_rows=t.rows is not None and t.rows == table,
         )
         for t, s in zip(trees, sources.names, strict=True)
     )
@@ -223,7 +227,7 @@ def _finished(
         model=model,
         fields=fields,
         settings=settings,
-        rows=_rows(model, named, sources, known),
+        rows=_rows(model, named, sources, background),
         sources=sources,
         trees=listed,
         summary=summary(listed),
@@ -231,15 +235,15 @@ def _finished(
     )
 
 
-def _shown_rows(model: ModelFile, trees: Sequence[TreeExposure], known: Known) -> int | None:
+def _shown_rows(model: ModelFile, trees: Sequence[TreeExposure], background: Known) -> int | None:
     """Return the number of rows of the training table, None if it is not known.
 
     It is either declared, or the largest tree of a LightGBM model whose parameters exclude
     sampling. A tree of fewer rows was grown on a sample, or on the rows of one client or of one
     training.
     """
-    if known.rows is not None or model.library != "lightgbm" or samples_rows(model):
-        return known.rows
+    if background.rows is not None or model.library != "lightgbm" or samples_rows(model):
+        return background.rows
     return max((t.rows for t in trees if t.rows is not None), default=None)
 
 
@@ -258,13 +262,13 @@ def _sources(
     each = first_round(model)
     first_of_round = trees[::each]
     starts = [t for t in first_of_round if t.base_score is not None]
-    apart = all(_apart(model, *pair) for pair in pairwise(starts))
+    apart = all(_has_other_rows(model, *pair) for pair in pairwise(starts))
     sources = find_sources([t.base_score for t in first_of_round], h[::each], rates[::each], apart)
     names = np.repeat(np.array(sources.names, dtype=object), each)[: len(trees)]
     return replace(sources, names=tuple(names.tolist()))
 
 
-def _apart(model: ModelFile, before: TreeExposure, tree: TreeExposure) -> bool:
+def _has_other_rows(model: ModelFile, before: TreeExposure, tree: TreeExposure) -> bool:
     """Return whether a tree that starts from one base score has other rows than the one before.
 
     Every row of `tree` entered it with the same prediction. If its rows came from the table of
@@ -279,7 +283,9 @@ def _apart(model: ModelFile, before: TreeExposure, tree: TreeExposure) -> bool:
     return bool(share**tree.rows < ALL_IN_ONE)
 
 
-def _rows(model: ModelFile, trees: Sequence[TreeExposure], sources: Sources, known: Known) -> Rows:
+def _rows(
+    model: ModelFile, trees: Sequence[TreeExposure], sources: Sources, background: Known
+) -> Rows:
     """Return the size of the training table, as first trees count it or the auditor declares it."""
     share = None
     # With scale_pos_weight, the base score is the share of weighted rows.
@@ -292,8 +298,8 @@ def _rows(model: ModelFile, trees: Sequence[TreeExposure], sources: Sources, kno
     if sources.kind != "bagging" or classes > 1:
         counted = counted[:1]
     if not counted:
-        how = "declared" if known.rows else "does not follow"
-        return Rows(known.rows, None, share, how, declared=known.rows is not None)
+        how = "declared" if background.rows else "does not follow"
+        return Rows(background.rows, None, share, how, declared=background.rows is not None)
     n_pos = None
     # In a forest of bootstrap samples, the positives of one tree are not those of the table.
     drawn = len({int(t.n_pos.sum()) for t in trees}) > 1 and not isinstance(model.forest, Forest)

@@ -42,7 +42,7 @@ class TreeExposure:
     base_score: float | None = None  # prediction of every row before the tree, None if they differ
     source: str | None = None  # client that grew the tree, None if it is not known
     index: int = UNKNOWN  # number of the tree in the file
-    whole: bool = False  # whether the tree is known to have seen all rows of the table
+    saw_all_rows: bool = False  # whether the tree is known to have seen all rows of the table
 
     @staticmethod
     def of(
@@ -103,7 +103,7 @@ class TreeExposure:
     @property
     def isolated(self) -> NDArray[np.bool_]:
         """Leaves with one row of the table, if the tree is known to have seen all rows."""
-        return self.single & self.whole
+        return self.single & self.saw_all_rows
 
     @cached_property
     def one_label(self) -> NDArray[np.bool_]:
@@ -113,7 +113,7 @@ class TreeExposure:
     @property
     def pure(self) -> NDArray[np.bool_]:
         """Leaves in which all rows of the table certainly have the same label."""
-        return self.one_label & self.whole
+        return self.one_label & self.saw_all_rows
 
     @property
     def rows(self) -> int | None:
@@ -250,10 +250,10 @@ class Rows:
     n_pos: int | None  # rows of class 1, None if they cannot be derived
     share: Fraction | None  # N1/N in lowest terms, derived from the base score
     how: str  # the evidence, as a sentence
-    whole: bool = True  # False if the file shows that `n` is only a part of the table
+    complete: bool = True  # False if the file shows that `n` is only a part of the table
     declared: bool = False  # whether the auditor declared `n`. Only this shows that it is complete
 
     @property
     def total(self) -> int | None:
         """Number of rows of the table, None if the file shows that `n` is only a part."""
-        return self.n if self.whole else None
+        return self.n if self.complete else None

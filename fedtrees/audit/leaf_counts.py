@@ -89,7 +89,7 @@ def start_of(forest: Forest, k: int) -> float:
 
 
 def recover_boosted(
-    model: ModelFile, sums: Sequence[LeafStatistics | None], known: Known
+    model: ModelFile, sums: Sequence[LeafStatistics | None], background: Known
 ) -> list[TreeExposure]:
     """Return the exposure of every tree of a boosted XGBoost model.
 
@@ -99,7 +99,7 @@ def recover_boosted(
         The model.
     sums : sequence of LeafStatistics or None
         The sums of the leaves of each tree (`sums_of`).
-    known : Known
+    background : Known
         Background knowledge of the auditor.
 
     Returns
@@ -110,20 +110,20 @@ def recover_boosted(
     if model.forest.objective.name == SQUARED_ERROR.name:
         return _squared_errors(model, sums)
     forest, outputs = model.forest, model.forest.objective.n_outputs
-    sums = _beside_a_limit(sums)
+    sums = _mark_truncated_steps(sums)
     low, high = float(forest.base_margin.min()), float(forest.base_margin.max())
     followed = False
     out: list[TreeExposure] = []
     for t, (tree, s) in enumerate(zip(forest.trees, sums, strict=True)):
         values = tree.value[tree.leaves]
-        out.append(_classified(model, t, s, (low, high), known))
+        out.append(_exposure_of_classes(model, t, s, (low, high), background))
         if t == 0 and outputs == 1 and len(forest.trees) > 1:
             start = _start_followed(out[0], float(forest.base_margin[0]), values, sums[1])
             followed = start is not None
             start_uncertain = bool((out[0].n_pos == UNKNOWN).all()) or _share_a_factor(out[0].n)
             # With leaf values of 0, any start would lead to the second tree.
             moved = followed and np.abs(values).max() > NEAR
-            start_declared = 0 in known.starts or len(forest.trees) <= first_round(model)
+            start_declared = 0 in background.starts or len(forest.trees) <= first_round(model)
             if start_uncertain and not moved and not start_declared:
                 # The file contains the base score of the last training only. The first tree may
                 # have been grown from another one that explains its sums equally well.
@@ -133,10 +133,10 @@ def recover_boosted(
         # These bounds on the margins stay valid if a row did not pass some of the earlier trees,
         # as in bagging.
         low, high = low + min(0.0, float(values.min())), high + max(0.0, float(values.max()))
-    return _settled(_agreeing(out, outputs), followed, first_round(model))
+    return _drop_unproven_bounds(_agreeing(out, outputs), followed, first_round(model))
 
 
-def _beside_a_limit(
+def _mark_truncated_steps(
     sums: Sequence[LeafStatistics | None],
 ) -> list[LeafStatistics | None]:
     """Mark the leaves whose step may have been truncated.
@@ -206,7 +206,9 @@ def _agreeing(trees: list[TreeExposure], outputs: int) -> list[TreeExposure]:
     return out
 
 
-def _settled(trees: list[TreeExposure], followed: bool, together: int) -> list[TreeExposure]:
+def _drop_unproven_bounds(
+    trees: list[TreeExposure], followed: bool, together: int
+) -> list[TreeExposure]:
     """Drop bounds whose assumptions are not shown, and count leaves in which both bounds agree.
 
     Bounds are valid for rows of weight 1, which a first tree with integer counts shows. They are
@@ -236,26 +238,26 @@ def _without_counts(t: TreeExposure, how: str) -> TreeExposure:
     return TreeExposure.of((t.at, t.output), t.leaf, how)
 
 
-def _classified(
+def _exposure_of_classes(
     model: ModelFile,
     t: int,
     sums: LeafStatistics | None,
     margins: tuple[float, float],
-    known: Known,
+    background: Known,
 ) -> TreeExposure:
     """Return the exposure of tree t of a model on log loss or softmax.
 
     `margins` are bounds on the log-odds of a row before the tree.
     """
     outputs, leaves = model.forest.objective.n_outputs, model.forest.trees[t].leaves
-    place, starts = (t, t % outputs), t in known.starts or t < first_round(model)
+    place, starts = (t, t % outputs), t in background.starts or t < first_round(model)
     if sums is None:
         return TreeExposure.of(place, leaves, NO_SUMS)
     # XGBoost's softmax doubles hessians
     scale = 2.0 if isinstance(model.forest.objective, Softmax) else 1.0
-    p = known.starts.get(t, start_of(model.forest, t % outputs))
+    p = background.starts.get(t, start_of(model.forest, t % outputs))
     first = _first_tree(sums, scale, p, model.positive_weight, starts)
-    if first is not None and starts and t not in known.starts and model.base_score_given:
+    if first is not None and starts and t not in background.starts and model.base_score_given:
         first = first if outputs > 1 else _without_mirrored_labels(first, sums)
     shrunk = first is not None and not sums.unshrunk and not _pure(first, sums)
     if (sums.g is None or shrunk) and starts and model.positive_weight == 1:
@@ -269,7 +271,7 @@ def _classified(
     if model.positive_weight != 1:
         return TreeExposure.of(place, leaves, LATER)
     bounded = outputs == 1 and not _may_start(sums, scale)
-    upper = most_rows(sums.h + sums.h_error, margins, known.rows) if bounded else None
+    upper = most_rows(sums.h + sums.h_error, margins, background.rows) if bounded else None
     # A tree with a single leaf has no equation that confirms its eta and lambda.
     lone = len(leaves) == 1 or (sums.cut is not None and sums.cut.any())
     g = None if lone or sums.g is None else np.maximum(np.abs(sums.g) - sums.g_error, 0.0)
@@ -353,7 +355,7 @@ def _first_tree(
     if sums.g is None:
         return None
     statistics = replace(sums, scale=scale)
-    counts = counts_at(_unweighted(statistics, p, weight), p) if starts else None
+    counts = counts_at(_remove_weight(statistics, p, weight), p) if starts else None
     if counts is not None or weight != 1:
         return counts
     counts = find_first_tree(statistics)
@@ -363,7 +365,7 @@ def _first_tree(
     return None if mirrored else counts
 
 
-def _unweighted(s: LeafStatistics, p: float, weight: float) -> LeafStatistics:
+def _remove_weight(s: LeafStatistics, p: float, weight: float) -> LeafStatistics:
     """Return the sums of a tree grown from p as if rows of class 1 had weight 1."""
     if weight == 1:
         return s
@@ -380,7 +382,7 @@ def _squared_errors(model: ModelFile, sums: Sequence[LeafStatistics | None]) -> 
 
     One leaf whose H is not an integer shows that rows had weights. In this case no tree is counted.
     """
-    integral = model.positive_weight == 1 and all(s is None or _whole(s) for s in sums)
+    integral = model.positive_weight == 1 and all(s is None or _are_integers(s) for s in sums)
     out = []
     for t, (tree, s) in enumerate(zip(model.forest.trees, sums, strict=True)):
         how, n = NO_SUMS if s is None else NOT_WHOLE, None
@@ -390,7 +392,7 @@ def _squared_errors(model: ModelFile, sums: Sequence[LeafStatistics | None]) -> 
     return out
 
 
-def _whole(sums: LeafStatistics) -> bool:
+def _are_integers(sums: LeafStatistics) -> bool:
     """Return whether all hessian sums are integers up to their errors (0.25 at most)."""
     near = np.abs(np.rint(sums.h) - sums.h) <= sums.h_error + 1e-6
     return bool(near.all() and sums.h_error.max() <= 0.25)

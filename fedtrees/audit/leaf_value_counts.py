@@ -112,8 +112,11 @@ def _convergents(x: Fraction) -> Iterator[Fraction]:
         x = 1 / (x - integer)
 
 
-def pairs_of(
-    values: NDArray[np.float32], ph: tuple[float, float], settings: tuple[float, float], most: int
+def find_pairs(
+    values: NDArray[np.float32],
+    ph: tuple[float, float],
+    settings: tuple[float, float],
+    max_rows: int,
 ) -> list[Pairs]:
     """Return the pairs (N, N1) that each leaf allows.
 
@@ -125,7 +128,7 @@ def pairs_of(
         Probability and hessian of every row before the tree.
     settings : (float, float)
         Eta and lambda.
-    most : int
+    max_rows : int
         Largest number of rows that is tried.
 
     Returns
@@ -133,7 +136,7 @@ def pairs_of(
     pairs : list of Pairs
         One entry per leaf.
     """
-    n = np.arange(1, most + 1, dtype=np.int64)
+    n = np.arange(1, max_rows + 1, dtype=np.int64)
     out = []
     for value in values:
         exact, error = positives_of_value(value, n, ph, settings)
@@ -288,13 +291,16 @@ def explanations(
     for choice in choices:
         allowed = chances(values, ph, choice, max(sizes, default=1)) * len(choices) <= chance
         largest = int(allowed.sum())  # the probability increases with the size of the table
-        pairs = pairs_of(values, ph, choice, largest)
+        pairs = find_pairs(values, ph, choice, largest)
         for size in sizes_that_fit(pairs, [size for size in sizes if size <= largest], share):
             yield Explanation(*choice, size)
 
 
 def chances(
-    values: NDArray[np.float32], ph: tuple[float, float], settings: tuple[float, float], most: int
+    values: NDArray[np.float32],
+    ph: tuple[float, float],
+    settings: tuple[float, float],
+    max_rows: int,
 ) -> NDArray[np.float64]:
     """Return the probability that values without meaning allow a pair of integers in every leaf.
 
@@ -306,7 +312,7 @@ def chances(
         Probability and hessian of every row before the tree.
     settings : (float, float)
         Eta and lambda.
-    most : int
+    max_rows : int
         Largest number of rows of a leaf.
 
     Returns
@@ -314,8 +320,8 @@ def chances(
     chance : float64 array, shape (most,)
         For leaves of up to 1, 2, 3, ... rows.
     """
-    n = np.arange(1, most + 1, dtype=np.int64)
-    chance = np.ones(most)
+    n = np.arange(1, max_rows + 1, dtype=np.int64)
+    chance = np.ones(max_rows)
     for value in values:
         error = positives_of_value(value, n, ph, settings)[1]
         chance *= np.minimum(np.cumsum(np.minimum(2 * error, 1.0)), 1.0)
@@ -361,7 +367,7 @@ def first_tree_of_values(
             return None
         p = float(shares.p[0])
         values = tree.value[tree.leaves]
-        pairs = pairs_of(values, (p, float(shares.h[0])), (eta, reg_lambda), largest)
+        pairs = find_pairs(values, (p, float(shares.h[0])), (eta, reg_lambda), largest)
         tables = range(denominator, largest + 1, denominator)
         sizes = list(islice(sizes_that_fit(pairs, tables, share), 2))
         if len(sizes) != 1:
@@ -403,7 +409,7 @@ FIXED = (
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
+class ValueCounts:
     """Counts from leaf values. The fields have the same meaning as in `Audit`."""
 
     trees: Sequence[TreeExposure]
@@ -413,9 +419,9 @@ class Told:
     hint: str = ""
 
 
-def told_by_values(
-    model: ModelFile, trees: Sequence[TreeExposure], settings: Settings | None, known: Known
-) -> Told:
+def count_from_values(
+    model: ModelFile, trees: Sequence[TreeExposure], settings: Settings | None, background: Known
+) -> ValueCounts:
     """Count the rows of the first trees of a model on the log loss of two classes.
 
     If the base score is a label mean, counts require the size of the table, or a lambda above 0 for
@@ -430,33 +436,33 @@ def told_by_values(
         Exposure of its trees without the counts of this function.
     settings : Settings or None
         Eta and lambda, if they are known.
-    known : Known
+    background : Known
         Background knowledge of the auditor.
 
     Returns
     -------
-    result : Told
+    result : ValueCounts
         Without counts if the conditions are not met. `hint` then describes the missing input.
     """
-    nothing = Told(trees, settings)
+    without_counts = ValueCounts(trees, settings)
     if not is_logistic(model) or model.positive_weight != 1:
-        return nothing
+        return without_counts
     share = label_share(start_of(model.forest, 0))
-    sizes, mean = _tables(share, known.rows)
-    if mean is None and not (known.rows and known.settings):
-        return replace(nothing, hint=FIXED)
+    sizes, mean = _tables(share, background.rows)
+    if mean is None and not (background.rows and background.settings):
+        return replace(without_counts, hint=FIXED)
     if not sizes:
-        return replace(nothing, hint=_no_such_mean(known.rows, share))
+        return replace(without_counts, hint=_no_such_mean(background.rows, share))
     # With lambda 0, too, all counts can be multiplied by any factor.
-    if known.rows is None and not known.reg_lambda:
+    if background.rows is None and not background.reg_lambda:
         first = replace(trees[0], how=FACTOR)
-        hint = _if_lambda_was(model.forest, sizes, mean, known)
-        return replace(nothing, trees=[first, *trees[1:]], hint=hint)
-    explanation = _explained(model.forest, sizes, mean, known)
+        hint = _if_lambda_was(model.forest, sizes, mean, background)
+        return replace(without_counts, trees=[first, *trees[1:]], hint=hint)
+    explanation = _find_explanation(model.forest, sizes, mean, background)
     return (
-        nothing
+        without_counts
         if explanation is None
-        else _counted(model.forest, nothing, explanation, mean, known)
+        else _count_leaves(model.forest, without_counts, explanation, mean, background)
     )
 
 
@@ -468,16 +474,16 @@ def _tables(share: Fraction | None, rows: int | None) -> tuple[list[int], Fracti
     return sizes if rows is None else [n for n in sizes if n == rows], share
 
 
-def _explained(
-    forest: Forest, sizes: Sequence[int], mean: Fraction | None, known: Known
+def _find_explanation(
+    forest: Forest, sizes: Sequence[int], mean: Fraction | None, background: Known
 ) -> Explanation | None:
     """Return the explanation of the first tree's leaf values, None unless it is unique."""
-    declared = known.learning_rate, known.reg_lambda
+    declared = background.learning_rate, background.reg_lambda
     rates = LEARNING_RATES if declared[0] is None else (declared[0],)
     choices = tuple(product(rates, REG_LAMBDAS if declared[1] is None else (declared[1],)))
     # If the size, eta and lambda are all declared, there is a single candidate, and no search that
     # could succeed by chance.
-    chance = np.inf if known.rows and len(choices) == 1 else CHANCE
+    chance = np.inf if background.rows and len(choices) == 1 else CHANCE
     tree = forest.trees[0]
     values = tree.value[tree.leaves]
     ph = row_gradient(forest)
@@ -492,17 +498,21 @@ def _explained(
     return explanation if {*islice(at_near_sizes, 2), *islice(larger, 2)} == {explanation} else None
 
 
-def _counted(
-    forest: Forest, nothing: Told, found: Explanation, mean: Fraction | None, known: Known
-) -> Told:
+def _count_leaves(
+    forest: Forest,
+    without_counts: ValueCounts,
+    explanation: Explanation,
+    mean: Fraction | None,
+    background: Known,
+) -> ValueCounts:
     """Return the counts of the first tree and of the first tree of every other client."""
-    eta, reg_lambda, rows = found.learning_rate, found.reg_lambda, found.rows
+    eta, reg_lambda, rows = explanation.learning_rate, explanation.reg_lambda, explanation.rows
     tree, ph = forest.trees[0], row_gradient(forest)
-    pairs = pairs_of(tree.value[tree.leaves], ph, (eta, reg_lambda), rows)
+    pairs = find_pairs(tree.value[tree.leaves], ph, (eta, reg_lambda), rows)
     counts = certain_counts(pairs, rows, mean)
     if counts is None or (counts.n == UNKNOWN).all():
-        return nothing
-    first = nothing.trees[0]
+        return without_counts
+    first = without_counts.trees[0]
     value = f"the value of the leaf, if eta {eta:g}, lambda {reg_lambda:g}, N {rows}, {IF}"
     place = first.at, first.output
     first = TreeExposure.of(place, first.leaf, value, (counts.n, counts.n1), None, ph[0])
@@ -511,29 +521,29 @@ def _counted(
         "the only size at which the base score and every leaf value are explained and not by "
         "chance; it may be the first of several clients'"
     )
-    share, how = label_share(start_of(forest, 0)), "declared" if known.rows else explains
-    declared = known.rows is not None
-    size = Rows(rows, n_pos, share, how, whole=declared, declared=declared)
-    settings = Settings(eta, reg_lambda, "given" if known.settings else "inferred")
-    trees = _other_clients(forest, [first, *nothing.trees[1:]], settings)
-    return Told(trees, settings, size, _assumes(found, mean, known))
+    share, how = label_share(start_of(forest, 0)), "declared" if background.rows else explains
+    declared = background.rows is not None
+    size = Rows(rows, n_pos, share, how, complete=declared, declared=declared)
+    settings = Settings(eta, reg_lambda, "given" if background.settings else "inferred")
+    trees = _other_clients(forest, [first, *without_counts.trees[1:]], settings)
+    return ValueCounts(trees, settings, size, _assumes(explanation, mean, background))
 
 
-def _assumes(found: Explanation, mean: Fraction | None, known: Known) -> tuple[str, ...]:
+def _assumes(explanation: Explanation, mean: Fraction | None, background: Known) -> tuple[str, ...]:
     """Return the conditions under which the counts are correct, as sentences."""
     every = "no row was left out of the first tree by sampling (subsample), and every row weighed 1"
-    if known.rows:
+    if background.rows:
         every = (
-            f"the first tree was grown on all of the {known.rows} rows that were declared: not on "
-            "a sample of them (subsample) or one client's alone, and every row weighed 1"
+            f"the first tree was grown on all of the {background.rows} rows that were declared: "
+            "not on a sample of them (subsample) or one client's alone, and every row weighed 1"
         )
     out = [every, AS_TRAINED]
     if mean is not None:
         out.append("the base score is the share of positives of the rows the tree was grown on")
-    rate = "as given" if known.learning_rate else "as no other usual one explains every leaf"
-    penalty = "as given" if known.reg_lambda is not None else "for the same reason"
-    out.append(f"eta was {found.learning_rate:g}, {rate}")
-    out.append(f"lambda was {found.reg_lambda:g}, {penalty}")
+    rate = "as given" if background.learning_rate else "as no other usual one explains every leaf"
+    penalty = "as given" if background.reg_lambda is not None else "for the same reason"
+    out.append(f"eta was {explanation.learning_rate:g}, {rate}")
+    out.append(f"lambda was {explanation.reg_lambda:g}, {penalty}")
     return tuple(out)
 
 
@@ -548,13 +558,13 @@ def _no_such_mean(rows: int | None, share: Fraction | None) -> str:
 
 
 def _if_lambda_was(
-    forest: Forest, sizes: Sequence[int], mean: Fraction | None, known: Known
+    forest: Forest, sizes: Sequence[int], mean: Fraction | None, background: Known
 ) -> str:
     """Return a sentence on the table size under a usual lambda, XGBoost's default first."""
-    if known.reg_lambda == 0:
+    if background.reg_lambda == 0:
         return "With lambda 0 all counts times one factor give the same leaf values; give --rows."
     for reg_lambda in REG_LAMBDAS:
-        fit = _explained(forest, sizes, mean, replace(known, reg_lambda=reg_lambda))
+        fit = _find_explanation(forest, sizes, mean, replace(background, reg_lambda=reg_lambda))
         if reg_lambda > 0 and fit is not None:
             default = ", XGBoost's default" if reg_lambda == REG_LAMBDAS[0] else ""
             return (

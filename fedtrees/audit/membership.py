@@ -193,7 +193,7 @@ class TestResult:
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
+class MembershipResult:
     """Results of the checks and membership tests of one model file.
 
     Attributes
@@ -240,15 +240,15 @@ class Told:
 _MARK = {True: "ok  ", False: "FAIL", None: "?   "}
 
 
-def told(
-    found: Audit, data: str, reserve: str, columns: Columns, seed: int = 0,
+def measure_membership(
+    audit: Audit, data: str, reserve: str, columns: Columns, seed: int = 0,
     min_child_weight: float | None = None,
-) -> tuple[Told, Sequence[str]]:  # fmt: skip
+) -> tuple[MembershipResult, Sequence[str]]:  # fmt: skip
     """Test whether a boosted classification model reveals the membership of its training rows.
 
     Parameters
     ----------
-    found : Audit
+    audit : Audit
         Audit of the model file.
     data : str
         CSV file of the training rows.
@@ -263,7 +263,7 @@ def told(
 
     Returns
     -------
-    result : Told
+    result : MembershipResult
     notes : sequence of str
         Notes on columns that the model does not use.
 
@@ -272,16 +272,16 @@ def told(
     DataError
         If the model is not a boosted model of classes, or if a file is too large or cannot be read.
     """
-    forest = found.model.served
+    forest = audit.model.served
     if not isinstance(forest, Forest) or forest.objective.name == "reg:squarederror":
-        raise DataError(f"{found.model.path.name}: membership is for boosted models of classes")
-    (training, outside), notes = read_rows(found.model, [data, reserve], columns)
-    check_labels(found, [training])
+        raise DataError(f"{audit.model.path.name}: membership is for boosted models of classes")
+    (training, outside), notes = read_rows(audit.model, [data, reserve], columns)
+    check_labels(audit, [training])
     train, rest = training.table, outside.table
     if len(train) + len(rest) > MOST_ROWS:
         raise DataError(f"{data} and {reserve} have more than {MOST_ROWS} rows; give a part")
     rows, member = Table.concat([train, rest]), np.arange(len(train) + len(rest)) < len(train)
-    params, streams = _params(found, forest, min_child_weight), Streams(seed).child("membership")
+    params, streams = _params(audit, forest, min_child_weight), Streams(seed).child("membership")
     # The reference models of the attacks are trained on random halves of both tables together.
     trainer = boosted_trainer(params, forest.objective, None)
     refs = references(rows, None, trainer, REFERENCES, streams.rng("references"))
@@ -300,12 +300,12 @@ def told(
     at = groups_of(forest.predict(train.X))
     below = np.searchsorted(np.sort(first[~member]), first[member], side="left")
     done = checks(forest, train, rest, min_child_weight)
-    return Told(tuple(done), tests, 1 - below / len(rest), np.bincount(at)[at]), notes
+    return MembershipResult(tuple(done), tests, 1 - below / len(rest), np.bincount(at)[at]), notes
 
 
-def _params(found: Audit, forest: Forest, min_child_weight: float | None) -> TreeParams:
+def _params(audit: Audit, forest: Forest, min_child_weight: float | None) -> TreeParams:
     """Return the likely training parameters: those that the file shows, else XGBoost's defaults."""
-    s, default = found.settings, TreeParams()
+    s, default = audit.settings, TreeParams()
     return TreeParams(
         trees=max(len(forest.trees) // forest.objective.n_outputs, 1),
         max_depth=max(1, *map(depth_of, forest.trees)),

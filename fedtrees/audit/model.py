@@ -121,10 +121,10 @@ def is_logistic(model: ModelFile) -> bool:
     return isinstance(model.forest, Forest) and model.forest.objective.name == LOGISTIC.name
 
 
-def parameter(known: Mapping[str, str], name: str) -> float | None:
+def parameter(parameters: Mapping[str, str], name: str) -> float | None:
     """Return a training parameter as a number, None if it is absent or not a finite number."""
     try:
-        value = float(known[name])
+        value = float(parameters[name])
     except (KeyError, ValueError):
         return None
     return value if np.isfinite(value) else None

@@ -73,7 +73,7 @@ def read_xgboost(path: Path, data: bytes) -> ModelFile:
     raw = {  # without the nodes that pruning deleted, in the node order of the forest's tree
         name: [
             np.zeros(0) if tree is None
-            else np.asarray(tree[name], dtype=np.float64)[_listed(tree)]
+            else np.asarray(tree[name], dtype=np.float64)[_present_nodes(tree)]
             for tree in trees
         ]
         for name in XGBOOST_STATISTICS
@@ -89,7 +89,8 @@ def read_xgboost(path: Path, data: bytes) -> ModelFile:
     width = width_of(int(learner["learner_model_param"]["num_feature"]))
     return ModelFile(
         path=path,
-        format=("XGBoost UBJ" if is_ubjson(data) else "XGBoost JSON") + _appended(unpaired_rounds),
+        format=("XGBoost UBJ" if is_ubjson(data) else "XGBoost JSON")
+        + _describe_appended_trees(unpaired_rounds),
         forest=forest,
         statistics=statistics,
         raw=raw,
@@ -103,11 +104,13 @@ def read_xgboost(path: Path, data: bytes) -> ModelFile:
         else {},
         places=tuple(places),
         numbers=tuple(
-            np.zeros(1, dtype=np.int64) if tree is None else np.flatnonzero(_listed(tree))
+            np.zeros(1, dtype=np.int64) if tree is None else np.flatnonzero(_present_nodes(tree))
             for tree in trees
         ),
         hidden=tuple(
-            np.zeros(1, dtype=bool) if place < 0 else hidden[place][_listed(file_trees[place])]
+            np.zeros(1, dtype=bool)
+            if place < 0
+            else hidden[place][_present_nodes(file_trees[place])]
             for place in places
         )
         if any(nodes.any() for nodes in hidden)
@@ -135,11 +138,11 @@ def _in_order(
     return [None if place < 0 else listed[place] for place in places], places
 
 
-def _appended(alone: int) -> str:
+def _describe_appended_trees(n_first: int) -> str:
     """Return a remark on rounds that contain only a tree of class 0, empty without such rounds."""
-    if not alone:
+    if not n_first:
         return ""
-    trees = many(alone, "tree is", "trees are")
+    trees = many(n_first, "tree is", "trees are")
     return f" (its last {trees} of class 0 alone, as Flower appends them)"
 
 
@@ -218,7 +221,7 @@ def _without_hidden(learner: dict[str, Any]) -> list[NDArray[np.bool_]]:
     return hidden
 
 
-def _listed(tree: Mapping[str, Any]) -> NDArray[np.bool_]:
+def _present_nodes(tree: Mapping[str, Any]) -> NDArray[np.bool_]:
     """Return which nodes of a tree in the file pruning did not delete, bool, shape (n_nodes,)."""
     return np.asarray(np.asarray(tree["split_indices"]) != DELETED)
 

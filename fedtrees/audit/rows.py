@@ -52,34 +52,35 @@ class Columns:
         return {name: tuple(order.split("|")) if mark else () for name, mark, order in parts}
 
 
-def check_sizes(own: str | None, truth: str | None) -> None:
+def check_sizes(own_path: str | None, truth: str | None) -> None:
     """Reject files with too many rows without reading them completely.
 
-    Raises `DataError` if there are more than `MOST_OWN` rows in `own`, or if more than
+    Raises `DataError` if there are more than `MOST_OWN` rows in `own_path`, or if more than
     `MOST_TARGETS` target rows certainly remain.
     """
-    if own and truth:
-        n_own = _rows_in(own, MOST_OWN)
+    if own_path and truth:
+        n_own = _rows_in(own_path, MOST_OWN)
         _rows_in(truth, MOST_TARGETS + n_own)
-    elif path := own or truth:
+    elif path := own_path or truth:
         _rows_in(path, int(MOST_TARGETS / (1 - OWN_SHARE)))
 
 
-def _rows_in(path: str, most: int) -> int:
+def _rows_in(path: str, max_rows: int) -> int:
     """Return the number of rows of a CSV file.
 
-    Raises `DataError` if there are more than `most`. Other faults of the file are left to
+    Raises `DataError` if there are more than `max_rows`. Other faults of the file are left to
     `read_table`.
     """
     try:
         with open(path, encoding="utf-8", errors="replace", newline="") as file:
-            n_rows = sum(1 for _ in islice(filter(None, csv.reader(file)), most + 2)) - 1
+            n_rows = sum(1 for _ in islice(filter(None, csv.reader(file)), max_rows + 2)) - 1
     except (OSError, csv.Error):
         return 0
-    if n_rows > most:
+    if n_rows > max_rows:
         raise DataError(
-            f"{path} has more than {most} rows; an attack looks for {MOST_TARGETS} rows at most, "
-            f"and holds {MOST_OWN} at most: give a random part of the table as --truth, and --own"
+            f"{path} has more than {max_rows} rows; an attack looks for {MOST_TARGETS} rows "
+            f"at most, and holds {MOST_OWN} at most: give a random part of the table "
+            "as --truth, and --own"
         )
     return max(n_rows, 0)
 
@@ -124,7 +125,7 @@ def read_rows(
     for file in files:
         for name in (columns.target, *columns.orders(file.names)):
             file.column(name)
-    model_columns = _wanted(model, files[0], columns.target)
+    model_columns = _feature_names(model, files[0], columns.target)
     notes = []
     for file in files:
         feature_names = [name for name in file.names if name != columns.target]
@@ -160,16 +161,16 @@ def _marks(files: Sequence[TextTable], names: Sequence[str]) -> list[str]:
     return notes
 
 
-def _with_names(file: TextTable, wanted: Sequence[str]) -> TextTable:
+def _with_names(file: TextTable, feature_names: Sequence[str]) -> TextTable:
     """Rename the columns of a table whose names differ from the model's only in white space.
 
     The header of a table is read without surrounding and doubled white space. LightGBM writes
     underscores in place of white space. A column is renamed only if the match is unique.
     """
     names: dict[str, str] = {}
-    for spelled in (plain_name, _underscored):
-        free = [n for n in file.names if n not in wanted and n not in names]
-        lacking = [n for n in wanted if n not in (*file.names, *names.values())]
+    for spelled in (plain_name, _join_words):
+        free = [n for n in file.names if n not in feature_names and n not in names]
+        lacking = [n for n in feature_names if n not in (*file.names, *names.values())]
         for name in lacking:
             same = [n for n in free if spelled(n) == spelled(name)]
             alike_names = [n for n in lacking if spelled(n) == spelled(name)]
@@ -178,12 +179,12 @@ def _with_names(file: TextTable, wanted: Sequence[str]) -> TextTable:
     return file.renamed(names) if names else file
 
 
-def _underscored(name: str) -> str:
+def _join_words(name: str) -> str:
     """Return a name with each run of white space or underscores replaced by one underscore."""
     return re.sub(r"[\s_]+", "_", name).strip("_")
 
 
-def _wanted(model: ModelFile, file: TextTable, target: str) -> tuple[str, ...]:
+def _feature_names(model: ModelFile, file: TextTable, target: str) -> tuple[str, ...]:
     """Return the names of the model's columns, or of the first file's if the model has none."""
     if model.feature_names:
         return model.feature_names
@@ -202,14 +203,14 @@ def _wanted(model: ModelFile, file: TextTable, target: str) -> tuple[str, ...]:
 
 
 def _datasets(
-    model: ModelFile, files: Sequence[TextTable], wanted: Sequence[str], columns: Columns
+    model: ModelFile, files: Sequence[TextTable], feature_names: Sequence[str], columns: Columns
 ) -> list[Dataset]:
     """Convert the files to datasets with a common schema."""
     y, classes = _target(model, files, columns)
     features: list[Feature] = []
     values: list[NDArray[np.float64]] = []
     declared = columns.orders(files[0].names)
-    for k, name in enumerate(wanted):
+    for k, name in enumerate(feature_names):
         together = _together(files, name)
         if k in model.categories or name in declared:
             order = _order(model, k, name, declared.get(name, ()))

@@ -34,7 +34,7 @@ FEATURE_TYPES = ("float", "int", "i", "q", "c")
 LARGEST_INT32_SIZE = 2**31  # limit of the integers in a list, because XGBoost's are int32
 
 
-def bare_model(model: ModelFile, whole: Mapping[str, Any]) -> dict[str, Any]:
+def bare_model(model: ModelFile, stored_model: Mapping[str, Any]) -> dict[str, Any]:
     """Return an XGBoost model with the same trees in the same order, and statistics of zero.
 
     XGBoost 1.7 to 3.4 load the result.
@@ -43,7 +43,7 @@ def bare_model(model: ModelFile, whole: Mapping[str, Any]) -> dict[str, Any]:
     ----------
     model : ModelFile
         The source of the trees.
-    whole : mapping
+    stored_model : mapping
         The JSON object of its file. Only the entries listed here are read, checked and written. Of
         the booster's attributes, these are ``best_iteration`` and whether XGBoost's scikit-learn
         interface saved the file.
@@ -57,20 +57,20 @@ def bare_model(model: ModelFile, whole: Mapping[str, Any]) -> dict[str, Any]:
     DataError
         If a part that prediction needs is not in the form that XGBoost writes.
     """
-    learner = _of(whole, "learner")
+    learner = _check_object(stored_model, "learner")
     forest = model.forest
-    booster, width = _of(learner, "gradient_booster", "model"), len(model.categorical)
+    booster, width = _check_object(learner, "gradient_booster", "model"), len(model.categorical)
     outputs = forest.objective.n_outputs
     places = order_of_trees(booster["tree_info"], len(forest), outputs)
     # The forest contains rounds of one tree per output. The copy restores the order of the file.
     trees = sorted(zip(places, forest.trees, strict=True), key=lambda pair: pair[0])
-    score = _base_score(_of(learner, "learner_model_param").get("base_score"), outputs)
+    score = _base_score(_check_object(learner, "learner_model_param").get("base_score"), outputs)
     categories = _categories(booster.get("cats"), width)
     # Older and newer versions read the format of 2.1. The meaning of category names depends on the
     # version that wrote them (`fedtrees.trees.files.categories.read_categories`).
     version = [3, 1, 0] if "[" in score else [2, 1, 0]
     if model.categories:
-        version = _whole("version", whole.get("version"), 0, 1000)
+        version = _check_integers("version", stored_model.get("version"), 0, 1000)
     return {
         "version": version,
         "learner": {
@@ -82,7 +82,7 @@ def bare_model(model: ModelFile, whole: Mapping[str, Any]) -> dict[str, Any]:
                 "model": {
                     **_rounds(booster, len(forest)),
                     **categories,
-                    "tree_info": _whole("tree_info", booster["tree_info"], 0, outputs - 1),
+                    "tree_info": _check_integers("tree_info", booster["tree_info"], 0, outputs - 1),
                     "trees": [_bare_tree(k, tree, width) for k, tree in trees],
                 },
             },
@@ -93,7 +93,7 @@ def bare_model(model: ModelFile, whole: Mapping[str, Any]) -> dict[str, Any]:
                 "num_feature": str(width),
                 "num_target": "1",
             },
-            "objective": _objective(model, str(_of(learner, "objective").get("name"))),
+            "objective": _objective(model, str(_check_object(learner, "objective").get("name"))),
         },
     }
 
@@ -118,7 +118,7 @@ def _base_score(text: Any, outputs: int) -> str:
     with np.errstate(over="ignore"):
         score = np.asarray(json.loads(str(text)), dtype=np.float64).astype(np.float32)
     if score.shape not in ((), (1,), (outputs,)) or not np.isfinite(score).all():
-        raise _refused("base_score", f"is {text!r}, no number for each of {outputs} outputs")
+        raise _refusal("base_score", f"is {text!r}, no number for each of {outputs} outputs")
     shown = (np.format_float_scientific(x, trim="-", exp_digits=1) for x in score.ravel())
     listed = ",".join(x.replace("e+", "e").upper() for x in shown)
     return f"[{listed}]" if score.ndim else listed
@@ -126,15 +126,15 @@ def _base_score(text: Any, outputs: int) -> str:
 
 def _rounds(booster: Mapping[str, Any], trees: int) -> dict[str, Any]:
     """Return the division of trees into rounds. Models before XGBoost 2 do not list its borders."""
-    parallel_trees = _of(booster, "gbtree_model_param").get("num_parallel_tree", "1")
-    parallel = _digits("num_parallel_tree", parallel_trees, 1, trees)
+    parallel_trees = _check_object(booster, "gbtree_model_param").get("num_parallel_tree", "1")
+    parallel = _check_digits("num_parallel_tree", parallel_trees, 1, trees)
     out: dict[str, Any] = {
         "gbtree_model_param": {"num_parallel_tree": parallel, "num_trees": str(trees)}
     }
     if "iteration_indptr" in booster:
-        begin = _whole("iteration_indptr", booster["iteration_indptr"], 0, trees)
+        begin = _check_integers("iteration_indptr", booster["iteration_indptr"], 0, trees)
         if begin[:1] != [0] or begin[-1] != trees or sorted(set(begin)) != begin:
-            raise _refused("iteration_indptr", f"does not divide {trees} trees into rounds")
+            raise _refusal("iteration_indptr", f"does not divide {trees} trees into rounds")
         out["iteration_indptr"] = begin
     return out
 
@@ -149,7 +149,7 @@ def _attributes(learner: Mapping[str, Any], trees: int) -> dict[str, str]:
     if not isinstance(notes, Mapping) or "best_iteration" not in notes:
         return {}
     attributes = {
-        "best_iteration": _digits("best_iteration", notes["best_iteration"], 0, trees - 1)
+        "best_iteration": _check_digits("best_iteration", notes["best_iteration"], 0, trees - 1)
     }
     if "scikit_learn" in notes:
         kind = "classifier" if "classifier" in str(notes["scikit_learn"]) else "regressor"
@@ -158,16 +158,16 @@ def _attributes(learner: Mapping[str, Any], trees: int) -> dict[str, str]:
 
 
 def _names(listed: Any, width: int) -> list[str]:
-    names = _listed("feature_names", listed)
+    names = _check_list("feature_names", listed)
     if len(names) not in (0, width) or not all(isinstance(name, str) for name in names):
-        raise _refused("feature_names", f"are no {width} names")
+        raise _refusal("feature_names", f"are no {width} names")
     return names
 
 
 def _types(listed: Any, width: int) -> list[str]:
-    types = _listed("feature_types", listed)
+    types = _check_list("feature_types", listed)
     if len(types) not in (0, width) or any(kind not in FEATURE_TYPES for kind in types):
-        raise _refused("feature_types", f"are no {width} of {', '.join(FEATURE_TYPES)}")
+        raise _refusal("feature_types", f"are no {width} of {', '.join(FEATURE_TYPES)}")
     return types
 
 
@@ -175,72 +175,72 @@ def _categories(cats: Any, width: int) -> dict[str, Any]:
     """Return the names of categories (XGBoost 3.1), with which XGBoost codes a data frame."""
     if cats is None:
         return {}
-    encoded = _listed("cats", _of({"cats": cats}, "cats").get("enc"))
+    encoded = _check_list("cats", _check_object({"cats": cats}, "cats").get("enc"))
     if len(encoded) not in (0, width):
-        raise _refused("cats", f"has {len(encoded)} columns, the model {width}")
-    ends = _whole("cats", cats.get("feature_segments"), 0, LARGEST_INT32_SIZE)
-    index = _whole("cats", cats.get("sorted_idx"), 0, max(ends[-1:], default=0))
-    columns = [_encoded(column) for column in encoded]
+        raise _refusal("cats", f"has {len(encoded)} columns, the model {width}")
+    ends = _check_integers("cats", cats.get("feature_segments"), 0, LARGEST_INT32_SIZE)
+    index = _check_integers("cats", cats.get("sorted_idx"), 0, max(ends[-1:], default=0))
+    columns = [_encode_categories(column) for column in encoded]
     sizes = [len(c["offsets"][1:]) if "offsets" in c else len(c["values"]) for c in columns]
     if ends != ([0, *np.cumsum(sizes).tolist()] if sizes else []) or len(index) != sum(sizes):
-        raise _refused("cats", "does not list the categories of every column")
+        raise _refusal("cats", "does not list the categories of every column")
     # `sorted_idx` must be a permutation of the categories of each column.
     for begin, size in zip(ends, sizes, strict=False):
         if sorted(index[begin : begin + size]) != list(range(size)):
-            raise _refused("cats", "does not put the categories of a column in order")
+            raise _refusal("cats", "does not put the categories of a column in order")
     return {"cats": {"enc": columns, "feature_segments": ends, "sorted_idx": index}}
 
 
-def _encoded(column: Any) -> dict[str, Any]:
+def _encode_categories(column: Any) -> dict[str, Any]:
     """Return the categories of one column: bytes of text with offsets, or integers."""
-    column = _of({"cats": column}, "cats")
+    column = _check_object({"cats": column}, "cats")
     if "offsets" not in column:
-        values = _whole("cats", column.get("values"), -(2**63), 2**63 - 1)
-        kind = _whole("cats", [column.get("type")], 0, 255)[0]
+        values = _check_integers("cats", column.get("values"), -(2**63), 2**63 - 1)
+        kind = _check_integers("cats", [column.get("type")], 0, 255)[0]
         return {"type": kind, "values": values}
-    offsets = _whole("cats", column["offsets"], 0, LARGEST_INT32_SIZE)
-    values = _whole("cats", column.get("values"), -128, 127)
+    offsets = _check_integers("cats", column["offsets"], 0, LARGEST_INT32_SIZE)
+    values = _check_integers("cats", column.get("values"), -128, 127)
     if offsets != sorted(offsets) or (offsets or [0])[0] or (offsets or [0])[-1] != len(values):
-        raise _refused("cats", "has offsets that do not divide its text")
+        raise _refusal("cats", "has offsets that do not divide its text")
     return {"offsets": offsets, "values": values}
 
 
-def _listed(name: str, values: Any) -> list[Any]:
+def _check_list(name: str, values: Any) -> list[Any]:
     """Return a list. In a UBJSON file it is an array."""
     if isinstance(values, np.ndarray):
         return list(values.tolist())
     if not isinstance(values, list | None):
-        raise _refused(name, "is no list")
+        raise _refusal(name, "is no list")
     return values or []
 
 
-def _whole(name: str, values: Any, least: int, most: int) -> list[int]:
-    """Return a list of integers, after checking that each is between `least` and `most`."""
-    listed = _listed(name, values)
-    if not all(type(x) is int and least <= x <= most for x in listed):
-        raise _refused(name, f"is no list of whole numbers from {least} to {most}")
+def _check_integers(name: str, values: Any, smallest: int, largest: int) -> list[int]:
+    """Return a list of integers, after checking that each is between `smallest` and `largest`."""
+    listed = _check_list(name, values)
+    if not all(type(x) is int and smallest <= x <= largest for x in listed):
+        raise _refusal(name, f"is no list of whole numbers from {smallest} to {largest}")
     return listed
 
 
-def _digits(name: str, text: Any, least: int, most: int) -> str:
+def _check_digits(name: str, text: Any, smallest: int, largest: int) -> str:
     """Return an integer that is written as text, after checking that it is within the bounds."""
     usable = isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 10
-    if not usable or not least <= int(text) <= most:
-        raise _refused(name, f"is {str(text)[:40]!r}, no number from {least} to {most}")
+    if not usable or not smallest <= int(text) <= largest:
+        raise _refusal(name, f"is {str(text)[:40]!r}, no number from {smallest} to {largest}")
     return str(text)
 
 
-def _of(parent: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+def _check_object(parent: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
     """Return a nested object, after checking that each level is an object."""
     for name in names:
         child = parent.get(name)
         if not isinstance(child, Mapping):
-            raise _refused(name, "is no object")
+            raise _refusal(name, "is no object")
         parent = child
     return parent
 
 
-def _refused(name: str, fault: str) -> DataError:
+def _refusal(name: str, fault: str) -> DataError:
     return DataError(f"the model cannot be copied: its {name} {fault}; the file is damaged")
 
 
@@ -412,11 +412,11 @@ def compact(forest: Forest) -> tuple[Forest, NDArray[np.intp]]:
     named = np.concatenate([[0], *(tree.feature for tree in forest.trees)])
     used = np.unique(np.maximum(named, 0)).astype(np.intp)
 
-    def moved(tree: Tree) -> Tree:
+    def renumber_columns(tree: Tree) -> Tree:
         at = np.searchsorted(used, tree.feature)
         return replace(tree, feature=np.where(tree.feature < 0, -1, at).astype(np.int32))
 
-    return replace(forest, trees=tuple(map(moved, forest.trees))), used
+    return replace(forest, trees=tuple(map(renumber_columns, forest.trees))), used
 
 
 def _points(tree: Tree, width: int) -> Iterator[NDArray[np.float32]]:

@@ -86,14 +86,14 @@ def fields_table(audit: Audit) -> Shown:
     return Shown("What the file carries", columns, tuple(lines), prose=frozenset({3}))
 
 
-def trees_table(audit: Audit, most: int = SHOWN) -> Shown:
-    """Return the table of the trees, those with certain counts first, at most `most` of them."""
+def trees_table(audit: Audit, limit: int = SHOWN) -> Shown:
+    """Return the table of the trees, those with certain counts first, at most `limit` of them."""
     columns = ("tree", "source", "base score", "leaves", "rows known", "labels known", "small",
                "one label", "smallest leaf", "how")  # fmt: skip
     order = sorted(audit.trees, key=lambda t: (not t.counted.any(), t.at))
-    left = len(order) - most
+    left = len(order) - limit
     note = f"and {left} more trees; --format json has them all" if left > 0 else ""
-    lines = tuple(_tree_line(audit, t) for t in order[:most])
+    lines = tuple(_tree_line(audit, t) for t in order[:limit])
     numeric = frozenset(range(2, 9)) | {0}
     return Shown("Exposure per tree", columns, lines, numeric, note, prose=frozenset({9}))
 
@@ -117,10 +117,10 @@ def _rows_text(t: TreeExposure, j: int, rows: int | None) -> str:
     return f"{least} to {t.at_most[j]}" if rows is None or t.at_most[j] <= rows else f"≥ {least}"
 
 
-def leaves_table(audit: Audit, most: int = SHOWN) -> Shown:
+def leaves_table(audit: Audit, limit: int = SHOWN) -> Shown:
     """Return the table of the leaves with the fewest rows and the conditions that lead to them."""
     columns = ("tree", "leaf", "rows", "positive", "who")
-    lines = tuple(_leaf_line(audit, t, j) for t, j in exposed_leaves(audit, most))
+    lines = tuple(_leaf_line(audit, t, j) for t, j in exposed_leaves(audit, limit))
     numeric = frozenset({0, 1, 2, 3})
     return Shown("Most exposed leaves", columns, lines, numeric, prose=frozenset({4}))
 
@@ -139,7 +139,7 @@ def attack_table(a: AttackResult) -> Shown:
         gain = "–" if s.advantage is None else number(s.advantage, 3, signed=True)
         lines.append((measure(s.metric).name, number(s.score), number(s.blind), gain))
     title = (
-        f"{a.name} on {many(a.trees, 'tree')}, by {a.threat}: {many(a.own, 'own row')}, "
+        f"{a.name} on {many(a.trees, 'tree')}, by {a.threat}: {many(a.known_rows, 'own row')}, "
         f"{many(a.targets, 'row')} sought"
     )
     note = "advantage: 0 is no more than guessing without the model, 1 is everything"
@@ -216,19 +216,19 @@ def path_of(tree: Tree | ClassTree, leaf: int) -> Iterator[tuple[int, bool]]:
         yield node, left
 
 
-def exposed_leaves(audit: Audit, most: int) -> list[tuple[TreeExposure, int]]:
+def exposed_leaves(audit: Audit, limit: int) -> list[tuple[TreeExposure, int]]:
     """Return the leaves with the fewest rows as (tree, position), certain and pure ones first."""
-    leaves = [(t, j) for t in audit.trees for j in _smallest(t, most)]
+    leaves = [(t, j) for t in audit.trees for j in _smallest(t, limit)]
     leaves.sort(
         key=lambda x: (x[0].at_most[x[1]], x[0].n[x[1]] == UNKNOWN, not x[0].one_label[x[1]])
     )
-    return leaves[:most]
+    return leaves[:limit]
 
 
-def _smallest(t: TreeExposure, most: int) -> list[int]:
-    """Return the positions of the leaves with the smallest upper bounds, at most `most` of them."""
+def _smallest(t: TreeExposure, limit: int) -> list[int]:
+    """Return the positions of the leaves with the smallest upper bounds, at most `limit`."""
     bounded = np.flatnonzero(t.at_most != UNKNOWN)
-    return list(bounded[np.argsort(t.at_most[bounded], kind="stable")][:most].tolist())
+    return list(bounded[np.argsort(t.at_most[bounded], kind="stable")][:limit].tolist())
 
 
 _LISTED = 6  # number of names that one sentence lists

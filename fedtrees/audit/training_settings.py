@@ -56,7 +56,10 @@ class Freedom:
 
 
 def freedom(
-    parts: Sequence[tuple[Splits, Floats, bool]], eta: float, reg_lambda: float, given: bool = False
+    parts: Sequence[tuple[Splits, Floats, bool]],
+    eta: float,
+    reg_lambda: float,
+    settings_known: bool = False,
 ) -> Freedom:
     """Return how far eta, lambda and alpha may deviate from `eta`, `reg_lambda` and 0.
 
@@ -67,7 +70,7 @@ def freedom(
         does not, they are further unknowns.
     eta, reg_lambda : float
         The solution around which the equations are linearised.
-    given : bool
+    settings_known : bool
         True if eta and lambda are known independently of the file, so that only alpha is unknown.
 
     Returns
@@ -87,9 +90,9 @@ def freedom(
             apart = np.zeros((len(sought), wide))
             apart[:, at : at + free.shape[1]] = free
             at += free.shape[1]
-            rows.append(np.column_stack([sought[:, 2:] if given else sought, apart]))
+            rows.append(np.column_stack([sought[:, 2:] if settings_known else sought, apart]))
         errors = _errors(np.concatenate(rows)) if rows else np.full(3, np.inf)
-        every.append([0.0, 0.0, errors[0]] if given else errors[:3])
+        every.append([0.0, 0.0, errors[0]] if settings_known else errors[:3])
     return Freedom(*map(float, np.max(every, axis=0)))
 
 
@@ -209,7 +212,7 @@ def infer_settings(trees: Sequence[Tree], statistics: Sequence[Statistics]) -> S
         and lambda (`fedtrees.audit.training_settings`).
     """
     fits = _fits(trees, statistics)
-    fitted = _fitted(fits)
+    fitted = _choose_settings(fits)
     if fitted is None:
         return None
     eta, reg_lambda = fitted.learning_rate, fitted.reg_lambda
@@ -228,7 +231,7 @@ def _fits(trees: Sequence[Tree], statistics: Sequence[Statistics]) -> Sequence[_
     return [f for k, f in enumerate(usable) if k < TREES_READ or before[k] < ENOUGH]
 
 
-def _fitted(fits: Sequence[_Fit]) -> Settings | None:
+def _choose_settings(fits: Sequence[_Fit]) -> Settings | None:
     """Return the eta and lambda that agree best, None if they do not agree up to float32 errors."""
     if sum(f.spare for f in fits) < 2:
         return None
@@ -262,7 +265,7 @@ def is_unshrunk(
         True if alpha is at most `MOST_ALPHA`.
     """
     parts = [f.part(eta) for f in _fits(trees, statistics)]
-    return freedom(parts, eta, reg_lambda, given=True).alpha <= MOST_ALPHA
+    return freedom(parts, eta, reg_lambda, settings_known=True).alpha <= MOST_ALPHA
 
 
 def _round_settings(
@@ -338,7 +341,7 @@ class _Fit:
             return _Equations(self, eta, (a, c, b), self.h)
         scale = self.splits.error(np.ones(a.shape[-1]), eta, 1.0)
         both = np.concatenate([a, c[..., None]], axis=-1) / scale[..., None]  # H and lambda
-        u, size, v = _decomposed(both)
+        u, size, v = _decompose(both)
         share = _times(np.swapaxes(u, -1, -2), b / scale) / np.where(size > 0, size, np.inf)
         h = np.maximum(_times(np.swapaxes(v, -1, -2), share)[..., :-1], 1e-3)
         return _Equations(self, eta, (a, c, b), h)
@@ -365,8 +368,8 @@ class _Equations:
         target = b - c * np.asarray(reg_lambda)[..., None]
         if self.fit.h is not None:
             return np.asarray(a @ self.h - target)
-        u, size, _ = _decomposed(a)
-        return _beside(u * (size > 0)[..., None, :], target)
+        u, size, _ = _decompose(a)
+        return _project_out(u * (size > 0)[..., None, :], target)
 
     def without_sums(self) -> tuple[Floats, Floats]:
         """Return c and b after projecting out the unknown sums."""
@@ -374,10 +377,10 @@ class _Equations:
         if self.fit.h is not None:
             return c, b - a @ self.h
         q = np.linalg.qr(a)[0]
-        return _beside(q, c), _beside(q, b)
+        return _project_out(q, c), _project_out(q, b)
 
 
-def _decomposed(a: Floats) -> tuple[Floats, Floats, Floats]:
+def _decompose(a: Floats) -> tuple[Floats, Floats, Floats]:
     """Return the singular vectors and values of matrices, with negligible values set to 0."""
     u, size, v = np.linalg.svd(a, full_matrices=False)
     least = max(a.shape[-2:]) * np.finfo(float).eps * size[..., :1]
@@ -389,7 +392,7 @@ def _times(a: Floats, x: Floats) -> Floats:
     return np.asarray((a @ x[..., None])[..., 0])
 
 
-def _beside(q: Floats, x: Floats) -> Floats:
+def _project_out(q: Floats, x: Floats) -> Floats:
     """Project vectors onto the orthogonal complement of orthonormal columns."""
     return x - _times(q, _times(np.swapaxes(q, -1, -2), x))
 
@@ -531,7 +534,7 @@ def settings_by_tree(
             break
         if any(_explains(s, *pair) for s in candidates):
             continue
-        if fitted := _fitted(_fits([pair[0]], [pair[1]])):
+        if fitted := _choose_settings(_fits([pair[0]], [pair[1]])):
             candidates.append(fitted)
         else:
             failures += 1
@@ -544,6 +547,6 @@ def settings_by_tree(
     return [next((s for s in shared if _explains(s, *pair)), None) for pair in pairs]
 
 
-def _explains(settings: Settings, tree: Tree, known: Statistics) -> bool:
+def _explains(settings: Settings, tree: Tree, statistics: Statistics) -> bool:
     """Return whether a tree has equations, and all of them agree with eta and lambda."""
-    return bool(0 < agreement(settings, [tree], [known]) <= AGREES)
+    return bool(0 < agreement(settings, [tree], [statistics]) <= AGREES)

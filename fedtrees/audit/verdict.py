@@ -221,7 +221,7 @@ def _of_samples(audit: Audit) -> bool:
     """Return whether some counted tree may have other rows than the training table."""
     if audit.assumes:
         return SAMPLED in audit.assumes
-    return any(t.counted.any() and not t.whole for t in audit.trees)
+    return any(t.counted.any() and not t.saw_all_rows for t in audit.trees)
 
 
 def _noise_line(model: ModelFile) -> str:
@@ -366,13 +366,17 @@ def _tree_json(model: ModelFile, t: TreeExposure) -> dict[str, Any]:
     numbers = [model.number_of(t.at, leaf) for leaf in t.leaf.tolist()]
     columns = {"id": numbers, "exact": t.exact.tolist(), **counts_or_null}
     leaves = [dict(zip(columns, leaf, strict=True)) for leaf in zip(*columns.values(), strict=True)]
-    attributes = ("index", "output", "source", "base_score", "how", "whole")
-    return {name: getattr(t, name) for name in attributes} | {"leaves": leaves}
+    attributes = ("index", "output", "source", "base_score", "how")
+    return {name: getattr(t, name) for name in attributes} | {
+        "whole": t.saw_all_rows,
+        "leaves": leaves,
+    }
 
 
 def _attack_json(a: AttackResult) -> dict[str, Any]:
+    names = {"known_rows": "own"}  # name in the JSON output, if it differs from the attribute
     return {
-        **vars(a),
+        **{names.get(name, name): value for name, value in vars(a).items()},
         "reason": None if a.reason is None else str(a.reason),
         "reason_code": None if a.reason is None else a.reason.code,
         "scores": [vars(s) for s in a.scores],

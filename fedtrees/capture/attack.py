@@ -19,7 +19,7 @@ from fedtrees.capture.formats import WIRES, Decoded
 from fedtrees.capture.model_readings import SOMEBODY, THIRD, LeafRows, audited, model_readings
 from fedtrees.capture.readings import Reading, machine_readings, promises, readings
 from fedtrees.capture.records import Capture, Record
-from fedtrees.capture.replay import Replay, held_of, named_protocol, schema_of, worked_out
+from fedtrees.capture.replay import Replay, local_data_of, named_protocol, schema_of, worked_out
 from fedtrees.capture.xgboost_training import SERVER
 from fedtrees.core.codec import encoded_size
 from fedtrees.core.composition import Composition
@@ -115,8 +115,8 @@ def report(
     """
     capture = Capture(file, run)
     decoded = Decoded(capture)
-    other = untested(capture.told.framework, capture.told.version)
-    peers = _peers(capture.told.wire, protocol)
+    other = untested(capture.run_facts.framework, capture.run_facts.version)
+    peers = _peers(capture.run_facts.wire, protocol)
     relevant, sees, parties = list[Record](), Counter[tuple[str, ...]](), set[str]()
     size = Counter[tuple[str, ...]]()
     for record in decoded:
@@ -145,7 +145,7 @@ def report(
     notes = list(_notes(decoded, truth, who))
     if other:
         notes.append(f"{other}, so that messages may mean something else")
-    if capture.told.wire == "rabit" and peers is None:
+    if capture.run_facts.wire == "rabit" and peers is None:
         notes.append("no attack on sums of trees: name them, --protocol 'xgboost-ring[trees=...]'")
     if trees is not None and again is None:
         notes.append("no attack of the bench: its trees do not tell how many rows each site has")
@@ -157,20 +157,21 @@ def report(
         )
     except DataError as err:
         seen, notes = (None, None), [*notes, f"no attacks of the bench: {err}"]
-    wire = capture.told.wire
-    framework = WIRES[wire][0] if wire in WIRES else capture.told.framework
+    wire = capture.run_facts.wire
+    framework = WIRES[wire][0] if wire in WIRES else capture.run_facts.framework
     columns = ("message", "from", "to", "reveals")
+    package = f"{capture.run_facts.framework} {capture.run_facts.version}"
     return {
-        "framework": f"{framework}, {capture.told.framework} {capture.told.version}".rstrip(),
+        "framework": f"{framework}, {package}".rstrip(),
         "as": who,
         "parties": sorted(parties),
-        "promises": list(promises(capture.told, capture, relevant, who, trees and trees[1])),
+        "promises": list(promises(capture.run_facts, capture, relevant, who, trees and trees[1])),
         "sees": [
             dict(zip(columns, key, strict=True)) | {"count": n, "bytes": size[key]}
             for key, n in sees.items()
         ],
         "scored": bool(truth),
-        "readings": [_row(reading, truth) for reading in _together(facts)],
+        "readings": [_row(reading, truth) for reading in _join_readings(facts)],
         "attacks": list(_attacks(*seen, named)),
         "notes": notes,
     }
@@ -189,10 +190,10 @@ def kind_of(record: Record, who: str) -> tuple[str, ...]:
     return type(record.message).__name__, record.sender, to, reveals
 
 
-def _together(found: list[Reading]) -> list[Reading]:
+def _join_readings(readings: list[Reading]) -> list[Reading]:
     """Combine the readings of one kind about all columns of one party."""
     joined: dict[tuple[str, str, bool], Reading] = {}
-    for r in found:
+    for r in readings:
         key = r.what, r.owner, r.certain
         before = joined.get(key)
         joined[key] = replace(r, facts=(*before.facts, *r.facts)) if before else r
@@ -213,13 +214,17 @@ def _row(reading: Reading, truth: Mapping[str, Table]) -> dict[str, Any]:
 
 
 def captured_view(
-    kept: list[Record], who: str, parties: set[str], truth: Mapping[str, Table], named: Any = None
+    records: list[Record],
+    who: str,
+    parties: set[str],
+    truth: Mapping[str, Table],
+    named: Any = None,
 ) -> tuple[View | None, Case | None]:
     """Return the view of captured messages for the attacks, and the case that scores them.
 
     Parameters
     ----------
-    kept : list of Record
+    records : list of Record
         The decoded messages that the adversary saw.
     who : str
         The adversary.
@@ -242,11 +247,13 @@ def captured_view(
     DataError
         If the trees of a ring do not agree with `named`.
     """
-    sketches = [r.message for r in kept if isinstance(r.message, RankedSketch)]
-    rows = {r.sender: r.message.rows for r in kept if isinstance(r.message, LabelShare | RootSums)}
+    sketches = [r.message for r in records if isinstance(r.message, RankedSketch)]
+    rows = {
+        r.sender: r.message.rows for r in records if isinstance(r.message, LabelShare | RootSums)
+    }
     columns = [len(sketches[0].low)] if sketches else []
-    columns += [m.first + len(m.low) for r in kept if isinstance(m := r.message, BinMappers)]
-    split = {m.party: m.columns for r in kept if isinstance(m := r.message, TreeColumns)}
+    columns += [m.first + len(m.low) for r in records if isinstance(m := r.message, BinMappers)]
+    split = {m.party: m.columns for r in records if isinstance(m := r.message, TreeColumns)}
     columns += [
         int(columns_of_party[-1]) + 1
         for columns_of_party in split.values()
@@ -256,11 +263,11 @@ def captured_view(
         return None, None
     schema = schema_of(max(columns))
     ring = isinstance(named, XGBoostRing)
-    noted = worked_out(kept, who, named, schema) if ring else ()
+    noted = worked_out(records, who, named, schema) if ring else ()
     roles = {p: SERVER if p == SERVER else BinningClient.role for p in sorted({*parties, who})}
     if who == THIRD:
         roles[who] = THIRD
-    local_data = columns_held(split, truth) if split else held_of(truth)
+    local_data = columns_held(split, truth) if split else local_data_of(truth)
     view = View(
         principals=(who,),
         roles=roles,
@@ -270,7 +277,7 @@ def captured_view(
         parameters={} if named is None else named.parameters,
         n_rows=sum(rows.values()),
         defense=Composition(),
-        seen=tuple(Seen(0, r.sender, r.receivers, r.message, r.why) for r in [*kept, *noted]),
+        seen=tuple(Seen(0, r.sender, r.receivers, r.message, r.why) for r in [*records, *noted]),
     )
     if not set(roles) - {SERVER, who} <= set(truth):
         return view, None
@@ -317,7 +324,7 @@ def replayed_view(
     training = again.run(truth if simulated else None)
     who = SERVER if who == THIRD else who  # the server sees all messages
     order = {name: truth[name] for name in again.rows if name in truth}
-    local_data = held_of(order)
+    local_data = local_data_of(order)
     view = view_of(training, (who,), local_data)
     if "arrival" in view.parameters:  # the sites do not know the order of the replies
         view = replace(view, parameters={**view.parameters, "arrival": "shuffled"})
@@ -375,11 +382,11 @@ def tried(
         except FedtreesError as err:
             yield {"attack": str(spec), "said": f"failed: {err}"}
             continue
-        yield {"attack": str(spec), "said": said_of(guess), "scores": scores,
+        yield {"attack": str(spec), "said": describe_guess(guess), "scores": scores,
                "certain": sum(claim.certain for claim in guess.claims)}  # fmt: skip
 
 
-def said_of(guess: Guess) -> str:
+def describe_guess(guess: Guess) -> str:
     """Return the claims of a guess in words."""
     kinds = Counter(type(claim).__name__ for claim in guess.claims)
     sure = sum(claim.certain for claim in guess.claims)

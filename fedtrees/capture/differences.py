@@ -92,7 +92,7 @@ def from_protocol(
     decoded = Decoded(Capture(file, run))
     protocol = named_protocol(named)
     if protocol is not None and protocol.peers:
-        return _as_said(decoded, protocol, truth)
+        return _compare_messages(decoded, protocol, truth)
     replay = Replay.of(decoded, named)
     if replay is None:
         raise UsageError(f"{file} does not tell its parameters: give them by --protocol")
@@ -113,7 +113,9 @@ def from_protocol(
     }
 
 
-def _as_said(decoded: Decoded, protocol: Protocol, truth: Mapping[str, Table]) -> dict[str, Any]:
+def _compare_messages(
+    decoded: Decoded, protocol: Protocol, truth: Mapping[str, Table]
+) -> dict[str, Any]:
     """Compare a capture with a protocol that sends the same messages as the framework.
 
     A message that a server forwards counts as sent to all remaining parties.
@@ -131,14 +133,14 @@ def _as_said(decoded: Decoded, protocol: Protocol, truth: Mapping[str, Table]) -
     transcript = train(protocol, local_data, schema_of(columns)).transcript
     simulated = [
         replace(d, sender=names[d.sender], receivers=tuple(names[r] for r in d.receivers),
-                message=_renamed(d.message, names))
+                message=_rename_parties(d.message, names))
         for d in transcript
         if d.receivers != (d.sender,) and {*d.receivers} <= {*names}  # skip the released model
     ]  # fmt: skip
     two = TWO if len(parties) == 2 and isinstance(protocol, XGBoostRing) else {}
     besides = {**BESIDES, **two}
     spare = {*besides} - {type(d.message).__name__ for d in simulated} | {*two}
-    sides = [_told_to_each(side, parties) for side in (records, simulated)]
+    sides = [_messages_by_receiver(side, parties) for side in (records, simulated)]
     rows = []
     for kind in {**sides[0], **sides[1]}:
         row = _row(kind, *sides, ROUNDING)
@@ -151,7 +153,7 @@ def _as_said(decoded: Decoded, protocol: Protocol, truth: Mapping[str, Table]) -
     }
 
 
-def _renamed(message: Message, names: Mapping[str, str]) -> Message:
+def _rename_parties(message: Message, names: Mapping[str, str]) -> Message:
     """Return a message with the names of the parties in the capture."""
     called = {
         name: ",".join(names.get(part, part) for part in value.split(","))
@@ -161,7 +163,7 @@ def _renamed(message: Message, names: Mapping[str, str]) -> Message:
     return replace(message, **called) if called else message  # type: ignore[arg-type]
 
 
-def _told_to_each(
+def _messages_by_receiver(
     records: Iterable[Record | Delivery], parties: Sequence[str]
 ) -> dict[Kind, list[Message]]:
     """Return the messages to each receiver by kind. Messages to the server count as sent to all."""
@@ -184,33 +186,37 @@ def _kinds(records: Iterable[Record | Delivery]) -> dict[Kind, list[Message]]:
 
 def _row(
     kind: Kind,
-    here: Mapping[Kind, list[Message]],
-    there: Mapping[Kind, list[Message]],
+    first_side: Mapping[Kind, list[Message]],
+    second_side: Mapping[Kind, list[Message]],
     rounding: float = 0.0,
 ) -> dict[str, Any]:
     """Return the comparison of one kind of message as a row of the report."""
-    sides = here.get(kind, []), there.get(kind, [])
+    sides = first_side.get(kind, []), second_side.get(kind, [])
     row: dict[str, Any] = dict(zip(("message", "from", "to"), kind, strict=True))
     row["count"] = [len(side) for side in sides]
     row["bytes"] = [sum(map(encoded_size, side)) for side in sides]
-    row["apart"] = next(_apart(*sides, rounding), "")
+    row["apart"] = next(_find_differences(*sides, rounding), "")
     return row
 
 
-def _apart(here: list[Message], there: list[Message], rounding: float) -> Iterator[str]:
+def _find_differences(
+    first: list[Message], second: list[Message], rounding: float
+) -> Iterator[str]:
     """Yield the differences between messages of one kind, the first one first."""
-    for k, (one, other) in enumerate(zip(here, there, strict=False)):
+    for k, (one, other) in enumerate(zip(first, second, strict=False)):
         for name, value in vars(one).items():
             more = getattr(other, name)
             if np.shape(value) != np.shape(more):
                 yield f"{name} of number {k} is of shape {np.shape(value)}, {np.shape(more)}"
-            elif not _alike(one, name, value, more, rounding):
+            elif not _equal_up_to_rounding(one, name, value, more, rounding):
                 yield f"{name} of number {k}"
-    if len(here) != len(there):
-        yield f"{len(here)} messages, {len(there)}"
+    if len(first) != len(second):
+        yield f"{len(first)} messages, {len(second)}"
 
 
-def _alike(message: Message, name: str, value: Any, more: Any, rounding: float) -> bool:
+def _equal_up_to_rounding(
+    message: Message, name: str, value: Any, more: Any, rounding: float
+) -> bool:
     """Return whether the values of one field agree up to rounding."""
     kind = np.asarray(value).dtype.kind
     unit_of = getattr(message, "unit_of", None)

@@ -29,12 +29,12 @@ def _site(fl_ctx: FLContext) -> str:
     return str(peer.get_identity_name()) if peer else ""
 
 
-def _bytes(what: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _bytes(value: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return bytes as an array.
 
     Other objects, for example ciphertexts of NVFlare, become an empty array.
     """
-    data = what if isinstance(what, bytes | bytearray) else b""
+    data = value if isinstance(value, bytes | bytearray) else b""
     return np.frombuffer(bytes(data), np.uint8)
 
 
@@ -99,10 +99,10 @@ class Recorder(FLComponent):
             self._writer.write(message, *ends, str(fl_ctx.get_prop(FLContextKey.TASK_NAME)))
 
 
-def _models(what: Shareable) -> Iterator[ModelBytes]:
+def _models(shareable: Shareable) -> Iterator[ModelBytes]:
     """Yield the models in a task's data or result, an empty one if there is none yet."""
     try:
-        data = from_shareable(what).data or {}
+        data = from_shareable(shareable).data or {}
     except (ValueError, TypeError):  # the task contains no model
         return
     model_data = data.get("model_data", b"")

@@ -55,7 +55,7 @@ def versions_of(wire: str) -> str:
 
 def record(
     wire: str,
-    to: Sequence[tuple[str, int]],
+    addresses: Sequence[tuple[str, int]],
     path: str | Path,
     *,
     listen: int = 0,
@@ -71,7 +71,7 @@ def record(
     ----------
     wire : str
         One of `LISTENED`.
-    to : sequence of (str, int)
+    addresses : sequence of (str, int)
         Host and port of the tracker or server. For LightGBM, of all machines.
     path : str or Path
         The capture.
@@ -97,15 +97,15 @@ def record(
         relay = Relay(writer, host)
         try:
             if wire == "rabit":
-                ready([RabitRelay(relay, to[0], to[0][0]).listen(listen)])
+                ready([RabitRelay(relay, addresses[0], addresses[0][0]).listen(listen)])
             elif wire == "xgboost":
-                ready([relay.door("federated", to[0], port=listen)])
+                ready([relay.door("federated", addresses[0], port=listen)])
             else:
-                names = [f"machine:{rank}/{len(to)}" for rank in range(len(to))]
+                names = [f"machine:{rank}/{len(addresses)}" for rank in range(len(addresses))]
                 ready(
                     [
                         relay.door(name, at, port=listen and listen + rank, patience=_PATIENCE)
-                        for rank, (name, at) in enumerate(zip(names, to, strict=True))
+                        for rank, (name, at) in enumerate(zip(names, addresses, strict=True))
                     ]
                 )
             since = time.monotonic()
@@ -118,14 +118,16 @@ def record(
         return writer.written
 
 
-def told(wire: str, to: Sequence[tuple[str, int]], host: str, ports: list[int]) -> dict[str, Any]:
+def relay_addresses(
+    wire: str, addresses: Sequence[tuple[str, int]], host: str, ports: list[int]
+) -> dict[str, Any]:
     """Return the addresses that the parties need in place of the real ones.
 
     Parameters
     ----------
     wire : str
         One of `LISTENED`.
-    to : sequence of (str, int)
+    addresses : sequence of (str, int)
         The real addresses.
     host : str
         Address at which the relay listens.
@@ -141,7 +143,7 @@ def told(wire: str, to: Sequence[tuple[str, int]], host: str, ports: list[int]) 
     if wire != "lightgbm":
         return {"listening": ports[0]}
     doors = [(host, port) for port in ports]
-    lists = ([*doors[:k], to[k], *doors[k + 1 :]] for k in range(len(to)))
+    lists = ([*doors[:k], addresses[k], *doors[k + 1 :]] for k in range(len(addresses)))
     return {"machines": [",".join(f"{name}:{port}" for name, port in one) for one in lists]}
 
 
@@ -152,7 +154,7 @@ class Decoded:
     """
 
     def __init__(self, capture: Capture) -> None:
-        wire = capture.told.wire
+        wire = capture.run_facts.wire
         if wire and wire not in WIRES:
             supported = ", ".join(WIRES)
             raise DataError(f"{capture.path}: bytes of {wire!r}; this release decodes {supported}")
@@ -166,6 +168,6 @@ class Decoded:
         try:
             yield from decoder
         except DataError as err:
-            other = untested(self.capture.told.framework, self.capture.told.version)
+            other = untested(self.capture.run_facts.framework, self.capture.run_facts.version)
             raise DataError("; ".join(filter(None, [str(err), other]))) from err
         self.ended = decoder.ended or Ended()

@@ -77,7 +77,8 @@ class Machines(Links):
         return hops
 
 
-Told = tuple[int, tuple[int, ...], Message, str]
+# Rank of the sender, ranks of the receivers, message, and reason in words.
+Sent = tuple[int, tuple[int, ...], Message, str]
 _MOST_COLUMNS, _MOST_BINS, _MOST_ROWS = 1 << 20, 1 << 16, 1 << 29
 _MAPPER = np.dtype(
     {
@@ -130,7 +131,7 @@ class DataParallel:
         self._tree = self._step = -1
         self._rows = 0  # number of rows of the current tree
 
-    def messages(self) -> Iterator[Told]:
+    def messages(self) -> Iterator[Sent]:
         """Yield the messages until no bytes remain, or an operation is not recognised."""
         with self._machines.trying():
             sent = self._mappers()
@@ -155,14 +156,14 @@ class DataParallel:
                 raise OtherOperation("an operation that is not known, or was cut off")
             yield from sent
 
-    def _told(self, parts: Sequence[Message], why: str) -> list[Told]:
+    def _sent_to_all(self, parts: Sequence[Message], why: str) -> list[Sent]:
         """Return the messages that every machine sends to all remaining machines."""
         return [
             (rank, tuple(r for r in self._everybody if r != rank), part, why)
             for rank, part in enumerate(parts)
         ]
 
-    def _mappers(self) -> list[Told]:
+    def _mappers(self) -> list[Sent]:
         """Read the bins of every column."""
         machines = self._machines
         columns = machines.numbers("<i4").ravel()
@@ -185,9 +186,9 @@ class DataParallel:
         self._dealt = [
             sum(self._columns[c] for c in columns_of_machine) for columns_of_machine in owners
         ]
-        return self._told(parts, "each machine finds the bins of some columns")
+        return self._sent_to_all(parts, "each machine finds the bins of some columns")
 
-    def _first(self, patterns: Sequence[tuple[int, int]] = _BEFORE) -> list[Told]:
+    def _first(self, patterns: Sequence[tuple[int, int]] = _BEFORE) -> list[Sent]:
         """Read the sums of the objective, and the root of the first tree."""
         last = OtherOperation("no first tree")
         for read in (self._next_tree, self._bare, self._nothing):
@@ -205,43 +206,43 @@ class DataParallel:
                 return [*self._labels(counts, sums), *root]
         raise last
 
-    def _started(self) -> list[Told]:
+    def _started(self) -> list[Sent]:
         """Read the start of the next tree, if the first tree of its class has no splits."""
         return self._first([(0, 1), (0, 3)])
 
-    def _before(self, whole: int, others: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """Read `whole` numbers of rows and `others` float sums, each of shape (count, world)."""
+    def _before(self, n_counts: int, n_sums: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Read `n_counts` numbers of rows and `n_sums` float sums, each of shape (count, world)."""
         machines, shape = self._machines, (-1, self._world)
-        counts = [machines.numbers("<i4").ravel() for _ in range(whole)]
-        sums = [machines.numbers("<f8").ravel() for _ in range(others)]
+        counts = [machines.numbers("<i4").ravel() for _ in range(n_counts)]
+        sums = [machines.numbers("<f8").ravel() for _ in range(n_sums)]
         read = np.array(counts, np.int32).reshape(shape), np.array(sums, np.float64).reshape(shape)
         # If float64 sums are read as integers by mistake, their halves are not plausible numbers of
         # rows.
         if (read[0] < 0).any() or (read[0] >= _MOST_ROWS).any() or not np.isfinite(read[1]).all():
             raise OtherOperation("no sums of labels")
-        if whole and not read[0].any():
+        if n_counts and not read[0].any():
             raise OtherOperation("no rows")
         return read
 
-    def _nothing(self) -> list[Told]:
+    def _nothing(self) -> list[Sent]:
         """Read a training without any tree, because there are no columns to split."""
         if not self._machines.ended():
             raise OtherOperation("no first tree")
         return []
 
-    def _labels(self, counts: NDArray[np.int32], sums: NDArray[np.float64]) -> Iterator[Told]:
+    def _labels(self, counts: NDArray[np.int32], sums: NDArray[np.float64]) -> Iterator[Sent]:
         """Yield the sums of labels as messages."""
         if len(counts) == 2:
             parts = [ClassRows(r, int(p), int(n)) for r, (p, n) in enumerate(counts.T)]
-            yield from self._told(parts, "the objective's classes")
+            yield from self._sent_to_all(parts, "the objective's classes")
         if len(counts) == 2 and len(sums) == 3:
             labels = [WeightedLabels(r, float(p), float(w)) for r, (p, w) in enumerate(sums[:2].T)]
-            yield from self._told(labels, "the objective's labels")
+            yield from self._sent_to_all(labels, "the objective's labels")
         if len(sums):
             starts = [OwnStart(r, float(s)) for r, s in enumerate(sums[-1])]
-            yield from self._told(starts, "where boosting starts")
+            yield from self._sent_to_all(starts, "where boosting starts")
 
-    def _next_tree(self) -> list[Told]:
+    def _next_tree(self) -> list[Sent]:
         """Read the root and the first splits of the next tree."""
         roots = self._root()
         self._tree, self._step, before = self._tree + 1, -1, (self._tree, self._step)
@@ -251,7 +252,7 @@ class DataParallel:
             self._tree, self._step = before
             raise
 
-    def _root(self) -> list[Told]:
+    def _root(self) -> list[Sent]:
         """Read the sums over the root of a tree."""
         roots = np.frombuffer(
             b"".join(self._machines.gather([_ROOT.itemsize] * self._world)), _ROOT
@@ -266,9 +267,9 @@ class DataParallel:
             RootSums(k, self._tree + 1, float(r["gradient"]), float(r["hessian"]), int(r["rows"]))
             for k, r in enumerate(roots)
         ]
-        return self._told(parts, "sums over the root of a tree")
+        return self._sent_to_all(parts, "sums over the root of a tree")
 
-    def _bare(self) -> list[Told]:
+    def _bare(self) -> list[Sent]:
         """Read a root with too few rows to be split, which must be the last one."""
         roots = self._root()
         if not self._machines.ended():
@@ -276,7 +277,7 @@ class DataParallel:
         self._tree += 1
         return roots
 
-    def _splits(self) -> list[Told]:
+    def _splits(self) -> list[Sent]:
         """Read the histograms of a leaf and the best splits of two leaves."""
         hops = self._machines.scatter(self._dealt)
         for hop in hops:
@@ -284,13 +285,13 @@ class DataParallel:
                 raise OtherOperation("no histogram")
         best = self._found()
         self._step += 1
-        sent: list[Told] = []
+        sent: list[Sent] = []
         for hop in hops:
             whose = ",".join(map(worker, hop.members))
             part = HistogramSegment(self._tree, self._step, 1, hop.first, hop.numbers, whose)
             why = "a histogram on its way to who finds the best split of its columns"
             sent.append((hop.sender, hop.receivers, part, why))
-        return sent + self._told(best, "all take the best split of all")
+        return sent + self._sent_to_all(best, "all take the best split of all")
 
     def _found(self) -> list[Message]:
         """Read the best splits of every machine."""
@@ -334,7 +335,7 @@ class DataParallel:
             sides["right"], pair["default_left"].astype(np.bool_),
         )  # fmt: skip
 
-    def _renewed(self) -> list[Told]:
+    def _renewed(self) -> list[Sent]:
         """Skip recomputed leaf values: sums, then which machines have rows in the leaf."""
         for leaves in range(1, 2 * self._step + 3):
             try:
@@ -351,14 +352,14 @@ class DataParallel:
         raise OtherOperation("no leaf values")
 
 
-def mappers_of(rank: int, said: bytes, block: range) -> BinMappers:
+def mappers_of(rank: int, data: bytes, block: range) -> BinMappers:
     """Parse the bins of a block of columns.
 
     Parameters
     ----------
     rank : int
         Rank of the machine.
-    said : bytes
+    data : bytes
         The bytes that it sent.
     block : range
         The columns.
@@ -374,17 +375,17 @@ def mappers_of(rank: int, said: bytes, block: range) -> BinMappers:
     """
     heads, values, at = [], [], 0
     for _ in block:
-        if at + _MAPPER.itemsize > len(said):
+        if at + _MAPPER.itemsize > len(data):
             raise OtherOperation("bins that are cut off")
-        head = np.frombuffer(said, _MAPPER, 1, at)[0]
+        head = np.frombuffer(data, _MAPPER, 1, at)[0]
         at += _MAPPER.itemsize
         if not 0 < head["bins"] <= _MOST_BINS or head["kind"] not in (0, 1) or head["trivial"] > 1:
             raise OtherOperation("no bins")
         dtype = np.dtype("<i4" if head["kind"] else "<f8")
         size = int(head["bins"]) * dtype.itemsize
-        if at + size > len(said):
+        if at + size > len(data):
             raise OtherOperation("bins that are cut off")
-        bounds = np.frombuffer(said, dtype, int(head["bins"]), at).astype(np.float64)
+        bounds = np.frombuffer(data, dtype, int(head["bins"]), at).astype(np.float64)
         if not head["kind"] and head["missing"] == _NAN:
             # LightGBM writes the code for missing values in place of the last bound.
             bounds[-1] = np.nan
@@ -400,7 +401,7 @@ def mappers_of(rank: int, said: bytes, block: range) -> BinMappers:
         at += size
         heads.append(head)
         values.append(bounds)
-    if at != len(said):
+    if at != len(data):
         raise OtherOperation("bins of more columns")
     table = np.array(heads, _MAPPER)
     used = table["trivial"] == 0

@@ -159,14 +159,14 @@ def audited(capture: Iterable[Record], who: str) -> tuple[Shared, Audit] | None:
     return shared, audit(shared.model, knowledge)
 
 
-def model_readings(shared: Shared, found: Audit, who: str) -> Iterator[Reading]:
+def model_readings(shared: Shared, audited: Audit, who: str) -> Iterator[Reading]:
     """Yield the facts that follow from models about all parties except their reader.
 
     Parameters
     ----------
     shared : Shared
         The trees that the reader saw.
-    found : Audit
+    audited : Audit
         Audit of these trees.
     who : str
         The reader.
@@ -179,7 +179,7 @@ def model_readings(shared: Shared, found: Audit, who: str) -> Iterator[Reading]:
     leaves: dict[str, list[tuple[Tree, TreeExposure]]] = defaultdict(list)
     cuts: dict[str, set[tuple[int, float]]] = defaultdict(set)
     for tree, exposure, owner in zip(
-        trees_of(shared.model), found.trees, shared.owners, strict=True
+        trees_of(shared.model), audited.trees, shared.owners, strict=True
     ):
         if owner == who:
             continue
@@ -193,7 +193,7 @@ def model_readings(shared: Shared, found: Audit, who: str) -> Iterator[Reading]:
         score, complete = shared.scores.get(owner), bool(first.exact.all())
         rows, positives = int(first.n.sum()), int(first.n_pos.sum())
         if complete and owner != SOMEBODY:
-            sure = not found.assumes
+            sure = not audited.assumes
             yield Reading("number of rows", owner, ((None, None, rows, None),), sure)
             yield Reading("number of positives", owner, ((None, None, None, positives),), sure)
         if score is not None:
@@ -205,7 +205,7 @@ def model_readings(shared: Shared, found: Audit, who: str) -> Iterator[Reading]:
             for _, exposure in leaves_of_owner
             for n, k in zip(exposure.n[exposure.exact], exposure.n_pos[exposure.exact], strict=True)
         )
-        what, sure = "leaves with their rows and positives", not found.assumes
+        what, sure = "leaves with their rows and positives", not audited.assumes
         yield LeafRows(what, owner, facts, sure, tuple(leaves_of_owner))
     for owner, pairs in cuts.items():
         told_cuts = tuple((f, value, None, None) for f, value in sorted(pairs))

@@ -167,7 +167,7 @@ def _sizes(sketch: RankedSketch) -> Iterator[int]:
 
 def _counts(
     name: str,
-    told: LabelShare | None,
+    label_share: LabelShare | None,
     rows: int,
     root: NDArray[np.float64] | None,
     start: float | None,
@@ -177,8 +177,8 @@ def _counts(
     They follow from label shares, or from the sums of a first root. `rows` is the number of rows of
     all parties, 0 if it is not known.
     """
-    n_rows = told.rows if told is not None else None
-    positives = told.share * rows if told is not None and rows else np.nan
+    n_rows = label_share.rows if label_share is not None else None
+    positives = label_share.share * rows if label_share is not None and rows else np.nan
     if start is not None and root is not None:
         # In the first tree, all rows have the same prediction p. The sum of hessians is then
         # N p (1 - p), and the sum of gradients is N p - N1.
@@ -222,18 +222,18 @@ def _columns(name: str, sketch: RankedSketch) -> list[Reading]:
 
 def _with_labels(
     sketches: Mapping[str, RankedSketch],
-    own: Mapping[str, NDArray[np.float64]],
+    histograms: Mapping[str, NDArray[np.float64]],
     start: float,
     who: Sequence[str],
 ) -> list[Reading]:
     """Return the labels of the rows in bins that contain exactly one value."""
-    victims = {name: n for name, n in own.items() if name not in who and name in sketches}
+    victims = {name: n for name, n in histograms.items() if name not in who and name in sketches}
     total = max((len(n) // 2 for n in victims.values()), default=0)
     label_counts = {name: counts(n, start) for name, n in victims.items() if len(n) == 2 * total}
     for bins in _bins(sketches, total):
         single_valued = np.array([value is not None for _, value in bins])
         rows_in_bins = {
-            name: np.array([_rows_of(sketches[name], f, v) for f, v in bins])
+            name: np.array([_count_rows(sketches[name], f, v) for f, v in bins])
             for name in label_counts
         }
         seen = {
@@ -290,7 +290,7 @@ def _bins(
         ]
 
 
-def _rows_of(sketch: RankedSketch, f: int, value: float | None) -> int:
+def _count_rows(sketch: RankedSketch, f: int, value: float | None) -> int:
     """Return the number of rows with a value in a column of a sketch."""
     if value is None:
         return 0
@@ -327,13 +327,13 @@ def machine_readings(seen: Iterable[Record], who: Sequence[str]) -> Iterator[Rea
     yield from _machines_with_labels(evidence, who)
 
 
-def _machines_with_labels(told: Told, who: Sequence[str]) -> Iterator[Reading]:
+def _machines_with_labels(evidence: Told, who: Sequence[str]) -> Iterator[Reading]:
     """Yield the values of columns together with the labels of their rows."""
-    for name, bins in bins_of(told):
-        owner, k = told.columns[bins.column]
+    for name, bins in bins_of(evidence):
+        owner, k = evidence.columns[bins.column]
         if name in who or name != owner:
             continue
-        column_values = values_of(told.mappers[owner], k, bins.rows[:, 0])
+        column_values = values_of(evidence.mappers[owner], k, bins.rows[:, 0])
         if not len(column_values.values):
             continue
         labelled_rows = bins.rows[column_values.bins]
@@ -352,17 +352,17 @@ def _machines_with_labels(told: Told, who: Sequence[str]) -> Iterator[Reading]:
 
 
 def promises(
-    told: Run, raw: Iterable[Record], kept: list[Record], who: str, models: Audit | None
+    run: Run, raw: Iterable[Record], records: list[Record], who: str, models: Audit | None
 ) -> Iterator[str]:
     """Yield each promise that the capture contradicts, as a sentence.
 
     Parameters
     ----------
-    told : Run
+    run : Run
         Information about the run.
     raw : iterable of Record
         The records as they were captured.
-    kept : list of Record
+    records : list of Record
         The decoded messages that the observer saw.
     who : str
         The observer.
@@ -373,17 +373,17 @@ def promises(
     ------
     sentence : str
     """
-    if not told.wire:
+    if not run.wire:
         yield "nothing is known of promises: messages were handed over by the framework itself"
         return
-    if told.wire in ("rabit", "xgboost", "lightgbm"):
+    if run.wire in ("rabit", "xgboost", "lightgbm"):
         yield "encryption on the way: everything here was read as it crossed, in plain text"
-    if told.wire == "xgboost":
+    if run.wire == "xgboost":
         yield (
             "only parties take part: without certificates, whoever reaches the server is the rank "
             "that it names"
         )
-    if told.told.get("secure"):
+    if run.details.get("secure"):
         calls = [r.message.sealed for r in raw if isinstance(r.message, CollectiveCall)]
         if calls and sum(calls) < len(calls):
             yield (
@@ -394,12 +394,12 @@ def promises(
             "sums of hessians are masked: weights and gains of the same splits give every one of "
             "them back"
         )
-    yield from _not_summed(kept, who)
+    yield from _not_summed(records, who)
 
 
-def _not_summed(kept: list[Record], who: str) -> Iterator[str]:
+def _not_summed(records: list[Record], who: str) -> Iterator[str]:
     """Yield the promises about sums and local rows that the messages contradict."""
-    received = [r.message for r in kept if r.sender != who]
+    received = [r.message for r in records if r.sender != who]
     single_party = [m for m in received if isinstance(m, HistogramSegment) and "," not in m.parties]
     if single_party:
         numbers = sum(len(m.sums) for m in single_party)

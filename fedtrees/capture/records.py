@@ -31,6 +31,8 @@ _MAGIC, _KNOWN = b"FTCAP", b"FTCAP%02d\n" % VERSION
 _FRAME, _LENGTH = struct.Struct("<II"), struct.Struct("<I")
 #: Largest size of a frame in bytes, so that a damaged length cannot exhaust the memory.
 MOST_BYTES = 64 << 20
+# Fields of a run that the file stores as text.
+_RUN_FIELDS = ("framework", "version", "wire", "started")
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Run:
         already.
     started : str
         Start time (ISO 8601, UTC).
-    told : mapping of str to object
+    details : mapping of str to object
         Further information that was known before the run, for example the parameters of the job.
     """
 
@@ -54,10 +56,10 @@ class Run:
     version: str = ""
     wire: str = ""
     started: str = ""
-    told: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
 
     @staticmethod
-    def of(package: str, wire: str, told: Mapping[str, Any] | None = None) -> Run:
+    def of(package: str, wire: str, details: Mapping[str, Any] | None = None) -> Run:
         """Return a run that starts now, with the version of the package that is installed here.
 
         `package` is the framework's package, `wire` the key of the decoder, and the last argument
@@ -68,7 +70,7 @@ class Run:
         except PackageNotFoundError:
             installed = ""
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        return Run(package, installed, wire, now, told or {})
+        return Run(package, installed, wire, now, details or {})
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +105,9 @@ class Writer:
                 _check_magic(begun, path)
         except OSError as err:
             raise DataError(f"cannot write {path}: {err.strerror or err}; give permission") from err
-        self._frame({"run": vars(run) | {"told": dict(run.told)}}, b"")
+        facts = {name: getattr(run, name) for name in _RUN_FIELDS}
+        # The file calls the details "told".
+        self._frame({"run": facts | {"told": dict(run.details)}}, b"")
 
     def write(
         self, message: Message, sender: str = "", receivers: tuple[str, ...] = (), why: str = ""
@@ -199,7 +203,7 @@ class Capture:
             raise UsageError(f"--run {run}: {path} has the runs 0 to {len(self.runs) - 1}")
 
     @property
-    def told(self) -> Run:
+    def run_facts(self) -> Run:
         """Information about the run that is read."""
         return self.runs[self.run]
 
@@ -251,17 +255,16 @@ class Capture:
         except OSError as err:
             raise DataError(f"cannot read {self.path}: {err.strerror or err}") from err
 
-    def _item(self, at: int, rest: bytes) -> Run | tuple[Mapping[str, Any], bytes]:
+    def _item(self, at: int, payload: bytes) -> Run | tuple[Mapping[str, Any], bytes]:
         """Return the contents of a frame: a run, or the header and bytes of a message."""
         try:
-            (size,) = _LENGTH.unpack_from(rest)
-            header = json.loads(rest[_LENGTH.size : _LENGTH.size + size])
+            (size,) = _LENGTH.unpack_from(payload)
+            header = json.loads(payload[_LENGTH.size : _LENGTH.size + size])
             if "run" not in header:
-                return header, rest[_LENGTH.size + size :]
-            values = {
-                name: header["run"][name] for name in ("framework", "version", "wire", "started")
-            }
-            return Run(**{k: str(v) for k, v in values.items()}, told=dict(header["run"]["told"]))
+                return header, payload[_LENGTH.size + size :]
+            facts = header["run"]
+            values = {name: str(facts[name]) for name in _RUN_FIELDS}
+            return Run(**values, details=dict(facts["told"]))
         except (ValueError, KeyError, TypeError, RecursionError, struct.error) as err:
             raise self._garbled(at, f"no header ({type(err).__name__})") from err
 

@@ -63,7 +63,7 @@ class Relay:
     def door(
         self,
         name: str,
-        to: tuple[str, int],
+        address: tuple[str, int],
         changes: Changes = unchanged,
         port: int = 0,
         patience: float = 0.0,
@@ -74,7 +74,7 @@ class Relay:
         ----------
         name : str
             Name of the port in the capture.
-        to : (str, int)
+        address : (str, int)
             Address of the listener.
         changes : callable
             Changes of the bytes of each connection.
@@ -100,7 +100,7 @@ class Relay:
             ) from err
         self._listeners.append(listener)
         threading.Thread(
-            target=self._serve, args=(listener, name, to, changes, patience), daemon=True
+            target=self._serve, args=(listener, name, address, changes, patience), daemon=True
         ).start()
         return int(listener.getsockname()[1])
 
@@ -122,7 +122,7 @@ class Relay:
         self,
         listener: socket.socket,
         name: str,
-        to: tuple[str, int],
+        address: tuple[str, int],
         changes: Changes,
         patience: float,
     ) -> None:
@@ -131,7 +131,7 @@ class Relay:
             for number in itertools.count():
                 opener, _ = listener.accept()
                 try:
-                    opened = _connected(to, patience)
+                    opened = _connect(address, patience)
                 except OSError:  # there is no listener, and the opener sees a closed connection
                     opener.close()
                     continue
@@ -153,14 +153,16 @@ class Relay:
         sink: socket.socket,
         link: int,
         door: str,
-        said: bool,
+        from_opener: bool,
         change: Change,
     ) -> None:
         """Record and forward the bytes of one direction of a connection."""
         try:
             with suppress(ConnectionError):
                 while chunk := source.recv(_CHUNK):
-                    self.writer.write(WireBytes(link, door, said, np.frombuffer(chunk, np.uint8)))
+                    self.writer.write(
+                        WireBytes(link, door, from_opener, np.frombuffer(chunk, np.uint8))
+                    )
                     sink.sendall(change(chunk))
         except Exception as err:  # for example a full disk. `close` raises the error
             self._failed.append(err)
@@ -172,12 +174,12 @@ class Relay:
                 self._lock.notify_all()
 
 
-def _connected(to: tuple[str, int], patience: float) -> socket.socket:
+def _connect(address: tuple[str, int], patience: float) -> socket.socket:
     """Connect to an address, and retry for `patience` seconds. Raises `OSError` after that."""
     until = time.monotonic() + patience
     while True:
         try:
-            return socket.create_connection(to)
+            return socket.create_connection(address)
         except OSError:
             if time.monotonic() >= until:
                 raise
@@ -237,8 +239,8 @@ class RabitRelay:
         self, relay: Relay, tracker: tuple[str, int], worker_host: str = "127.0.0.1"
     ) -> None:
         self._relay, self._tracker, self._host = relay, tracker, worker_host
-        self._told: dict[int, int] = {}  # relay port, by the worker's real port
-        self._true: dict[int, int] = {}  # real port, by relay port
+        self._relay_ports: dict[int, int] = {}  # relay port, by the worker's real port
+        self._real_ports: dict[int, int] = {}  # real port, by relay port
         self._lock, self._world = threading.Lock(), 0
 
     def listen(self, port: int = 0) -> int:
@@ -274,22 +276,22 @@ class RabitRelay:
             f"peer:{true}", (self._host, true), lambda number: self._before_worker(true, number)
         )
         with self._lock:
-            self._told[true], self._true[relay_port] = relay_port, true
+            self._relay_ports[true], self._real_ports[relay_port] = relay_port, true
         return text.replace(match[0], b'"port":%d' % relay_port)
 
-    def _before_worker(self, own: int, number: int) -> tuple[Change, Change]:
+    def _before_worker(self, port: int, number: int) -> tuple[Change, Change]:
         """Return the changes of a connection to a worker.
 
         Only the first connection, that of the ring, is changed.
         """
-        return (bytes, bytes) if number else (_Ports(self, own), bytes)
+        return (bytes, bytes) if number else (_Ports(self, port), bytes)
 
 
 class _Ports:
     """Forwards bytes to a worker, restores its real port, and replaces all other ports."""
 
-    def __init__(self, doors: RabitRelay, own: int) -> None:
-        self._doors, self._own, self._at, self._part = doors, own, 0, b""
+    def __init__(self, doors: RabitRelay, port: int) -> None:
+        self._doors, self._own_port, self._at, self._part = doors, port, 0, b""
 
     def __call__(self, chunk: bytes) -> bytes:
         world, out = self._doors._world, bytearray()
@@ -307,8 +309,8 @@ class _Ports:
             self._at += 1
         return bytes(out)
 
-    def _port(self, said: int) -> int:
+    def _port(self, announced_port: int) -> int:
         """Return the port that the worker must receive in place of another one."""
-        relay_ports, true = self._doors._told, self._doors._true
-        port = true.get(said, said)
-        return port if port == self._own else relay_ports.get(port, port)
+        relay_ports, true = self._doors._relay_ports, self._doors._real_ports
+        port = true.get(announced_port, announced_port)
+        return port if port == self._own_port else relay_ports.get(port, port)

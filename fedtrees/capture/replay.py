@@ -108,12 +108,12 @@ def worked_out(
 
 
 def _levels(
-    said: Iterable[object], cuts: Cuts, protocol: XGBoostRing, schema: Schema
+    messages: Iterable[object], cuts: Cuts, protocol: XGBoostRing, schema: Schema
 ) -> Iterator[GlobalHistogram]:
     """Yield the sums of all workers for every level of every tree, and grow the trees from them."""
     roots: dict[int, dict[str, NDArray[np.float64]]] = defaultdict(dict)
     parts: dict[tuple[int, int], list[HistogramSegment]] = defaultdict(list)
-    for m in said:
+    for m in messages:
         if isinstance(m, GradientTotals):
             roots[m.tree][m.parties] = m.sums
         elif isinstance(m, HistogramSegment):
@@ -124,7 +124,7 @@ def _levels(
         level, nodes = 0, ROOT
         # The grown tree determines the order of the nodes in the histograms of the next level.
         while len(grower.nodes):
-            hist, off = _summed(parts[tree, level], (len(nodes), cuts.total_bins, 2))
+            hist, off = _combine_parts(parts[tree, level], (len(nodes), cuts.total_bins, 2))
             yield RoundedHistogram(tree, nodes, hist, totals, off=off)
             grower.decide(hist)
             level, nodes, totals = level + 1, grower.to_build, totals[:0]
@@ -142,7 +142,7 @@ def _root(sums: dict[str, NDArray[np.float64]]) -> Sums:
     return to_fixed(together, UNIT_BITS).reshape(1, 2)
 
 
-def _summed(
+def _combine_parts(
     parts: Sequence[HistogramSegment], shape: tuple[int, int, int]
 ) -> tuple[Sums, NDArray[np.int64]]:
     """Combine the parts of a histogram, and return the possible error of each node.
@@ -184,21 +184,21 @@ class RecordedClient(Party):
 
     role = BinningClient.role
 
-    def __init__(self, name: str, said: Iterable[Message]) -> None:
+    def __init__(self, name: str, messages: Iterable[Message]) -> None:
         super().__init__(name)
-        self.said: dict[type[Message], deque[Message]] = defaultdict(deque)
-        for message in said:
-            self.said[type(message)].append(message)
+        self.unsent: dict[type[Message], deque[Message]] = defaultdict(deque)
+        for message in messages:
+            self.unsent[type(message)].append(message)
         self.bits = BaseScore(np.zeros(1, np.float32)).g_bits, 30
 
     def _next(self, kind: type[M]) -> M:
         """Return the next message of a type. Raises `DataError` if the capture contains no more."""
-        if not self.said[kind]:
+        if not self.unsent[kind]:
             raise DataError(
                 f"the capture ends before {self.name!r} says a {kind.__name__} that the protocol "
                 "asks for: give the run's parameters by --protocol"
             )
-        message = self.said[kind].popleft()
+        message = self.unsent[kind].popleft()
         assert isinstance(message, kind)
         return message
 
@@ -255,7 +255,7 @@ class Replay:
     ----------
     protocol : Protocol
         The protocol with the parameters of the run.
-    said : mapping of str to list of Message
+    sent : mapping of str to list of Message
         Messages that each party sent.
     rows : mapping of str to int
         Number of rows of each party.
@@ -264,7 +264,7 @@ class Replay:
     """
 
     protocol: Protocol
-    said: Mapping[str, list[Message]]
+    sent: Mapping[str, list[Message]]
     rows: Mapping[str, int]
     columns: int
 
@@ -275,11 +275,11 @@ class Replay:
         `named` is the protocol with its parameters, if they are known. Raises `UsageError` if
         captures of the named protocol cannot be replayed.
         """
-        run = decoded.capture.told
+        run = decoded.capture.run_facts
         if run.wire in ("nvflare-trees", "flower"):
-            return _of_trees(decoded, _known(named))
-        sent = _said(decoded)
-        protocol = _known(named) or _of_job(run.told, sent)
+            return _replay_trees(decoded, _replayable_protocol(named))
+        sent = _messages_by_party(decoded)
+        protocol = _replayable_protocol(named) or _protocol_of_job(run.details, sent)
         if protocol is None:
             return None
         if protocol.base_score is None:
@@ -298,7 +298,7 @@ class Replay:
         If `truth` contains the rows of all parties, they compute their messages from these rows.
         Raises `DataError` if the capture lacks a message that the protocol requests.
         """
-        names, sent, protocol = [*self.rows], self.said, self.protocol
+        names, sent, protocol = [*self.rows], self.sent, self.protocol
         if not names or not self.columns:
             raise DataError("the capture does not tell how many rows and columns there are")
 
@@ -307,9 +307,11 @@ class Replay:
             def roles(self, parties: int) -> Mapping[str, str]:
                 return {SERVER: SERVER, **dict.fromkeys(names, BinningClient.role)}
 
-            def party(self, name: str, role: str, held: LocalData | None, *given: object) -> Party:
+            def party(
+                self, name: str, role: str, local_data: LocalData | None, *given: object
+            ) -> Party:
                 if name == SERVER or truth is not None:
-                    return super().party(name, role, held, *given)
+                    return super().party(name, role, local_data, *given)
                 return RecordedClient(name, sent[name])
 
         again = Replayed(**{f.name: getattr(protocol, f.name) for f in fields(protocol)})
@@ -319,7 +321,7 @@ class Replay:
             for name, n in self.rows.items()
         }
         tables = nothing if truth is None else {name: truth[name] for name in names}
-        return train(again, held_of(tables), schema_of(self.columns))
+        return train(again, local_data_of(tables), schema_of(self.columns))
 
 
 def named_protocol(named: str) -> Any:
@@ -332,7 +334,7 @@ def named_protocol(named: str) -> Any:
     return register.make("protocol", specs[0])
 
 
-def _known(named: str) -> Any:
+def _replayable_protocol(named: str) -> Any:
     """Return the named protocol. Raises `UsageError` if captures of it cannot be replayed."""
     protocol = named_protocol(named)
     if protocol is not None and not isinstance(protocol, KNOWN):
@@ -341,7 +343,7 @@ def _known(named: str) -> Any:
     return protocol
 
 
-def _said(records: Iterable[Record]) -> dict[str, list[Message]]:
+def _messages_by_party(records: Iterable[Record]) -> dict[str, list[Message]]:
     """Return the messages of each party, except those of the server."""
     sent: dict[str, list[Message]] = defaultdict(list)
     for r in records:
@@ -350,10 +352,12 @@ def _said(records: Iterable[Record]) -> dict[str, list[Message]]:
     return sent
 
 
-def _of_job(told: Mapping[str, Any], said: Mapping[str, list[Message]]) -> NVFlareHist | None:
+def _protocol_of_job(
+    job: Mapping[str, Any], sent_messages: Mapping[str, list[Message]]
+) -> NVFlareHist | None:
     """Return the protocol of a histogram job, None if its parameters are not supported."""
-    params, supported = told.get("params"), TreeParams.__dataclass_fields__
-    trees = {m.tree for ms in said.values() for m in ms if isinstance(m, GradientTotals)}
+    params, supported = job.get("params"), TreeParams.__dataclass_fields__
+    trees = {m.tree for ms in sent_messages.values() for m in ms if isinstance(m, GradientTotals)}
     if not isinstance(params, Mapping) or not trees:
         return None
     renamed = {_XGBOOST.get(k, k): v for k, v in params.items()}
@@ -365,9 +369,9 @@ def _of_job(told: Mapping[str, Any], said: Mapping[str, list[Message]]) -> NVFla
         return None
 
 
-def _rows_of_columns(said: Mapping[str, list[Message]]) -> dict[str, int]:
+def _rows_of_columns(sent_messages: Mapping[str, list[Message]]) -> dict[str, int]:
     """Return the number of rows of every party, from its column with the fewest missing values."""
-    sketches = {n: m for n, ms in said.items() for m in ms if isinstance(m, RankedSketch)}
+    sketches = {n: m for n, ms in sent_messages.items() for m in ms if isinstance(m, RankedSketch)}
     return {
         n: max(int(s.weights[b:e].sum()) for b, e in pairwise(s.offsets.tolist()))
         for n, s in sketches.items()
@@ -382,12 +386,12 @@ def _depth(tree: Tree) -> int:
     return int(depth.max())
 
 
-def _of_trees(decoded: Decoded, named: Any) -> Replay | None:
+def _replay_trees(decoded: Decoded, named: Any) -> Replay | None:
     """Return the replay of a capture of local trees, None if its parameters cannot be inferred."""
     shared = Shared.of(decoded.capture, SERVER)
     if shared is None:
         return None
-    audited, sent = audit(shared.model), _said(decoded)
+    audited, sent = audit(shared.model), _messages_by_party(decoded)
     firsts: dict[str, int] = {}
     for exposure, owner in zip(audited.trees, shared.owners, strict=True):
         firsts.setdefault(owner, int(exposure.n.sum()) if exposure.counted.all() else 0)
@@ -424,7 +428,7 @@ def columns_of(tables: Sequence[Table]) -> dict[str, LocalData]:
     }
 
 
-def held_of(tables: Mapping[str, Table]) -> dict[str, LocalData]:
+def local_data_of(tables: Mapping[str, Table]) -> dict[str, LocalData]:
     """Return the local data of parties with different rows."""
     begins = np.cumsum([0, *map(len, tables.values())]).tolist()
     return {

@@ -230,29 +230,29 @@ class Calls:
         return sum(len(b) for call in self._open.values() for b in call.buffers.values())
 
 
-def _number(told: Mapping[int, int | bytes], key: int) -> int:
+def _number(fields: Mapping[int, int | bytes], key: int) -> int:
     """Return an integer field, 0 if it is absent."""
-    value = told.get(key, 0)
+    value = fields.get(key, 0)
     if isinstance(value, bytes):
         raise DataError(f"field {key} is no number")
     return value
 
 
-def _buffer(told: Mapping[int, int | bytes], key: int) -> bytes:
+def _buffer(fields: Mapping[int, int | bytes], key: int) -> bytes:
     """Return a field of bytes, empty if it is absent."""
-    value = told.get(key, b"")
+    value = fields.get(key, b"")
     if isinstance(value, int):
         raise DataError(f"field {key} holds no bytes")
     return value
 
 
-Told = tuple[int, tuple[int, ...], Message, str]
+Sent = tuple[int, tuple[int, ...], Message, str]
 _PAIR, _SIZE = 8, 8  # bytes of a gradient with its hessian in float32, and of a length
 _DEFAULT_LEFT = 1 << 31  # flag in the field with the number of the feature
 _BYTES = 8  # XGBoost's code of the data type byte
 
 
-def messages(calls: Iterator[Call], world: int) -> Generator[Told, None, None]:
+def messages(calls: Iterator[Call], world: int) -> Generator[Sent, None, None]:
     """Yield the messages that are recognised in calls.
 
     Raises `OtherOperation` if the calls belong to another training.
@@ -300,9 +300,9 @@ def messages(calls: Iterator[Call], world: int) -> Generator[Told, None, None]:
                 bits.clear()
 
 
-def _passed_on(said: Sequence[Message], world: int, why: str) -> Iterator[Told]:
+def _passed_on(party_messages: Sequence[Message], world: int, why: str) -> Iterator[Sent]:
     """Yield the message of each party to the server, and the copies that the server forwards."""
-    for rank, message in enumerate(said):
+    for rank, message in enumerate(party_messages):
         yield rank, (world,), message, why
         yield world, tuple(r for r in range(world) if r != rank), message, why
 
@@ -348,14 +348,14 @@ def _splits(text: bytes, lengths: bytes) -> list[dict[str, Any]]:
 
 
 def _best(
-    found: list[dict[str, Any]], round: int, level: int, rank: int, columns: NDArray[np.int64]
+    candidates: list[dict[str, Any]], round: int, level: int, rank: int, columns: NDArray[np.int64]
 ) -> BestSplits:
     """Return the best splits of a party as a message."""
     try:
-        splits = [one["split"] for one in found]
+        splits = [one["split"] for one in candidates]
         return BestSplits(
             round,
-            np.array([one["nid"] for one in found], np.int32),
+            np.array([one["nid"] for one in candidates], np.int32),
             np.array([s["sindex"] & (_DEFAULT_LEFT - 1) for s in splits], np.int32),
             np.array([s["split_value"] for s in splits], np.float32),
             np.array([s["loss_chg"] for s in splits], np.float32),

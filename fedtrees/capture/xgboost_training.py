@@ -40,7 +40,7 @@ _MOST_COLUMNS, _MOST_ROWS, _MOST_TABLES = 1 << 20, 1 << 40, 64
 #: Largest number of histograms per level. Of every pair of children, only one node has a histogram.
 #: That of its sibling is the difference from the parent.
 _MOST_NODES = 1 << 10
-Told = tuple[int, tuple[int, ...], Message, str]
+Sent = tuple[int, tuple[int, ...], Message, str]
 
 
 class Operations(Protocol):
@@ -76,11 +76,11 @@ def decoded(operations: Operations) -> Generator[Record, None, str]:
     return (yield from recorded(Training(operations).messages(), operations.world))
 
 
-def recorded(told: Iterator[Told], world: int) -> Generator[Record, None, str]:
+def recorded(messages: Iterator[Sent], world: int) -> Generator[Record, None, str]:
     """Yield messages with the names of the parties. Returns the reason for the end."""
     names = [*map(worker, range(world)), SERVER]
     try:
-        for order, (sender, receivers, message, why) in enumerate(told):
+        for order, (sender, receivers, message, why) in enumerate(messages):
             yield Record(0, order, names[sender], tuple(names[r] for r in receivers), message, why)
     except OtherOperation as err:
         return str(err)
@@ -101,7 +101,7 @@ class Training:
         self._distinct: NDArray[np.int64] = np.zeros(0, np.int64)
         self._hessians: NDArray[np.float64] = np.zeros(0)  # hessians of the latest root, by bin
 
-    def messages(self) -> Iterator[Told]:
+    def messages(self) -> Iterator[Sent]:
         """Yield the messages until no bytes remain, or an operation is not recognised."""
         yield from self._before()
         tree, level = -1, 0
@@ -138,7 +138,7 @@ class Training:
             raise OtherOperation("a number that workers agree on differs")
         return int(numbers[0])
 
-    def _before(self) -> Iterator[Told]:
+    def _before(self) -> Iterator[Sent]:
         """Read the operations before the first tree."""
         ring, w = self._ring, self._world
         self._columns = d = self._same("<u8")
@@ -176,7 +176,7 @@ class Training:
         if self._same("<u4") != self._columns:
             raise OtherOperation("another number of columns")
 
-    def _start(self) -> Iterator[Told]:
+    def _start(self) -> Iterator[Sent]:
         """Read the label means, if boosting starts from their mean."""
         ring = self._ring
         try:
@@ -200,13 +200,13 @@ class Training:
             intercept, why = Intercept(float(value[1]), worker(0)), "where boosting starts"
             yield from self._passed_on(0, intercept, intercept, why)
 
-    def _passed_on(self, rank: int, own: Message, passed: Message, why: str) -> Iterator[Told]:
+    def _passed_on(self, rank: int, message: Message, passed: Message, why: str) -> Iterator[Sent]:
         """Yield the broadcast of a worker, which a server forwards if there is one."""
         if self._central:
-            yield rank, (self._world,), own, why
+            yield rank, (self._world,), message, why
         yield self._world if self._central else rank, self._others(rank), passed, why
 
-    def _sketches(self, sizes: Reduced) -> Iterator[Told]:
+    def _sketches(self, sizes: Reduced) -> Iterator[Sent]:
         """Read the sketches of all workers."""
         ring, w, d = self._ring, self._world, self._columns
         self._sizes = sizes.total.astype(np.int64)
@@ -234,7 +234,7 @@ class Training:
             yield from self._passed_on(rank, sketch, passed, why)
         self._distinct = np.array([len(np.unique(np.concatenate(v))) or 1 for v in values])
 
-    def _root(self, tree: int) -> list[Told]:
+    def _root(self, tree: int) -> list[Sent]:
         """Read the histogram of a root and its sums."""
         ring, last = self._ring, OtherOperation("no histogram of a root")
         size = ring.next_size()
@@ -289,7 +289,7 @@ class Training:
         if not complete and h > d * H + scale:
             raise OtherOperation("a histogram of more rows than the root's")
 
-    def _level(self, tree: int, level: int) -> list[Told]:
+    def _level(self, tree: int, level: int) -> list[Sent]:
         """Read the histograms of some nodes of a level."""
         if not self._bins or level > 64:
             raise OtherOperation("no histogram")
@@ -325,15 +325,15 @@ class Training:
             if (np.abs(by_column - by_column[:, :1]) > scale).any():
                 raise OtherOperation("columns that tell different sums of one node")
 
-    def _segments(self, found: Reduced, tree: int, level: int, nodes: int) -> Iterator[Told]:
+    def _segments(self, reduction: Reduced, tree: int, level: int, nodes: int) -> Iterator[Sent]:
         """Yield the parts of a histogram as messages."""
-        for hop in found.hops:
+        for hop in reduction.hops:
             whose = self._whose(hop)
             message = HistogramSegment(tree, level, nodes, hop.first, hop.numbers, whose)
             why = "summed histogram" if len(hop.members) == self._world else "histogram on its way"
             yield hop.sender, hop.receivers, message, why
 
-    def _metric(self, round: int) -> list[Told]:
+    def _metric(self, round: int) -> list[Sent]:
         """Read the sums of a metric, and skip the remaining operations of an evaluation.
 
         The skipped operations are the number of rows (for an AUC), and values of metrics, on which

@@ -45,7 +45,7 @@ class Show:
 
 
 @dataclass(frozen=True)
-class Held:
+class MembershipFiles:
     """Files for the membership test of `audit`.
 
     Attributes
@@ -65,15 +65,15 @@ class Held:
 
 def run(
     model: str,
-    own: str | None,
+    own_file: str | None,
     truth: str | None,
     columns: Columns,
     copy: str | None,
     report: str | None,
-    known: Known,
+    background: Known,
     seed: int,
     show: Show,
-    held: Held = Held(),
+    files: MembershipFiles = MembershipFiles(),
 ) -> None:
     """Audit a model file, attack and scrub it if requested, and print the findings.
 
@@ -81,7 +81,7 @@ def run(
     ----------
     model : str
         Model file.
-    own, truth : str or None
+    own_file, truth : str or None
         CSV files of training rows: those that the adversary has, and those to look for.
     columns : Columns
         How to read these files.
@@ -89,28 +89,28 @@ def run(
         File for a copy without unnecessary statistics.
     report : str or None
         File for a page with the findings.
-    known : Known
+    background : Known
         Facts about the training that the user states.
     seed : int
         Seed of the attack.
     show : Show
         Format of the output.
-    held : Held
+    files : MembershipFiles
         CSV files of the membership test.
     """
-    _check_held(held, columns)
-    _check_different(("--own", own), ("--truth", truth))
-    _check_different(("--data", held.data), ("--reserve", held.reserve))
-    _check(own or held.data, truth, columns, {copy: ".json", report: ".html"})
-    audit_result = audit(read_model(model), known)
-    own_rows, truth_rows, notes = _rows(own, truth, columns, audit_result)
+    _check_membership(files, columns)
+    _check_different(("--own", own_file), ("--truth", truth))
+    _check_different(("--data", files.data), ("--reserve", files.reserve))
+    _check(own_file or files.data, truth, columns, {copy: ".json", report: ".html"})
+    audit_result = audit(read_model(model), background)
+    own_rows, truth_rows, notes = _rows(own_file, truth, columns, audit_result)
     check_labels(audit_result, [rows for rows in (own_rows, truth_rows) if rows is not None])
-    notes += _contradiction(known, audit_result)
+    notes += _contradiction(background, audit_result)
     attacked = attack(audit_result, own_rows, truth_rows, seed) if own_rows or truth_rows else None
     facts = to_json(audit_result, attacked) | {"notes": notes}
     remarks = []
     if copy is not None:
-        scrubbed, after = _scrub(copy, known, audit_result, own_rows or truth_rows)
+        scrubbed, after = _scrub(copy, background, audit_result, own_rows or truth_rows)
         remarks = leftovers(audit_result, after, scrubbed)
         facts["scrub"] = {
             "file": str(scrubbed.path),
@@ -124,11 +124,11 @@ def run(
             "says": remarks,
         }
     membership = None
-    if held.data and held.reserve:
-        from fedtrees.audit.membership import told
+    if files.data and files.reserve:
+        from fedtrees.audit.membership import measure_membership
 
-        membership, membership_notes = told(
-            audit_result, held.data, held.reserve, columns, seed, held.min_child_weight
+        membership, membership_notes = measure_membership(
+            audit_result, files.data, files.reserve, columns, seed, files.min_child_weight
         )
         facts["membership"], facts["notes"] = membership.to_json(), [*notes, *membership_notes]
     if report:
@@ -148,23 +148,23 @@ def _check_different(first: tuple[str, str | None], second: tuple[str, str | Non
         raise UsageError(f"{option} and {other} are both {path}; give files of different rows")
 
 
-def _check_held(held: Held, columns: Columns) -> None:
+def _check_membership(files: MembershipFiles, columns: Columns) -> None:
     """Raise `UsageError` if the options of the membership test are incomplete."""
-    if bool(held.data) != bool(held.reserve):
+    if bool(files.data) != bool(files.reserve):
         raise UsageError("--data and --reserve go together: rows trained on, and others")
-    if held.data and not columns.target:
+    if files.data and not columns.target:
         raise UsageError("--data and --reserve need --target COLUMN: the label column")
-    if held.min_child_weight is not None and not held.data:
+    if files.min_child_weight is not None and not files.data:
         raise UsageError("--min-child-weight describes a training: give --data and --reserve")
 
 
 def _check(
-    own: str | None, truth: str | None, columns: Columns, endings: dict[str | None, str]
+    own_file: str | None, truth: str | None, columns: Columns, endings: dict[str | None, str]
 ) -> None:
     """Raise `UsageError` for options that cannot work, before any file is read."""
-    if (own or truth) and not columns.target:
+    if (own_file or truth) and not columns.target:
         raise UsageError("--own and --truth need --target COLUMN: the label column of the file")
-    if (columns.target or columns.positive or columns.categorical) and not (own or truth):
+    if (columns.target or columns.positive or columns.categorical) and not (own_file or truth):
         raise UsageError("--target, --positive and --categorical describe --own and --truth")
     for file, ending in endings.items():
         if file and Path(file).suffix != ending:
@@ -174,59 +174,63 @@ def _check(
 
 
 def _rows(
-    own: str | None, truth: str | None, columns: Columns, found: Audit
+    own_file: str | None, truth: str | None, columns: Columns, audit_result: Audit
 ) -> tuple[Dataset | None, Dataset | None, list[str]]:
     """Read the adversary's rows and the rows to look for."""
-    paths = [path for path in (own, truth) if path]
+    paths = [path for path in (own_file, truth) if path]
     if not paths:
         return None, None, []
-    check_sizes(own, truth)
-    tables, notes = read_rows(found.model, paths, columns)
-    return tables[0] if own else None, tables[-1] if truth else None, notes
+    check_sizes(own_file, truth)
+    tables, notes = read_rows(audit_result.model, paths, columns)
+    return tables[0] if own_file else None, tables[-1] if truth else None, notes
 
 
-def _contradiction(known: Known, found: Audit) -> list[str]:
+def _contradiction(background: Known, audit_result: Audit) -> list[str]:
     """Return a note if the stated number of rows differs from the sum over the leaves."""
-    if known.rows is None or found.rows.n in (None, known.rows):
+    if background.rows is None or audit_result.rows.n in (None, background.rows):
         return []
     return [
-        f"--rows says {known.rows}, the leaves add up to {found.rows.n}: trees saw a sample, or "
-        "one client's rows, or rows had weights, and then counts are sums of weights"
+        f"--rows says {background.rows}, the leaves add up to {audit_result.rows.n}: trees saw a "
+        "sample, or one client's rows, or rows had weights, and then counts are sums of weights"
     ]
 
 
-def _scrub(copy: str, known: Known, found: Audit, rows: Dataset | None) -> tuple[Scrubbed, Audit]:
+def _scrub(
+    copy: str, background: Known, audit_result: Audit, rows: Dataset | None
+) -> tuple[Scrubbed, Audit]:
     """Write the scrubbed copy, and audit it as an adversary that knows eta, lambda and N."""
-    scrubbed = scrub(found.model, Path(copy), None if rows is None else rows.table.X)
-    settings = found.settings or known
-    assumed = replace(known, learning_rate=settings.learning_rate, reg_lambda=settings.reg_lambda)
-    return scrubbed, audit(without_statistics(found.model), assumed)
+    scrubbed = scrub(audit_result.model, Path(copy), None if rows is None else rows.table.X)
+    settings = audit_result.settings or background
+    assumed = replace(
+        background, learning_rate=settings.learning_rate, reg_lambda=settings.reg_lambda
+    )
+    return scrubbed, audit(without_statistics(audit_result.model), assumed)
 
 
 def _print(
-    found: Audit, attacked: AttackResult | None, facts: dict[str, Any], details: bool
+    audit_result: Audit, attacked: AttackResult | None, facts: dict[str, Any], details: bool
 ) -> None:
     """Print the findings as text."""
     out = console()
-    out.print(headline(found), markup=False)
+    out.print(headline(audit_result), markup=False)
     out.print()
-    for at, line in enumerate(verdict(found)):
+    for at, line in enumerate(verdict(audit_result)):
         _paragraph(out, line if details or not at else line.short, "  * ")
     for note in facts["notes"]:
         _paragraph(out, f"note: {note}", "  ")
     out.print()
-    tables = (fields_table(found), trees_table(found), leaves_table(found))
-    for shown in tables if details else (leaves_table(found, _FEW),):
+    tables = (fields_table(audit_result), trees_table(audit_result), leaves_table(audit_result))
+    for shown in tables if details else (leaves_table(audit_result, _FEW),):
         if shown.lines:
             out.print(_text_table(shown, plain=not details))
     if details:
-        _paragraph(out, f"eta and lambda: {settings_text(found)}")
+        _paragraph(out, f"eta and lambda: {settings_text(audit_result)}")
     if attacked is not None and attacked.reason is not None:
         _paragraph(out, f"no attack: {attacked.reason}")
     elif attacked is not None:
         out.print(_text_table(attack_table(attacked)))
     out.print()
-    todo = advice(found, "scrub" in facts)
+    todo = advice(audit_result, "scrub" in facts)
     scrubbed = facts.get("scrub", {}).get("says", [])
     for line in [*scrubbed, *(todo if details else [t.short for t in todo])]:
         _paragraph(out, line)

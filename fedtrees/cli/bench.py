@@ -80,13 +80,13 @@ def _dry_run(bench: Bench, as_json: bool) -> None:
         result = {"out": str(bench.folder), "estimate": asdict(cost), "cells": described}
         typer.echo(json.dumps(result, indent=1))
         return
-    for name, values in _planned(bench):
+    for name, values in _describe_grid(bench):
         typer.echo(f"{name:9} {values}")
     typer.echo(f"{many(len(cells), 'cell')}, {_to_compute(bench)[1]}, into {bench.folder}")
     typer.echo(f"{in_words(cost, bench.workers)}; --format json lists the cells")
 
 
-def _planned(bench: Bench) -> Iterator[tuple[str, str]]:
+def _describe_grid(bench: Bench) -> Iterator[tuple[str, str]]:
     """Yield the values of each axis of the grid, and the combinations that do not fit."""
     from fedtrees.core.registry import register
     from fedtrees.experiments.evaluate import parts_of

@@ -43,7 +43,7 @@ def capture(
     For NVFlare, a copy of the job is written whose server records the messages. Submit this copy
     instead of the original job.
     """
-    from fedtrees.capture.formats import record, told, versions_of
+    from fedtrees.capture.formats import record, relay_addresses, versions_of
     from fedtrees.capture.jobs import recorded_job
 
     option = _BY.get(wire, "--to")
@@ -64,7 +64,7 @@ def capture(
     addresses = _machines(machines) if machines else [_address(to)]
 
     def ready(ports: list[int]) -> None:
-        endpoints = told(wire, addresses, host, ports)
+        endpoints = relay_addresses(wire, addresses, host, ports)
         text = [f"machines={m}" for m in endpoints.get("machines", [])] or [
             f"listening at {host}:{ports[0]}"
         ]
@@ -143,7 +143,7 @@ def attack(
     from fedtrees.federation import attack as of_log
     from fedtrees.federation.log import FRAMEWORK
 
-    if Capture(file, run).told.framework == FRAMEWORK:
+    if Capture(file, run).run_facts.framework == FRAMEWORK:
         facts: dict[str, Any] = of_log.report(file, who, truth or (), id, run, named or ())
     else:
         rows = read_truth(truth or (), target)
@@ -208,32 +208,32 @@ def _both(pair: list[int]) -> str:
     return f"{pair[0]:,}" if pair[0] == pair[1] else f"{pair[0]:,} / {pair[1]:,}"
 
 
-def _print(told: dict[str, Any]) -> None:
+def _print(report: dict[str, Any]) -> None:
     """Print the report of an attack on a capture."""
     from fedtrees.cli.inspect import console, text_table
 
     out = console()
-    out.print(f"{told['framework']}, read by {told['as']}", style="bold")
-    if told["promises"]:
+    out.print(f"{report['framework']}, read by {report['as']}", style="bold")
+    if report["promises"]:
         out.print("what was promised and is not so:")
-    for line in told["promises"]:
+    for line in report["promises"]:
         out.print(f"  {line}", markup=False)
     columns = ("message", "from", "to", "reveals", "count", "bytes")
-    rows = [[str(row[c]) for c in columns] for row in told["sees"]]
-    out.print(text_table(f"what {told['as']} sees", columns, rows, box=None, pad_edge=False))
-    columns = ("reading", "of", "read", "certain", *(("wrong",) if told["scored"] else ()))
-    rows = [[str(row.get(c, "")) for c in columns] for row in told["readings"]]
+    rows = [[str(row[c]) for c in columns] for row in report["sees"]]
+    out.print(text_table(f"what {report['as']} sees", columns, rows, box=None, pad_edge=False))
+    columns = ("reading", "of", "read", "certain", *(("wrong",) if report["scored"] else ()))
+    rows = [[str(row.get(c, "")) for c in columns] for row in report["readings"]]
     if rows:
         out.print(text_table("what it tells", columns, rows, box=None, pad_edge=False))
-    if told["attacks"]:
-        rows = [[row["attack"], row["said"], _scored(row)] for row in told["attacks"]]
+    if report["attacks"]:
+        rows = [[row["attack"], row["said"], _format_scores(row)] for row in report["attacks"]]
         columns = ("attack", "", "score (blind)")
         out.print(text_table("attacks", columns, rows, box=None, pad_edge=False))
-    for note in (*told["notes"], *told.get("verdict", ())):
+    for note in (*report["notes"], *report.get("verdict", ())):
         out.print(note, markup=False)
 
 
-def _scored(row: dict[str, Any]) -> str:
+def _format_scores(row: dict[str, Any]) -> str:
     """Write the scores of an attack with their blind baselines."""
     scores = row.get("scores", {}).items()
     return ", ".join(

@@ -70,62 +70,62 @@ def _history(steps: Sequence[Comparison]) -> Table:
     for step in steps:
         changes = (step.leaks, [c for c in step.differing if c.threat]), (
             step.utility, [c for c in step.differing if not c.threat])  # fmt: skip
-        counted = [_counted(len(every), differing) for every, differing in changes]
+        counted = [_count_changes(len(every), differing) for every, differing in changes]
         history.add_row(*map(Text, (step.runs[1], _inputs(step), *counted, step.verdict)))
     return history
 
 
-def _lines(found: Comparison) -> Iterator[tuple[str, str]]:
+def _lines(comparison: Comparison) -> Iterator[tuple[str, str]]:
     """Yield the lines about one comparison."""
     from fedtrees.core.errors import many
 
-    cells = [f"{many(found.common, 'cell')} of both"]
-    for run, (n, by) in zip(found.runs, found.only, strict=True):
+    cells = [f"{many(comparison.common, 'cell')} of both"]
+    for run, (n, by) in zip(comparison.runs, comparison.only, strict=True):
         cells += [f"{n:,} of {run} alone{f' ({by})' if by else ''}"] * bool(n)
     yield "cells", "; ".join(cells)
-    if found.ended:
-        yield "ended", "; ".join(f"{how}: {n:,}" for how, n in found.ended.items())
-    yield "inputs", _inputs(found)
-    leaks = [c for c in found.differing if c.threat]
-    prices = [c for c in found.differing if not c.threat]
-    yield from _changes("leaks", len(found.leaks), leaks, _MOST_LEAKS)
-    yield from _changes("utility", len(found.utility), prices, _MOST_PRICES)
+    if comparison.ended:
+        yield "ended", "; ".join(f"{how}: {n:,}" for how, n in comparison.ended.items())
+    yield "inputs", _inputs(comparison)
+    leaks = [c for c in comparison.differing if c.threat]
+    prices = [c for c in comparison.differing if not c.threat]
+    yield from _changes("leaks", len(comparison.leaks), leaks, _MOST_LEAKS)
+    yield from _changes("utility", len(comparison.utility), prices, _MOST_PRICES)
 
 
-def _inputs(found: Comparison) -> str:
+def _inputs(comparison: Comparison) -> str:
     """Write the differences between the inputs."""
-    inputs = [f"{k} {_short(a)} → {_short(b)}" for k, (a, b) in found.inputs.items()]
+    inputs = [f"{k} {_short(a)} → {_short(b)}" for k, (a, b) in comparison.inputs.items()]
     more = [f"{len(inputs) - _MOST_INPUTS} more (--format json)"] * (len(inputs) > _MOST_INPUTS)
     return "; ".join([*inputs[:_MOST_INPUTS], *more]) or "the same"
 
 
 def _changes(
-    name: str, compared: int, found: Sequence[Change], most: int
+    name: str, compared: int, changes: Sequence[Change], limit: int
 ) -> Iterator[tuple[str, str]]:
     """Yield the lines about leaks or utility."""
-    yield name, _counted(compared, found)
-    for change in found[:most]:
+    yield name, _count_changes(compared, changes)
+    for change in changes[:limit]:
         yield "", str(change)
-    if len(found) > most:
-        yield "", f"{len(found) - most:,} more: --format json"
+    if len(changes) > limit:
+        yield "", f"{len(changes) - limit:,} more: --format json"
 
 
-def _counted(compared: int, found: Sequence[Change]) -> str:
+def _count_changes(compared: int, changes: Sequence[Change]) -> str:
     """Count the changes by their direction."""
-    clear = [c.worse for c in found if c.clear]
+    clear = [c.worse for c in changes if c.clear]
     worse = sum(w > 0 for w in clear)
     counts = {
-        "the same": compared - len(found),
+        "the same": compared - len(changes),
         "clearly worse": worse,
         "clearly better": len(clear) - worse,
-        "not settled": len(found) - len(clear),
+        "not settled": len(changes) - len(clear),
     }
     texts = [
         f"{compared:,} compared",
         *(f"{n:,} {direction}" for direction, n in counts.items() if n),
     ]
     # If results differ by chance only, one in twenty intervals excludes zero.
-    if clear and len(found) >= 20:
+    if clear and len(changes) >= 20:
         texts.append("one in twenty would be clear by chance")
     return ", ".join(texts)
 

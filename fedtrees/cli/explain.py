@@ -88,7 +88,7 @@ def explain(
         for option in (o for o, value in used.items() if value):
             raise UsageError(f"{option} needs a protocol: fedtrees explain PROTOCOL {option} ...")
     if protocol is None:
-        facts, show = exposed(), _print_exposed
+        facts, show = list_exposures(), _print_exposed
     elif log:
         from fedtrees.federation.attack import explained
 
@@ -149,7 +149,7 @@ def _print(facts: dict[str, Any], details: bool) -> None:
         if seen in shown:
             continue
         shown.append(seen)
-        columns, rows = _seen(seen, facts["roles"][role], details)
+        columns, rows = _message_table(seen, facts["roles"][role], details)
         out.print(text_table(f"what {role} sees", columns, rows, **style))
     sealed = [
         f"{row['type']} ({row['readable_by']})" for row in facts["crossings"] if row["sealed"]
@@ -159,7 +159,10 @@ def _print(facts: dict[str, Any], details: bool) -> None:
     title = "attacks on this protocol; what a defense leaves of them is for the bench to tell"
     columns = ("attack", *facts["sees"])
     yes = [row for row in facts["attacks"] if any(row[c]["applies"] for c in columns[1:])]
-    lines = [[row["attack"], *(_said(row[c], details) for c in columns[1:])] for row in yes]
+    lines = [
+        [row["attack"], *(_describe_applicability(row[c], details) for c in columns[1:])]
+        for row in yes
+    ]
     if lines:
         out.print(text_table(title, columns, lines, **style))
     else:
@@ -171,7 +174,7 @@ def _print(facts: dict[str, Any], details: bool) -> None:
         return
     by_reason: dict[str, list[str]] = {}
     for row in (row for row in facts["attacks"] if row not in yes):
-        why = dict.fromkeys(_said(row[c], details=True) for c in columns[1:])
+        why = dict.fromkeys(_describe_applicability(row[c], details=True) for c in columns[1:])
         by_reason.setdefault("; ".join(why), []).append(row["attack"])
     for why, names in by_reason.items():
         out.print(f"{why}: {', '.join(names)}", markup=False)
@@ -192,14 +195,14 @@ def _print_log(facts: dict[str, Any]) -> None:
         out.print(by, markup=False)
 
 
-def _said(told: Mapping[str, Any], details: bool) -> str:
+def _describe_applicability(attack: Mapping[str, Any], details: bool) -> str:
     """Write whether an attack applies, with details also why not."""
-    no, yes = (f"no: {told['why']}", "applies") if details else ("", "yes")
-    return yes if told["applies"] else no
+    no, yes = (f"no: {attack['why']}", "applies") if details else ("", "yes")
+    return yes if attack["applies"] else no
 
 
-def _seen(
-    seen: Sequence[Mapping[str, Any]], mine: Sequence[str], details: bool
+def _message_table(
+    seen: Sequence[Mapping[str, Any]], colluding: Sequence[str], details: bool
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return columns and rows of the messages that an adversary receives.
 
@@ -210,7 +213,7 @@ def _seen(
     every = [
         (
             row["type"],
-            _whence(row, mine),
+            _whence(row, colluding),
             ", ".join(row["reveals"]),
             guarded(row["guards"], details),
             ", ".join(row["carries"]),
@@ -285,7 +288,7 @@ def _explanation(
         "attacks": [
             {
                 "attack": name,
-                **{role: _told(reasons[name]) for role, reasons in applies.items()},
+                **{role: _reason_as_json(reasons[name]) for role, reasons in applies.items()},
             }
             for name in _attacks()
         ],
@@ -333,7 +336,7 @@ def _attacks() -> list[str]:
     return [n for n in names if not getattr(register.get("attack", n), "blind", False)]
 
 
-def _threats(training: Training, given: Sequence[str] = ()) -> dict[str, Threat]:
+def _threats(training: Training, requested: Sequence[str] = ()) -> dict[str, Threat]:
     """Return the threats by name: the given ones, or one party of every role.
 
     In the second case, all parties of a passive role together are added if another party with data
@@ -343,7 +346,7 @@ def _threats(training: Training, given: Sequence[str] = ()) -> dict[str, Threat]
     from fedtrees.core.threat import Threat
 
     roles = training.transcript.roles
-    texts = [piece for text in given for piece in split_outside(text, ",")]
+    texts = [piece for text in requested for piece in split_outside(text, ",")]
     if not texts:
         texts = sorted({*roles.values()})
         for adversaries in training.protocol.adversaries:
@@ -353,7 +356,7 @@ def _threats(training: Training, given: Sequence[str] = ()) -> dict[str, Threat]
     return {text: Threat.parse(text, roles) for text in texts}
 
 
-def _told(reason: Reason) -> dict[str, Any]:
+def _reason_as_json(reason: Reason) -> dict[str, Any]:
     """Return a reason as JSON types."""
     return {"applies": reason.ok, "code": reason.code, "why": reason.columns()["reason"]}
 
@@ -397,7 +400,7 @@ def _print_exposed(facts: list[dict[str, Any]]) -> None:
     out.print("Two classes, default parameters. fedtrees explain PROTOCOL: who sees what, and why.")
 
 
-def exposed() -> list[dict[str, Any]]:
+def list_exposures() -> list[dict[str, Any]]:
     """Return the attacks that apply to every protocol and threat, for a target of two classes."""
     from fedtrees.conformance.samples import sample_training
     from fedtrees.core.registry import register

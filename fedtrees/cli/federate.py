@@ -132,25 +132,25 @@ def _run(federation: Agreed, kit: Path, out: Path, seconds: float) -> dict[str, 
             status = deployment.run(job, out, _Progress(), federation.patience)
     finally:
         deployment.close()
-    return ended(federation, out, status)
+    return summarise_run(federation, out, status)
 
 
 class _Progress:
     """Prints new lines of the coordinator, and before them the status that NVFlare reports."""
 
     def __init__(self) -> None:
-        self._told, self._status = 0, ""
+        self._n_printed, self._status = 0, ""
 
-    def __call__(self, status: str, said: list[str]) -> None:
-        # A status with a colon is a final one, which `ended` reports.
-        if not said and status != self._status and ":" not in status:
+    def __call__(self, status: str, lines: list[str]) -> None:
+        # A status with a colon is a final one, which `summarise_run` reports.
+        if not lines and status != self._status and ":" not in status:
             print(status.lower(), file=sys.stderr)
-        for line in said[self._told :]:
+        for line in lines[self._n_printed :]:
             print(line, file=sys.stderr)
-        self._told, self._status = len(said), status
+        self._n_printed, self._status = len(lines), status
 
 
-def ended(federation: Agreed, out: Path, status: str) -> dict[str, Any]:
+def summarise_run(federation: Agreed, out: Path, status: str) -> dict[str, Any]:
     """Return how a run ended, from the files of its server."""
     from fedtrees.federation.log import end_of
 

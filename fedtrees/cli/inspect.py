@@ -196,7 +196,7 @@ def check(
         elif kind == "defense":
             check_extras(None, Composed((parse_grid(name)[0],)))
     results = [
-        {"kind": kind, "name": name, "rule": f.rule, "kept": f.kept, "detail": f.detail}
+        {"kind": kind, "name": name, "rule": f.rule, "kept": f.holds, "detail": f.detail}
         for kind, name in targets
         for f in run_checks(kind, parse_grid(name)[0])
     ]

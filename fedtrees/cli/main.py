@@ -215,7 +215,7 @@ def audit(
     from fedtrees.cli import audit as command
     from fedtrees.experiments.options import reading_of
 
-    stated_facts = Known(rows=rows, learning_rate=learning_rate, reg_lambda=reg_lambda)
+    background = Known(rows=rows, learning_rate=learning_rate, reg_lambda=reg_lambda)
     columns = Columns(
         target=target,
         categorical=tuple(columns_of(categorical)),
@@ -223,9 +223,9 @@ def audit(
         reading=reading_of({"sep": sep, "decimal": decimal, "missing": missing, "sheet": sheet}),
     )
     shown = command.Show(format.is_json, details)
-    membership_files = command.Held(data, reserve, min_child_weight)
+    membership_files = command.MembershipFiles(data, reserve, min_child_weight)
     command.run(
-        model, own, truth, columns, scrub, report, stated_facts, seed, shown, membership_files
+        model, own, truth, columns, scrub, report, background, seed, shown, membership_files
     )
 
 
@@ -297,7 +297,7 @@ def main(arguments: Sequence[str] | None = None) -> Any:
     except Exception as err:
         shown = getattr(err, "format_message", None)
         if shown is not None:  # usage errors that typer reports
-            _fail(shown() + _argument_of(err, words), getattr(err, "exit_code", 2))
+            _fail(shown() + _option_help(err, words), getattr(err, "exit_code", 2))
         if os.environ.get("FEDTREES_DEBUG"):
             raise
         _fail(f"{type(err).__name__}: {err} (a bug; FEDTREES_DEBUG=1 shows where it happened)", 1)
@@ -309,7 +309,7 @@ def main(arguments: Sequence[str] | None = None) -> Any:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _argument_of(err: Exception, given: Sequence[str]) -> str:
+def _option_help(err: Exception, argv: Sequence[str]) -> str:
     """Return the help of an option that was given without its argument, or with one too many.
 
     The text is empty for any other usage error of the command line.
@@ -318,29 +318,29 @@ def _argument_of(err: Exception, given: Sequence[str]) -> str:
     if not option or type(err).__name__ != "BadOptionUsage":  # typer does not export this class
         return ""
     commands = getattr(typer.main.get_command(app), "commands", {})
-    named = [commands[word] for word in given[:1] if word in commands]
+    named = [commands[word] for word in argv[:1] if word in commands]
     texts = [p.help for c in named for p in c.params if option in p.opts]
     return f" {texts[0]}" if texts and texts[0] else ""
 
 
-def _fail_with_all(err: Problems, given: Sequence[str]) -> None:
+def _fail_with_all(err: Problems, argv: Sequence[str]) -> None:
     """Exit after printing every problem on a separate line, and a corrected command."""
-    lines = [f"{err.where}: {problem.text}" for problem in err.found]
+    lines = [f"{err.where}: {problem.text}" for problem in err.problems]
     for line in lines:
         print(f"fedtrees: {' '.join(line.split())}", file=sys.stderr)
-    command = corrected(given, err.found)
+    command = corrected(argv, err.problems)
     if command:
         print(f"try: fedtrees {command}", file=sys.stderr)
     sys.exit(err.exit_code)
 
 
-def corrected(given: Sequence[str], found: Sequence[Problem]) -> str:
+def corrected(argv: Sequence[str], problems: Sequence[Problem]) -> str:
     """Return the arguments with every problem corrected, "" if a problem has no remedy."""
-    fixes = {p.option: p.value for p in found if p.option}
-    if not fixes or not all(p.option for p in found):
+    fixes = {p.option: p.value for p in problems if p.option}
+    if not fixes or not all(p.option for p in problems):
         return ""
     arguments: list[str] = []
-    words = iter(given)
+    words = iter(argv)
     for word in words:
         option, equals, _ = word.removeprefix("--").partition("=")
         if not (word.startswith("--") and option in fixes):
@@ -348,7 +348,7 @@ def corrected(given: Sequence[str], found: Sequence[Problem]) -> str:
         elif not equals:
             next(words, None)
     arguments += [part for o, value in fixes.items() if value for part in (f"--{o}", value)]
-    return shlex.join(arguments) if sorted(arguments) != sorted(given) else ""
+    return shlex.join(arguments) if sorted(arguments) != sorted(argv) else ""
 
 
 def _fail(message: str, code: int) -> None:

@@ -35,7 +35,7 @@ def measure(
     smaller.
     """
     load_plugins(plugin, unprotected)
-    results = list(_measured(protocol, defense or ("none",), runs, seed))
+    results = list(_audit_combinations(protocol, defense or ("none",), runs, seed))
     if format.is_json:
         typer.echo(json.dumps(results, indent=1))
     else:
@@ -45,7 +45,7 @@ def measure(
         raise typer.Exit(4)
 
 
-def _measured(
+def _audit_combinations(
     protocol: str, defenses: Any, runs: int | None, seed: int
 ) -> Iterator[dict[str, Any]]:
     """Yield the result of an audit for each combination of a protocol and a defense."""
@@ -65,7 +65,7 @@ def _measured(
             changed = {
                 k: v for k, v in audited.protocol.parameters.items() if v != instance.parameters[k]
             }
-            guarantees = (audited.claimed, audited.spent, (audited.found,))
+            guarantees = (audited.claimed, audited.spent, (audited.measured,))
             noise = audited.noise
             few = noise is not None and noise.too_little
             chance = _BY_CHANCE if refuted(*guarantees) else ""
@@ -79,8 +79,8 @@ def _measured(
                     for g in audited.spent
                     if isinstance(g, PureDP | ApproximateDP)
                 ),
-                "measured": span([(audited.found,)]),
-                "trainings": audited.found.runs,
+                "measured": span([(audited.measured,)]),
+                "trainings": audited.measured.runs,
                 "noise": ""
                 if noise is None
                 else f"{noise.share:.2f} of what is claimed, in {noise.sums} sums"

@@ -52,7 +52,7 @@ def plot(
 
     if out is None and len(runs) > 1:
         raise UsageError("a figure of several runs belongs to no run folder; give -o FILE")
-    chosen = Selection(*map(listed, (data, threat, protocol)))
+    chosen = Selection(*map(split_names, (data, threat, protocol)))
     path = draw(
         runs, out or Path(runs[0]) / "frontier.html", metric, utility,
         chosen=chosen, width=width, labels=named(label),
@@ -77,7 +77,7 @@ def table(
     from fedtrees.report.paper_table import table_of, write_table
     from fedtrees.report.results import Selection
 
-    chosen = Selection(*map(listed, (data, threat, protocol)))
+    chosen = Selection(*map(split_names, (data, threat, protocol)))
     paper_table = table_of(runs, metric, utility, chosen=chosen, labels=named(label))
     if out is not None:
         path = str(write_table(paper_table, out))
@@ -88,7 +88,7 @@ def table(
         typer.echo(paper_table.md(), nl=False)
 
 
-def listed(texts: Sequence[str] | None) -> tuple[str, ...]:
+def split_names(texts: Sequence[str] | None) -> tuple[str, ...]:
     """Return the names of an option that can be repeated and can contain commas."""
     return tuple(name for text in texts or () for name in split_outside(text, ","))
 

@@ -49,7 +49,7 @@ def options() -> str:
 
     group: Any = typer.main.get_command(app)
     commands = {"fedtrees": group} | {f"fedtrees {n}": c for n, c in group.commands.items()}
-    by_command = {name: dict(_told(command)) for name, command in commands.items()}
+    by_command = {name: dict(_list_parameters(command)) for name, command in commands.items()}
     times = Counter(
         item for command_options in by_command.values() for item in command_options.items()
     )
@@ -58,7 +58,7 @@ def options() -> str:
         # Of two meanings the first is shared, and the second is listed with its command.
         if count > 1:
             shared.setdefault(named, text)
-    parts = ["### Of several commands", "", *_list(shared), ""]
+    parts = ["### Of several commands", "", *_as_markdown_list(shared), ""]
     for name, options_here in by_command.items():
         # Every command has this option.
         if set(options_here) <= {"`--format`"}:
@@ -67,26 +67,26 @@ def options() -> str:
         specific = {
             named: text for named, text in options_here.items() if shared.get(named) != text
         }
-        parts += [*_list(specific), ""] if specific else []
+        parts += [*_as_markdown_list(specific), ""] if specific else []
         also = [named for named in options_here if named not in specific and named != "`--format`"]
         parts += [f"Also {', '.join(also)}.", ""] if also else []
     return "\n".join(parts)
 
 
-def _told(command: Any) -> Iterator[tuple[str, str]]:
+def _list_parameters(command: Any) -> Iterator[tuple[str, str]]:
     """Yield name and help of each parameter of a command."""
     for item in command.params:
         text = " ".join((getattr(item, "help", None) or "").split())
         if item.name != "help" and text:
-            yield _named(item), text.replace("<", "&lt;")
+            yield _parameter_name(item), text.replace("<", "&lt;")
 
 
-def _list(told: dict[str, str]) -> list[str]:
+def _as_markdown_list(parameters: dict[str, str]) -> list[str]:
     """Return parameters as a Markdown list."""
-    return [f"- {named}: {text}" for named, text in told.items()]
+    return [f"- {named}: {text}" for named, text in parameters.items()]
 
 
-def _named(item: Any) -> str:
+def _parameter_name(item: Any) -> str:
     """Return the name of a parameter as it appears in the documentation."""
     if item.param_type_name == "argument":
         return f"`{item.metavar or item.name.upper()}`"

@@ -27,7 +27,7 @@ def print_tables(study: Study, *, skipped: bool = False) -> None:
         out.print()
     rows = study.rows[study.rows["stage"] != "adversary"]
     attacked = bool(((rows["stage"] == "attack") & (rows["status"] == "ok")).any())
-    for gap in study.gaps.asked:
+    for gap in study.gaps.requested:
         if skipped or not attacked or gap.status != "skipped":
             out.print(str(gap), markup=False)
 

@@ -24,7 +24,7 @@ from fedtrees import PUBLIC_NAMES
 from fedtrees.conformance.samples import (
     Finding,
     blind_views,
-    made,
+    make_small_protocol,
     same,
     same_transcript,
     sample_local_data,
@@ -54,19 +54,19 @@ from fedtrees.protocols.training import Training, train
 from fedtrees.protocols.views import view_of
 
 
-def imported_cleanly(thing: Any) -> Iterator[Finding]:
+def imported_cleanly(plugin: Any) -> Iterator[Finding]:
     """Check that importing the file of a plug-in does nothing but register plug-ins.
 
     The file is imported in the process of attacks, which contains no ground truth, so that its
     effects do no harm.
     """
-    module = sys.modules.get(type(thing).__module__)
-    file = thing.file if isinstance(thing, Elsewhere) else getattr(module, "__file__", None)
+    module = sys.modules.get(type(plugin).__module__)
+    file = plugin.file if isinstance(plugin, Elsewhere) else getattr(module, "__file__", None)
     digests = {str(Path(path)): digest for path, digest in loaded_plugins()}
     if file is None or str(file) not in digests:
         return
     effects = attacks().describe(str(file), digests[str(file)], bait=True).did
-    effects = dict.fromkeys([*(thing.did if isinstance(thing, Elsewhere) else ()), *effects])
+    effects = dict.fromkeys([*(plugin.did if isinstance(plugin, Elsewhere) else ()), *effects])
     yield Finding("its import does nothing but register", not effects, "; ".join([*effects][:6]))
 
 
@@ -122,7 +122,9 @@ def check_behaviour(behaviour: Any, protocols: Sequence[str]) -> Iterator[Findin
         again = next(other for other, _, party in twice if party == cheater)
         yield Finding(f"{name}: two runs of one seed are one", same_transcript(run, again))
         sent = {type(d.message) for d in run.transcript if d.sender == cheater}
-        other = sorted(kind.__name__ for kind in sent - {*run.protocol.says, *_released(run)})
+        other = sorted(
+            kind.__name__ for kind in sent - {*run.protocol.says, *_published_types(run)}
+        )
         rule = f"{name}: it sends messages of the protocol alone"
         yield Finding(rule, not other, ", ".join(other))
     yield Finding("it takes the place of a party of at least one protocol", ran)
@@ -136,7 +138,7 @@ def cheated_runs(
     Yields the training, the local data and the name of the malicious party.
     """
     for name in protocols:
-        protocol = made(name)
+        protocol = make_small_protocol(name)
         if protocol is None:
             continue
         local_data, (_, schema) = sample_local_data(protocol), sample_table()
@@ -153,7 +155,7 @@ def cheated_runs(
                 )
 
 
-def _released(run: Training) -> set[type[Message]]:
+def _published_types(run: Training) -> set[type[Message]]:
     """Return the types of messages that are published."""
     return {type(d.message) for d in run.transcript if d.receivers == (PUBLIC,)}
 
@@ -205,7 +207,7 @@ def check_attack(attack: Attack, spec: Spec, protocols: Sequence[str]) -> Iterat
             ok, detail = False, str(err)
         yield Finding(f"{name}: it survives an empty transcript", ok, detail)
         try:
-            answers = [_run_beside_bait(spec, view, seed) for seed in (1, 2, 1)]
+            answers = [_run_with_bait(spec, view, seed) for seed in (1, 2, 1)]
         # For example, a guess without claims and without a reason.
         except ProtocolError as err:
             yield Finding(f"{name}: it returns claims, or the reason for none", False, str(err))
@@ -214,7 +216,9 @@ def check_attack(attack: Attack, spec: Spec, protocols: Sequence[str]) -> Iterat
         fits = all(_fits(g, view.schema) for g in guesses)
         yield Finding(f"{name}: guessed rows have the columns of the schema", fits)
         yield Finding(f"{name}: the same view gives the same guess", same(guesses[0], guesses[2]))
-        copied = max(_copied(g, s, view.schema) for g, s in zip(guesses[:2], (1, 2), strict=True))
+        copied = max(
+            _copied_share(g, s, view.schema) for g, s in zip(guesses[:2], (1, 2), strict=True)
+        )
         yield Finding(
             f"{name}: it returns no rows from outside its view",
             copied < 0.5,
@@ -251,7 +255,7 @@ def _passes_nothing_on(spec: Spec, views: Sequence[tuple[str, View]]) -> Iterato
                 with contextlib.suppress(FedtreesError):
                     stranger = replace(view, principals=(other,), own=shuffled)
                     attacks().run(spec, stranger, anyway=True)
-            guesses.append(_run_beside_bait(spec, replace(view, principals=(party,)), 1).guess)
+            guesses.append(_run_with_bait(spec, replace(view, principals=(party,)), 1).guess)
         first, *later = guesses
         equal &= all(a is first or (a and first and same(a, first)) for a in later)
     why = "" if equal else "its guess depends on the threats that it ran on before"
@@ -271,7 +275,7 @@ def _reads(spec: Spec, view: View) -> bool:
     return fit(attack=spec, data=Data(view=view)).ok
 
 
-def _run_beside_bait(attack: Spec, view: View, seed: int) -> Answer:
+def _run_with_bait(attack: Spec, view: View, seed: int) -> Answer:
     """Run an attack while this process contains rows that are not related to its view."""
     federation = _bait(seed)
     if view.oracle is not None:
@@ -294,7 +298,7 @@ def _fits(guess: Guess, schema: Schema) -> bool:
     return all(r.table.X.shape[1] == len(schema.features) for r in guess.all(Records))
 
 
-def _copied(guess: Guess, seed: int, schema: Schema) -> float:
+def _copied_share(guess: Guess, seed: int, schema: Schema) -> float:
     """Return the share of bait rows that the guess reproduces exactly."""
     tables = [r.table for r in guess.all(Records) if len(r.table)]
     if not tables or not _fits(guess, schema):

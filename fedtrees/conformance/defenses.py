@@ -14,7 +14,7 @@ from fedtrees.conformance.samples import (
     Finding,
     carries_nothing,
     leaves_nothing,
-    made,
+    make_small_protocol,
     same_run,
     sample_table,
     sample_training,
@@ -27,7 +27,7 @@ from fedtrees.core.guarantee import Guarantee
 from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
-from fedtrees.experiments.channel_check import Seen, departures, farther_apart, watched
+from fedtrees.experiments.channel_check import Seen, find_departures, find_expansions, record_hooks
 from fedtrees.isolation.watch import leaving
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.compatibility import Data, fit
@@ -52,11 +52,11 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
     yield Finding("what it protects, it protects somewhere (`at`)", acts, open_)
     ran, composed, summed = False, Composition((defense,)), list[Finding]()
     for name in protocols:
-        protocol = made(name)
+        protocol = make_small_protocol(name)
         if protocol is None or not fit(protocol, composed).ok:
             continue
         ran = True
-        noted, seen = watched(defense)
+        noted, seen = record_hooks(defense)
         noting = Composition((noted,))
         leftovers: list[str] = []
         try:
@@ -81,7 +81,7 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
         if defense.guards:
             yield carries_nothing(f"{name}: ", first, local_data, defense.guards)
         yield leaves_nothing(f"{name}: ", leftovers)
-        plain = _undefended(name, type(protocol))
+        plain = _messages_without_defense(name, type(protocol))
         revealing = {type(m) for m in plain if m.reveals & defense.protects}
         yield from _fails_closed(defense, protocol, revealing)
         yield from _guards_do_something(defense, protocol, first, plain)
@@ -93,7 +93,7 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
 def _crosses(defense: Defense, run: Training) -> bool:
     """Return whether a run can contain any field that a defense states to change."""
     places = defense.channels(run.schema, run.protocol.parameters)
-    plain = _undefended(run.protocol.name, type(run.protocol))
+    plain = _messages_without_defense(run.protocol.name, type(run.protocol))
     return not places or any(
         isinstance(site, str) or getattr(m, field) is not None
         for site, field in places for m in plain
@@ -102,13 +102,13 @@ def _crosses(defense: Defense, run: Training) -> bool:
 
 
 @lru_cache
-def _undefended(name: str, kind: type[Protocol]) -> tuple[Message, ...]:
+def _messages_without_defense(name: str, kind: type[Protocol]) -> tuple[Message, ...]:
     """Return the messages of a protocol without a defense on the small table.
 
     The result is cached for all defenses. The class is an argument so that a redefined plug-in is
     not confused with its former version.
     """
-    protocol = made(name)
+    protocol = make_small_protocol(name)
     assert type(protocol) is kind
     return tuple(d.message for d in sample_training(protocol)[0].transcript)
 
@@ -117,10 +117,10 @@ def _states(defense: Defense, run: Training, seen: Seen, name: str) -> Iterator[
     """Check that each field passes the channel that the defense states."""
     run.predict(sample_table()[0].X)
     laws = dict(defense.channels(run.schema, run.protocol.parameters))
-    for place, wrong in departures(laws, seen, len(run.columns)):
+    for place, wrong in find_departures(laws, seen, len(run.columns)):
         rule = f"{name}: what it does to {place} is what it states (`channels`)"
         yield Finding(rule, wrong is None, wrong or "")
-    for place, farther in farther_apart(defense.nonexpansive, laws, seen):
+    for place, farther in find_expansions(defense.nonexpansive, laws, seen):
         rule = f"{name}: it brings no tables farther apart at {place} (`nonexpansive`)"
         yield Finding(rule, not farther, farther)
     limits = defense.least_leaf_rows > 0 and ("leaves", "rows") not in laws

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import isnan
 from typing import Any
 
-from fedtrees.conformance.samples import Finding, made, sample_table, sample_training
+from fedtrees.conformance.samples import Finding, make_small_protocol, sample_table, sample_training
 from fedtrees.core.errors import UsageError
 from fedtrees.data.dataset import prepare
 from fedtrees.experiments.federation import Federation
@@ -57,7 +57,7 @@ def _cases(protocols: Sequence[str]) -> Iterator[tuple[str, Case]]:
     table, schema = sample_table()
     dataset = prepare("sample", schema, table.X, table.y)
     for name in protocols:
-        protocol = made(name)
+        protocol = make_small_protocol(name)
         if protocol is None:
             continue
         training, local_data = sample_training(protocol)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedtrees.conformance.samples import (
     Finding,
-    alike,
+    are_equal,
     carries_nothing,
     leaves_nothing,
     same_run,
@@ -27,8 +27,8 @@ from fedtrees.core.guarantee import NoGuarantee
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.core.view import View
-from fedtrees.experiments.channel_check import Seen, beside_exact, departures
-from fedtrees.experiments.leak_search import others_rows
+from fedtrees.experiments.channel_check import Seen, find_departures, pair_with_exact_run
+from fedtrees.experiments.leak_search import find_foreign_rows
 from fedtrees.isolation.watch import leaving
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.training import Training
@@ -56,7 +56,7 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
     yield leaves_nothing("", leftovers)
     messages = [d.message for d in first.transcript]
     yield Finding(
-        "every message survives the codec", all(alike(m, decode(encode(m))) for m in messages)
+        "every message survives the codec", all(are_equal(m, decode(encode(m))) for m in messages)
     )
     silent = [type(d.message).__name__ for d in first.transcript if not d.why]
     yield Finding("every crossing has a reason", not silent, ", ".join(silent))
@@ -74,7 +74,7 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
     yield from _releases(protocol)
     yield carries_nothing("", first, local_data)
     if first.net is not None:
-        reached = others_rows(first.net, local_data)
+        reached = find_foreign_rows(first.net, local_data)
         yield Finding("no party leads to another's rows", not reached, "; ".join(reached))
     views = [view_of(first, (name,), local_data) for name in first.transcript.roles]
     yield Finding("no array in a view is writeable", not any(map(_writeable, views)))
@@ -122,11 +122,13 @@ def _releases(protocol: Protocol) -> Iterator[Finding]:
     laws, seen = noisy.stated_laws(schema, parties), Seen()
     for seed in range(_RELEASES):
         runs = [sample_training(variant, seed=seed)[0] for variant in (noisy, exact)]
-        for place, differences in beside_exact(laws, *(run.transcript for run in runs)).items():
+        for place, differences in pair_with_exact_run(
+            laws, *(run.transcript for run in runs)
+        ).items():
             seen.setdefault(place, []).extend(differences)
     if noisy.summed:  # the transcript contains the sum over all parties only
         laws = {place: _total(change, parties) for place, change in laws.items()}
-    for place, wrong in departures(laws, seen, 1 if noisy.summed else parties):
+    for place, wrong in find_departures(laws, seen, 1 if noisy.summed else parties):
         rule = f"what it does to {place} is what it states (`laws`)"
         yield Finding(rule, wrong is None, wrong or "")
 
@@ -161,10 +163,10 @@ def _serves(protocol: Protocol, plain: Training) -> Iterator[Finding]:
 def _probe(name: str, called: list[str]) -> Defense:
     """Build a defense that uses one hook and records its calls, or that uses one limit."""
 
-    def hook(self: Defense, what: Any, *rest: Any) -> Any:
-        if not (isinstance(what, Stage) and what.kind == "labels"):  # labels need no hook
+    def hook(self: Defense, value: Any, *rest: Any) -> Any:
+        if not (isinstance(value, Stage) and value.kind == "labels"):  # labels need no hook
             called.append(name)
-        return rest[0] if isinstance(what, Stage) else what
+        return rest[0] if isinstance(value, Stage) else value
 
     use = {name: hook if name in _HOOKS else _LIMITS[name]}
     use["acts_through"] = frozenset({name} & {*_HOOKS})

@@ -35,7 +35,7 @@ from fedtrees.core.threat import Threat
 from fedtrees.core.view import View
 from fedtrees.data.layout import LAYOUTS, lay_out
 from fedtrees.data.partition import Partition
-from fedtrees.experiments.leak_search import held_values
+from fedtrees.experiments.leak_search import find_local_values
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.training import Training, train
@@ -44,17 +44,17 @@ from fedtrees.protocols.views import view_of
 
 @dataclass(frozen=True)
 class Finding:
-    """One rule, whether it is kept, and a detail of the observation."""
+    """One rule, whether the plug-in obeys it, and a detail of the observation."""
 
     rule: str
-    kept: bool
+    holds: bool
     detail: str = ""
 
 
 def carries_nothing(
     name: str,
     training: Training,
-    held: Mapping[str, LocalData],
+    local_data: Mapping[str, LocalData],
     kinds: tuple[type[Message], ...] = (),
 ) -> Finding:
     """Check that no message contains local data without declaring it (`Message.verbatim`).
@@ -68,19 +68,19 @@ def carries_nothing(
         Prefix of the rule.
     training : Training
         The training.
-    held : mapping of str to LocalData
+    local_data : mapping of str to LocalData
         Data of every party.
     kinds : tuple of message types
         Types to search, empty for all.
     """
-    texts = held_values(training.transcript, held, training.schema, kinds)
+    texts = find_local_values(training.transcript, local_data, training.schema, kinds)
     return Finding(f"{name}no message carries held values unsaid", not texts, "; ".join(texts))
 
 
-def leaves_nothing(name: str, left: Sequence[str]) -> Finding:
+def leaves_nothing(name: str, leftovers: Sequence[str]) -> Finding:
     """Check that a training left nothing outside its messages, where an attack could find it."""
-    what = "; ".join(dict.fromkeys(left))
-    return Finding(f"{name}training leaves nothing but messages", not left, what)
+    what = "; ".join(dict.fromkeys(leftovers))
+    return Finding(f"{name}training leaves nothing but messages", not leftovers, what)
 
 
 _SMALL: dict[str, Any] = {"trees": 3, "max_depth": 3, "max_bin": 16, "iterations": 8}
@@ -136,7 +136,7 @@ def sample_training(
     return run, local_data
 
 
-def made(name: str) -> Protocol | None:
+def make_small_protocol(name: str) -> Protocol | None:
     """Return a small protocol, None if it cannot be created here."""
     try:
         protocol = register.make("protocol", small(parse_grid(name)[0]))
@@ -159,19 +159,19 @@ KNOWN = "holder[labels=20]"  # threat of attacks that know a few labels
 def views_without_truth(protocols: Sequence[str]) -> Iterator[tuple[str, View]]:
     """Train every protocol, and yield a view per role without the rows of other parties."""
     for name in protocols:
-        protocol = made(name)
+        protocol = make_small_protocol(name)
         if protocol is not None:
-            views = _views_of(name, type(protocol))
+            views = _sample_views(name, type(protocol))
             yield from ((f"{name}, {role}", view) for role, view in views.items())
 
 
 @lru_cache
-def _views_of(name: str, kind: type[Protocol]) -> dict[str, View]:
+def _sample_views(name: str, kind: type[Protocol]) -> dict[str, View]:
     """Train a protocol, and return one view per role. The result is cached for all attacks.
 
     The class is an argument so that a redefined plug-in is not confused with its former version.
     """
-    protocol = made(name)
+    protocol = make_small_protocol(name)
     assert type(protocol) is kind
     training, local_data = sample_training(protocol)
     # If no party has the complete model, prediction sends messages.
@@ -199,7 +199,7 @@ def views_that_tell(attack: Attack, protocols: Sequence[str]) -> Iterator[tuple[
     """
     threats = [t for t in attack.threats if Threat.parse(t).sensitive is not None]
     for name in protocols if threats else ():
-        protocol = made(name)
+        protocol = make_small_protocol(name)
         if protocol is None:
             continue
         training, local_data = sample_training(protocol)
@@ -233,7 +233,7 @@ def blind_views() -> Iterator[tuple[str, View]]:
 def same_run(a: Training, b: Training) -> bool:
     """Return whether two trainings send the same messages, except for sealed contents."""
     return len(a.transcript.deliveries) == len(b.transcript.deliveries) and all(
-        x.sender == y.sender and alike(emptied(x.message), emptied(y.message))
+        x.sender == y.sender and are_equal(emptied(x.message), emptied(y.message))
         for x, y in zip(a.transcript, b.transcript, strict=True)
     )
 
@@ -246,18 +246,18 @@ def same_transcript(a: Training, b: Training) -> bool:
 def same(a: Guess, b: Guess) -> bool:
     """Return whether two guesses make the same claims."""
     return len(a.claims) == len(b.claims) and all(
-        type(x) is type(y) and alike(x, y) for x, y in zip(a.claims, b.claims, strict=True)
+        type(x) is type(y) and are_equal(x, y) for x, y in zip(a.claims, b.claims, strict=True)
     )
 
 
-def alike(a: Any, b: Any) -> bool:
+def are_equal(a: Any, b: Any) -> bool:
     """Return whether two values, arrays, or dataclasses of them are equal.
 
     NaN equals NaN in float arrays.
     """
     if is_dataclass(a) and is_dataclass(b):
         return type(a) is type(b) and all(
-            alike(getattr(a, f.name), getattr(b, f.name)) for f in fields(a)
+            are_equal(getattr(a, f.name), getattr(b, f.name)) for f in fields(a)
         )
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")

@@ -97,7 +97,7 @@ class Share(Change):
 
     Attributes
     ----------
-    whole : Channel
+    total : Channel
         Law of the sum of as many shares as the noise is calibrated for (`honest_shares`).
     least : int
         Number of parties whose shares must arrive. A sum over fewer is not opened (`Wire.least`).
@@ -106,26 +106,26 @@ class Share(Change):
         Number of parties whose shares the adversary may know without a loss of the claim.
     """
 
-    whole: Channel
+    total: Channel
     least: int = 0
     colluders: int = 0
 
-    def law(self, parties: int, known: int = 0) -> Channel | None:
+    def law(self, parties: int, known_shares: int = 0) -> Channel | None:
         """Return the law of the noise that an adversary does not know, None if it knows all noise.
 
         Parameters
         ----------
         parties : int
             Number of parties that added a share.
-        known : int
+        known_shares : int
             Number of these shares that the adversary knows.
         """
-        unknown = parties - known
+        unknown = parties - known_shares
         if unknown <= 0:
             return None
         # The law is that of `honest_shares` shares. With more unknown shares, there is more noise.
         draws = unknown / honest_shares(parties, self.colluders, self.least)
-        return self.whole if draws == 1 else self.whole.added(draws)
+        return self.total if draws == 1 else self.total.added(draws)
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class Channel(Change):
     hides: ClassVar[bool] = False
 
     @abstractmethod
-    def within(self, units: ArrayLike, whole: bool = True) -> Channel:
+    def within(self, units: ArrayLike, in_units: bool = True) -> Channel:
         """Return the same channel for numbers in the units of a message.
 
         Parameters
@@ -224,7 +224,7 @@ class Channel(Change):
         units : float or array, shape (c,)
             Number of units that make one, for every number of a cell: ``2^bits``, or a number of
             rows.
-        whole : bool
+        in_units : bool
             Whether the numbers of the message are integers.
         """
 
@@ -333,9 +333,9 @@ class Chain(Channel):
         """Whether any part hides cells."""
         return any(p.hides for p in self.parts)
 
-    def within(self, units: ArrayLike, whole: bool = True) -> Chain:
+    def within(self, units: ArrayLike, in_units: bool = True) -> Chain:
         """Return the chain for numbers in these units."""
-        return Chain(tuple(p.within(units, whole) for p in self.parts))
+        return Chain(tuple(p.within(units, in_units) for p in self.parts))
 
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
         """Apply the parts to x in order."""
@@ -427,9 +427,9 @@ class SumOf(Channel):
         """Whether the channel of each party hides cells."""
         return self.part.hides
 
-    def within(self, units: ArrayLike, whole: bool = True) -> SumOf:
+    def within(self, units: ArrayLike, in_units: bool = True) -> SumOf:
         """Return the same sum for numbers in these units."""
-        return SumOf(self.part.within(units, whole), self.n)
+        return SumOf(self.part.within(units, in_units), self.n)
 
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
         """Apply the channel to the sum x.

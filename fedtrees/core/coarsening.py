@@ -51,13 +51,13 @@ class Rounding(Channel):
         """Whether numbers are rounded to the nearest multiple."""
         return not self.random
 
-    def within(self, units: ArrayLike, whole: bool = True) -> Rounding:
+    def within(self, units: ArrayLike, in_units: bool = True) -> Rounding:
         """Return the same rounding in these units. Steps of integers are at least 1."""
         steps = np.asarray(self.step) * np.asarray(units, dtype=np.float64)
-        if whole:
+        if in_units:
             # A step below one unit would not change an integer.
             steps = np.maximum(np.rint(steps), 1)
-        return replace(self, step=plain(steps), whole=whole)
+        return replace(self, step=plain(steps), whole=in_units)
 
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
         """Round every number."""
@@ -152,7 +152,7 @@ class Decimals(Channel):
         """Sent numbers are multiples of this step."""
         return float(10.0**-self.decimals)
 
-    def within(self, units: ArrayLike, whole: bool = True) -> Channel:
+    def within(self, units: ArrayLike, in_units: bool = True) -> Channel:
         """Return the channel itself, because decimals do not depend on the unit of a message."""
         return self
 
@@ -194,9 +194,9 @@ class Suppression(Channel):
     deterministic = True
     hides = True
 
-    def within(self, units: ArrayLike, whole: bool = True) -> Suppression:
+    def within(self, units: ArrayLike, in_units: bool = True) -> Suppression:
         """Return the same suppression, with the limit in units of the last number."""
-        return Suppression(float(self.least * np.ravel(units)[-1]), whole)
+        return Suppression(float(self.least * np.ravel(units)[-1]), in_units)
 
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
         """Replace the cells below the limit by zeros."""
@@ -269,7 +269,7 @@ class Ends(Channel):
 
     deterministic = True
 
-    def within(self, units: ArrayLike, whole: bool = True) -> Ends:
+    def within(self, units: ArrayLike, in_units: bool = True) -> Ends:
         """Return the same interval in these units.
 
         The unit must be the same for all numbers of a cell.
@@ -304,7 +304,7 @@ class LargestRemainders(Channel):
 
     deterministic = True
 
-    def within(self, units: ArrayLike, whole: bool = True) -> Channel:
+    def within(self, units: ArrayLike, in_units: bool = True) -> Channel:
         """Return the channel itself, because shares have no unit."""
         return self
 
@@ -348,10 +348,10 @@ def plain(values: NDArray[np.float64]) -> float | tuple[float, ...]:
     return float(values) if values.ndim == 0 else tuple(values.tolist())
 
 
-def _multiples(lo: NDArray[Any], hi: NDArray[Any], step: Any, whole: bool, single: bool) -> Box:
+def _multiples(lo: NDArray[Any], hi: NDArray[Any], step: Any, integers: bool, single: bool) -> Box:
     """Return the first and last multiple in a box, with a tolerance if numbers are floats."""
     first, last = np.asarray(lo, np.float64) / step, np.asarray(hi, np.float64) / step
-    if whole:
+    if integers:
         return np.ceil(first), np.floor(last)
     near = _ulps(single)
     with np.errstate(invalid="ignore"):  # infinity minus infinity
@@ -365,25 +365,25 @@ def _ulps(single: bool) -> float:
     return _ULPS * 2.0 ** (-24 if single else -53)
 
 
-def outward(lo: NDArray[Any], hi: NDArray[Any], whole: bool, single: bool = False) -> Box:
+def outward(lo: NDArray[Any], hi: NDArray[Any], integers: bool, single: bool = False) -> Box:
     """Extend a box by the rounding errors of floats, so that no true value is outside.
 
     Parameters
     ----------
     lo, hi : array, shape (..., c)
         Ends of the box.
-    whole : bool
+    integers : bool
         Whether numbers are integers, which float64 represents exactly up to 2^53.
     single : bool
         Whether numbers are float32.
     """
-    return lo - _reach(lo, whole, single), hi + _reach(hi, whole, single)
+    return lo - _reach(lo, integers, single), hi + _reach(hi, integers, single)
 
 
-def _reach(end: NDArray[Any], whole: bool, single: bool) -> Floats:
+def _reach(end: NDArray[Any], integers: bool, single: bool) -> Floats:
     """Return the largest rounding error of an end of a box, in absolute terms."""
     size = np.where(np.isinf(end), 0.0, np.abs(end))
-    if whole:
+    if integers:
         # Below 2^53, sums of integers are exact in float64.
         return np.where(size > _LARGEST_WHOLE, size * 2.0**-51, 0.0)
     return np.asarray(size * _ulps(single))

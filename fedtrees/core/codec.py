@@ -85,7 +85,7 @@ class Reader:
         if "scalar" in entry:
             return dtype.type(entry["scalar"])
         array = self._array(dtype, tuple(int(n) for n in entry["shape"]), name)
-        return _sealed(entry["sealed"], array.tobytes()) if "sealed" in entry else array
+        return _read_sealed(entry["sealed"], array.tobytes()) if "sealed" in entry else array
 
     def end(self) -> None:
         """Check that all bytes were read.
@@ -116,10 +116,10 @@ class Reader:
         return array if array.flags.aligned else np.ndarray(shape, dtype, array.tobytes())
 
 
-def _sealed(said: dict[str, Any], payload: bytes) -> Sealed:
+def _read_sealed(attributes: dict[str, Any], payload: bytes) -> Sealed:
     """Return a sealed value with the given attributes and payload."""
-    holders, shape = tuple(map(str, said["keyholders"])), tuple(map(int, said["shape"]))
-    return Sealed(holders, shape, str(said["dtype"]), int(said["nbytes"]), payload)
+    holders, shape = tuple(map(str, attributes["keyholders"])), tuple(map(int, attributes["shape"]))
+    return Sealed(holders, shape, str(attributes["dtype"]), int(attributes["nbytes"]), payload)
 
 
 _MAGIC = b"FTM1"

@@ -37,7 +37,7 @@ _POLL_INTERVAL = 0.02  # seconds
 
 def kernel(function: F) -> F:
     """Compile a function over arrays and scalars that Python code calls."""
-    return cast(F, _compile_once(_stored(function, **_OPTIONS)))
+    return cast(F, _compile_once(_compile_lazily(function, **_OPTIONS)))
 
 
 def inner_kernel(function: F) -> F:
@@ -47,10 +47,10 @@ def inner_kernel(function: F) -> F:
     arguments this wrapper takes most of the time of a compilation. A call from Python would crash
     the process, so that `tests/core/test_compilation.py` checks that there is none.
     """
-    return cast(F, _compile_once(_stored(function, no_cpython_wrapper=True, **_OPTIONS)))
+    return cast(F, _compile_once(_compile_lazily(function, no_cpython_wrapper=True, **_OPTIONS)))
 
 
-def _stored(function: Any, **options: Any) -> Any:
+def _compile_lazily(function: Any, **options: Any) -> Any:
     """Return a function that numba compiles when it is first called, and whose code it stores."""
     try:
         return _compiler(**options)(function)

@@ -263,7 +263,7 @@ class Composition:
                 message = sent
             # A subclass of a guarded type may contain more, so that it is refused.
             elif type(message) not in part.exempts and isinstance(message, part.guards):
-                raise UnguardedMessageError(_derived(part, message, "guards"))
+                raise UnguardedMessageError(_subclass_error(part, message, "guards"))
             elif exposed and type(message) not in part.exempts:
                 raise UnguardedMessageError(
                     f"{part.name!r} claims to protect {', '.join(sorted(exposed))}, but "
@@ -296,7 +296,7 @@ class Composition:
         acting = [i for i, part in enumerate(self.parts) if type(message) in part.summed()]
         for part in self.parts:
             if not acting and isinstance(message, part.summed()):
-                raise UnguardedMessageError(_derived(part, message, "sums"))
+                raise UnguardedMessageError(_subclass_error(part, message, "sums"))
         ctx.acted.update(acting)
         return bool(acting)
 
@@ -355,7 +355,7 @@ def _alters_sums(part: Defense) -> bool:
     return (sends and summed) or rows
 
 
-def _derived(part: Defense, message: Message, does: str) -> str:
+def _subclass_error(part: Defense, message: Message, does: str) -> str:
     """Return the error message for a subclass of a type that a part handles."""
     by_kind = part.guards if does == "guards" else part.summed()
     base = next(kind for kind in type(message).__mro__ if kind in by_kind)

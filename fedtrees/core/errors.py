@@ -74,9 +74,9 @@ class Problem:
 class Problems(DataError):
     """All problems of a table, reported together."""
 
-    def __init__(self, where: str, found: Sequence[Problem]) -> None:
-        self.where, self.found = where, tuple(found)
-        problem_text = "; also ".join(problem.text for problem in found)
+    def __init__(self, where: str, problems: Sequence[Problem]) -> None:
+        self.where, self.problems = where, tuple(problems)
+        problem_text = "; also ".join(problem.text for problem in problems)
         # Shorten long cells and names, so that the message stays one line.
         super().__init__(f"{where}: " + re.sub(r"(\S{60})\S{60,}", r"\1...", problem_text))
 
@@ -133,7 +133,7 @@ def check_share(name: str, value: Any) -> None:
         raise UsageError(f"{name} must be a number between 0 and 1; got {value!r}")
 
 
-def check_whole(name: str, value: Any, least: int, most: int | None = None) -> None:
+def check_whole(name: str, value: Any, smallest: int, largest: int | None = None) -> None:
     """Raise `UsageError` unless a parameter is an integer within bounds.
 
     Parameters
@@ -142,11 +142,11 @@ def check_whole(name: str, value: Any, least: int, most: int | None = None) -> N
         Name of the parameter.
     value : object
         Its value.
-    least, most : int
+    smallest, largest : int
         Bounds, which are allowed values. None: no upper bound.
     """
-    if type(value) is not int or value < least or (most is not None and value > most):
-        bounds = f", {least} or more" if most is None else f" from {least} to {most}"
+    if type(value) is not int or value < smallest or (largest is not None and value > largest):
+        bounds = f", {smallest} or more" if largest is None else f" from {smallest} to {largest}"
         raise UsageError(f"{name}={value!r}: give a whole number{bounds}")
 
 
@@ -162,40 +162,40 @@ def check_margin(margin: float) -> None:
         raise UsageError(f"margin {margin:g}: give an advantage above 0 and below 1, such as 0.05")
 
 
-def check_known(what: str, value: Any, known: Iterable[str]) -> None:
+def check_known(parameter: str, value: Any, allowed: Iterable[str]) -> None:
     """Raise `UsageError` unless a parameter has one of the known values.
 
     Parameters
     ----------
-    what : str
+    parameter : str
         Name of the parameter.
     value : object
         Its value.
-    known : iterable of str
+    allowed : iterable of str
         Allowed values.
     """
-    if value not in known:
-        raise UsageError(f"unknown {what} {value!r}{did_you_mean(str(value), known)}")
+    if value not in allowed:
+        raise UsageError(f"unknown {parameter} {value!r}{did_you_mean(str(value), allowed)}")
 
 
-def short(text: object, most: int = 60) -> str:
-    """Return a text whose middle is left out if it is longer than `most` characters."""
+def short(text: object, max_length: int = 60) -> str:
+    """Return a text whose middle is left out if it is longer than `max_length` characters."""
     full_text = str(text)
     return (
         full_text
-        if len(full_text) <= most
-        else f"{full_text[: most // 2]}...{full_text[-most // 4 :]}"
+        if len(full_text) <= max_length
+        else f"{full_text[: max_length // 2]}...{full_text[-max_length // 4 :]}"
     )
 
 
-def closest(name: str, known: Iterable[str]) -> str:
+def closest(name: str, known_names: Iterable[str]) -> str:
     """Return the known name that is most similar to an unknown one, empty if none is similar."""
-    return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)), "")
+    return next(iter(difflib.get_close_matches(name, sorted(known_names), n=1, cutoff=0.5)), "")
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known_names: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the most similar known name, else the list of names."""
-    names = sorted(known)
+    names = sorted(known_names)
     close = closest(name, names)
     if close:
         return f"; did you mean {close!r}?"

@@ -162,12 +162,12 @@ def locked(folder: Path, byte: int) -> Iterator[None]:
     if fcntl is None:
         yield
         return
-    with _opened(folder / _LOCK) as file:
+    with _open_to_write(folder / _LOCK) as file:
         fcntl.lockf(file, fcntl.LOCK_EX, 1, byte)
         yield
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _open_to_write(path: Path) -> IO[bytes]:
     """Open a file for writing, or raise `StoreError` with a remedy."""
     try:
         return path.open("wb")
@@ -185,7 +185,7 @@ def write_listed(folder: Path, name: str, content: bytes) -> None:
     """
     with locked(folder, _CHECKSUMS_BYTE):
         new = f"{hashlib.sha256(content).hexdigest()}  {name}".encode()
-        listed = sorted(line for line in _listed(folder) or () if _LINE.fullmatch(line))
+        listed = sorted(line for line in _read_checksums(folder) or () if _LINE.fullmatch(line))
         other_lines = [line for line in listed if line[66:] != name.encode()]
         _write_lines(folder, sorted({*listed, new}))
         write_whole(folder / name, content)
@@ -197,7 +197,7 @@ def _write_lines(folder: Path, lines: list[bytes]) -> None:
     write_whole(folder / CHECKSUMS, b"".join(line + b"\n" for line in lines))
 
 
-def _listed(folder: Path) -> set[bytes] | None:
+def _read_checksums(folder: Path) -> set[bytes] | None:
     """Return the lines of the list of checksums, None if the folder has no list."""
     path = folder / CHECKSUMS
     try:
@@ -262,10 +262,10 @@ def read_listed(folder: Path, name: str) -> bytes:
     StoreError
         If its checksum is not listed.
     """
-    before = _listed(folder)
+    before = _read_checksums(folder)
     for _ in range(READINGS):
         content = read_regular(folder / name)
-        after = _listed(folder)
+        after = _read_checksums(folder)
         line = f"{hashlib.sha256(content).hexdigest()}  {name}".encode()
         if after is None or line in after | (before or set()):
             return content

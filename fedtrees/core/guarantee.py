@@ -331,9 +331,9 @@ def show(value: Value) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def written(kind: str, stated: Mapping[str, str]) -> str:
+def written(kind: str, parameters: Mapping[str, str]) -> str:
     """Write a guarantee from the texts of its parameters."""
-    inside = ",".join(f"{key}={text}" for key, text in stated.items())
+    inside = ",".join(f"{key}={text}" for key, text in parameters.items())
     return f"{kind}[{inside}]" if inside else kind
 
 

@@ -589,18 +589,20 @@ class Membership(Claim):
         return np.size(self.score) == 0
 
 
-def _same_length(claim: Claim, whole: tuple[str, ...], real: tuple[str, ...]) -> None:
+def _same_length(
+    claim: Claim, integer_fields: tuple[str, ...], float_fields: tuple[str, ...]
+) -> None:
     """Convert fields of a claim to int64 or float64 arrays, and check that their lengths agree."""
-    shapes = {np.shape(getattr(claim, name)) for name in (*whole, *real)}
+    shapes = {np.shape(getattr(claim, name)) for name in (*integer_fields, *float_fields)}
     if len(shapes) != 1 or len(next(iter(shapes))) != 1:
         raise ProtocolError(
             f"{type(claim).__name__} has arrays of shape {', '.join(map(str, sorted(shapes)))}; "
             "give one value of each per entry"
         )
-    for name in whole:
+    for name in integer_fields:
         if np.asarray(getattr(claim, name)).dtype.kind not in "iu" and next(iter(shapes))[0]:
             raise ProtocolError(f"{name} of {type(claim).__name__} are whole numbers")
-    for names, kind in ((whole, np.int64), (real, np.float64)):
+    for names, kind in ((integer_fields, np.int64), (float_fields, np.float64)):
         for name in names:
             object.__setattr__(claim, name, np.asarray(getattr(claim, name), dtype=kind))
 

@@ -39,7 +39,7 @@ def outgoing(part: Defense, message: Message, ctx: Context) -> Message:
     except FedtreesError:
         raise
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as err:
-        where = _line_of(part, err.__traceback__)
+        where = _locate_error(part, err.__traceback__)
         text = f"{part.name!r} ({where}): {type(err).__name__}: {err}"
         integer_fields = _whole_fields(message) if isinstance(err, (TypeError, ValueError)) else []
         raise ProtocolError(
@@ -55,7 +55,7 @@ def outgoing(part: Defense, message: Message, ctx: Context) -> Message:
             value = getattr(sent, field)
             if isinstance(value, np.ndarray) and value.dtype.kind == "f":
                 raise ProtocolError(
-                    f"{part.name!r} ({_line_of(part)}) returned {value.dtype} numbers in "
+                    f"{part.name!r} ({_locate_error(part)}) returned {value.dtype} numbers in "
                     f"{type(message).__name__}.{field}; {_unit(message, field)}"
                 )
     return sent
@@ -82,7 +82,7 @@ def _unit(message: Message, field: str) -> str:
     )
 
 
-def _line_of(part: Defense, trace: TracebackType | None = None) -> str:
+def _locate_error(part: Defense, trace: TracebackType | None = None) -> str:
     """Return file and line of an error in a defense, or of its `outgoing` if there is no error."""
     module = sys.modules.get(type(part).__module__)
     file = getattr(module, "__file__", None) or "?"

@@ -129,19 +129,21 @@ class Host:
         streams: Streams,
         *,
         aggregation: Aggregation,
-        held: LocalData | None = None,
+        local_data: LocalData | None = None,
         sealing: Sealing | None = None,
     ) -> None:
         self.name, self.role, self.agreement = name, agreement.roles[name], agreement
         self.inside: Message | None = None
         self._waiting: Message | None = None
-        self._told = False  # whether the stored reply contains randomness, see `inside`
+        self._is_random = False  # whether the stored reply contains randomness, see `inside`
         self._streams = streams.child(name)
         self._sealing, self._aggregation = sealing, aggregation
         self._closing: Closing | None = None
         self._sums = bool(agreement.summed or agreement.defense.summed)
         # With sample weights, the number of rows does not bound the sums of the party.
-        self._rows = None if held is None or held.weight is not None else len(held)
+        self._rows = (
+            None if local_data is None or local_data.weight is not None else len(local_data)
+        )
         # The rows are stored only for defenses that read them.
         reads = any(part.reads_rows for part in agreement.defense.parts)
         self.context = Context(
@@ -151,9 +153,9 @@ class Host:
             parameters=agreement.parameters,
             streams=streams.child(name, "defense"),
             ledger=[],
-            columns=None if held is None else held.columns,
+            columns=None if local_data is None else local_data.columns,
             roles=agreement.roles,
-            _held=held if reads else None,
+            _held=local_data if reads else None,
         )
 
     def join(self, party: Party) -> None:
@@ -177,17 +179,17 @@ class Host:
         with acting(self.party):
             self.party.queries = queries
 
-    def own(self, what: Callable[[Party], Any]) -> Any:
+    def read_truth(self, method: Callable[[Party], Any]) -> Any:
         """Return the result of a method of the party, as ground truth for the harness.
 
         For example, `Party.own_bins` returns the bins of its rows.
         """
         with acting(self.party):
-            return getattr(self.party, what.__name__)()
+            return getattr(self.party, method.__name__)()
 
     def ledgers(self) -> tuple[Any, Any]:
         """Return the operation counts of the secure sums and of the encrypted computation."""
-        return _told(self.closing), _told(self.sealing)
+        return _operation_counts(self.closing), _operation_counts(self.sealing)
 
     @property
     def closing(self) -> Closing:
@@ -202,7 +204,7 @@ class Host:
         with acting(self.party):
             return self.agreement.defense.outgoing(message, self.context)
 
-    def kept(self) -> list[tuple[Message, str]]:
+    def take_opened_messages(self) -> list[tuple[Message, str]]:
         """Return the messages that the party decrypted since the last call, with their reasons."""
         messages, self.closing.kept[:] = [*self.closing.kept], []
         return messages
@@ -236,7 +238,7 @@ class Host:
         if not by_defense and type(reply) not in agreed.summed:
             return self._reply(reply)
         check_fields(reply)
-        self._waiting, self._told = reply, by_defense or type(reply) in agreed.shared
+        self._waiting, self._is_random = reply, by_defense or type(reply) in agreed.shared
         return self._reply(sealed(reply), waits=True)
 
     def _hear(self, message: Message) -> None:
@@ -253,7 +255,7 @@ class Host:
         # The opening side may also request other messages, for example keys. Only a protected reply
         # has plain content.
         crosses = message is not None and type(message) is type(self._waiting)
-        self.inside = self._waiting if crosses and self._told else None
+        self.inside = self._waiting if crosses and self._is_random else None
         return self._reply(message)
 
     def _reply(self, message: Message | None = None, *, waits: bool = False) -> Reply:
@@ -267,7 +269,7 @@ class Host:
         return Reply(events=events, acted=frozenset(self.context.acted))
 
 
-def _told(thing: Any) -> Any:
+def _operation_counts(party_part: Any) -> Any:
     """Return the operation counts of an object, None if it has no ledger."""
-    ledger = getattr(thing, "ledger", None)
+    ledger = getattr(party_part, "ledger", None)
     return None if ledger is None else ledger.told()

@@ -204,17 +204,19 @@ class Declared:
     order: bytes
 
     @classmethod
-    def of(cls, held: LocalData, key: bytes = b"") -> Declared:
+    def of(cls, local_data: LocalData, key: bytes = b"") -> Declared:
         """Describe local data. The parties that have rows must use the same secret `key`."""
         # Without the key, ids could be guessed from the digest.
-        order = hashlib.blake2b(held.ids.tobytes(), key=key, digest_size=16).digest()
-        columns = tuple(held.columns.tolist())
-        return cls(len(held), columns, held.y is not None, held.weight is not None, order)
+        order = hashlib.blake2b(local_data.ids.tobytes(), key=key, digest_size=16).digest()
+        columns = tuple(local_data.columns.tolist())
+        return cls(
+            len(local_data), columns, local_data.y is not None, local_data.weight is not None, order
+        )
 
 
-def rows_declared(said: Iterable[Declared]) -> int:
+def rows_declared(declared: Iterable[Declared]) -> int:
     """Return the number of different rows that the parties declared together."""
-    return sum({one.order: one.rows for one in said}.values())
+    return sum({one.order: one.rows for one in declared}.values())
 
 
 def rows_of(local_data: Mapping[str, LocalData]) -> int:
@@ -225,14 +227,14 @@ def rows_of(local_data: Mapping[str, LocalData]) -> int:
     return len(np.unique(np.concatenate(distinct_ids)))
 
 
-def check_own(name: str, held: LocalData, schema: Schema) -> None:
+def check_own(name: str, local_data: LocalData, schema: Schema) -> None:
     """Check the local data of one party against the schema.
 
     Parameters
     ----------
     name : str
         Name of the party.
-    held : LocalData
+    local_data : LocalData
         Data of this party.
     schema : Schema
         Columns of the complete table.
@@ -243,22 +245,24 @@ def check_own(name: str, held: LocalData, schema: Schema) -> None:
         If the columns are not in the order of the schema, or if a value is missing in a column that
         is declared complete.
     """
-    if not isinstance(held, LocalData):
-        raise DataError(f"{name!r} holds a {type(held).__name__}; give it a LocalData")
-    if (np.diff(held.columns) <= 0).any():
+    if not isinstance(local_data, LocalData):
+        raise DataError(f"{name!r} holds a {type(local_data).__name__}; give it a LocalData")
+    if (np.diff(local_data.columns) <= 0).any():
         raise DataError(f"{name!r} names its columns out of order; sort them as the schema")
-    complete = [c < len(schema.features) and schema.features[c].complete for c in held.columns]
+    complete = [
+        c < len(schema.features) and schema.features[c].complete for c in local_data.columns
+    ]
     # One column at a time, because a mask of all columns needs a quarter of the table's memory.
     for k in np.flatnonzero(complete):
-        if np.isnan(held.X[:, k]).any():
-            column = int(held.columns[k])
+        if np.isnan(local_data.X[:, k]).any():
+            column = int(local_data.columns[k])
             raise DataError(
                 f"{name!r} misses a value of {schema.names[column]!r}, which is declared "
                 "complete; declare it with complete=False"
             )
 
 
-def check_together(said: Mapping[str, Declared], schema: Schema) -> None:
+def check_together(declared: Mapping[str, Declared], schema: Schema) -> None:
     """Check that the declared parts of all parties make up a table.
 
     Raises
@@ -268,17 +272,17 @@ def check_together(said: Mapping[str, Declared], schema: Schema) -> None:
     """
     all_columns = list(range(len(schema.features)))
     groups: dict[bytes, list[str]] = {}
-    for name, one in said.items():
+    for name, one in declared.items():
         if one.rows:
             groups.setdefault(one.order, []).append(name)
     for names in groups.values():
-        columns = sorted(c for n in names for c in said[n].columns)
+        columns = sorted(c for n in names for c in declared[n].columns)
         if columns != all_columns:
             raise DataError(
                 f"together {', '.join(names)} hold the columns {columns} of their rows; "
                 f"the schema has 0 to {len(all_columns) - 1}, each held once"
             )
-        if not any(said[n].labels for n in names):
+        if not any(declared[n].labels for n in names):
             raise DataError(f"nobody of {', '.join(names)} holds the labels of their rows")
 
 

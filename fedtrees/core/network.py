@@ -244,7 +244,9 @@ class LocalNetwork(Network):
         self.transcript.rounds += 1
         sender, message, receivers = self._send(to, message, why)
         line_replies = self._each(receivers, lambda line: line.ask(message, why))
-        replies = {name: self._there(name, reply, message) for name, reply in line_replies.items()}
+        replies = {
+            name: self._check_reply(name, reply, message) for name, reply in line_replies.items()
+        }
         # Without a secure sum, the transcript records each reply in plain form.
         if not any(reply.waits for reply in line_replies.values()):
             for name, reply in replies.items():
@@ -332,7 +334,7 @@ class LocalNetwork(Network):
 
     def own_thresholds(self) -> dict[str, Mapping[tuple[int, int], tuple[int, float]]]:
         """Return the splits that only their party knows, by party, as ground truth of metrics."""
-        return {name: host.own(Party.own_thresholds) for name, host in self._hosts.items()}
+        return {name: host.read_truth(Party.own_thresholds) for name, host in self._hosts.items()}
 
     def sealing_of(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the parties' parts of the computation on encrypted values, by party."""
@@ -341,7 +343,7 @@ class LocalNetwork(Network):
 
     def own_bins(self) -> dict[str, Mapping[int, NDArray[np.int64]]]:
         """Return the bins of each party's rows, by party, as ground truth of metrics."""
-        return {name: host.own(Party.own_bins) for name, host in self._hosts.items()}
+        return {name: host.read_truth(Party.own_bins) for name, host in self._hosts.items()}
 
     def members(self, role: str) -> list[str]:
         """Return the names of the parties of a role, in the order of joining."""
@@ -410,7 +412,7 @@ class LocalNetwork(Network):
         """Record the budget events of parties since their last reply."""
         self._each(names, lambda line: line.spent())
 
-    def _there(self, name: str, reply: Reply, message: Message) -> Message:
+    def _check_reply(self, name: str, reply: Reply, message: Message) -> Message:
         """Return the message of a reply, or raise `ProtocolError` if there is none."""
         if reply.message is None:
             raise ProtocolError(f"{name!r} gave no reply to {type(message).__name__}")
@@ -440,11 +442,11 @@ class LocalNetwork(Network):
         self._opening.hear(receivers, message)
         return name, message, receivers
 
-    def _wire(self, server: str, waiting: Mapping[str, Message]) -> Wire:
+    def _wire(self, server: str, pending_replies: Mapping[str, Message]) -> Wire:
         """Return the access to the network that the opening side of one secure sum needs."""
         agreed = self.agreement
-        shares = agreed.noise_shares(agreed.roles[next(iter(waiting))])
-        kinds = {type(reply) for reply in waiting.values()}
+        shares = agreed.noise_shares(agreed.roles[next(iter(pending_replies))])
+        kinds = {type(reply) for reply in pending_replies.values()}
         # A sum over fewer replies would contain less noise than the privacy claim assumes.
         least = max((shares[kind] for kind in kinds & {*shares}), default=0)
 
@@ -454,17 +456,19 @@ class LocalNetwork(Network):
             self.transcript.rounds += 1
             self.transcript.record(server, tuple(to), message, why)
             reachable = [n for n in to if n not in gone]
-            return carried(self._each(reachable, lambda line: line.ask(message, why)), back or why)
+            return record_replies(
+                self._each(reachable, lambda line: line.ask(message, why)), back or why
+            )
 
         def seal(names: Iterable[str], how: Mapping[str, Any], why: str) -> dict[str, Message]:
-            return carried(self._each(names, lambda line: line.seal(how, why)), why)
+            return record_replies(self._each(names, lambda line: line.seal(how, why)), why)
 
-        def carried(heard: Mapping[str, Reply], why: str) -> dict[str, Message]:
-            for name, reply in heard.items():
+        def record_replies(replies: Mapping[str, Reply], why: str) -> dict[str, Message]:
+            for name, reply in replies.items():
                 # A key holder may have decrypted a sum for itself. Its messages enter the
                 # transcript here.
                 host = self._hosts.get(name)
-                for opened_message, reason in host.kept() if host else ():
+                for opened_message, reason in host.take_opened_messages() if host else ():
                     self.transcript.record(name, (name,), opened_message, reason)
                 if reply.message is None:
                     continue
@@ -472,9 +476,9 @@ class LocalNetwork(Network):
                     self.transcript.inside[len(self.transcript.deliveries)] = host.inside
                     host.inside = None
                 self.transcript.record(name, (server,), reply.message, why)
-            return {n: reply.message for n, reply in heard.items() if reply.message is not None}
+            return {n: reply.message for n, reply in replies.items() if reply.message is not None}
 
-        agreed_sums = agreed.sums(agreed.roles[next(iter(waiting))])
+        agreed_sums = agreed.sums(agreed.roles[next(iter(pending_replies))])
         # Losses of messages are simulated with separate randomness.
         on_the_way = self._streams.child("network")
         return Wire(server, self._rows, agreed_sums, ask, seal, on_the_way, least)

@@ -54,7 +54,7 @@ def misplaced(parts: Sequence[Defense]) -> Reason | None:
                 at = _same_place(part, claiming)
             if at is not None:
                 arguments = {"subject": part.name, "at": _name(at), "claiming": claiming.name}
-                valid_order = _reordered(parts)
+                valid_order = _claiming_first(parts)
                 if valid_order:
                     return Reason("noise-order", order=valid_order, **arguments)
                 return Reason("before-noise", **arguments)
@@ -112,10 +112,10 @@ def _open(part: Defense) -> frozenset[Site]:
     return sites(part) - {*part.nonexpansive}
 
 
-def _before(part: Defense, others: Collection[Site]) -> Site | None:
+def _before(part: Defense, other_sites: Collection[Site]) -> Site | None:
     """Return a change of single rows from which the values at one of these sites are computed."""
     done = [stage for stage in _OF_ROWS if stage in _open(part)]
-    return next((s for s in done for site in others if site != s and _feeds(s, site)), None)
+    return next((s for s in done for site in other_sites if site != s and _feeds(s, site)), None)
 
 
 def _feeds(stage: str, site: Site) -> bool:
@@ -132,7 +132,7 @@ def _same_place(part: Defense, claiming: Defense) -> Site | None:
     return min(met, key=_name, default=None)
 
 
-def _reordered(parts: Sequence[Defense]) -> str | None:
+def _claiming_first(parts: Sequence[Defense]) -> str | None:
     """Return the names of the parts with all claiming parts first.
 
     None if the order is the same, or is not valid either.

@@ -88,10 +88,10 @@ class Registry:
     def _register(self, kind: str, name: str) -> Callable[[Registered], Registered]:
         """Return a decorator that registers a class or function."""
 
-        def mark(thing: Registered) -> Registered:
-            origin = f"{thing.__module__}:{thing.__qualname__}"
+        def mark(plugin: Registered) -> Registered:
+            origin = f"{plugin.__module__}:{plugin.__qualname__}"
             if kind == "attack" and self.describe and not self.attacks_here:
-                _check_not_here(name, thing)
+                _check_loaded_as_attack(name, plugin)
             _check_name(kind, name)
             # A built-in class may be loaded later than a plug-in, and its name is taken even so.
             # The entry points are read without importing the classes.
@@ -101,10 +101,10 @@ class Registry:
                 raise UsageError(
                     f"{kind} {name!r} is already defined by {registered_origin}; rename {origin}"
                 )
-            if isinstance(thing, type):
-                thing.name = name  # type: ignore[attr-defined]
-            self._known[kind][name] = thing
-            return thing
+            if isinstance(plugin, type):
+                plugin.name = name  # type: ignore[attr-defined]
+            self._known[kind][name] = plugin
+            return plugin
 
         return mark
 
@@ -131,10 +131,12 @@ class Registry:
             _check_one_package(kind, name, entries)
             for entry in entries[:1]:
                 stand_in = None if self.attacks_here or kind != "attack" else self.installed
-                ours = entry.value.startswith(_OURS)
+                is_built_in = entry.value.startswith(_OURS)
                 try:
-                    with importing(f"{kind} {name!r} of the package {_package_of(entry)}", ours):
-                        loaded = entry.load() if ours or stand_in is None else stand_in(name)
+                    with importing(
+                        f"{kind} {name!r} of the package {_package_version(entry)}", is_built_in
+                    ):
+                        loaded = entry.load() if is_built_in or stand_in is None else stand_in(name)
                 except ImportError as err:
                     raise UsageError(f"{kind} {name!r} ({entry.value}): {err}") from err
                 self._known[kind].setdefault(name, loaded)
@@ -175,9 +177,9 @@ def _check_name(kind: str, name: str) -> None:
         raise UsageError(f"{kind} {name!r}: this name is reserved; choose another one")
 
 
-def _check_not_here(name: str, thing: Any) -> None:
+def _check_loaded_as_attack(name: str, plugin: Any) -> None:
     """Refuse an attack of a plug-in file that was not recognised as a file of attacks."""
-    if thing.__module__ in sys.modules and thing.__module__.startswith(PLUGIN):
+    if plugin.__module__ in sys.modules and plugin.__module__.startswith(PLUGIN):
         raise UsageError(
             f"attack {name!r} is registered by a file that does not say so; write @register.attack "
             "there, so that it is imported where no truth is"
@@ -188,14 +190,14 @@ def _check_one_package(kind: str, name: str, entries: list[Any]) -> None:
     """Raise `UsageError` if installed packages register different things under one name."""
     if len({entry.value for entry in entries}) < 2:  # one installation may be listed twice
         return
-    listed = " and ".join(f"{_package_of(entry)} ({entry.value})" for entry in entries)
+    listed = " and ".join(f"{_package_version(entry)} ({entry.value})" for entry in entries)
     raise UsageError(
         f"{kind} {name!r} is registered by several installed packages: {listed}; uninstall all but "
         "one of them, or rename the entry point in one"
     )
 
 
-def _package_of(entry: Any) -> str:
+def _package_version(entry: Any) -> str:
     """Return name and version of the installed package of an entry point."""
     package = getattr(entry, "dist", None)
     return "?" if package is None else f"{package.name} {package.version}"

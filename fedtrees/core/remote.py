@@ -105,7 +105,7 @@ class Served:
         else:
             raise ProtocolError(f"a host does not {operation!r}")
         if self._log is not None:
-            for opened, reason in self._host.kept():
+            for opened, reason in self._host.take_opened_messages():
                 self._log(opened, reason, None)
             if reply.message is not None and not reply.waits:
                 self._log(reply.message, why, True)

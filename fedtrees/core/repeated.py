@@ -82,7 +82,7 @@ def computed_once(function: Computation[T]) -> Computation[T]:
 class Computed:
     """Results of marked functions, computed here for attacks that ask for them."""
 
-    kept: OrderedDict[bytes, dict[str, Any]] = field(default_factory=OrderedDict)
+    results: OrderedDict[bytes, dict[str, Any]] = field(default_factory=OrderedDict)
 
     def reply(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return the reply to a request of `computed_once`.
@@ -96,15 +96,15 @@ class Computed:
         for chunk in pack(dict(request)):
             digest.update(chunk)
         key = digest.digest()
-        if key not in self.kept:
-            self.kept[key] = _computed(request)
-            while len(self.kept) > MOST_KEPT:
-                self.kept.popitem(last=False)
-        self.kept.move_to_end(key)
-        return self.kept[key]
+        if key not in self.results:
+            self.results[key] = _compute(request)
+            while len(self.results) > MOST_KEPT:
+                self.results.popitem(last=False)
+        self.results.move_to_end(key)
+        return self.results[key]
 
 
-def _computed(request: Mapping[str, Any]) -> dict[str, Any]:
+def _compute(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         module, _, name = request["compute"].partition(":")
         rows, schema, state = request["rows"], request["schema"], request["state"]

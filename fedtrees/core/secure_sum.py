@@ -155,14 +155,14 @@ class Opening(ABC):
         """Record a message that was sent to these parties."""
 
     @abstractmethod
-    def opened(self, waiting: Mapping[str, Message], wire: Wire, why: str) -> Message:
+    def opened(self, pending_replies: Mapping[str, Message], wire: Wire, why: str) -> Message:
         """Collect the protected replies and return their sum.
 
         Implementations must not open a sum of fewer than ``wire.least`` replies.
 
         Parameters
         ----------
-        waiting : mapping of str to Message
+        pending_replies : mapping of str to Message
             One incomplete reply per party, all of the same type. Their summed fields are sealed and
             empty.
         wire : Wire
@@ -180,7 +180,7 @@ class Aggregation(ABC):
     """
 
     @abstractmethod
-    def closing(self, name: str, rows: int | None, known: Known) -> Closing:
+    def closing(self, name: str, rows: int | None, facts: Known) -> Closing:
         """Create the client side of one party.
 
         Parameters
@@ -189,7 +189,7 @@ class Aggregation(ABC):
             Name of the party.
         rows : int or None
             Number of its rows, None if they have sample weights.
-        known : Known
+        facts : Known
             Public facts about the sums of this run.
         """
 
@@ -224,7 +224,7 @@ class IdealSum(Aggregation):
             self._last = message, digest_of(message)
         return self._last[1]
 
-    def closing(self, name: str, rows: int | None, known: Known) -> Closing:
+    def closing(self, name: str, rows: int | None, facts: Known) -> Closing:
         """Create the client side that passes the replies of one party to the third party.
 
         Parameters
@@ -265,12 +265,12 @@ class IdealOpening(Opening):
     def __init__(self, inside: Inside) -> None:
         self._inside = inside
 
-    def opened(self, waiting: Mapping[str, Message], wire: Wire, why: str) -> Message:
+    def opened(self, pending_replies: Mapping[str, Message], wire: Wire, why: str) -> Message:
         """Collect the replies and return their sum.
 
         Parameters
         ----------
-        waiting : mapping of str to Message
+        pending_replies : mapping of str to Message
             One incomplete reply per party.
         wire : Wire
             Access to the network.
@@ -286,12 +286,12 @@ class IdealOpening(Opening):
             If the parties received different messages from the server.
         """
         # With a single reply, the sum would be this reply.
-        if len(waiting) < 2 <= len(wire.known.parties):
+        if len(pending_replies) < 2 <= len(wire.known.parties):
             raise ProtocolError(
-                f"a sum of {', '.join(waiting)} alone is no sum; ask all "
+                f"a sum of {', '.join(pending_replies)} alone is no sum; ask all "
                 f"{len(wire.known.parties)} parties that have a part in it"
             )
-        parts = {name: self._inside.pop(name) for name in wire.seal(waiting, {}, why)}
+        parts = {name: self._inside.pop(name) for name in wire.seal(pending_replies, {}, why)}
         # A digest covers all earlier messages, so that the digests also differ in all later sums.
         if len({history for history, _ in parts.values()}) > 1:
             raise EquivocationError(

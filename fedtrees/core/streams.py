@@ -68,7 +68,7 @@ class Streams:
 
     def child(self, *names: str) -> Streams:
         """Return the streams of a named scope (a party, a stage)."""
-        key, noise = (_derived(k, "child", *names) for k in (self._key, self._noise))
+        key, noise = (_derive_key(k, "child", *names) for k in (self._key, self._noise))
         return self._of(key, noise, self.secret, self._hides)
 
     def deciding(self) -> Streams:
@@ -86,7 +86,7 @@ class Streams:
         draws do not reveal further draws. All remaining generators are those of numpy, which are
         faster.
         """
-        digest = _derived(self._key, "rng", purpose, *map(str, index))
+        digest = _derive_key(self._key, "rng", purpose, *map(str, index))
         if self._hides:
             return np.random.Generator(Keystream(digest))  # type: ignore[arg-type]
         # The seed sequence receives all 256 bits of the digest.
@@ -100,7 +100,7 @@ def _root(seed: int, purpose: bytes = b"") -> bytes:
     return hashlib.blake2b(text, digest_size=32, person=purpose).digest()
 
 
-def _derived(key: bytes, *names: str) -> bytes:
+def _derive_key(key: bytes, *names: str) -> bytes:
     # The separator is a control character, so that names cannot be joined in two ways.
     """Return the key of a named child."""
     text = "\x1f".join(names).encode()

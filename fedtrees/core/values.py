@@ -122,10 +122,10 @@ def _entry(value: Any, arrays: list[Any]) -> Any:
     )
 
 
-def _value(entry: Any, reader: Reader, known: Mapping[str, type]) -> Any:
+def _value(entry: Any, reader: Reader, expected_types: Mapping[str, type]) -> Any:
     """Return the value of a header entry."""
     if isinstance(entry, list):
-        return tuple(_value(e, reader, known) for e in entry)
+        return tuple(_value(e, reader, expected_types) for e in entry)
     if not isinstance(entry, dict):
         return entry
     if "raw" in entry:
@@ -133,11 +133,11 @@ def _value(entry: Any, reader: Reader, known: Mapping[str, type]) -> Any:
     if "message" in entry:
         return message_of(entry["message"], reader)
     if "list" in entry:
-        return [_value(e, reader, known) for e in entry["list"]]
+        return [_value(e, reader, expected_types) for e in entry["list"]]
     if "map" in entry:
-        return {k: _value(e, reader, known) for k, e in entry["map"].items()}
-    if entry["is"] not in known:
+        return {k: _value(e, reader, expected_types) for k, e in entry["map"].items()}
+    if entry["is"] not in expected_types:
         raise DataError(f"a {entry['is']!r} was sent, which is not expected here")
-    parts = {k: _value(e, reader, known) for k, e in entry["of"].items()}
+    parts = {k: _value(e, reader, expected_types) for k, e in entry["of"].items()}
     # The constructor validates the values, because the bytes may be forged.
-    return known[entry["is"]](**parts)
+    return expected_types[entry["is"]](**parts)

@@ -223,7 +223,7 @@ def pima(path: Path) -> Dataset:
 
     The paper prints 728 rows. The file and the authors' code have 768.
     """
-    return _declared("pima", path, "Outcome", ranges=_PIMA_RANGES, top=_PIMA_TOP)
+    return _load_declared("pima", path, "Outcome", ranges=_PIMA_RANGES, top=_PIMA_TOP)
 
 
 def adult(path: Path) -> Dataset:
@@ -235,7 +235,7 @@ def adult(path: Path) -> Dataset:
     # The number of hours in a week and the codes of the survey are public. The survey codes ages
     # above 90 as 90.
     ranges = {"age": (0.0, 120.0), "education-num": (1.0, 16.0), "hours-per-week": (0.0, 168.0)}
-    return _declared("adult", path, "income", categorical=categorical, ranges=ranges)
+    return _load_declared("adult", path, "income", categorical=categorical, ranges=ranges)
 
 
 def _all_coded(
@@ -246,7 +246,7 @@ def _all_coded(
     Columns whose names begin with the same prefix of `one_hot` or `empty` form a one-hot group. In
     groups of `empty`, some rows have no 1.
     """
-    data = _declared(name, path, target, categorical=None, positive="1")
+    data = _load_declared(name, path, target, categorical=None, positive="1")
     names = [feature.name for feature in data.schema.features]
     groups = tuple(
         OneHot(tuple(n for n in names if n.startswith(start)), start in empty)
@@ -255,7 +255,7 @@ def _all_coded(
     return prepare(name, replace(data.schema, groups=groups), data.table.X, data.table.y)
 
 
-def _declared(
+def _load_declared(
     name: str,
     path: Path,
     target: str,

@@ -220,17 +220,17 @@ def probable_marks(cells: Sequence[str], values: NDArray[np.float64]) -> list[st
     for cell, value in set(zip(cells, values.tolist(), strict=True)):
         if _NINES.fullmatch(cell) and not math.isnan(value):
             spelled.setdefault(value, set()).add(cell)
-    others = values[~np.isnan(values) & ~np.isin(values, list(spelled))]
-    if len(np.unique(others)) < _OTHERS:
+    remaining_values = values[~np.isnan(values) & ~np.isin(values, list(spelled))]
+    if len(np.unique(remaining_values)) < _OTHERS:
         return []
-    low, high = float(others.min()), float(others.max())
-    found: list[str] = []
+    low, high = float(remaining_values.min()), float(remaining_values.max())
+    marks: list[str] = []
     for value, texts in sorted(spelled.items()):
         away = max(low - value, value - high)
         alone = value < 0 <= low or away > 2 * (high - low)
         if alone and int((values == value).sum()) > 1:
-            found += sorted(texts)
-    return found
+            marks += sorted(texts)
+    return marks
 
 
 def marks_note(name: str, marks: Sequence[str]) -> str:

@@ -72,15 +72,15 @@ def load_clients(
     declared, target, column = Declared.of(options), plain_name(target), plain_name(column)
     if len(paths) > 1:
         tables = [read_uncleaned(path, declared.reading, (target,)) for path in paths]
-        table, owners, names = _stacked(tables, paths)
+        table, owners, names = _stack_tables(tables, paths)
     else:
         complete = read_table(paths[0], declared.reading, (target,))
-        table, owners, names = _named(complete, column, target)
+        table, owners, names = _split_client_column(complete, column, target)
     if len(names) < 2:
         raise DataError(f"{paths[0]}: all rows are of {names[0]!r}; a federation needs two clients")
     label = name or "+".join(unique_labels(paths))
     dataset = dataset_of(table, target, declared, label)
-    row_owners = _kept(table, dataset, owners, target)
+    row_owners = _labelled_owners(table, dataset, owners, target)
     sizes = np.bincount(row_owners, minlength=len(names))
     lacking = [n for n, size in zip(names, sizes, strict=True) if not size]
     if lacking:
@@ -97,17 +97,17 @@ def load_clients(
     return replace(dataset, owners=row_owners, owner_names=tuple(names), notes=notes)
 
 
-def _other_units(made: Dataset, owners: NDArray[np.intp], names: Sequence[str]) -> list[str]:
+def _other_units(dataset: Dataset, owners: NDArray[np.intp], names: Sequence[str]) -> list[str]:
     """Return a note for each numeric column in which clients seem to use different units.
 
     A column is reported if the medians of the absolute values of two clients differ by a factor of
     `_OTHER_UNIT` or more. Different decimal marks have the same effect.
     """
     notes = []
-    for c, feature in enumerate(made.schema.features):
+    for c, feature in enumerate(dataset.schema.features):
         if feature.kind == "categorical":
             continue
-        sizes = np.abs(made.table.X[:, c].astype(np.float64))
+        sizes = np.abs(dataset.table.X[:, c].astype(np.float64))
         measured = np.isfinite(sizes) & (sizes > 0)
         typical = {
             name: float(np.median(sizes[measured & (owners == k)]))
@@ -126,7 +126,7 @@ def _other_units(made: Dataset, owners: NDArray[np.intp], names: Sequence[str]) 
     return notes
 
 
-def _stacked(
+def _stack_tables(
     tables: Sequence[TextTable], paths: Sequence[str | Path]
 ) -> tuple[TextTable, list[int], list[str]]:
     """Return the rows of all files as one table, the file of every row, and the names of the files.
@@ -186,7 +186,9 @@ def _by_column(remarks: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     return {column: "; ".join(lines) for column, lines in texts.items()}
 
 
-def _named(table: TextTable, column: str, target: str) -> tuple[TextTable, list[int], list[str]]:
+def _split_client_column(
+    table: TextTable, column: str, target: str
+) -> tuple[TextTable, list[int], list[str]]:
     """Return the table without its client column, the client of every row, and all clients."""
     if column == target:
         raise UsageError(f"target and client column are both {column!r}; name two columns")
@@ -215,14 +217,14 @@ def _named(table: TextTable, column: str, target: str) -> tuple[TextTable, list[
     return rest, [place[cell] for cell in cells], names
 
 
-def _kept(
-    table: TextTable, made: Dataset, owners: Sequence[int], target: str
+def _labelled_owners(
+    table: TextTable, dataset: Dataset, owners: Sequence[int], target: str
 ) -> np.ndarray[Any, np.dtype[np.intp]]:
     """Return the clients of the rows that have a label. The remaining rows were left out."""
-    if len(made.table) == len(table):
+    if len(dataset.table) == len(table):
         return np.array(owners, dtype=np.intp)
     here = [k for k, cell in zip(owners, table.column(target), strict=True) if cell]
-    if len(here) != len(made.table):
+    if len(here) != len(dataset.table):
         raise DataError(
             f"{table.path}: some cells of the target {target!r} are no values; mend or empty them"
         )
@@ -277,7 +279,7 @@ def load_joined(
     _check_ids(tables, rows)
     _check_columns(tables, target, id)
     label = name or "+".join(unique_labels(paths))
-    dataset = dataset_of(_joined(tables, rows, id), target, declared, label)
+    dataset = dataset_of(_join_tables(tables, rows, id), target, declared, label)
     # Each column belongs to the party whose file contains it. The id belongs to no party.
     owner = {n: k for k, table in enumerate(tables) for n in table.names if n != id}
     files = [
@@ -297,7 +299,9 @@ def load_joined(
     return replace(dataset, files=tuple(files), notes=(note, *dataset.notes))
 
 
-def _joined(tables: Sequence[TextTable], rows: Sequence[Mapping[str, int]], id: str) -> TextTable:
+def _join_tables(
+    tables: Sequence[TextTable], rows: Sequence[Mapping[str, int]], id: str
+) -> TextTable:
     """Return one table of all columns except the id, in the order of the first file's rows."""
     names, columns, notes = [], [], []
     for table, where in zip(tables, rows, strict=True):
@@ -364,14 +368,14 @@ def _check_ids(tables: Sequence[TextTable], rows: Sequence[Mapping[str, int]]) -
 
 
 def _check_spelling(
-    first: TextTable, other: TextTable, there: Sequence[str], here: Sequence[str]
+    first: TextTable, other: TextTable, first_ids: Sequence[str], other_ids: Sequence[str]
 ) -> None:
     """Raise `DataError` if ids that one file lacks look like ids of the other file.
 
     Such ids are not matched, because 7 and 007 may be two people, whose rows would be merged.
     """
-    spelled = {_plainly(key): key for key in here}
-    same = [(key, spelled[_plainly(key)]) for key in there if _plainly(key) in spelled]
+    spelled = {_plainly(key): key for key in other_ids}
+    same = [(key, spelled[_plainly(key)]) for key in first_ids if _plainly(key) in spelled]
     if same:
         (left_id, right_id), count = same[0], len(same)
         raise DataError(

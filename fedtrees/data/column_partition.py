@@ -15,7 +15,7 @@ Columns = dict[str, NDArray[np.intp]]
 
 
 def iid(
-    schema: Schema, names: Sequence[str], rng: np.random.Generator, given: Mapping[str, Any]
+    schema: Schema, names: Sequence[str], rng: np.random.Generator, parameters: Mapping[str, Any]
 ) -> Columns:
     """Distribute the columns in random order, in shares of equal size.
 
@@ -28,7 +28,7 @@ def iid(
 
 
 def shares(
-    schema: Schema, names: Sequence[str], rng: np.random.Generator, given: Mapping[str, Any]
+    schema: Schema, names: Sequence[str], rng: np.random.Generator, parameters: Mapping[str, Any]
 ) -> Columns:
     """Give named parties a share of the columns in random order, ``shares[active=0.5]``.
 
@@ -36,27 +36,29 @@ def shares(
     (2023). The parties that are not named divide the remaining columns equally.
     """
     order, out = rng.permutation(len(schema.features)), Columns()
-    for name, share in given.items():
+    for name, share in parameters.items():
         number = isinstance(share, int | float) and not isinstance(share, bool)
         if not number or not 0 <= share <= 1:
             raise UsageError(f"shares: {name}={share!r}; give a share of the columns, from 0 to 1")
-    counts = [int(share * len(order)) for share in given.values()]
+    counts = [int(share * len(order)) for share in parameters.values()]
     if sum(counts) > len(order):
-        raise UsageError(f"shares: {sum(given.values()):g} of the columns; at most all of them")
-    for name, count in zip(given, counts, strict=True):
+        raise UsageError(
+            f"shares: {sum(parameters.values()):g} of the columns; at most all of them"
+        )
+    for name, count in zip(parameters, counts, strict=True):
         out[name], order = order[:count], order[count:]
     return _rest(out, names, order, schema)
 
 
 def named(
-    schema: Schema, names: Sequence[str], rng: np.random.Generator, given: Mapping[str, Any]
+    schema: Schema, names: Sequence[str], rng: np.random.Generator, parameters: Mapping[str, Any]
 ) -> Columns:
     """Give parties the columns that are named, ``named[passive-1=Age|Height]``.
 
     The parties that are not named divide the remaining columns, in the order of the schema.
     """
     left, out = dict.fromkeys(schema.names), Columns()
-    for name, text in given.items():
+    for name, text in parameters.items():
         requested = [part.strip() for part in str(text).split("|") if part.strip()]
         for column in requested:
             if column not in left:
@@ -98,7 +100,7 @@ BY_FILE = "by-file"
 
 def spread_columns(
     name: str,
-    given: Mapping[str, Any],
+    parameters: Mapping[str, Any],
     schema: Schema,
     names: Sequence[str],
     rng: np.random.Generator,
@@ -111,7 +113,7 @@ def spread_columns(
     name : str
         Key of `COLUMN_PARTITIONS`, or ``by-file``. A table that was read from one file per party is
         partitioned by file if the name is ``iid``, the default.
-    given : mapping of str to object
+    parameters : mapping of str to object
         Parameter of each named party, for example its share.
     schema : Schema
         The columns.
@@ -133,7 +135,7 @@ def spread_columns(
         If the partition, a party or a column is unknown, shares add up to more than 1, or there are
         more parties than columns or files.
     """
-    unknown = [party for party in given if party not in names]
+    unknown = [party for party in parameters if party not in names]
     if unknown:
         raise UsageError(
             f"partition {name!r}: no party {unknown[0]!r}{did_you_mean(unknown[0], names)}; there "
@@ -152,7 +154,7 @@ def spread_columns(
             )
         assigned = dict(zip(names, (np.array(f, dtype=np.intp) for f in files), strict=True))
     elif name in COLUMN_PARTITIONS:
-        assigned = COLUMN_PARTITIONS[name](schema, names, rng, given)
+        assigned = COLUMN_PARTITIONS[name](schema, names, rng, parameters)
     else:
         available = ", ".join([*COLUMN_PARTITIONS, BY_FILE])
         raise UsageError(f"partition {name!r} spreads rows; columns are spread by {available}")

@@ -117,7 +117,7 @@ def columns_of(table: TextTable) -> tuple[Column, ...]:
     return tuple(_column(table, name) for name in table.names)
 
 
-def _counted(table: TextTable, name: str) -> dict[str, int]:
+def _count_cells(table: TextTable, name: str) -> dict[str, int]:
     """Return how often each present cell of a column occurs."""
     cells = Counter(table.column(name))
     del cells[""]
@@ -126,7 +126,7 @@ def _counted(table: TextTable, name: str) -> dict[str, int]:
 
 def _column(table: TextTable, name: str) -> Column:
     """Infer the kind of one column."""
-    cells = _counted(table, name)
+    cells = _count_cells(table, name)
     column = Column(name, "text", len(table), sum(cells.values()), len(cells))
     values = numbers(cells)
     numeric = 0 < MOSTLY * column.present <= sum(cells[cell] for cell in values)
@@ -139,11 +139,11 @@ def _column(table: TextTable, name: str) -> Column:
     else:
         column = _texts(table, column, cells)
         if numeric:
-            column = _noted(column, "codes with leading zeros, not numbers")
-    return _noted(column, table.remarks.get(name, ""))
+            column = _add_note(column, "codes with leading zeros, not numbers")
+    return _add_note(column, table.remarks.get(name, ""))
 
 
-def _noted(column: Column, note: str) -> Column:
+def _add_note(column: Column, note: str) -> Column:
     """Return the column with one more note, if the note is not empty."""
     return replace(column, note="; ".join(filter(None, [column.note, note])))
 
@@ -166,7 +166,7 @@ def _texts(table: TextTable, column: Column, cells: Mapping[str, int]) -> Column
         if not other:
             return column
         shown = ", ".join(f"{cell!r} as {merged[cell]!r}" for cell in other)
-        return _noted(column, f"one spelling of yes and no: {shown}")
+        return _add_note(column, f"one spelling of yes and no: {shown}")
     order, merged = categories_of(cells)
     column = replace(column, distinct=len(order))
     if column.present < LEAST or len(order) <= _MANY_TEXTS * column.present:
@@ -197,7 +197,7 @@ def _numeric(
     note = f"{text} {'is' if lost == 1 else 'are'} read as missing" if odd else ""
     present = column.present - lost
     column = replace(column, kind="number", present=present, distinct=distinct, reads="number")
-    column = _noted(replace(column, note=note), _zeros(values))
+    column = _add_note(replace(column, note=note), _zeros(values))
     if not integral:
         return column
     why = _id(column, values, present)
@@ -278,9 +278,9 @@ def reading(table: TextTable, column: Column, wish: str = "") -> Column:
         else:
             column = replace(_as_category(table, column), out="")
     elif wish == "keep" and column.kind == "date":
-        assumed = assumptions_of_dates(_counted(table, column.name))
+        assumed = assumptions_of_dates(_count_cells(table, column.name))
         column = replace(column, out="", note="")
-        column = _noted(_noted(column, "days since 1970-01-01"), assumed)
+        column = _add_note(_add_note(column, "days since 1970-01-01"), assumed)
     if column.merges and not column.out:
         if column.distinct <= _MANY_TEXTS * column.present:
             text = "whole numbers that float32 cannot tell apart are coded"
@@ -294,7 +294,7 @@ def reading(table: TextTable, column: Column, wish: str = "") -> Column:
 
 def _as_category(table: TextTable, column: Column) -> Column:
     """Return a column as categories."""
-    order, merged = categories_of(_counted(table, column.name))
+    order, merged = categories_of(_count_cells(table, column.name))
     return replace(column, kind="category", order=order, merged=merged, distinct=len(order))
 
 
@@ -313,7 +313,7 @@ def values_of(table: TextTable, column: Column) -> NDArray[np.float64]:
         codes = {name: float(k) for k, name in enumerate(column.order)}
         codes |= {cell: codes[name] for cell, name in column.merged.items()}
     elif column.reads == "date":
-        codes = dates(_counted(table, column.name)) or {}
+        codes = dates(_count_cells(table, column.name)) or {}
     else:
-        codes = numbers(_counted(table, column.name)) if column.reads else {}
+        codes = numbers(_count_cells(table, column.name)) if column.reads else {}
     return np.fromiter((codes.get(cell, math.nan) for cell in cells), np.float64, len(cells))

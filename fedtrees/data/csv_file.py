@@ -149,7 +149,7 @@ class _Records:
     def close(self) -> None:
         """Convert the records of the last block to text."""
         if self.block:
-            self.texts.append([_stripped(cells) for cells in zip(*self.block, strict=True)])
+            self.texts.append([_strip(cells) for cells in zip(*self.block, strict=True)])
         self.block = []
 
     def columns(self) -> tuple[str, ...]:
@@ -162,7 +162,7 @@ class _Records:
         return tuple(joined)
 
 
-def _stripped(cells: Sequence[str]) -> str:
+def _strip(cells: Sequence[str]) -> str:
     """Return cells as text without surrounding white space."""
     text = _BETWEEN.join(cells)
     if text.split(None, 1) == [text]:  # the usual case: no cell contains white space
@@ -236,7 +236,7 @@ def read_text(path: str | Path, reading: Reading, named: Sequence[str] = ()) -> 
             hint, begins = "", file.seek(start)
         sample = file.read(_SAMPLE + 1)
         file.seek(begins)
-        separator = separator or hint[4:5] or _sniffed(sample)
+        separator = separator or hint[4:5] or _guess_separator(sample)
         if separator != ",":
             notes.append(f"separated by {_NAMES.get(separator, repr(separator))}")
         head, records = _read(path, file, separator)
@@ -249,11 +249,11 @@ def read_text(path: str | Path, reading: Reading, named: Sequence[str] = ()) -> 
         table = _in_step(path, separator, names, head[:1] if not first else [], records, notes)
         return with_composed_cells(replace(table, reading=reading, twice=twice))
     except Problems as error:
-        better = _sniffed(sample)
+        better = _guess_separator(sample)
         if not declared or better == declared:
             raise
         named_so = {"\t": "tab", " ": "space"}.get(better, better)
-        fixes = [replace(problem, option="sep", value=named_so) for problem in error.found]
+        fixes = [replace(problem, option="sep", value=named_so) for problem in error.problems]
         raise Problems(str(path), fixes) from None
 
 
@@ -313,7 +313,7 @@ def _encoding(path: Path) -> tuple[str, list[str]]:
     return encoding, notes
 
 
-def _sniffed(text: str) -> str:
+def _guess_separator(text: str) -> str:
     """Return the separator that gives most lines the same number of cells as the first line."""
     best, chosen = (0, 0.0), ","
     sample = text[:_SAMPLE]
@@ -339,13 +339,13 @@ def _sniffed(text: str) -> str:
 
 
 def header(
-    found: Sequence[list[str]], width: int, named: Sequence[str], notes: list[str]
+    records: Sequence[list[str]], width: int, named: Sequence[str], notes: list[str]
 ) -> tuple[list[str], int]:
     """Return the names of the columns, and the index of the first record that contains data.
 
     Parameters
     ----------
-    found : sequence of list of str
+    records : sequence of list of str
         The first records.
     width : int
         Number of columns.
@@ -360,11 +360,11 @@ def header(
     first : int
         0 if the file has no header, else 1.
     """
-    first = found[0]
-    if not set(named) & set(map(plain_name, first)) and _is_data(found[:200]):
+    first = records[0]
+    if not set(named) & set(map(plain_name, first)) and _is_data(records[:200]):
         notes.append("no header line: columns are called column1, column2, ...")
         return [f"column{k + 1}" for k in range(width)], 0
-    rest = found[1:201]
+    rest = records[1:201]
     if rest and len(first) == width - 1:
         if all(not row[-1] for row in rest if len(row) == width):
             first = [*first, ""]  # every line except the header ends with a separator
@@ -417,7 +417,7 @@ def _is_data(rows: Sequence[Sequence[str]]) -> bool:
         present = [row[k] for row in rest if not missing(row[k])]
         if k not in values and present and all(map(_value, present)) and not missing(first[k]):
             return False
-    steps = {float(b) - float(a) for a, b in pairwise(first) if _whole(a, b)}
+    steps = {float(b) - float(a) for a, b in pairwise(first) if _are_integers(a, b)}
     return not (len(values) > 1 and len(steps) == 1 and 0 not in steps)
 
 
@@ -426,7 +426,7 @@ def _value(cell: str) -> bool:
     return number(cell) is not None or number(cell, ",") is not None or dates([cell]) is not None
 
 
-def _whole(*cells: str) -> bool:
+def _are_integers(*cells: str) -> bool:
     """Return whether all cells are integers without a sign."""
     return all(cell.isdigit() for cell in cells)
 

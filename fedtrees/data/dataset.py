@@ -192,7 +192,7 @@ def prepare(
     target = (
         _class_codes(name, schema, target)
         if schema.classes
-        else _checked(name, schema, target, place)
+        else _check_target(name, schema, target, place)
     )
     return Dataset(
         name,
@@ -302,7 +302,7 @@ def _class_codes(name: str, schema: Schema, values: NDArray[np.float64]) -> NDAr
     return np.asarray(values.astype(np.int64))
 
 
-def _checked(
+def _check_target(
     name: str, schema: Schema, values: NDArray[np.float64], place: Callable[[int], str]
 ) -> NDArray[np.float64]:
     """Return a numeric target. Raises `DataError` if trees in single precision cannot learn it."""

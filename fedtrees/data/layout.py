@@ -15,10 +15,14 @@ Layout = Callable[..., dict[str, LocalData]]
 
 
 def by_rows(
-    table: Table, schema: Schema, names: Sequence[str], how: Partition, rng: np.random.Generator
+    table: Table,
+    schema: Schema,
+    names: Sequence[str],
+    partition: Partition,
+    rng: np.random.Generator,
 ) -> dict[str, LocalData]:
     """Give every party complete rows with their labels, as the partition determines."""
-    parts = split(how, table, schema, len(names), rng)
+    parts = split(partition, table, schema, len(names), rng)
     return {n: LocalData.of(table.take(rows), rows) for n, rows in zip(names, parts, strict=True)}
 
 
@@ -51,12 +55,12 @@ def by_columns(
     table: Table,
     schema: Schema,
     names: Sequence[str],
-    how: Partition,
+    partition: Partition,
     rng: np.random.Generator,
     files: Sequence[Sequence[int]] = (),
 ) -> dict[str, LocalData]:
     """Give every party some columns of all rows, and give the labels to the first party."""
-    spread = spread_columns(how.name, how.params, schema, names, rng, files)
+    spread = spread_columns(partition.name, partition.params, schema, names, rng, files)
     return {name: columns_of(table, columns, name == names[0]) for name, columns in spread.items()}
 
 
@@ -66,8 +70,12 @@ def columns_of(table: Table, columns: NDArray[np.intp], labelled: bool) -> Local
     return LocalData(np.arange(len(table)), columns, table.X[:, columns], y, weight)
 
 
-def whole(
-    table: Table, schema: Schema, names: Sequence[str], how: Partition, rng: np.random.Generator
+def single_party(
+    table: Table,
+    schema: Schema,
+    names: Sequence[str],
+    partition: Partition,
+    rng: np.random.Generator,
 ) -> dict[str, LocalData]:
     """Give the only party the complete table."""
     if len(names) != 1:
@@ -76,7 +84,7 @@ def whole(
 
 
 LAYOUTS: dict[str, Layout] = {
-    "horizontal": by_rows, "vertical": by_columns, "centralised": whole,
+    "horizontal": by_rows, "vertical": by_columns, "centralised": single_party,
 }  # fmt: skip
 #: Former names of the layouts, accepted until the next release.
 ONCE = {"rows": "horizontal", "columns": "vertical", "whole": "centralised"}
@@ -87,7 +95,7 @@ def lay_out(
     table: Table,
     schema: Schema,
     names: Sequence[str],
-    how: Partition,
+    partition: Partition,
     rng: np.random.Generator,
     files: Sequence[Sequence[int]] = (),
     owners: NDArray[np.intp] | None = None,
@@ -104,7 +112,7 @@ def lay_out(
         Columns and classes.
     names : sequence of str
         The parties that have data, in order.
-    how : Partition
+    partition : Partition
         The partition of rows or columns.
     rng : numpy.random.Generator
         Randomness of the partition.
@@ -127,7 +135,7 @@ def lay_out(
     layout = ONCE.get(layout, layout)
     if layout not in LAYOUTS:
         raise UsageError(f"unknown layout {layout!r}{did_you_mean(layout, LAYOUTS)}")
-    if how.name == BY_CLIENT and layout == "horizontal":
+    if partition.name == BY_CLIENT and layout == "horizontal":
         return by_owner(table, names, owners)
     more = (files,) if layout == "vertical" else ()
-    return LAYOUTS[layout](table, schema, names, how, rng, *more)
+    return LAYOUTS[layout](table, schema, names, partition, rng, *more)

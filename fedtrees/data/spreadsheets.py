@@ -146,18 +146,18 @@ def with_index_columns(frame: "pd.DataFrame") -> "pd.DataFrame":
     return frame.reset_index() if named else frame
 
 
-def _sheet(path: Path, sheets: Mapping[str, "pd.DataFrame"], wanted: str) -> "pd.DataFrame":
+def _sheet(path: Path, sheets: Mapping[str, "pd.DataFrame"], sheet_name: str) -> "pd.DataFrame":
     """Return the requested sheet of a workbook, or the only sheet that is not empty.
 
     Raises `Problems` if there is no such sheet, or if several sheets are not empty.
     """
     names = list(sheets)
-    if wanted:
-        if wanted in sheets:
-            return sheets[wanted]
-        if wanted.isdigit() and 0 < int(wanted) <= len(names):
-            return sheets[names[int(wanted) - 1]]
-        text = f"no sheet {wanted!r}; the sheets are {', '.join(map(repr, names))}"
+    if sheet_name:
+        if sheet_name in sheets:
+            return sheets[sheet_name]
+        if sheet_name.isdigit() and 0 < int(sheet_name) <= len(names):
+            return sheets[names[int(sheet_name) - 1]]
+        text = f"no sheet {sheet_name!r}; the sheets are {', '.join(map(repr, names))}"
         raise Problems(str(path), [Problem(text, "sheet", names[0])])
     filled = [name for name in names if sheets[name].size]
     if len(filled) > 1:

@@ -180,7 +180,7 @@ def dataset_of(
             _check_marks(table, kinds[target], kinds.values())
             rows, y, classes = _target(table, kinds[target], declared)
         except Problems as error:
-            problems += error.found
+            problems += error.problems
         except FedtreesError as error:
             problems.append(Problem(str(error)))
     names = {column.name for column in used}
@@ -431,7 +431,7 @@ def _task(table: TextTable, column: Column, declared: Declared) -> str:
     return "classes"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     """Return the first `_LISTED` names as text, with the number of the remaining names."""
     more = len(names) - _LISTED
     shown = ", ".join(names[: _LISTED if more > 1 else None])
@@ -452,14 +452,16 @@ def _notes(
     out: Mapping[str, Column],
     declared: Declared,
     target: Column,
-    made: Dataset,
+    dataset: Dataset,
     without: int,
 ) -> list[str]:
     """Return the notes on everything that was inferred, one line for each topic."""
-    n, d = made.table.X.shape
+    n, d = dataset.table.X.shape
     lines = ["; ".join([f"table: {n:,} rows, {d} columns used", *table.notes])]
-    classes = made.schema.classes
-    what = "a number to predict" if not classes else f"{len(classes)} classes, {_listed(classes)}"
+    classes = dataset.schema.classes
+    what = (
+        "a number to predict" if not classes else f"{len(classes)} classes, {_list_names(classes)}"
+    )
     if len(classes) == 2:
         what = f"{classes[1]} against {classes[0]}"
     left_out = many(without, "row without it is", "rows without it are")
@@ -474,21 +476,22 @@ def _notes(
         if c.categorical
     ]
     if numbers:
-        lines.append(f"numbers: {_listed(numbers)}")
+        lines.append(f"numbers: {_list_names(numbers)}")
     if coded:
-        lines.append(f"categories: {_listed(coded)}")
-    for group in made.schema.groups:
-        lines.append(f"one category in several columns: {_listed(group.columns)}")
+        lines.append(f"categories: {_list_names(coded)}")
+    for group in dataset.schema.groups:
+        lines.append(f"one category in several columns: {_list_names(group.columns)}")
     commas = [c.name for c in used if c.name in table.commas]
     if commas:
-        lines.append(f"decimal comma: {_listed(commas)}")
+        lines.append(f"decimal comma: {_list_names(commas)}")
     lines += _column_notes(table, (target, *used))
     personal = [(c.name, kind_of(c.name, table.column(c.name)[:LOOKED_AT])) for c in used]
     looks = [f"{name} ({kind})" for name, kind in personal if kind]
     if looks:
         lines.append(
-            f"looks personal: {_listed(looks)}; they are used as features and attackers are after "
-            f"them: --drop {_option_value(n for n, kind in personal if kind)} to leave them out"
+            f"looks personal: {_list_names(looks)}; they are used as features and attackers are "
+            f"after them: --drop {_option_value(n for n, kind in personal if kind)} to "
+            "leave them out"
         )
     holes = [
         f"{c.name} ({', '.join([f'{1 - c.present / c.rows:.0%}', *_marks(table, c.name)])})"
@@ -497,7 +500,8 @@ def _notes(
     ]
     if holes:
         lines.append(
-            f"missing: {_listed(holes)}; empty cells and the marks shown; --missing for other marks"
+            f"missing: {_list_names(holes)}; empty cells and the marks shown; "
+            "--missing for other marks"
         )
     if out:
         usable = [

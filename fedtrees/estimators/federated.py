@@ -52,9 +52,9 @@ class FederatedEstimator(BaseEstimator):
     random_state: Any
     noise_from: str
 
-    def _keep(self, given: Mapping[str, Any]) -> None:
+    def _keep(self, parameters: Mapping[str, Any]) -> None:
         """Store the arguments of a constructor unchanged, as scikit-learn requires."""
-        vars(self).update({name: value for name, value in given.items() if name != "self"})
+        vars(self).update({name: value for name, value in parameters.items() if name != "self"})
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -2,8 +2,9 @@
 
 Attacks adapt to a defense through its published channel (the law of the sent value given the true
 value). A wrong channel would therefore mislead all attacks. `fedtrees check` uses this module:
-`watched` and `beside_exact` record the fields before and after a change, `departures` compares them
-with the stated laws, and `farther_apart` tests the claim that a change does not increase distances.
+`record_hooks` and `pair_with_exact_run` record the fields before and after a change,
+`find_departures` compares them with the stated laws, and `find_expansions` tests the claim that a
+change does not increase distances.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Changed:
 Seen = dict[Place, list[Changed]]
 
 
-def watched(defense: Defense) -> tuple[Defense, Seen]:
+def record_hooks(defense: Defense) -> tuple[Defense, Seen]:
     """Return the same defense with recording hooks, and the dict of their inputs and outputs."""
     seen: Seen = defaultdict(list)
     kind = type(defense)
@@ -74,46 +75,49 @@ def _noting(hook: Callable[..., Any], note: Callable[..., Any], seen: Seen) -> C
     return noted
 
 
-def _of_message(args: tuple[Message, Context], made: Message) -> Iterator[tuple[Place, Changed]]:
+def _of_message(args: tuple[Message, Context], output: Message) -> Iterator[tuple[Place, Changed]]:
     """Yield the fields of a message before and after the hook ``outgoing``."""
     message = args[0]
     # These fields only define units of other fields.
     for f in (f for f in fields(message) if not f.name.endswith("bits")):
         place: Place = type(message), f.name
-        was, now = getattr(message, f.name), getattr(made, f.name, None)
+        was, now = getattr(message, f.name), getattr(output, f.name, None)
         if isinstance(was, np.ndarray) and isinstance(now, np.ndarray):
-            yield place, _numbers(message, made, f.name)
+            yield place, _numbers(message, output, f.name)
         else:
             yield place, Changed(was, now)
 
 
-def _numbers(message: Message, made: Message, field: str) -> Changed:
+def _numbers(message: Message, output: Message, field: str) -> Changed:
     """Return the numbers of a field before and after, in common units if the units changed."""
-    was, now = message.numbers(field), made.numbers(field)
-    units, new_units = message.unit_of(field), made.unit_of(field)
+    was, now = message.numbers(field), output.numbers(field)
+    units, new_units = message.unit_of(field), output.unit_of(field)
     if np.array_equal(units[0], new_units[0]):
         return Changed(was, now, units)
     return Changed((was / units[0]).astype(float), (now / new_units[0]).astype(float), (1.0, False))
 
 
 def _of_rows(
-    args: tuple[Stage, NDArray[Any], Context], made: NDArray[Any]
+    args: tuple[Stage, NDArray[Any], Context], output: NDArray[Any]
 ) -> Iterator[tuple[Place, Changed]]:
     """Yield the gradients, labels or rows before and after the hook ``rows``."""
     stage, was = args[0], args[1]
     if stage.kind != "gradients":
-        yield (stage.kind, "y" if stage.kind == "labels" else "rows"), Changed(was, made, (1, True))
+        yield (
+            (stage.kind, "y" if stage.kind == "labels" else "rows"),
+            Changed(was, output, (1, True)),
+        )
         return
     for k, (name, bits) in enumerate(zip("gh", stage.bits, strict=True)):
         units = (np.ldexp(1.0, bits), True)
-        yield (stage.kind, name), Changed(was[..., k], made[..., k], units)
+        yield (stage.kind, name), Changed(was[..., k], output[..., k], units)
 
 
-def _of(site: str, field: str) -> Callable[..., Iterator[tuple[Place, Changed]]]:
+def _single_field(site: str, field: str) -> Callable[..., Iterator[tuple[Place, Changed]]]:
     """Return a function that yields the argument and the result of a hook as one field."""
 
-    def note(args: tuple[Any, ...], made: Any) -> Iterator[tuple[Place, Changed]]:
-        yield (site, field), Changed(args[0], made, (1.0, False))
+    def note(args: tuple[Any, ...], output: Any) -> Iterator[tuple[Place, Changed]]:
+        yield (site, field), Changed(args[0], output, (1.0, False))
 
     return note
 
@@ -121,19 +125,19 @@ def _of(site: str, field: str) -> Callable[..., Iterator[tuple[Place, Changed]]]
 _NOTES: dict[str, Callable[..., Iterator[tuple[Place, Changed]]]] = {
     "outgoing": _of_message,
     "rows": _of_rows,
-    "answer": _of("answers", "scores"),
-    "finish": _of("model", "trees"),
-    "candidates": _of("candidates", "splits"),
-    "shown": _of("shown", "nodes"),
+    "answer": _single_field("answers", "scores"),
+    "finish": _single_field("model", "trees"),
+    "candidates": _single_field("candidates", "splits"),
+    "shown": _single_field("shown", "nodes"),
 }
 
 
-def beside_exact(stated: Mapping[Place, Change], run: Transcript, exact: Transcript) -> Seen:
+def pair_with_exact_run(laws: Mapping[Place, Change], run: Transcript, exact: Transcript) -> Seen:
     """Pair each stated field of a protocol's messages with its value in a run without noise.
 
     Parameters
     ----------
-    stated : mapping of Place to Change
+    laws : mapping of Place to Change
         The stated laws.
     run, exact : Transcript
         Transcripts of the same training with and without noise.
@@ -141,7 +145,7 @@ def beside_exact(stated: Mapping[Place, Change], run: Transcript, exact: Transcr
     seen: Seen = defaultdict(list)
     pairs = zip(_with_places(run), _with_places(exact), strict=True)
     for (noisy, bits), (message, before) in pairs:
-        for kind, field in stated:
+        for kind, field in laws:
             sent = getattr(noisy, field, None)
             # Fields without a stated law are not compared.
             if type(noisy) is kind and isinstance(sent, np.ndarray):
@@ -177,42 +181,42 @@ def _unit(message: Message, field: str, bits: tuple[int, ...]) -> Any:
     return np.ldexp(1.0, bits) if announced else message.unit_of(field)[0]
 
 
-def departures(
-    stated: Mapping[Place, Change], seen: Seen, parties: int
+def find_departures(
+    laws: Mapping[Place, Change], seen: Seen, parties: int
 ) -> Iterator[tuple[str, str | None]]:
     """Yield each field that was changed or has a stated law, and the contradiction or None.
 
     Parameters
     ----------
-    stated : mapping of Place to Change
+    laws : mapping of Place to Change
         `Defense.channels` or `Protocol.laws` of the run.
     seen : mapping of Place to list of Changed
-        Result of `watched` or `beside_exact`.
+        Result of `record_hooks` or `pair_with_exact_run`.
     parties : int
         Number of parties that each add a share of the noise.
     """
     for place, records in seen.items():
         changed = [c for c in records if not equal(c.before, c.after)]
-        name = _called(place)
-        law = stated.get(place)
+        name = _field_name(place)
+        law = laws.get(place)
         if law is None:
             if changed:
                 yield name, "it is changed, and nothing is stated of it"
         elif isinstance(law, Removal):
-            remaining = [c for c in records if not _removed(c.after, law, c.units)]
+            remaining = [c for c in records if not _is_removed(c.after, law, c.units)]
             yield name, f"{len(remaining)} of {len(records)} are still there" if remaining else None
         elif isinstance(law, Channel):
-            yield name, _against(law, [c for c in records if c.before is not None])
+            yield name, _find_contradiction(law, [c for c in records if c.before is not None])
         elif isinstance(law, Share):
             total = law.law(parties)
             assert total is not None
-            yield name, _against(total, list(_summed(records, parties)))
+            yield name, _find_contradiction(total, list(_sum_over_parties(records, parties)))
         else:
             yield name, None
 
 
-def farther_apart(
-    nonexpansive: Collection[Site], stated: Mapping[Place, Change], seen: Seen
+def find_expansions(
+    nonexpansive: Collection[Site], laws: Mapping[Place, Change], seen: Seen
 ) -> Iterator[tuple[str, str]]:
     """Yield each field that a defense claims not to expand, with the contradiction or "".
 
@@ -223,26 +227,26 @@ def farther_apart(
     ----------
     nonexpansive : collection of Site
         Sites for which the claim is made.
-    stated : mapping of Place to Change
+    laws : mapping of Place to Change
         `Defense.channels` of the run.
     seen : mapping of Place to list of Changed
-        Result of `watched`.
+        Result of `record_hooks`.
     """
     for place, records in seen.items():
         if place[0] not in nonexpansive:
             continue
-        law = stated.get(place)
+        law = laws.get(place)
         changed = [c for c in records if not equal(c.before, c.after)]
         if not changed:
             continue
         contradiction = "no channel is stated of what it does"
         if isinstance(law, Channel):
             cells = not isinstance(place[0], str)  # for rows, every number is compared separately
-            contradiction = next(filter(None, (_stretched(law, c, cells) for c in changed)), "")
-        yield _called(place), contradiction
+            contradiction = next(filter(None, (_find_stretch(law, c, cells) for c in changed)), "")
+        yield _field_name(place), contradiction
 
 
-def _stretched(law: Channel, change: Changed, cells: bool) -> str:
+def _find_stretch(law: Channel, change: Changed, cells: bool) -> str:
     """Describe two nearby cells whose distance a channel increases, "" if there are none."""
     units, integers = change.units or (1.0, False)
     here, x = law.within(units, integers), np.asarray(change.before)
@@ -260,26 +264,26 @@ def _stretched(law: Channel, change: Changed, cells: bool) -> str:
     return ""
 
 
-def _called(place: Place) -> str:
+def _field_name(place: Place) -> str:
     """Return the name of a field in messages."""
     return f"{place[0] if isinstance(place[0], str) else place[0].__name__}.{place[1]}"
 
 
-def _removed(value: Any, law: Removal, units: tuple[Any, bool] | None) -> bool:
+def _is_removed(value: Any, law: Removal, units: tuple[Any, bool] | None) -> bool:
     """Return whether a field was removed or replaced by the constant of its law."""
     if value is None or law.constant is None:
         return value is None
     return bool((np.asarray(value) == law.constant * (units or (1.0, True))[0]).all())
 
 
-def _summed(found: list[Changed], parties: int) -> Iterator[Changed]:
+def _sum_over_parties(records: list[Changed], parties: int) -> Iterator[Changed]:
     """Yield the sums over all parties, whose replies follow one another."""
-    for at in range(0, len(found) - parties + 1, parties):
-        part = found[at : at + parties]
+    for at in range(0, len(records) - parties + 1, parties):
+        part = records[at : at + parties]
         yield Changed(sum(c.before for c in part), sum(c.after for c in part), part[0].units)
 
 
-def _against(law: Channel, found: list[Changed]) -> str | None:
+def _find_contradiction(law: Channel, changes: list[Changed]) -> str | None:
     """Describe the contradiction between a channel and the recorded changes, None if there is none.
 
     Each change must have a positive probability under the channel. For random channels, the errors
@@ -290,7 +294,7 @@ def _against(law: Channel, found: list[Changed]) -> str | None:
     rng = np.random.default_rng(0)
     residuals: list[NDArray[Any]] = []
     simulated, likely, simulated_likely = residuals[:], residuals[:], residuals[:]
-    for change in found:
+    for change in changes:
         units, integers = change.units or (1.0, False)
         if not np.all(np.asarray(units) > 0) or not np.size(change.before):
             continue

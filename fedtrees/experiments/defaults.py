@@ -76,7 +76,7 @@ def complete_suite(
     return overridden.of(tuple(grids))
 
 
-def describe_defaults(suite: Suite, options: Mapping[str, Any], made: Suite) -> str:
+def describe_defaults(suite: Suite, options: Mapping[str, Any], completed_suite: Suite) -> str:
     """Describe in which axes a completed suite differs from the original one, "" if in none."""
     plain, parts = suite.override(options), []
     for axis in AXES:
@@ -89,7 +89,7 @@ def describe_defaults(suite: Suite, options: Mapping[str, Any], made: Suite) -> 
                 for v in getattr(g, axis)
                 if (text := v.name if axis == "data" else str(v)) != "none"
             )
-            for s in (plain, made)
+            for s in (plain, completed_suite)
         )
         if before.keys() != after.keys():
             parts.append(f"{axis} {listed([*after]) or 'none'}")
@@ -500,12 +500,12 @@ def default_size(name: str) -> Spec | None:
         return None
 
 
-def limit_size(spec: Spec, most: Mapping[str, int]) -> Spec:
+def limit_size(spec: Spec, limits: Mapping[str, int]) -> Spec:
     """Return a protocol with at most the given numbers of trees and levels."""
     instance: Protocol = register.make("protocol", spec)
     less = {
         key: value
-        for key, value in most.items()
+        for key, value in limits.items()
         if key in instance.parameters and (instance.parameters[key] or value + 1) > value
     }
     return Spec(spec.name, {**spec.params, **less})

@@ -35,7 +35,7 @@ class Audited:
         The protocol with the parameters that the auditor chose.
     claimed, spent : tuple of Guarantee
         Guarantees of the last training.
-    found : AtLeast
+    measured : AtLeast
         The measured lower bound on epsilon.
     noise : NoiseFound or None
         Size of the noise in the sums, None if no sums can be compared.
@@ -44,7 +44,7 @@ class Audited:
     protocol: Protocol
     claimed: tuple[Guarantee, ...]
     spent: tuple[Guarantee, ...]
-    found: AtLeast
+    measured: AtLeast
     noise: NoiseFound | None
 
 
@@ -70,7 +70,7 @@ def measure(protocol: Protocol, defense: Composition, *, seed: int = 0) -> AtLea
     if canaries is None or units <= {"cuts", ""}:
         return None
     try:
-        return _audited(protocol, defense, canaries, 1, seed).found
+        return _run_audit(protocol, defense, canaries, 1, seed).measured
     # The table of the auditor does not fit these parameters.
     except FedtreesError:
         return None
@@ -108,7 +108,7 @@ def audit(
         raise UsageError(
             f"no rows are known that tell most of {protocol.name!r}: give it a worst_case"
         )
-    return _audited(chosen, defense, canaries, runs or canaries.runs, seed)
+    return _run_audit(chosen, defense, canaries, runs or canaries.runs, seed)
 
 
 def largest_node(
@@ -149,7 +149,7 @@ def _epsilons(protocol: Protocol, defense: Composition) -> list[Guarantee]:
     return [c for c in claims if c.budget and c.budget[0] == "epsilon"]
 
 
-def _audited(
+def _run_audit(
     protocol: Protocol, defense: Composition, canaries: Canaries, runs: int, seed: int
 ) -> Audited:
     """Run several trainings with different coin flips, and guess all of them."""

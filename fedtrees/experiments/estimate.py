@@ -123,7 +123,7 @@ def estimate(plan: Plan, cells: list[Cell], workers: int, data_dir: str | None) 
         cpu_seconds=seconds + start * (1 + processes * (processes > 1)),
         wall_seconds=seconds / processes + start * (1 + (processes > 1)),
         mebibytes=memory(values, processes),
-        unmeasured=tuple(sorted({name for cell in cells for name in _unmeasured(cell)})),
+        unmeasured=tuple(sorted({name for cell in cells for name in _unmeasured_names(cell)})),
     )
 
 
@@ -142,13 +142,13 @@ def _size(federation: Federation) -> tuple[int, float, int]:
     )
 
 
-def _seconds(cell: Cell, rows: int, held: float, columns: int) -> float:
+def _seconds(cell: Cell, rows: int, rows_per_party: float, columns: int) -> float:
     """Estimate the CPU seconds of one cell."""
     millions = rows * columns / 1e6
     if isinstance(cell, BlindCell):
-        n_colluding = _own(cell.threat, cell)
+        n_colluding = _count_colluding(cell.threat, cell)
         law = BLIND_WITH_ROWS if n_colluding else BLIND_WITHOUT
-        return law.of(wanted(round(rows - n_colluding * held)) * columns)
+        return law.of(wanted(round(rows - n_colluding * rows_per_party)) * columns)
     if isinstance(cell, ReferenceCell):
         return TRAINING + TRAINING_PER_MILLION * millions * _trees(cell.protocol)
     if isinstance(cell, TrainCell):
@@ -161,15 +161,15 @@ def _seconds(cell: Cell, rows: int, held: float, columns: int) -> float:
     fits = fit(attack=cell.attack, data=Data(rows=rows)).ok
     if not fits or (law is None and not cell.attack.params):
         return PER_SKIP
-    n_colluding, trees = _own(cell.threat, cell), _trees(cell.train.protocol)
-    guessed, law = wanted(round(rows - n_colluding * held)) * columns, law or OTHER_ATTACK
+    n_colluding, trees = _count_colluding(cell.threat, cell), _trees(cell.train.protocol)
+    guessed, law = wanted(round(rows - n_colluding * rows_per_party)) * columns, law or OTHER_ATTACK
     # The part of the cost that grows with the table is due to local rows of the adversary.
     if not n_colluding:
         law = replace(law, cells=law.cells / 2)
     return PER_ATTACK + law.of(guessed, trees) + SCORING.of(guessed)
 
 
-def _own(threat: str, cell: Cell) -> int:
+def _count_colluding(threat: str, cell: Cell) -> int:
     """Return the number of colluding parties that have data."""
     roles = dict(cell.setting.roles)
     principals = Threat.parse(threat, roles).principals(roles)
@@ -182,38 +182,38 @@ def _trees(protocol: Spec) -> float:
     return float(instance.parameters.get("trees", 10))
 
 
-def _unmeasured(cell: Cell) -> Iterator[str]:
+def _unmeasured_names(cell: Cell) -> Iterator[str]:
     """Yield the names of protocols and defenses whose cost was not measured."""
     if isinstance(cell, TrainCell):
         yield from {cell.protocol.name} - CHEAP
         yield from {part.name for part in cell.defense.parts} & SLOW_DEFENSES
 
 
-def in_words(found: Estimate, workers: int) -> str:
+def in_words(estimate: Estimate, workers: int) -> str:
     """Write the estimate in one line."""
     many = "1 process" if workers == 1 else f"{workers} processes"
     text = (
-        f"about {_duration(found.wall_seconds)} with {many} on idle cores "
-        f"({_duration(found.cpu_seconds)} of CPU time), {_memory(found.mebibytes)}"
+        f"about {_duration(estimate.wall_seconds)} with {many} on idle cores "
+        f"({_duration(estimate.cpu_seconds)} of CPU time), {_memory(estimate.mebibytes)}"
     )
-    if found.unmeasured:
-        text += f"; longer, by how much was not measured, for {', '.join(found.unmeasured)}"
+    if estimate.unmeasured:
+        text += f"; longer, by how much was not measured, for {', '.join(estimate.unmeasured)}"
     return text
 
 
 def _duration(seconds: float) -> str:
     """Write a duration in seconds, minutes or hours."""
     if seconds < 90:
-        return f"{_rounded(seconds)} s"
-    return f"{_rounded(seconds / 60)} min" if seconds < 5400 else f"{_rounded(seconds / 3600)} h"
+        return f"{_round(seconds)} s"
+    return f"{_round(seconds / 60)} min" if seconds < 5400 else f"{_round(seconds / 3600)} h"
 
 
 def _memory(mebibytes: float) -> str:
     """Write an amount of memory in MiB or GiB."""
-    return f"{_rounded(mebibytes)} MiB" if mebibytes < 2048 else f"{_rounded(mebibytes / 1024)} GiB"
+    return f"{_round(mebibytes)} MiB" if mebibytes < 2048 else f"{_round(mebibytes / 1024)} GiB"
 
 
-def _rounded(value: float) -> str:
+def _round(value: float) -> str:
     """Round a number to two significant digits."""
     digits = 1 - math.floor(math.log10(max(value, 1)))
     return f"{round(value, max(digits, 0) if value < 10 else digits):g}"

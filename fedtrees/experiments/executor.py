@@ -29,13 +29,13 @@ _THREADS = (
 )  # fmt: skip
 
 
-def _work_beside(runner: Runner, job: Job, driver: int) -> list[tuple[str, str]]:
+def _work_in_pool(runner: Runner, job: Job, driver: int) -> list[tuple[str, str]]:
     """Do a job in a process of the pool, whose driver may be gone before it begins."""
     close_memory()
     _end_with(driver)
     if runner.memory:
-        most = int(runner.memory * 2**30)
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+        max_bytes = int(runner.memory * 2**30)
+        resource.setrlimit(resource.RLIMIT_DATA, (max_bytes, max_bytes))
     return runner.work(job)
 
 
@@ -68,7 +68,7 @@ def run_jobs(
     no other process of this user can read the rows in these.
     """
     with closed_memory():
-        most = min(workers, max(map(len, phases), default=0))
+        max_running = min(workers, max(map(len, phases), default=0))
         if engine is None and (workers > 1 or runner.memory):
             engine = Processes(runner)
         if engine is None and runner.time_limit > 0:
@@ -76,7 +76,7 @@ def run_jobs(
         try:
             for k, phase in enumerate(phases):
                 if engine is not None:
-                    _run_phase(runner, engine, most, deque(phase), done)
+                    _run_phase(runner, engine, max_running, deque(phase), done)
                 else:
                     for status, label in chain.from_iterable(map(runner.work, phase)):
                         done(status, label)
@@ -112,15 +112,15 @@ class Engine(Protocol):
 def _run_phase(
     runner: Runner,
     engine: Engine,
-    most: int,
-    waiting: deque[Job],
+    max_running: int,
+    pending_jobs: deque[Job],
     done: Callable[[str, str], None],
 ) -> None:
     """Run jobs, so many at a time; what is left of a lost one is tried again in steps, in order."""
     running: dict[Any, deque[Job]] = {}
-    while waiting or running:
-        while waiting and len(running) < most:
-            job = waiting.popleft()
+    while pending_jobs or running:
+        while pending_jobs and len(running) < max_running:
+            job = pending_jobs.popleft()
             running[engine.submit(job)] = deque([job])
         handle, results = engine.next([*running])
         left = running.pop(handle)
@@ -147,7 +147,7 @@ class Processes:
     def __init__(
         self,
         runner: Runner,
-        begin: Callable[[Runner, Job, int], Results] = _work_beside,
+        begin: Callable[[Runner, Job, int], Results] = _work_in_pool,
         until: float = math.inf,
     ) -> None:
         self._runner, self._begin, self._until = runner, begin, until

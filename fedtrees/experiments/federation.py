@@ -165,7 +165,7 @@ def load_dataset(ref: DataRef, data_dir: str | None) -> Dataset:
     DataError
         If the table cannot be read or used.
     """
-    return _loaded(ref, data_dir, _written(ref))
+    return _load(ref, data_dir, _written(ref))
 
 
 def _written(ref: DataRef) -> tuple[tuple[int, int], ...]:
@@ -178,7 +178,7 @@ def _written(ref: DataRef) -> tuple[tuple[int, int], ...]:
 
 
 @lru_cache(maxsize=8)
-def _loaded(ref: DataRef, data_dir: str | None, written: tuple[tuple[int, int], ...]) -> Dataset:
+def _load(ref: DataRef, data_dir: str | None, written: tuple[tuple[int, int], ...]) -> Dataset:
     """Load a dataset.
 
     The argument `written` only distinguishes versions of the files in the cache.

@@ -127,14 +127,14 @@ class Payload:
         return [np.unique(numbers) for numbers in _readings(self.parts)]
 
     @cached_property
-    def whole(self) -> Floats:
+    def large_integers(self) -> Floats:
         """The distinct integers above 1024 in absolute value, in ascending order."""
-        numbers = _joined(self.parts)
+        numbers = _concatenate(self.parts)
         finite = np.unique(numbers[np.isfinite(numbers)])
         return finite[(np.rint(finite) == finite) & (np.abs(finite) > 2**10)]
 
 
-def held_values(
+def find_local_values(
     transcript: Transcript,
     local_data: Mapping[str, LocalData],
     schema: Schema,
@@ -222,15 +222,19 @@ class _Searched:
     mixed: Floats
 
     @classmethod
-    def of(cls, party: str, held: LocalData, schema: Schema) -> _Searched:
+    def of(cls, party: str, local_data: LocalData, schema: Schema) -> _Searched:
         """Prepare the search for the values of one party."""
-        X = held.X.astype(np.float64)
-        names = [schema.features[c].name for c in held.columns]
+        X = local_data.X.astype(np.float64)
+        names = [schema.features[c].name for c in local_data.columns]
         distinct = [len(np.unique(x)) >= 0.9 * len(x) and np.isfinite(x).all() for x in X.T]
         columns = tuple(
             Column(party, n, x) for n, x, m in zip(names, X.T, distinct, strict=True) if m
         )
-        labels = np.zeros((len(X), 0)) if held.y is None else held.y[:, None].astype(np.float64)
+        labels = (
+            np.zeros((len(X), 0))
+            if local_data.y is None
+            else local_data.y[:, None].astype(np.float64)
+        )
         mixed = np.column_stack([np.ones(len(X)), np.nan_to_num(X), labels])
         return cls(party, columns, mixed)
 
@@ -242,12 +246,16 @@ class _Searched:
         for numbers in payload.readings:
             if match := self._exact(numbers):
                 return match
-        if match := self._scaled(payload.whole):
+        if match := self._scaled(payload.large_integers):
             return match
         parts = payload.parts
         arrays = [p for p in parts if isinstance(p, np.ndarray) and p.size >= LEAST]
-        scalars = _joined(tuple(p for p in parts if not isinstance(p, np.ndarray)))
-        for array in [scalars, *arrays[:MOST_OF_A_KIND], _joined(tuple(arrays[:MOST_OF_A_KIND]))]:
+        scalars = _concatenate(tuple(p for p in parts if not isinstance(p, np.ndarray)))
+        for array in [
+            scalars,
+            *arrays[:MOST_OF_A_KIND],
+            _concatenate(tuple(arrays[:MOST_OF_A_KIND])),
+        ]:
             for vector in _vectors(array, len(self.mixed), self.mixed.shape[1]):
                 if match := self._disguised(vector, some):
                     return match
@@ -267,13 +275,13 @@ class _Searched:
             return "a row"
         return ""
 
-    def _scaled(self, whole: Floats) -> str:
+    def _scaled(self, integers: Floats) -> str:
         """Search for integers that are values times a power of 2 or 10."""
-        for column in self.columns if len(whole) >= SCALED else ():
-            hits = _among(column.scaled, whole).sum(axis=1)
+        for column in self.columns if len(integers) >= SCALED else ():
+            hits = _among(column.scaled, integers).sum(axis=1)
             for k in np.flatnonzero(hits >= SCALED):
                 smallest, largest = np.nanmin(column.scaled[k]), np.nanmax(column.scaled[k])
-                inside = np.count_nonzero((whole >= smallest) & (whole <= largest))
+                inside = np.count_nonzero((integers >= smallest) & (integers <= largest))
                 tried = np.count_nonzero(np.isfinite(column.scaled[k]))
                 # Right-hand side: ten times the expected number of matches if the integers were
                 # uniformly distributed over the range.
@@ -285,13 +293,15 @@ class _Searched:
         """Compare a vector with columns, with parts of columns, and with linear combinations."""
         values = np.unique(vector)
         if len(values) < LEAST or not np.isfinite(values).all():
-            return self._told_labels(vector)
+            return self._find_labels(vector)
         # Integers within a small range are rounded too coarsely to be recognised with the
         # tolerance.
         coarse = np.ptp(values) < COARSE and (np.rint(values) == values).all()
         fine = some and len(values) <= MOST_PART and not coarse
         for column in self.columns:
-            if len(vector) == len(column.values) and _alike(vector, column.values):
+            if len(vector) == len(column.values) and _are_affine_permutations(
+                vector, column.values
+            ):
                 return f"column {column.name!r}, permuted or scaled"
             if fine and _part(values, column):
                 return f"a part of column {column.name!r}, scaled"
@@ -299,7 +309,7 @@ class _Searched:
             return "a sum of its columns, row by row"
         return ""
 
-    def _told_labels(self, vector: Floats) -> str:
+    def _find_labels(self, vector: Floats) -> str:
         """Compare a vector with few distinct values with labels and columns, row by row."""
         fits = len(vector) == len(self.mixed) >= 3 * self.mixed.shape[1]
         if fits and len(np.unique(vector)) > 1 and self._explains(vector):
@@ -319,15 +329,15 @@ class _Searched:
         return bool(spread > 0 and float(np.square(residual).sum()) < LINEAR * spread)
 
 
-def _among(values: NDArray[Any], known: NDArray[Any]) -> NDArray[np.bool_]:
+def _among(values: NDArray[Any], sorted_values: NDArray[Any]) -> NDArray[np.bool_]:
     """Return which values occur in an ascending array. NaN never does."""
-    if not len(known):
+    if not len(sorted_values):
         return np.zeros(values.shape, dtype=bool)
-    at = np.searchsorted(known, values)
-    return known[np.minimum(at, len(known) - 1)] == values
+    at = np.searchsorted(sorted_values, values)
+    return sorted_values[np.minimum(at, len(sorted_values) - 1)] == values
 
 
-def _alike(vector: Floats, column: Floats) -> bool:
+def _are_affine_permutations(vector: Floats, column: Floats) -> bool:
     """Return whether a permutation, a scale and a shift map a vector to a column.
 
     Both are scaled to the range from 0 to 1 and sorted. A negative scale reverses the order.
@@ -366,7 +376,7 @@ def _part(values: Floats, column: Column) -> bool:
 
 def _readings(parts: tuple[Any, ...]) -> Iterator[NDArray[Any]]:
     """Yield all numbers of a field, and its bytes interpreted as float32 and float64."""
-    yield _joined(parts).astype(np.float32)
+    yield _concatenate(parts).astype(np.float32)
     blob = b"".join(map(_bytes, parts))
     for kind in (np.float32, np.float64):
         size = np.dtype(kind).itemsize
@@ -379,7 +389,7 @@ def _readings(parts: tuple[Any, ...]) -> Iterator[NDArray[Any]]:
                     yield read.astype(np.float32)
 
 
-def _joined(parts: tuple[Any, ...]) -> Floats:
+def _concatenate(parts: tuple[Any, ...]) -> Floats:
     """Concatenate all numbers of some values."""
     return np.concatenate([np.zeros(0), *map(_numbers, parts)])
 
@@ -464,7 +474,7 @@ def reachable(start: object) -> Iterator[object]:
                 stack.append(referent)
 
 
-def others_rows(net: LocalNetwork, local_data: Mapping[str, LocalData]) -> list[str]:
+def find_foreign_rows(net: LocalNetwork, local_data: Mapping[str, LocalData]) -> list[str]:
     """Return a text for each party that can reach the columns or labels of another party.
 
     Possible ways are an attribute of a class that parties share, or a list that several parties
@@ -497,11 +507,11 @@ def _led_to(party: object) -> Iterator[np.ndarray[Any, Any]]:
     yield from (x for x in reachable(party) if isinstance(x, np.ndarray))
 
 
-def _arrays(held: LocalData) -> dict[tuple[Any, ...], str]:
+def _arrays(local_data: LocalData) -> dict[tuple[Any, ...], str]:
     """Return the arrays of local data by key."""
-    names = {_key(held.X): "columns"}
-    if held.y is not None:
-        names[_key(held.y)] = "labels"
+    names = {_key(local_data.X): "columns"}
+    if local_data.y is not None:
+        names[_key(local_data.y)] = "labels"
     return names
 
 

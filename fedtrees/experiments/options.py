@@ -183,8 +183,7 @@ class BenchOptions:
         Raises `UsageError` if a name is unknown, or if ``--resume`` refers to a run with other
         options.
         """
-        from fedtrees.experiments.defaults import complete_suite as chosen
-        from fedtrees.experiments.defaults import describe_defaults as told
+        from fedtrees.experiments.defaults import complete_suite, describe_defaults
         from fedtrees.experiments.session import fresh_folder, reopen
         from fedtrees.experiments.suite import DEFAULT_SUITE, Suite
 
@@ -194,8 +193,8 @@ class BenchOptions:
             base = Suite.load(self.suite or DEFAULT_SUITE)
             if self.time_limit is not None:
                 base = replace(base, time_limit=self.time_limit)
-            suite = chosen(base, self.grid, self.seeds, self.data_dir)
-            note = told(base, self.grid, suite) if begun is None else ""
+            suite = complete_suite(base, self.grid, self.seeds, self.data_dir)
+            note = describe_defaults(base, self.grid, suite) if begun is None else ""
         # Resuming with other options would mix results of different suites in one folder.
         if begun is not None and replace(suite, time_limit=begun.time_limit) != begun:
             raise UsageError(
@@ -219,33 +218,33 @@ class BenchOptions:
         return bench
 
 
-def _read(name: str, given: Any, default: Any) -> Any:
+def _read(name: str, value: Any, default: Any) -> Any:
     """Return the value of an option in the type of its field: several values as a tuple."""
-    if given is None:
+    if value is None:
         return default
-    if name == "seeds" and not isinstance(given, str):
-        return str(given) if isinstance(given, int) else ",".join(map(str, given)) + ","
+    if name == "seeds" and not isinstance(value, str):
+        return str(value) if isinstance(value, int) else ",".join(map(str, value)) + ","
     if not isinstance(default, tuple):
         # Paths are accepted wherever a text is.
-        text = os.fspath(given) if isinstance(given, os.PathLike) else given
+        text = os.fspath(value) if isinstance(value, os.PathLike) else value
         if isinstance(default, str) and not isinstance(text, str):
-            raise UsageError(f"{name}={given!r}: give text")
+            raise UsageError(f"{name}={value!r}: give text")
         return text
     if name == "clients":
-        return (given,) if isinstance(given, int) else tuple(given)
-    return several(given, name)
+        return (value,) if isinstance(value, int) else tuple(value)
+    return several(value, name)
 
 
-def several(given: str | Sequence[str] | None, name: str = "") -> tuple[str, ...]:
+def several(value: str | Sequence[str] | None, name: str = "") -> tuple[str, ...]:
     """Return the values of an option that accepts one text or several.
 
     Raises `UsageError` if the value is neither. `name` is the name of the option in the message.
     """
-    values = [given] if isinstance(given, str) else given
+    values = [value] if isinstance(value, str) else value
     if values is None or (isinstance(values, Sequence) and all(isinstance(t, str) for t in values)):
         return tuple(values or ())
     table = ", a DataFrame or (X, y)" if name == "data" else ""
-    raise UsageError(f"{name}={given!r}: give a text or a list of texts{table}")
+    raise UsageError(f"{name}={value!r}: give a text or a list of texts{table}")
 
 
 def table_of(options: Mapping[str, Any], data: Any) -> dict[str, Any] | None:

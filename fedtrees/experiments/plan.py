@@ -126,8 +126,8 @@ class TrainCell(Cell):
         """Add protocol and defense, and who cheats."""
         defense = "+".join(map(canonical, self.defense.parts)) or "none"
         cheats = {"cheats": ":".join(map(" ".join, self.behaviours))} if self.behaviours else {}
-        own = {"protocol": canonical(self.protocol), "defense": defense}
-        return {**super().describe(), **own, **cheats}
+        identity = {"protocol": canonical(self.protocol), "defense": defense}
+        return {**super().describe(), **identity, **cheats}
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,8 @@ class AttackCell(Cell):
 
     def describe(self) -> dict[str, Any]:
         """Add threat and attack to what identifies the training."""
-        own = {"stage": self.stage, "threat": self.threat, "attack": canonical(self.attack)}
-        return {**self.train.describe(), **own}
+        identity = {"stage": self.stage, "threat": self.threat, "attack": canonical(self.attack)}
+        return {**self.train.describe(), **identity}
 
 
 @dataclass(frozen=True)
@@ -196,8 +196,8 @@ def plan(suite: Suite) -> Plan:
     for grid in suite.grids:
         axes = (grid.data, grid.partitions, grid.clients, grid.protocols, suite.seeds)
         for data, partition, clients, protocol, seed in product(*axes):
-            made: Protocol = register.make("protocol", protocol)
-            setting = Setting.of(data, partition, clients, seed, made)
+            instance: Protocol = register.make("protocol", protocol)
+            setting = Setting.of(data, partition, clients, seed, instance)
             references[ReferenceCell(setting, protocol)] = None
             threats = [t for t in grid.threats if fits(t, protocol)] or grid.threats
             for threat in threats:
@@ -255,8 +255,8 @@ def code_digest() -> str:
     import fedtrees.defenses
 
     root = Path(fedtrees.__file__).parent
-    found = sorted(path.parent for path in root.glob("*/__init__.py"))
-    folders = {folder.name: folder for folder in found if folder.name not in _SHOW}
+    packages = sorted(path.parent for path in root.glob("*/__init__.py"))
+    folders = {folder.name: folder for folder in packages if folder.name not in _SHOW}
     folders["defenses"] = Path(fedtrees.defenses.__file__).parent
     folders["attacks"] = Path(fedtrees.attacks.__file__).parent
     digest = hashlib.sha256()

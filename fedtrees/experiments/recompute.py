@@ -52,11 +52,11 @@ def by_cell(records: Iterable[Record]) -> CellRows:
     """Group rows by the name of their cell."""
     cells = defaultdict(list)
     for record in records:
-        cells[_cell_of(record)].append(record)
+        cells[_cell_name(record)].append(record)
     return cells
 
 
-def _cell_of(record: Record) -> tuple[str, ...]:
+def _cell_name(record: Record) -> tuple[str, ...]:
     """Return the name of the cell of a row."""
     names = [record[name] for name in _NAMED]
     if record["stage"] == "blind":  # blind guesses are shared by protocols
@@ -67,7 +67,7 @@ def _cell_of(record: Record) -> tuple[str, ...]:
 
 
 def _place(cell: Cell) -> tuple[str, ...]:
-    """Return the name of a cell of a plan, equal to the name of its rows (`_cell_of`)."""
+    """Return the name of a cell of a plan, equal to the name of its rows (`_cell_name`)."""
     s = cell.setting
     at = (cell.stage, s.data.name, s.partition_text, str(s.seed))
     if isinstance(cell, BlindCell):
@@ -148,7 +148,7 @@ def absent(bench: Bench, cell_rows: CellRows) -> str:
     twice = {
         (*place, metric)
         for place, records in cell_rows.items()
-        for (metric, *_), count in Counter(map(_row_of, records)).items()
+        for (metric, *_), count in Counter(map(_row_name, records)).items()
         # Protocols with other roles have blind cells of the same name.
         if count > plan[place]
     }
@@ -246,30 +246,30 @@ def _differing(
     name = f"{cell.stage} {cell.label}"
     submitted_rows = defaultdict(list)
     for record in submitted:
-        submitted_rows[_row_of(record)].append(record)
+        submitted_rows[_row_name(record)].append(record)
     computed_rows = defaultdict(list)
     for record in computed:
-        computed_rows[_row_of(record)].append(record)
+        computed_rows[_row_name(record)].append(record)
     for record in filter(results.is_result, computed):
-        candidates = submitted_rows[_row_of(record)]
+        candidates = submitted_rows[_row_name(record)]
         unlike = [list(_unlike(record, other, tolerance)) for other in candidates]
         if not unlike:
             yield f"{name}: {record['metric']} is missing"
         elif all(unlike):
             yield f"{name}: {record['metric']} {'; '.join(unlike[0])}"
-    more = {r["metric"] or r["status"] for r in submitted if _row_of(r) not in computed_rows}
+    more = {r["metric"] or r["status"] for r in submitted if _row_name(r) not in computed_rows}
     if more:
         yield f"{name}: {', '.join(sorted(more))} does not come of it"
     # Several computed blind rows can have the same name, so that one submitted row may have matched
     # all.
     if cell.stage == "blind":
         for record in filter(results.is_result, submitted):
-            unlike = [list(_unlike(r, record, tolerance)) for r in computed_rows[_row_of(record)]]
+            unlike = [list(_unlike(r, record, tolerance)) for r in computed_rows[_row_name(record)]]
             if unlike and all(unlike):
                 yield f"{name}: {record['metric']} {'; '.join(unlike[0])}"
 
 
-def _row_of(record: Record) -> tuple[str, ...]:
+def _row_name(record: Record) -> tuple[str, ...]:
     """Return the name of a row within its cell."""
     baseline = record["protocol"] if record["stage"] == "reference" else ""
     return (*(record[n] for n in ("metric", "part", "attack", "attack_params")), baseline)

@@ -499,7 +499,7 @@ def parse_seeds(value: Any) -> tuple[int, ...]:
     text = ",".join(map(str, items))
     listed = isinstance(value, (list, tuple)) or "," in text
     try:
-        numbers = [_whole(part) for part in text.split(",") if part.strip()]
+        numbers = [_parse_integer(part) for part in text.split(",") if part.strip()]
     except ValueError:
         rule = "give a count such as 3, or a list such as 0,1,2"
         raise UsageError(f"seeds={text[:120]!r}: {rule}") from None
@@ -513,7 +513,7 @@ def parse_seeds(value: Any) -> tuple[int, ...]:
     return seeds
 
 
-def _whole(text: str) -> int:
+def _parse_integer(text: str) -> int:
     """Return an integer, as `parse_value` parses it. Raise ValueError for any other text."""
     value = parse_value(text)
     if isinstance(value, bool) or not isinstance(value, int):

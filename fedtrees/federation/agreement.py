@@ -228,7 +228,7 @@ _KNOWN = {f.name for f in fields(Agreed)} - {"schema"} | {"target", "classes", "
 _NEEDED = ("name", "protocol", "parties", "target", "columns")
 
 
-def read(given: Mapping[str, Any], where: str = "federation") -> Agreed:
+def read(document: Mapping[str, Any], where: str = "federation") -> Agreed:
     """Create a federation from the values of its file, or of the job that contains them.
 
     Integers among the names of classes and categories are converted to text. No other value is
@@ -236,7 +236,7 @@ def read(given: Mapping[str, Any], where: str = "federation") -> Agreed:
 
     Parameters
     ----------
-    given : mapping
+    document : mapping
         The values.
     where : str
         Name of the file, for error messages.
@@ -246,9 +246,9 @@ def read(given: Mapping[str, Any], where: str = "federation") -> Agreed:
     UsageError
         If a key is unknown or missing, or if a value has a wrong type or is out of its range.
     """
-    if not isinstance(given, Mapping):
-        raise UsageError(f"{where}: {short(given)!r} is no table of values")
-    values = dict(given)
+    if not isinstance(document, Mapping):
+        raise UsageError(f"{where}: {short(document)!r} is no table of values")
+    values = dict(document)
     for key in (k for k in values if k not in _KNOWN):
         raise UsageError(f"{where}: unknown key {key!r}{did_you_mean(key, _KNOWN)}")
     for key in (k for k in _NEEDED if k not in values):

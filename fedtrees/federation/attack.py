@@ -19,7 +19,7 @@ from fedtrees.core.transcript import PUBLIC
 from fedtrees.core.view import Seen, View
 from fedtrees.federation.agreement import Agreed, read
 from fedtrees.federation.log import FRAMEWORK
-from fedtrees.federation.site import Settings, own_of
+from fedtrees.federation.site import Settings, read_site_data
 from fedtrees.isolation.process import attacks
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.views import stated
@@ -42,7 +42,7 @@ class Read:
     run: int | None = None
 
     def __post_init__(self) -> None:
-        if self.capture.told.framework != FRAMEWORK:
+        if self.capture.run_facts.framework != FRAMEWORK:
             raise UsageError(f"{self.file} is no log of a federation: `fedtrees attack` reads it")
         object.__setattr__(self, "who", self.who or self.kept_by)
         parties = [*self.federation.agreement.roles]
@@ -59,12 +59,12 @@ class Read:
     @cached_property
     def federation(self) -> Agreed:
         """Agreement of the parties."""
-        return read(self.capture.told.told["federation"])
+        return read(self.capture.run_facts.details["federation"])
 
     @property
     def kept_by(self) -> str:
         """The party that wrote the log."""
-        return str(self.capture.told.told["party"])
+        return str(self.capture.run_facts.details["party"])
 
     @cached_property
     def records(self) -> list[Record]:
@@ -81,7 +81,7 @@ class Read:
         """Return the messages that a party sent or could read."""
         return [r for r in self.records if who in (r.sender, *r.receivers) or PUBLIC in r.receivers]
 
-    def view(self, who: str, held: Mapping[str, LocalData]) -> View:
+    def view(self, who: str, local_data: Mapping[str, LocalData]) -> View:
         """Return the view of a party, given the local data of parties."""
         protocol, roles = self.federation.made, dict(self.federation.agreement.roles)
         if protocol.released:
@@ -90,11 +90,11 @@ class Read:
         return View(
             principals=(who,),
             roles=roles,
-            own=(held[who],) if who in held else (),
+            own=(local_data[who],) if who in local_data else (),
             schema=self.federation.schema,
             protocol=protocol.name,
             parameters=protocol.parameters,
-            n_rows=int(self.capture.told.told["rows"]),
+            n_rows=int(self.capture.run_facts.details["rows"]),
             defense=self.federation.composed,
             seen=tuple(Seen(0, r.sender, r.receivers, r.message, r.why) for r in seen),
             stated=stated(protocol, self.federation.schema, len(self.federation.parties)),
@@ -111,7 +111,7 @@ class Read:
         elsewhere = f"{self.kept_by} kept this log: it has only what crossed there"
         federation = self.federation
         return {
-            "framework": f"fedtrees {self.capture.told.version}, {federation.protocol}, "
+            "framework": f"fedtrees {self.capture.run_facts.version}, {federation.protocol}, "
             f"{federation.defense}",
             "as": self.who,
             "parties": [*federation.agreement.roles],
@@ -184,7 +184,7 @@ def report(
     UsageError
         As in `Read`.
     DataError
-        If a table cannot be read (`own_of`).
+        If a table cannot be read (`read_site_data`).
     """
     log = Read(file, who, run)
     local_data = _truth(log.federation, truth, id)
@@ -209,16 +209,16 @@ def _truth(federation: Agreed, files: Sequence[str], id: str) -> dict[str, Local
         if party not in federation.parties:
             suggestion = did_you_mean(party, federation.parties)
             raise UsageError(f"--truth of {party!r}: no party is called so{suggestion}")
-        local_data[party] = own_of(Settings(path, "", (), id), federation, party).held
+        local_data[party] = read_site_data(Settings(path, "", (), id), federation, party).local_data
     return local_data
 
 
-def _case(view: View, held: Mapping[str, LocalData], model: object) -> Case | None:
+def _case(view: View, party_data: Mapping[str, LocalData], model: object) -> Case | None:
     """Return the ground truth, None if the rows of a victim are not given."""
     holders = {name for name, role in view.roles.items() if role not in ("server", PUBLIC)}
-    if not holders - {*view.principals} <= {*held}:
+    if not holders - {*view.principals} <= {*party_data}:
         return None
-    order = {name: held[name] for name in view.roles if name in held}
+    order = {name: party_data[name] for name in view.roles if name in party_data}
     begin, by_name = 0, {}
     all_features = view.schema.features
     for name, local_data in order.items():
@@ -233,19 +233,19 @@ def _case(view: View, held: Mapping[str, LocalData], model: object) -> Case | No
     )
 
 
-def verdict(who: str, found: list[dict[str, Any]], truth: bool) -> list[str]:
+def verdict(who: str, results: list[dict[str, Any]], truth: bool) -> list[str]:
     """Summarise in a few lines how much the run revealed to a party.
 
     Parameters
     ----------
     who : str
         The party.
-    found : list of dict
+    results : list of dict
         Results of the attacks.
     truth : bool
         Whether ground truth was given.
     """
-    ran = [a for a in found if "scores" in a]
+    ran = [a for a in results if "scores" in a]
     lines = [f"RAN       {len(ran)} attacks apply to what {who} was told in this run"]
     certain = sum(a["certain"] for a in ran)
     if certain:

@@ -21,7 +21,7 @@ from fedtrees.core.remote import Far, framed, unframed
 from fedtrees.core.streams import Streams
 from fedtrees.federation.agreement import Agreed
 from fedtrees.federation.log import Log, Logged, keep_model, run_folder
-from fedtrees.federation.site import Own, refusal
+from fedtrees.federation.site import SiteData, refusal
 from fedtrees.messages.models import as_message
 from fedtrees.protocols.training import agreed_row_counts, create_host, drive
 
@@ -79,7 +79,7 @@ def conduct(
     send: Send,
     out: Path,
     say: Callable[[str], None],
-    own: Own | None = None,
+    site_data: SiteData | None = None,
     stopped: Callable[[str], None] = lambda why: None,
 ) -> Path:
     """Run a federation. Return the folder with its log, and with the model if it is released.
@@ -94,7 +94,7 @@ def conduct(
         Folder for the folder of the run.
     say : callable
         Receives progress lines.
-    own : Own, optional
+    site_data : SiteData, optional
         Local data of the coordinator.
     stopped : callable
         Receives the reason why a run stopped, before the parties do, because an engine may end the
@@ -121,21 +121,21 @@ def conduct(
         # 1. Every party checks the agreement and declares its rows.
         asks = {"federation": federation.plain(), "hash": federation.hash, "key": key.hex()}
         replies = at_once(names, lambda name: ask(name, {"does": "agree", **asks}))
-        declared = {name: _declared(header["declared"]) for name, header in replies.items()}
-        if own is not None:
-            declared = {federation.coordinator: own.declared(key), **declared}
+        declared = {name: _read_declared(header["declared"]) for name, header in replies.items()}
+        if site_data is not None:
+            declared = {federation.coordinator: site_data.declared(key), **declared}
         rows = _rows(federation, declared)
         say(f"{len(declared)} parties agree on {federation.hash}: {rows} rows")
         folder = run_folder(out, federation)
         log = Log(folder, federation, federation.coordinator, rows)
-        if own is not None:
-            own.begin()
+        if site_data is not None:
+            site_data.begin()
         # 2. Every party counts the run and creates its log, before it answers a request on its
         # rows.
         at_once(names, lambda name: ask(name, {"does": "begin", "rows": rows}))
         beats.start()
         # 3. The training is that of a simulation, but messages travel over lines.
-        net = _network(federation, send, own, rows, log, say)
+        net = _network(federation, send, site_data, rows, log, say)
         net.declared = {name: one.rows for name, one in declared.items()}
         net.weighted = any(one.weighted for one in declared.values())
         model, _ = drive(federation.made, net, federation.made.sealing())
@@ -186,13 +186,13 @@ def why_of(err: BaseException) -> str:
     return str(err) if is_public else f"the coordinator failed ({type(err).__name__})"
 
 
-def _rows(federation: Agreed, said: Mapping[str, Declared]) -> int:
+def _rows(federation: Agreed, declared: Mapping[str, Declared]) -> int:
     """Return the number of rows of all parties, or raise `PartyError`.
 
     The error is raised if the tables do not match.
     """
     try:
-        return agreed_row_counts(federation.made, federation.agreement, said)
+        return agreed_row_counts(federation.made, federation.agreement, declared)
     except DataError as err:  # its text follows from declared values only
         raise PartyError(f"the tables do not match: {err}") from err
 
@@ -205,19 +205,19 @@ def _tell(sending: Callable[[], bytes]) -> None:
         return
 
 
-def _declared(said: Mapping[str, Any]) -> Declared:
+def _read_declared(reply: Mapping[str, Any]) -> Declared:
     """Return the declared values of a reply."""
-    columns = tuple(map(int, said["columns"]))
+    columns = tuple(map(int, reply["columns"]))
     return Declared(
-        int(said["rows"]), columns, bool(said["labels"]), bool(said["weighted"]),
-        bytes.fromhex(said["order"]),
+        int(reply["rows"]), columns, bool(reply["labels"]), bool(reply["weighted"]),
+        bytes.fromhex(reply["order"]),
     )  # fmt: skip
 
 
 def _network(
     federation: Agreed,
     send: Send,
-    own: Own | None,
+    site_data: SiteData | None,
     rows: int,
     log: Log,
     say: Callable[[str], None],
@@ -228,19 +228,19 @@ def _network(
     transcript = Logged()
     transcript.log = log
     net = RemoteNetwork(agreement, streams, rows, transcript)
-    told = time.monotonic()
+    last_report = time.monotonic()
 
     # Report progress at most every five seconds.
     def sent(name: str, blob: bytes) -> bytes:
-        nonlocal told
-        if time.monotonic() - told > 5:
-            told = time.monotonic()
+        nonlocal last_report
+        if time.monotonic() - last_report > 5:
+            last_report = time.monotonic()
             say(f"round {net.transcript.rounds}, {len(net.transcript.deliveries)} crossings")
         return send(name, blob, federation.patience)
 
     for name in agreement.roles:
         if name == federation.coordinator:
-            local_data = None if own is None else own.held
+            local_data = None if site_data is None else site_data.local_data
             party_streams = Streams(federation.seed, federation.noise_from)
             net.join(
                 create_host(

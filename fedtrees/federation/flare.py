@@ -44,14 +44,14 @@ def _sender(federation: Agreed, proxies: Any, *, secure: bool) -> Send:
             answer = by_site[site](timeout=seconds, secure=secure).call(blob=blob)
         # An error of NVFlare, because errors of a site are returned in a frame.
         except Exception as err:
-            why = _why(err, time.monotonic() - begun, seconds)
+            why = _failure_reason(err, time.monotonic() - begun, seconds)
             raise PartyError(f"{party!r} at {site!r} {why}") from err
         return bytes(answer)
 
     return send
 
 
-def _why(err: Exception, took: float, seconds: float) -> str:
+def _failure_reason(err: Exception, took: float, seconds: float) -> str:
     """Return why a call to a site failed. NVFlare also reports a timeout if it ended the job."""
     if "TimeoutError" not in (type(err).__name__, getattr(err, "cause_type", "")):
         return "is lost"
@@ -108,7 +108,7 @@ class Coordinator:
             proxy = next(p for p in collab.clients if p.name == site)
             proxy(timeout=seconds).drive(federation=self.federation)
             while True:
-                lines, over, why = proxy(timeout=seconds).progress(told=n_lines)
+                lines, over, why = proxy(timeout=seconds).progress(n_received=n_lines)
                 n_lines += len(lines)
                 for text in lines:
                     say(text)
@@ -178,20 +178,20 @@ class FlareSite:
         return True
 
     @collab.publish
-    def progress(self, told: int) -> list[Any]:
+    def progress(self, n_received: int) -> list[Any]:
         """Return new progress lines, whether the run is over, and why it stopped.
 
-        `told` is the number of lines that the server has already received.
+        `n_received` is the number of lines that the server has already received.
         """
         over, why = self._over, self._why
-        return [self._said[told:], over, why]
+        return [self._said[n_received:], over, why]
 
-    def _conduct(self, site: Site, federation: Agreed, others: Any) -> None:
+    def _conduct(self, site: Site, federation: Agreed, other_sites: Any) -> None:
         """Coordinate the run, and store why it stopped."""
         try:
             settings = site.agree(federation, federation.hash)
             local_data = site.own(federation, settings)
-            send = _sender(federation, others, secure=True)
+            send = _sender(federation, other_sites, secure=True)
             conduct(federation, send, Path(settings.out), self._said.append, local_data)
         except Refused as err:
             try:

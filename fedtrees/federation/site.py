@@ -141,12 +141,12 @@ class Settings:
 
 
 @dataclass(frozen=True, eq=False)
-class Own:
+class SiteData:
     """The local data of a site.
 
     Attributes
     ----------
-    held : LocalData
+    local_data : LocalData
         Its rows.
     names : bytes
         Names of its rows. Parties with the same key can check that they have the same rows.
@@ -154,17 +154,17 @@ class Own:
         Counts the run. It is called before the first request on the rows is answered.
     """
 
-    held: LocalData
+    local_data: LocalData
     names: bytes
     begin: Callable[[], None] = lambda: None
 
     def declared(self, key: bytes) -> Declared:
         """Return the declared description of the rows."""
         order = hashlib.blake2b(self.names, key=key, digest_size=16).digest()
-        return replace(Declared.of(self.held), order=order)
+        return replace(Declared.of(self.local_data), order=order)
 
 
-def own_of(settings: Settings, federation: Agreed, party: str) -> Own:
+def read_site_data(settings: Settings, federation: Agreed, party: str) -> SiteData:
     """Read the table of a site as the federation declares it. Raises `DataError`.
 
     Parameters
@@ -189,7 +189,7 @@ def own_of(settings: Settings, federation: Agreed, party: str) -> Own:
     _check_ranges(settings.csv, local_data, schema)
     check_own(party, local_data, schema)
     federation.made.check_local_data(party, local_data, schema)
-    return Own(local_data, names.encode())
+    return SiteData(local_data, names.encode())
 
 
 def _whatever(settings: Settings, schema: Schema, vertical: bool) -> tuple[LocalData, str]:
@@ -226,14 +226,14 @@ def _whatever(settings: Settings, schema: Schema, vertical: bool) -> tuple[Local
     return local_data, "\x1f".join(names[i] for i in order)
 
 
-def _check_ranges(path: str, held: LocalData, schema: Schema) -> None:
+def _check_ranges(path: str, local_data: LocalData, schema: Schema) -> None:
     """Raise `DataError` if a value is outside the declared range."""
-    for k, c in enumerate(held.columns):
+    for k, c in enumerate(local_data.columns):
         feature = schema.features[c]
         if feature.kind == "categorical" or feature.declared_range is None:
             continue
         low, high = map(np.float32, feature.declared_range)
-        if (held.X[:, k] < low).any() or (held.X[:, k] > high).any():
+        if (local_data.X[:, k] < low).any() or (local_data.X[:, k] > high).any():
             raise DataError(
                 f"{path}: column {feature.name!r} has values outside of [{low}, {high}], the range "
                 "that the federation declares"
@@ -264,9 +264,9 @@ class Site:
         self.federation: Agreed | None = None
         self._served: Served | None = None
         self._log: Log | None = None
-        self._own: Own | None = None
+        self._site_data: SiteData | None = None
         self._over, self._answered = False, 0
-        self._told = self._heard = time.monotonic()
+        self._last_report = self._heard = time.monotonic()
 
     def call(self, caller: str, blob: bytes) -> bytes:
         """Answer a frame of a caller, which the transport has authenticated."""
@@ -289,8 +289,8 @@ class Site:
                 return framed(self._stop(str(header.get("why", ""))[:200]))
             assert self._served is not None
             self._answered += 1
-            if time.monotonic() - self._told > _EVERY:
-                self._told = time.monotonic()
+            if time.monotonic() - self._last_report > _EVERY:
+                self._last_report = time.monotonic()
                 self._say(f"{self._answered} requests so far")
             return self._served.call(blob)
         except Refused as err:
@@ -306,7 +306,7 @@ class Site:
         if federation is None or self._over or caller != federation.site(federation.coordinator):
             raise Refused("not-asked", f"{caller!r} is not the coordinator, or asks out of turn")
 
-    def agree(self, federation: Agreed, given: str) -> Settings:
+    def agree(self, federation: Agreed, announced_hash: str) -> Settings:
         """Return the settings of a site that takes part. Raises `Refused` if it does not."""
         try:
             settings = self._settings()
@@ -314,7 +314,7 @@ class Site:
             raise Refused("no-settings", str(err)) from err
         # The site computes the hash itself, so that a coordinator cannot send another agreement
         # under an allowed hash.
-        if given != federation.hash or given not in settings.allow:
+        if announced_hash != federation.hash or announced_hash not in settings.allow:
             raise Refused("not-allowed", f"federation {federation.hash} is not among --allow")
         if federation.installation != code_digest():
             text = f"this is fedtrees of digest {code_digest()}, not {federation.installation}"
@@ -325,16 +325,16 @@ class Site:
             records = agreement.records_of(Path(settings.out))
         except UsageError as err:
             raise Refused("no-settings", str(err)) from err
-        if len(agreement.runs_of(records, given)) >= settings.runs:
-            raise Refused("used-up", agreement.summary(records, given, settings.runs))
+        if len(agreement.runs_of(records, announced_hash)) >= settings.runs:
+            raise Refused("used-up", agreement.summary(records, announced_hash, settings.runs))
         return settings
 
-    def own(self, federation: Agreed, settings: Settings) -> Own:
+    def own(self, federation: Agreed, settings: Settings) -> SiteData:
         """Read the table of the site. Raises `Refused` if it does not match the federation."""
         party = federation.party(self.name)
         assert party is not None
         try:
-            read_data = own_of(settings, federation, party)
+            read_data = read_site_data(settings, federation, party)
         except FedtreesError as err:
             raise Refused("other-table", str(err)) from err
         return replace(read_data, begin=partial(self._count, federation, settings))
@@ -362,22 +362,22 @@ class Site:
         if caller != federation.site(federation.coordinator):
             raise Refused("not-asked", f"{caller!r} is not the coordinator")
         settings = self.agree(federation, str(header["hash"]))
-        self._own = self.own(federation, settings)
+        self._site_data = self.own(federation, settings)
         self.federation = federation
         self._out = Path(settings.out)
-        description = self._own.declared(bytes.fromhex(header["key"]))
+        description = self._site_data.declared(bytes.fromhex(header["key"]))
         return {"declared": asdict(description) | {"order": description.order.hex()}}
 
     def _begin(self, header: Mapping[str, Any]) -> bytes:
         """Create the party and its log, and count the run."""
-        federation, local_data = self.federation, self._own
-        if federation is None or local_data is None or self._served is not None:
+        federation, site_data = self.federation, self._site_data
+        if federation is None or site_data is None or self._served is not None:
             raise Refused("not-asked")
         party, protocol = federation.party(self.name), federation.made
         assert party is not None
         rows = int(header["rows"])
         check_channels(federation.composed, federation.schema, protocol.parameters, rows)
-        local_data.begin()
+        site_data.begin()
         self._out = run_folder(self._out, federation)
         self._log = Log(self._out, federation, party, rows)
         streams = Streams(federation.seed, federation.noise_from)
@@ -389,10 +389,10 @@ class Site:
             party,
             streams,
             aggregation,
-            local_data.held,
+            site_data.local_data,
             protocol.sealing(),
         )
-        self._own = None  # so that the party can free rows that it no longer needs
+        self._site_data = None  # so that the party can free rows that it no longer needs
         coordinator = federation.coordinator
 
         def log(message: Message, why: str, sent: bool | None) -> None:

@@ -77,39 +77,43 @@ def make_trial(
     return agreed
 
 
-def _with_ranges(schema: Schema, held: list[LocalData]) -> Schema:
+def _with_ranges(schema: Schema, party_data: list[LocalData]) -> Schema:
     """Declare a range, a power of ten, for every numeric column without one."""
     features = list(schema.features)
     for c, feature in enumerate(features):
         if feature.declared_range is not None or feature.kind == "categorical":
             continue
-        values = [float(np.nanmax(np.abs(h.X[:, h.columns == c]))) for h in held if c in h.columns]
+        values = [
+            float(np.nanmax(np.abs(h.X[:, h.columns == c]))) for h in party_data if c in h.columns
+        ]
         far = float(10.0 ** np.ceil(np.log10(max(1e-6, *values))))
         features[c] = replace(feature, low=-far, high=far)
     return replace(schema, features=tuple(features), groups=())
 
 
-def write_table(held: LocalData, schema: Schema, path: Path) -> None:
+def write_table(local_data: LocalData, schema: Schema, path: Path) -> None:
     """Write the table of a party, given its local data.
 
     Parameters
     ----------
-    held : LocalData
+    local_data : LocalData
         Rows of the party.
     schema : Schema
         Columns of the complete table.
     path : Path
         The file.
     """
-    named = [schema.names[c] for c in held.columns]
-    lines = [",".join([ID, *named, *([] if held.y is None else [schema.target])])]
-    for i in range(len(held)):
-        cells = [f"{held.ids[i]:08d}"]
-        for c, value in zip(held.columns, held.X[i], strict=True):
+    named = [schema.names[c] for c in local_data.columns]
+    lines = [",".join([ID, *named, *([] if local_data.y is None else [schema.target])])]
+    for i in range(len(local_data)):
+        cells = [f"{local_data.ids[i]:08d}"]
+        for c, value in zip(local_data.columns, local_data.X[i], strict=True):
             codes = schema.features[c].categories
             empty = bool(np.isnan(value))
             cells.append("" if empty else codes[int(value)] if codes else repr(float(value)))
-        if held.y is not None:
-            cells.append(schema.classes[held.y[i]] if schema.classes else repr(float(held.y[i])))
+        if local_data.y is not None:
+            cells.append(
+                schema.classes[local_data.y[i]] if schema.classes else repr(float(local_data.y[i]))
+            )
         lines.append(",".join(cells))
     write_private(path, "\n".join(lines) + "\n")

@@ -115,12 +115,12 @@ def _checks(pid: int) -> dict[str, list[Line]]:
     ]  # fmt: skip
     return {
         "clone": thread,
-        "fcntl": _one_of(1, _FCNTLS),
-        "ioctl": _one_of(1, _IOCTLS),
-        "kill": _one_of(0, [pid]),
-        "tgkill": _one_of(0, [pid]),
-        "tkill": _one_of(0, [pid]),
-        "prlimit64": _one_of(0, [0, pid]),
+        "fcntl": _allow_values(1, _FCNTLS),
+        "ioctl": _allow_values(1, _IOCTLS),
+        "kill": _allow_values(0, [pid]),
+        "tgkill": _allow_values(0, [pid]),
+        "tkill": _allow_values(0, [pid]),
+        "prlimit64": _allow_values(0, [0, pid]),
     }
 
 
@@ -132,7 +132,7 @@ def _argument(position: int) -> list[Line]:
     return [(_LOAD, 0, 0, _ARGUMENTS_AT + 8 * position)]
 
 
-def _one_of(position: int, values: Iterable[int]) -> list[Line]:
+def _allow_values(position: int, values: Iterable[int]) -> list[Line]:
     """Return the instructions that allow a call if an argument has one of some values."""
     lines = _argument(position)
     for value in values:

@@ -32,14 +32,14 @@ class Channel:
     def __init__(self, reading: BinaryIO, writing: BinaryIO) -> None:
         self._reading, self._writing = reading, writing
 
-    def send(self, value: Any, most: int | None = None) -> None:
+    def send(self, value: Any, max_bytes: int | None = None) -> None:
         """Write a value.
 
         Parameters
         ----------
         value : object
             The value (`fedtrees.core.values`).
-        most : int, optional
+        max_bytes : int, optional
             Largest number of bytes.
 
         Raises
@@ -53,10 +53,10 @@ class Channel:
         """
         chunks = pack(value)
         size = sum(map(len, chunks))
-        if most is not None and size > most:
+        if max_bytes is not None and size > max_bytes:
             raise ProtocolError(
-                f"an answer of {size:,} bytes; an attack may return {most:,} ({most // 2**20} "
-                "MiB): return fewer rows, or arrays of a smaller type"
+                f"an answer of {size:,} bytes; an attack may return {max_bytes:,} ("
+                f"{max_bytes // 2**20} MiB): return fewer rows, or arrays of a smaller type"
             )
         self.send_packed(chunks)
 
@@ -70,14 +70,14 @@ class Channel:
         except OSError as err:
             raise Closed(str(err)) from err
 
-    def receive(self, types: Iterable[type] = (), most: int | None = None) -> Any:
+    def receive(self, types: Iterable[type] = (), max_bytes: int | None = None) -> Any:
         """Read a value.
 
         Parameters
         ----------
         types : iterable of type
             Dataclasses that may occur in it.
-        most : int, optional
+        max_bytes : int, optional
             Largest number of bytes.
 
         Raises
@@ -90,9 +90,9 @@ class Channel:
             If the value is too large.
         """
         (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
-        if most is not None and length > most:
-            raise ProtocolError(f"an answer of {length} bytes; at most {most} are taken")
-        return unpack(self._exactly(length), types, None if most is None else MOST_TEXTS)
+        if max_bytes is not None and length > max_bytes:
+            raise ProtocolError(f"an answer of {length} bytes; at most {max_bytes} are taken")
+        return unpack(self._exactly(length), types, None if max_bytes is None else MOST_TEXTS)
 
     def close(self) -> None:
         """Close both directions."""

@@ -198,7 +198,7 @@ def _guess(order: Mapping[str, Any], view: View) -> dict[str, Any]:
     """Run one attack on a view and return its guess, or why it does not apply."""
     (spec,) = order["attacks"]
     attack: Attack = register.make("attack", Spec(*spec))
-    reason = None if order["anyway"] else _told(attack.inapplicable(view))
+    reason = None if order["anyway"] else _reason_as_values(attack.inapplicable(view))
     if reason:
         return {"inapplicable": reason}
     touched: list[str] | None = [] if order["watch"] else None
@@ -206,17 +206,19 @@ def _guess(order: Mapping[str, Any], view: View) -> dict[str, Any]:
     with watching(touched):
         guess = attack.run(view, views.generator(order["randomness"]))
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu + elsewhere.cpu_seconds
-    guess_value = guesses.told(guess, attack.name, order["claims"])
+    guess_value = guesses.guess_as_value(guess, attack.name, order["claims"])
     return {"guess": guess_value, "wall": wall, "cpu": cpu, "touched": tuple(touched or ())}
 
 
 def _reasons(order: Mapping[str, Any], view: View) -> dict[str, Any]:
     """Return why attacks do not apply to a view."""
     made_attacks: list[Attack] = [register.make("attack", Spec(*spec)) for spec in order["attacks"]]
-    return {"reasons": tuple(_told(attack.inapplicable(view)) for attack in made_attacks)}
+    return {
+        "reasons": tuple(_reason_as_values(attack.inapplicable(view)) for attack in made_attacks)
+    }
 
 
-def _told(reason: Any) -> tuple[str, dict[str, Any]] | None:
+def _reason_as_values(reason: Any) -> tuple[str, dict[str, Any]] | None:
     """Return a reason as a value. A text is a reason without a code."""
     if isinstance(reason, Reason):
         return reason.code, dict(reason.args)
@@ -306,13 +308,13 @@ def _compile_for(orders: socket.socket, trusted: bool) -> bool:
     return bool(order)
 
 
-def _print_from(reading: int, most: int) -> int:
+def _print_from(reading: int, max_bytes: int) -> int:
     """Print text from a pipe to stderr, without control characters.
 
     Return the number of bytes read.
     """
     blob = os.read(reading, 4096)
-    text = blob[: max(0, most)].decode(errors="replace")
+    text = blob[: max(0, max_bytes)].decode(errors="replace")
     with suppress(OSError):
         sys.stderr.write("".join(c for c in text if c.isprintable() or c in "\n\t"))
         sys.stderr.flush()

@@ -15,7 +15,7 @@ from fedtrees.isolation import replies
 MOST_NOTES = replies.MOST_ENTRIES
 
 
-def told(guess: object, attack: str, scored: Collection[str]) -> dict[str, Any]:
+def guess_as_value(guess: object, attack: str, scored: Collection[str]) -> dict[str, Any]:
     """Return a guess as a value: its claims, its notes and its reason.
 
     If all claims are empty, for example tables without rows, they are replaced by the reason
@@ -57,7 +57,7 @@ def told(guess: object, attack: str, scored: Collection[str]) -> dict[str, Any]:
 
 
 def guess_of(value: Any) -> Guess:
-    """Return the guess that a value describes (`told`).
+    """Return the guess that a value describes (`guess_as_value`).
 
     Raises
     ------

@@ -134,7 +134,7 @@ def compiled(order: bytes) -> bool:
         kernel = getattr(import_module(module), name)
         if not isinstance(kernel, Dispatcher):
             return False
-        kernel.compile(tuple(map(_type_of, arguments)))
+        kernel.compile(tuple(map(_build_type, arguments)))
     except Exception:  # the copy then compiles the kernel itself
         return False
     return True
@@ -143,14 +143,14 @@ def compiled(order: bytes) -> bool:
 def _order(function: Any, signature: Any) -> bytes | None:
     """Return a request for the compilation of a kernel, None if a type is not supported."""
     try:
-        arguments = [_told(kind) for kind in getattr(signature, "args", signature)]
+        arguments = [_describe_type(kind) for kind in getattr(signature, "args", signature)]
         text = json.dumps([function.__module__, function.__qualname__, arguments])
     except TypeError:
         return None
     return text.encode() if len(text) <= MOST_ORDER else None
 
 
-def _told(kind: Any) -> Any:
+def _describe_type(kind: Any) -> Any:
     """Return a type as plain values.
 
     Supported are numbers, arrays of numbers, and tuples of both, named or not.
@@ -165,28 +165,28 @@ def _told(kind: Any) -> Any:
         tuple_type: Any = kind
         named_class = getattr(tuple_type, "instance_class", None)
         of = [named_class.__module__, named_class.__qualname__] if named_class else []
-        return {"tuple": of, "of": [_told(each) for each in tuple_type.types]}
+        return {"tuple": of, "of": [_describe_type(each) for each in tuple_type.types]}
     raise TypeError(kind)
 
 
-def _type_of(told: Any) -> Any:
+def _build_type(description: Any) -> Any:
     """Return the type that plain values describe."""
     from numba.core import types
 
-    if isinstance(told, str):
-        kind = getattr(types, told)
+    if isinstance(description, str):
+        kind = getattr(types, description)
         if not isinstance(kind, types.Number | types.Boolean):
-            raise TypeError(told)
+            raise TypeError(description)
         return kind
-    if isinstance(told, dict):
-        kinds = tuple(map(_type_of, told["of"]))
+    if isinstance(description, dict):
+        kinds = tuple(map(_build_type, description["of"]))
         tuples: Any = types.BaseTuple
-        return tuples.from_types(kinds, _tuple_of(*told["tuple"]))
-    dtype, ndim, layout, mutable, aligned = told
-    return types.Array(_type_of(dtype), ndim, layout, readonly=not mutable, aligned=aligned)
+        return tuples.from_types(kinds, _find_tuple(*description["tuple"]))
+    dtype, ndim, layout, mutable, aligned = description
+    return types.Array(_build_type(dtype), ndim, layout, readonly=not mutable, aligned=aligned)
 
 
-def _tuple_of(module: str = "", name: str = "") -> Any:
+def _find_tuple(module: str = "", name: str = "") -> Any:
     """Return a named tuple of a module with kernels. No further module is imported."""
     if not module:
         return None

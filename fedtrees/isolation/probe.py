@@ -32,7 +32,7 @@ def probed(file: str, bench: int) -> dict[str, bool]:
         Number of the process that contains the truth.
     """
     attempts = _attempts(file, bench)
-    refused = {name: _refused(attempt) for name, attempt in attempts.items()}
+    refused = {name: _is_refused(attempt) for name, attempt in attempts.items()}
     return refused | {use: all(map(_call_refused, names)) for use, names in _uses().items()}
 
 
@@ -42,7 +42,7 @@ def _attempts(file: str, bench: int) -> dict[str, Callable[[], object]]:
     return {
         "read files of runs": lambda: Path(file).read_bytes(),
         "list their folders": lambda: os.listdir(os.path.dirname(file)),
-        "leave files": lambda: _made(shared / f"fedtrees-{secrets.token_hex(8)}"),
+        "leave files": lambda: _create_file(shared / f"fedtrees-{secrets.token_hex(8)}"),
         "read the command line": lambda: Path(f"/proc/{bench}/cmdline").read_bytes(),
         "read the memory": lambda: Path(f"/proc/{bench}/mem").open("rb").close(),
         "signal the bench": lambda: os.kill(bench, 0),
@@ -70,7 +70,7 @@ def _uses() -> dict[str, list[str]]:
 
 def _call_refused(name: str) -> bool:
     """Return whether a system call is refused."""
-    return _refused(lambda: _call(name, *_HARMLESS))
+    return _is_refused(lambda: _call(name, *_HARMLESS))
 
 
 def _call(name: str, *arguments: int) -> None:
@@ -97,13 +97,13 @@ def _fork() -> None:
     os.waitpid(pid, 0)
 
 
-def _made(path: Path) -> None:
+def _create_file(path: Path) -> None:
     """Create a file and remove it."""
     path.touch()
     path.unlink()
 
 
-def _refused(attempt: Callable[[], object]) -> bool:
+def _is_refused(attempt: Callable[[], object]) -> bool:
     """Return whether an attempt is refused: it is not permitted, or the kernel has no such call."""
     try:
         attempt()

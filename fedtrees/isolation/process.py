@@ -165,7 +165,7 @@ class AttackProcess:
 
     def make(self, attack: Spec) -> None:
         """Create an attack in the process, and discard it. Raises `FedtreesError` as `run`."""
-        self._answered({"attacks": (_named(attack),), "make": True})
+        self._answered({"attacks": (_spec_values(attack),), "make": True})
 
     def describe(self, file: str, digest: str, *, bait: bool = False) -> Description:
         """Import a plug-in file in the process and return its registrations.
@@ -238,12 +238,12 @@ class AttackProcess:
         the first attempt are then removed from the log of the oracle.
         """
         order = {
-            "attacks": tuple(map(_named, attacks)),
+            "attacks": tuple(map(_spec_values, attacks)),
             "modules": views.modules(view),
             **more,
         }
         order = _bounds(order) | order
-        packed = pack(views.told(view))
+        packed = pack(views.view_as_value(view))
         if "randomness" in order and order["randomness"] is None:
             order["randomness"] = views.randomness(view, attacks[0].name)
         n_queries = 0 if view.oracle is None else len(view.oracle.log)
@@ -310,10 +310,10 @@ class AttackProcess:
             channel = Channel(near_end.makefile("rb"), near_end.makefile("wb"))
         return channel, self._status
 
-    def _hand_over(self, text: bytes, theirs: socket.socket) -> None:
+    def _hand_over(self, text: bytes, child_end: socket.socket) -> None:
         """Send an order with one end of a channel to the process."""
         assert self._control is not None
-        sent = socket.send_fds(self._control, [text], [theirs.fileno()])
+        sent = socket.send_fds(self._control, [text], [child_end.fileno()])
         self._control.sendall(text[sent:])
 
     def _status(self) -> int:
@@ -350,7 +350,7 @@ class AttackProcess:
         return Channel(reading, writing), self._process.wait  # type: ignore[arg-type]
 
 
-def _named(attack: Spec) -> tuple[str, dict[str, Any]]:
+def _spec_values(attack: Spec) -> tuple[str, dict[str, Any]]:
     """Return name and parameters of an attack as values."""
     return attack.name, dict(attack.params)
 

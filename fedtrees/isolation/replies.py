@@ -151,18 +151,18 @@ def _is_dotted(name: str) -> bool:
     return all(part.isidentifier() for part in name.split("."))
 
 
-def _text(value: Any, most: int = MOST_NAME) -> str:
+def _text(value: Any, max_length: int = MOST_NAME) -> str:
     """Return a text, after a check of its length."""
-    fits = isinstance(value, str) and len(value) <= most and "\0" not in value
-    _require(fits, f"text of at most {most} characters", value)
+    fits = isinstance(value, str) and len(value) <= max_length and "\0" not in value
+    _require(fits, f"text of at most {max_length} characters", value)
     return str(value)
 
 
-def _require(fits: Any, wanted: str, value: Any) -> None:
+def _require(fits: Any, expected: str, value: Any) -> None:
     """Raise `ProtocolError` unless a value fits."""
     if not fits:
         raise ProtocolError(
-            f"the process of attacks answered with {_short(value)} for a {wanted}: a plug-in "
+            f"the process of attacks answered with {_short(value)} for a {expected}: a plug-in "
             "changed its answer, or is of another release"
         )
 

@@ -29,7 +29,7 @@ def types() -> tuple[type, ...]:
     return LocalData, KnownEntries, Table, Schema, Feature, OneHot, *kinds()
 
 
-def told(view: View) -> dict[str, Any]:
+def view_as_value(view: View) -> dict[str, Any]:
     """Return a view as a value.
 
     A defense is represented by its name and parameters, and an oracle by its budget, log and kind

@@ -399,7 +399,11 @@ def create_host(
     sealing : Sealing or None
         How the run computes on encrypted values.
     """
-    options: dict[str, Any] = {"aggregation": aggregation, "held": local_data, "sealing": sealing}
+    options: dict[str, Any] = {
+        "aggregation": aggregation,
+        "local_data": local_data,
+        "sealing": sealing,
+    }
     host = Host(agreement, name, streams, **options)
     host.join(_made(protocol, host, local_data))
     return host

@@ -395,10 +395,10 @@ class Advice:
         )
 
 
-def _describe_recipe(found: Tried) -> str:
+def _describe_recipe(recipe: Tried) -> str:
     """Write a recipe with its AUC and its price."""
-    cost = f"{change(found.candidate.price.change)} ({settled(found.candidate.price)})"
-    return f"`{found.name}`, AUC {interval(found.utility)}, against the undefended run {cost}"
+    cost = f"{change(recipe.candidate.price.change)} ({settled(recipe.candidate.price)})"
+    return f"`{recipe.name}`, AUC {interval(recipe.utility)}, against the undefended run {cost}"
 
 
 def _risks(trials: Iterable[Trial]) -> list[str]:

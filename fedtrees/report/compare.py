@@ -186,12 +186,12 @@ def compare(before: str | Path, after: str | Path) -> Comparison:
         _describe_unpaired(first, second, first_cells - second_cells),
         _describe_unpaired(second, first, second_cells - first_cells),
     )
-    paired = _paired(first, second)
+    paired = _pair_measurements(first, second)
     return Comparison(
         (str(before), str(after)),
         len(first_cells & second_cells),
         unpaired,
-        _ended(first, second),
+        _count_endings(first, second),
         _inputs(*folders),
         tuple(_leaks(*paired)),
         tuple(_utility(*paired)),
@@ -220,7 +220,7 @@ def _describe_unpaired(rows: pd.DataFrame, other: pd.DataFrame, cells: set[Any])
     return len(cells), listed(texts)
 
 
-def _ended(first: pd.DataFrame, second: pd.DataFrame) -> dict[str, int]:
+def _count_endings(first: pd.DataFrame, second: pd.DataFrame) -> dict[str, int]:
     """Return the number of cells that ended differently, by attack and pair of states."""
 
     def states(rows: pd.DataFrame) -> dict[Any, str]:
@@ -236,7 +236,9 @@ def _ended(first: pd.DataFrame, second: pd.DataFrame) -> dict[str, int]:
     return dict(counts.most_common())
 
 
-def _paired(first: pd.DataFrame, second: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _pair_measurements(
+    first: pd.DataFrame, second: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the measurements that both runs have.
 
     A missing measurement is not a change of a leak.
@@ -316,32 +318,32 @@ def _read_inputs(folder: Path) -> dict[str, Any]:
     return {**environment, "tables": tables, "suite": suite}
 
 
-def _flat(told: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the values in nested objects by dotted name.
 
     A list is one value unless it contains objects.
     """
-    if isinstance(told, Mapping):
-        parts = [_flat(v, f"{name}.{k}" if name else k) for k, v in told.items()]
+    if isinstance(value, Mapping):
+        parts = [_flat(v, f"{name}.{k}" if name else k) for k, v in value.items()]
         yield from chain.from_iterable(parts)
-    elif isinstance(told, list) and any(isinstance(v, Mapping) for v in told):
-        parts = [_flat(v, f"{name}[{at}]") for at, v in enumerate(told)]
+    elif isinstance(value, list) and any(isinstance(v, Mapping) for v in value):
+        parts = [_flat(v, f"{name}[{at}]") for at, v in enumerate(value)]
         yield from chain.from_iterable(parts)
     else:
-        yield name, told
+        yield name, value
 
 
-def _as_json(found: Change) -> dict[str, Any]:
+def _as_json(change: Change) -> dict[str, Any]:
     """Return a change as plain JSON types."""
     return {
-        "dataset": found.setting.dataset,
-        "partition": found.setting.partition,
-        "protocol": found.setting.protocol,
-        "defense": found.defense,
-        **({"threat": found.threat, "attacks": [*found.attacks]} if found.threat else {}),
-        "metric": found.metric,
-        "seeds": [*found.by_seed],
-        "difference": estimate(found.difference),
-        "same": found.same,
-        "clear": found.clear,
+        "dataset": change.setting.dataset,
+        "partition": change.setting.partition,
+        "protocol": change.setting.protocol,
+        "defense": change.defense,
+        **({"threat": change.threat, "attacks": [*change.attacks]} if change.threat else {}),
+        "metric": change.metric,
+        "seeds": [*change.by_seed],
+        "difference": estimate(change.difference),
+        "same": change.same,
+        "clear": change.clear,
     }

@@ -202,12 +202,12 @@ def prices(
         # Positive changes are improvements, also for losses such as the log loss.
         changes = {s: utility.sign * (defended[s] - undefended[s]) for s in sorted(both)}
         mean = mean_of(defended.values())
-        lost = _collapsed(utility, mean, mean_of(undefended.values()), constant)
+        lost = _has_collapsed(utility, mean, mean_of(undefended.values()), constant)
         by_defense[spec] = Price(utility, t_estimate([*changes.values()]), changes, mean, lost)
     return by_defense
 
 
-def _collapsed(utility: Utility, mean: float, undefended: float, constant: float) -> bool:
+def _has_collapsed(utility: Utility, mean: float, undefended: float, constant: float) -> bool:
     """Return whether a model lost 90% of the undefended model's advantage over the constant one."""
     if not all(map(math.isfinite, (mean, undefended, constant))):
         return False

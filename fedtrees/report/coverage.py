@@ -187,16 +187,16 @@ class Gap:
         return f"{ended}: {listed(self.names)} ({place}): {self.why}"
 
 
-def _names_or_count(names: Sequence[str], what: str) -> str:
+def _names_or_count(names: Sequence[str], noun: str) -> str:
     """Write up to three names, or the number of more than three."""
-    return ", ".join(names) if len(names) <= _FEW else many(len(names), what)
+    return ", ".join(names) if len(names) <= _FEW else many(len(names), noun)
 
 
 @dataclass(frozen=True)
 class Gaps:
     """All gaps of a run, failures first."""
 
-    found: tuple[Gap, ...]
+    entries: tuple[Gap, ...]
 
     @classmethod
     def of(cls, rows: pd.DataFrame, settings: Sequence[Setting]) -> Gaps:
@@ -223,12 +223,12 @@ class Gaps:
         return cls(tuple(gaps))
 
     @property
-    def asked(self) -> tuple[Gap, ...]:
+    def requested(self) -> tuple[Gap, ...]:
         """Gaps of defenses, threats and attacks that the suite requested."""
-        return tuple(gap for gap in self.found if gap.status not in (NOT_ASKED, NO_FIT))
+        return tuple(gap for gap in self.entries if gap.status not in (NOT_ASKED, NO_FIT))
 
 
-def called(setting: Setting) -> Mapping[str, tuple[str, str]]:
+def role_names(setting: Setting) -> Mapping[str, tuple[str, str]]:
     """Return the protocol's names of its roles, singular and plural.
 
     The mapping is empty if the protocol is not registered here.

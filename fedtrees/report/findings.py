@@ -17,7 +17,7 @@ from fedtrees.core.reasons import NO_CLAIM, Reason
 from fedtrees.report.adversaries import adversary_named, seen_by
 from fedtrees.report.budgets import ordered
 from fedtrees.report.cost import Price, Utility, prices, utility_of
-from fedtrees.report.coverage import NOT_ASKED, Coverage, Gaps, called, coverage
+from fedtrees.report.coverage import NOT_ASKED, Coverage, Gaps, coverage, role_names
 from fedtrees.report.frontier import references
 from fedtrees.report.leakage import MARGIN, Cell, Reader, read
 from fedtrees.report.recipe import Trial, recommend, recommended
@@ -26,8 +26,8 @@ from fedtrees.report.setting_findings import (
     REFUTED,
     Adversary,
     Defended,
-    Findings,
-    Found,
+    RunFindings,
+    SettingFindings,
     Untested,
     base_of,
     gravest,
@@ -39,7 +39,7 @@ from fedtrees.report.wording import Elsewhere
 _CONSTANT = "majority-class"
 
 
-def findings(rows: pd.DataFrame, folder: Any, margin: float = MARGIN) -> Findings:
+def findings(rows: pd.DataFrame, folder: Any, margin: float = MARGIN) -> RunFindings:
     """Compute the findings of a run.
 
     Parameters
@@ -53,7 +53,7 @@ def findings(rows: pd.DataFrame, folder: Any, margin: float = MARGIN) -> Finding
 
     Returns
     -------
-    findings : Findings
+    findings : RunFindings
         One entry per setting, the gravest leak first.
     """
     here = rows[rows["stage"].isin(["train", "attack"])]
@@ -68,7 +68,7 @@ def findings(rows: pd.DataFrame, folder: Any, margin: float = MARGIN) -> Finding
         ]
     per_setting.sort(key=lambda f: (f.leak.kind != "leak", *_sort_key(f.leak.cell), str(f.setting)))
     version = ", ".join(sorted({v for v in rows["version"] if v}))
-    return Findings(tuple(per_setting), margin, version)
+    return RunFindings(tuple(per_setting), margin, version)
 
 
 def begun_only(folder: Any) -> bool:
@@ -124,7 +124,7 @@ def _setting_findings(
     gaps: Gaps,
     seen: Sequence[Mapping[str, Any]],
     margin: float,
-) -> Found:
+) -> SettingFindings:
     """Compute the findings of one setting.
 
     Recipes may use the results of all settings in `tables`.
@@ -147,7 +147,7 @@ def _setting_findings(
         for spec in table.defenses
     )
     undefended = next((d.price.mean_utility for d in defenses if d.spec == UNDEFENDED), math.nan)
-    return Found(
+    return SettingFindings(
         setting,
         int(table.rows["seed"].dropna().nunique()),
         utility,
@@ -159,7 +159,7 @@ def _setting_findings(
             _trials(setting, tables, utility, baselines.get(_CONSTANT, math.nan), priced),
             recommended(),
         ),
-        _untested(setting, table, gaps),
+        _collect_untested(setting, table, gaps),
         margin,
     )
 
@@ -174,7 +174,7 @@ def _trials(
     """Return the trials of every recipe for a setting, by name of the recipe.
 
     Recipes are the defenses of the setting, and other protocols that claim a guarantee
-    (`_guaranteed`) on the same dataset and partition.
+    (`_has_guarantee`) on the same dataset and partition.
     """
     table = tables[setting]
     trials: dict[str, list[Trial]] = {}
@@ -182,7 +182,7 @@ def _trials(
         if (other.dataset, other.partition) != (setting.dataset, setting.partition):
             continue
         same = other == setting
-        if not same and not _guaranteed(other_table):
+        if not same and not _has_guarantee(other_table):
             continue
         # A recipe of another protocol is compared with the undefended run of this setting, because
         # this is the run that a user would replace.
@@ -228,7 +228,7 @@ def trials_of(rows: pd.DataFrame, *, bare: bool = False) -> dict[str, list[Trial
     for place in dict.fromkeys((s.dataset, s.partition) for s in tables):
         at_place = {s: r for s, r in tables.items() if (s.dataset, s.partition) == place}
         plain = {
-            s: r for s, r in at_place.items() if not _guaranteed(r) and UNDEFENDED in r.defenses
+            s: r for s, r in at_place.items() if not _has_guarantee(r) and UNDEFENDED in r.defenses
         }
         trains = {s: r.rows[r.rows["stage"] == "train"] for s, r in at_place.items()}
         if not plain:
@@ -278,7 +278,7 @@ def _recipe_name(setting: Setting, spec: str) -> str:
     return setting.protocol if spec == UNDEFENDED else Elsewhere(setting.protocol, spec)
 
 
-def _guaranteed(table: _SettingResults) -> bool:
+def _has_guarantee(table: _SettingResults) -> bool:
     """Return whether the protocol of a setting is a recipe without a defense.
 
     This is the case if the protocol claims a guarantee. It is also the case if its grid omitted the
@@ -292,9 +292,9 @@ def _guaranteed(table: _SettingResults) -> bool:
     return any(g.kind != NoGuarantee.kind for g in claims)
 
 
-def _why_untested(reader: Reader, spec: str, mine: _SettingResults) -> str:
+def _why_untested(reader: Reader, spec: str, setting_results: _SettingResults) -> str:
     """Return why the trial of a defense is no evidence, "" if every applicable attack ran."""
-    if _claim_failure(mine, spec) == ActedOnNothing.kind:
+    if _claim_failure(setting_results, spec) == ActedOnNothing.kind:
         return str(Reason("acted-on-nothing"))
     if spec not in reader.coverage:
         return "not attacked"
@@ -302,13 +302,13 @@ def _why_untested(reader: Reader, spec: str, mine: _SettingResults) -> str:
     return "" if spec_coverage.complete else str(spec_coverage)
 
 
-def _claim_failure(mine: _SettingResults, spec: str) -> str:
+def _claim_failure(setting_results: _SettingResults, spec: str) -> str:
     """Return why the claim of a defense failed, "" if it did not.
 
     "void": the accountant found no finite bound. `REFUTED`: an audit measured more. The kind of
     `ActedOnNothing`: the defense changed no message.
     """
-    guarantees = mine.guarantees[spec]
+    guarantees = setting_results.guarantees[spec]
     spent = [g for terms in guarantees.spent for g in terms]
     if any(isinstance(g, ActedOnNothing) for g in spent):
         return ActedOnNothing.kind
@@ -318,24 +318,27 @@ def _claim_failure(mine: _SettingResults, spec: str) -> str:
 
 
 def _adversaries(
-    setting: Setting, mine: _SettingResults, gaps: Gaps, seen: Sequence[Mapping[str, Any]]
+    setting: Setting,
+    setting_results: _SettingResults,
+    gaps: Gaps,
+    seen: Sequence[Mapping[str, Any]],
 ) -> tuple[Adversary, ...]:
     """Return the attacked adversaries, the gravest leak first, then the remaining roles."""
-    words = called(setting)
+    words = role_names(setting)
     tested = [
         Adversary(
             threat,
             *adversary_named(threat, words),
             seen_by(threat, setting, seen),
             reader,
-            base_of(mine.defenses),
+            base_of(setting_results.defenses),
         )
-        for threat, reader in mine.readers.items()
+        for threat, reader in setting_results.readers.items()
     ]
     tested.sort(key=lambda a: (*_sort_key(a.leading()), a.threat))
     missing = [
         name
-        for g in gaps.found
+        for g in gaps.entries
         for name in g.names
         if (g.setting, g.kind, g.status) == (setting, "threat", NOT_ASKED)
     ]
@@ -343,16 +346,16 @@ def _adversaries(
     return (*tested, *rest)
 
 
-def _untested(setting: Setting, mine: _SettingResults, gaps: Gaps) -> Untested:
+def _collect_untested(setting: Setting, setting_results: _SettingResults, gaps: Gaps) -> Untested:
     """Collect the parts of a setting that were not tested, with reasons."""
-    here = [g for g in gaps.found if g.setting == setting]
+    here = [g for g in gaps.entries if g.setting == setting]
 
     def names(kind: str, status: str) -> tuple[str, ...]:
         group_names = [n for g in here if g.kind == kind and g.status == status for n in g.names]
         return tuple(dict.fromkeys(group_names))
 
-    words = called(setting)
-    early = [t.early for r in mine.readers.values() for t in r.coverage.values()]
+    words = role_names(setting)
+    early = [t.early for r in setting_results.readers.values() for t in r.coverage.values()]
     failures = [
         (g.kind, n, str(g.why)) for g in here if g.status in ("failed", "timeout") for n in g.names
     ]

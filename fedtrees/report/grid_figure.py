@@ -27,7 +27,7 @@ def draw_heatmap(grid: Grid, limit: float) -> Drawing:
                        for r, line in zip(rows, grid.cells, strict=True)],
         "hovertemplate": "%{customdata}<extra></extra>", "hoverongaps": True, "showscale": False,
     })  # fmt: skip
-    names = [esc(_wrapped(c)).replace("\n", "<br>") for c in grid.columns]
+    names = [esc(_break_name(c)).replace("\n", "<br>") for c in grid.columns]
     bare = {"showgrid": False, "showline": False, "ticks": ""}
     top = 16 + 15 * max([n.count("<br>") + 1 for n in names], default=1)
     fig.layout |= {
@@ -46,7 +46,7 @@ def draw_heatmap(grid: Grid, limit: float) -> Drawing:
     return fig
 
 
-def _wrapped(spec: str) -> str:
+def _break_name(spec: str) -> str:
     """Break the name of a defense between its parts and before its parameters."""
     return spec.replace("+", "+\n").replace("[", "\n[")
 

@@ -72,9 +72,9 @@ def _span_of_term(column: Sequence[Guarantee]) -> str | None:
     return written(column[0].kind, ranges)
 
 
-def kind(stated: Stated) -> Kind:
+def kind(guarantees: Stated) -> Kind:
     """Return the strongest kind among guarantees, "unknown" if nothing is stated."""
-    kinds = {_kind_of_term(g) for g in stated or ()} or {"unknown"}
+    kinds = {_kind_of_term(g) for g in guarantees or ()} or {"unknown"}
     return next(k for k in _STRENGTH if k in kinds)
 
 
@@ -174,13 +174,13 @@ def compare(claimed: Stated, spent: Stated, measured: Stated) -> str:
     return "; ".join(notes)
 
 
-def _bound(stated: Stated) -> Bound | None:
+def _bound(guarantees: Stated) -> Bound | None:
     """Return (key, budget, guarantee) of the first guarantee with a budget.
 
     A budget that covers only cut points is used if there is no other one.
     """
     # False sorts before True, so that guarantees of cut points come last.
-    bounded = sorted((g for g in stated or () if g.budget), key=_of_cuts)
+    bounded = sorted((g for g in guarantees or () if g.budget), key=_of_cuts)
     return next(((*g.budget, g) for g in bounded if g.budget), None)
 
 
@@ -190,19 +190,19 @@ def _strip_details(bound: PureDP | ApproximateDP) -> PureDP | ApproximateDP:
     return replace(plain, replaced=0.0) if isinstance(plain, ApproximateDP) else plain
 
 
-def in_words(stated: Sequence[tuple[Guarantee, ...]], *, brief: bool = False) -> str:
+def in_words(guarantees: Sequence[tuple[Guarantee, ...]], *, brief: bool = False) -> str:
     """Explain each finite epsilon: against which adversaries, and which neighbouring relation.
 
     Parameters
     ----------
-    stated : sequence of tuple of Guarantee
+    guarantees : sequence of tuple of Guarantee
         Guarantees of one or several runs. Of several runs, the one with the largest epsilon is
         described.
     brief : bool
         Whether to omit other coalitions, the second neighbouring relation, the epsilon of the cut
         points and the list of public data.
     """
-    columns = zip(*stated, strict=True) if len({len(s) for s in stated}) == 1 else ()
+    columns = zip(*guarantees, strict=True) if len({len(s) for s in guarantees}) == 1 else ()
     phrases = []
     for column in columns:
         bounded = [g for g in column if isinstance(g, PureDP | ApproximateDP)]

@@ -163,7 +163,7 @@ def draw(marks: Sequence[Mark], blind: float, top: float = 0.0) -> Drawing:
     """
     complete = [m for m in marks if math.isfinite(m.x) and math.isfinite(m.y)]
     across, up = scales(complete, max(top, blind), (LEFT, RIGHT, TOP + 22, BOTTOM))
-    merged = _merged([_in_pixels(m, across, up) for m in complete])
+    merged = _merge_marks([_in_pixels(m, across, up) for m in complete])
     return Drawing(
         tuple(merged),
         tuple(_labels(merged)),
@@ -180,7 +180,7 @@ def spark(marks: Sequence[Mark], blind: float) -> Drawing:
     complete = [m for m in marks if math.isfinite(m.x) and math.isfinite(m.y)]
     wide, high = _SPARK
     across, up = scales(complete, blind, (6.0, wide - 6, 6.0, high - 8))
-    merged = tuple(_merged([_in_pixels(m, across, up) for m in complete]))
+    merged = tuple(_merge_marks([_in_pixels(m, across, up) for m in complete]))
     line = _front(complete, across, up)
     return Drawing(merged, (), line, (), (), across(0.0), up(blind), wide, high)
 
@@ -203,7 +203,7 @@ def _in_pixels(mark: Mark, across: Scale, up: Scale) -> Mark:
     )  # fmt: skip
 
 
-def _merged(marks: Iterable[Mark]) -> list[Mark]:
+def _merge_marks(marks: Iterable[Mark]) -> list[Mark]:
     """Join marks of the same state that cannot be distinguished.
 
     The joined mark is the one of the recipe if it is among them, else the first one.
@@ -255,14 +255,14 @@ def _labels(marks: Sequence[Mark]) -> list[Placed]:
     return placed
 
 
-def _keep(found: Placed | None, taken: list[Box], leads: list[Box], placed: list[Placed]) -> None:
+def _keep(label: Placed | None, taken: list[Box], leads: list[Box], placed: list[Placed]) -> None:
     """Add a placed label, its area and its leading line to the occupied areas."""
-    if found is None:
+    if label is None:
         return
-    placed.append(found)
-    taken.append(found.box)
-    if found.lead:
-        x1, y1, x2, y2 = found.lead
+    placed.append(label)
+    taken.append(label.box)
+    if label.lead:
+        x1, y1, x2, y2 = label.lead
         leads.append((min(x1, x2) - 1, min(y1, y2), max(x1, x2) + 1, max(y1, y2)))
 
 
@@ -298,7 +298,7 @@ def _flag(mark: Mark, taken: Sequence[Box], leads: Sequence[Box]) -> Placed | No
             y = mark.y - 8 - level * _STEP - _LINE * (len(text) - 1)
             lead = (mark.x, mark.y - 8, mark.x, mark.y - level * _STEP)
             candidate = Placed(tuple(text), mark.x + offset, y, inward, lead, mark.recipe)
-            if y > 10 and _free(candidate, taken, leads):
+            if y > 10 and _has_space(candidate, taken, leads):
                 return candidate
     return None
 
@@ -319,14 +319,14 @@ def _around(mark: Mark, taken: Sequence[Box], leads: Sequence[Box]) -> Placed | 
                 candidate = Placed(tuple(text), x, y, anchor, lead, mark.recipe)
                 # Labels to the left and to the right are preferred to those above and below.
                 cost = radius + 6 * (abs(math.sin(angle)) > 0.3)
-                if (best is None or cost < best[0]) and _free(candidate, taken, leads):
+                if (best is None or cost < best[0]) and _has_space(candidate, taken, leads):
                     best = (cost, candidate)
         if best:
             return best[1]
     return None
 
 
-def _free(label: Placed, taken: Sequence[Box], leads: Sequence[Box]) -> bool:
+def _has_space(label: Placed, taken: Sequence[Box], leads: Sequence[Box]) -> bool:
     """Return whether a label lies in the drawing, and neither it nor its line covers anything."""
     left, top, right, bottom = label.box
     if left < 2 or right > WIDTH - 2 or top < 1 or bottom > BOTTOM - 2:

@@ -16,42 +16,42 @@ from fedtrees.report.guarantees import span
 from fedtrees.report.leakage import Cell
 from fedtrees.report.recipe import Candidate
 from fedtrees.report.run_analysis import Study
-from fedtrees.report.setting_findings import Adversary, Defended, Findings, Found
+from fedtrees.report.setting_findings import Adversary, Defended, RunFindings, SettingFindings
 from fedtrees.report.statistics import Estimate
 
 
-def as_json(found: Findings) -> list[dict[str, Any]]:
+def as_json(run_findings: RunFindings) -> list[dict[str, Any]]:
     """Return every setting with its adversaries and their cells, prices, recipe and gaps."""
-    return [_setting(f) for f in found.settings]
+    return [_setting(f) for f in run_findings.settings]
 
 
-def _setting(found: Found) -> dict[str, Any]:
+def _setting(findings: SettingFindings) -> dict[str, Any]:
     """Return the findings of one setting."""
-    lead = found.leak
+    lead = findings.leak
     return {
-        "dataset": found.setting.dataset,
-        "partition": found.setting.partition,
-        "protocol": found.setting.protocol,
-        "seeds": found.seeds,
-        "utility": found.utility.metric,
-        "undefended": _number(found.undefended),
+        "dataset": findings.setting.dataset,
+        "partition": findings.setting.partition,
+        "protocol": findings.setting.protocol,
+        "seeds": findings.seeds,
+        "utility": findings.utility.metric,
+        "undefended": _number(findings.undefended),
         "leak": {
             "kind": lead.kind,
             "threat": lead.adversary.threat if lead.adversary else "",
             "metric": lead.cell.metric if lead.cell else "",
         },
-        "recipe": _candidate(found.use) if found.use else None,
-        "defenses": [_defense(d) for d in found.defenses],
-        "adversaries": [_adversary(found, a) for a in found.adversaries],
+        "recipe": _candidate(findings.use) if findings.use else None,
+        "defenses": [_defense(d) for d in findings.defenses],
+        "adversaries": [_adversary(findings, a) for a in findings.adversaries],
         "untested": {
-            "adversaries": [threat for _, threat in found.untested.adversaries],
-            "defenses": list(found.untested.defenses),
-            "attacks": list(found.untested.attacks),
-            "cut_short": list(found.untested.cut),
-            "failed": dict(found.untested.failed),
-            "failed_trainings": dict(found.untested.failed_trainings),
-            "no_claim": dict(found.untested.no_claim),
-            "unfit": dict(found.untested.unfit),
+            "adversaries": [threat for _, threat in findings.untested.adversaries],
+            "defenses": list(findings.untested.defenses),
+            "attacks": list(findings.untested.attacks),
+            "cut_short": list(findings.untested.cut),
+            "failed": dict(findings.untested.failed),
+            "failed_trainings": dict(findings.untested.failed_trainings),
+            "no_claim": dict(findings.untested.no_claim),
+            "unfit": dict(findings.untested.unfit),
         },
     }
 
@@ -77,7 +77,7 @@ def _defense(d: Defended) -> dict[str, Any]:
     }
 
 
-def _adversary(found: Found, adversary: Adversary) -> dict[str, Any]:
+def _adversary(findings: SettingFindings, adversary: Adversary) -> dict[str, Any]:
     """Return an adversary with one cell per defense and measure."""
     reader = adversary.reader
     return {
@@ -85,7 +85,7 @@ def _adversary(found: Found, adversary: Adversary) -> dict[str, Any]:
         "name": adversary.name,
         "tested": adversary.tested,
         "cells": [] if reader is None else [
-            {"defense": d.spec, **_cell(c)} for d in found.defenses for c in reader.of(d.spec)
+            {"defense": d.spec, **_cell(c)} for d in findings.defenses for c in reader.of(d.spec)
         ],
     }  # fmt: skip
 
@@ -174,6 +174,7 @@ def summary(study: Study) -> dict[str, Any]:
             "lines": [asdict(x) for x in run_verdict.lines],
         },
         "gaps": [
-            {**asdict(gap), "why": str(gap.why), "code": gap.why.code} for gap in study.gaps.asked
+            {**asdict(gap), "why": str(gap.why), "code": gap.why.code}
+            for gap in study.gaps.requested
         ],
     }

@@ -138,7 +138,7 @@ def place(ax: Axes, labels: Sequence[Label], drawn: Drawn) -> tuple[str, ...]:
         labels, boxes_of, _minimise_cost(fixed_costs, pair_costs), strict=True
     ):
         box = boxes[k : k + 1]
-        if _overlap(box, _stacked(placed)).any() or _outside(box, frame)[0] > 0:
+        if _overlap(box, _stack(placed)).any() or _outside(box, frame)[0] > 0:
             left_out.append(label.text)
             continue
         placed.append(boxes[k])
@@ -146,7 +146,9 @@ def place(ax: Axes, labels: Sequence[Label], drawn: Drawn) -> tuple[str, ...]:
     return tuple(left_out)
 
 
-def _minimise_cost(alone: Sequence[Floats], beside: Sequence[Sequence[Floats]]) -> list[int]:
+def _minimise_cost(
+    fixed_costs: Sequence[Floats], pair_costs: Sequence[Sequence[Floats]]
+) -> list[int]:
     """Return the index of the best spot of each label by a local search.
 
     In each round, every label that overlaps with another one is tried in each of its spots, and the
@@ -154,19 +156,19 @@ def _minimise_cost(alone: Sequence[Floats], beside: Sequence[Sequence[Floats]]) 
     shape (spots of i,). The second one contains the costs of all pairs of spots of two labels,
     shape (spots of i, spots of j).
     """
-    if not alone:
+    if not fixed_costs:
         return []
-    first = np.cumsum([0, *map(len, alone)])
+    first = np.cumsum([0, *map(len, fixed_costs)])
     # All spots are numbered consecutively. `first[i]` is the number of the first spot of label i.
-    fixed, pairs = np.concatenate(alone), np.block([list(line) for line in beside])
+    fixed, pairs = np.concatenate(fixed_costs), np.block([list(line) for line in pair_costs])
     spots = [slice(a, b) for a, b in pairwise(first)]
 
-    def settled(at: Ints, held: int | None = None) -> Ints:
+    def move_labels(at: Ints, fixed_label: int | None = None) -> Ints:
         at, cost = at.copy(), fixed + pairs[:, at].sum(axis=1)
         for _ in range(_ROUNDS):
             moved = False
             for i, label_spots in enumerate(spots):
-                k = at[i] if i == held else first[i] + cost[label_spots].argmin()
+                k = at[i] if i == fixed_label else first[i] + cost[label_spots].argmin()
                 if k != at[i]:
                     cost += pairs[:, k] - pairs[:, at[i]]
                     at[i], moved = k, True
@@ -177,24 +179,26 @@ def _minimise_cost(alone: Sequence[Floats], beside: Sequence[Sequence[Floats]]) 
     def total(at: Ints) -> float:
         return float(fixed[at].sum() + pairs[np.ix_(at, at)].sum() / 2)
 
-    best = settled(first[:-1] + [cost.argmin() for cost in alone])
+    best = move_labels(first[:-1] + [cost.argmin() for cost in fixed_costs])
     for _ in range(_ROUNDS):
         before = total(best)
         for i, label_spots in enumerate(spots):
             # Label i overlaps with another one.
             if pairs[best[i], best].any():
-                trials = np.tile(best, (len(alone[i]), 1))
+                trials = np.tile(best, (len(fixed_costs[i]), 1))
                 trials[:, i] = np.arange(label_spots.start, label_spots.stop)
-                best = min([best, *(settled(settled(t, held=i)) for t in trials)], key=total)
+                best = min(
+                    [best, *(move_labels(move_labels(t, fixed_label=i)) for t in trials)], key=total
+                )
         if total(best) >= before:
             break
     return [int(k) for k in best - first[:-1]]
 
 
-def _pair_cost(boxes: Floats, hairs: Floats, others: Floats, their_hairs: Floats) -> Floats:
+def _pair_cost(boxes: Floats, hairs: Floats, other_boxes: Floats, other_hairs: Floats) -> Floats:
     """Return the cost of each pair of spots of two labels, shape (spots, other spots)."""
-    return _TEXT * _overlap(boxes, others) + _CROSSING * _crossings(
-        boxes, hairs, others, their_hairs
+    return _TEXT * _overlap(boxes, other_boxes) + _CROSSING * _crossings(
+        boxes, hairs, other_boxes, other_hairs
     )
 
 
@@ -256,8 +260,8 @@ def _fixed_cost(
     order = np.arange(len(label.spots)) * 1e-3  # of two equally good spots the first one is taken
     return (
         _TEXT * _outside(boxes, frame)
-        + _MARKER * _overlap(boxes, _stacked(markers)).sum(axis=1)
-        + _LINE * _overlap(boxes, _stacked(dots)).sum(axis=1)
+        + _MARKER * _overlap(boxes, _stack(markers)).sum(axis=1)
+        + _LINE * _overlap(boxes, _stack(dots)).sum(axis=1)
         + _PER_POINT * far
         + order
     )
@@ -275,10 +279,10 @@ def _hairs(label: Label, boxes: Floats, point: float) -> Floats:
     return hairs
 
 
-def _crossings(boxes: Floats, hairs: Floats, others: Floats, their_hairs: Floats) -> Floats:
+def _crossings(boxes: Floats, hairs: Floats, other_boxes: Floats, other_hairs: Floats) -> Floats:
     """Count texts on hair lines and hair lines that cross, shape (spots, other spots)."""
-    first, second = hairs[:, None], their_hairs[None]
-    count = _within(first, others[None, :, None]).any(axis=2).astype(float)
+    first, second = hairs[:, None], other_hairs[None]
+    count = _within(first, other_boxes[None, :, None]).any(axis=2).astype(float)
     count += _within(second, boxes[:, None, None]).any(axis=2)
     a, b, c, d = first[..., 0, :], first[..., -1, :], second[..., 0, :], second[..., -1, :]
     # Two segments cross if the ends of each lie on different sides of the other one.
@@ -307,14 +311,14 @@ def _along(corners: Iterable[Floats], step: float = 1.5) -> Iterable[tuple[float
                 yield float(x), float(y)
 
 
-def _stacked(boxes: Sequence[Floats]) -> Floats:
+def _stack(boxes: Sequence[Floats]) -> Floats:
     """Return boxes as an array of shape (boxes, 4), also if there are none."""
     return np.array(boxes).reshape(-1, 4)
 
 
-def _overlap(boxes: Floats, others: Floats) -> Floats:
+def _overlap(boxes: Floats, other_boxes: Floats) -> Floats:
     """Return the area that boxes share with other boxes in square points, shape (boxes, others)."""
-    a, b = boxes[:, None, :], others[None, :, :]
+    a, b = boxes[:, None, :], other_boxes[None, :, :]
     sides = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
     return np.clip(sides, 0, None).prod(axis=2)
 

@@ -21,7 +21,7 @@ from fedtrees.report.leakage import Cell
 from fedtrees.report.page import render
 from fedtrees.report.page_tables import drawn, frontier
 from fedtrees.report.results import UNDEFENDED
-from fedtrees.report.setting_findings import Adversary, Defended, Found
+from fedtrees.report.setting_findings import Adversary, Defended, SettingFindings
 from fedtrees.report.style import number
 from fedtrees.report.submissions import Submission, merged
 
@@ -65,12 +65,12 @@ def _find_source(kind: str, name: str) -> str:
     return OURS if register.is_ours(kind, name) else ELSEWHERE
 
 
-def board(found: Sequence[Submission], recomputed: int) -> str:
+def board(submissions: Sequence[Submission], recomputed: int) -> str:
     """Return the leaderboard as one HTML document. The same submissions give the same bytes.
 
     Parameters
     ----------
-    found : sequence of Submission
+    submissions : sequence of Submission
         At least one submission.
     recomputed : int
         Number of views of each submission that were computed again.
@@ -80,10 +80,10 @@ def board(found: Sequence[Submission], recomputed: int) -> str:
     StoreError
         If two submissions contradict each other.
     """
-    rows = merged(found)
+    rows = merged(submissions)
     # The folder of a submission contains no ``disclosure.json``. The report of each run lists which
     # party receives which message.
-    settings = sorted(findings(rows, found[0].folder).settings, key=lambda f: f.setting)
+    settings = sorted(findings(rows, submissions[0].folder).settings, key=lambda f: f.setting)
     columns = (rows[c] for c in ("setting", "defense_spec", "threat", "submission"))
     owners = defaultdict[tuple[Any, ...], dict[str, None]](dict)
     for *key, name in zip(*columns, strict=True):
@@ -92,7 +92,7 @@ def board(found: Sequence[Submission], recomputed: int) -> str:
     return render(
         "board.html.j2",
         title="Leaderboard",
-        facts=f"{many(len(found), 'submission')}, {many(len(settings), 'setting')}, "
+        facts=f"{many(len(submissions), 'submission')}, {many(len(settings), 'setting')}, "
         f"{len(rows):,} rows",
         heads=HEADS,
         read=_READ,
@@ -110,13 +110,13 @@ def board(found: Sequence[Submission], recomputed: int) -> str:
                 recomputed,
                 s.digest,
             )
-            for s in found
+            for s in submissions
         ],
         version=__version__,
     )
 
 
-def _places(settings: Sequence[Found]) -> Iterator[dict[str, Any]]:
+def _places(settings: Sequence[SettingFindings]) -> Iterator[dict[str, Any]]:
     """Yield every table with the frontiers of its protocols, sorted by adversary."""
     by_place = defaultdict(list)
     for at, f in enumerate(settings):
@@ -136,30 +136,32 @@ def _places(settings: Sequence[Found]) -> Iterator[dict[str, Any]]:
 
 
 def _front_coordinates(
-    found: Found, adversary: Adversary, drawing: inline_svg.Drawing
+    setting_findings: SettingFindings, adversary: Adversary, drawing: inline_svg.Drawing
 ) -> list[tuple[float, float]]:
     """Return the coordinates of the Pareto-optimal defenses in a drawing."""
-    best = pareto(found, adversary, drawn(found, adversary)[0])
-    letters = {d.label for d in found.defenses if d.spec in best}
+    best = pareto(setting_findings, adversary, drawn(setting_findings, adversary)[0])
+    letters = {d.label for d in setting_findings.defenses if d.spec in best}
     names = {"0" if name == wording.short(UNDEFENDED) else name.partition(" ")[0]: (m.x, m.y)
              for m in drawing.marks for name in m.names}  # fmt: skip
     return sorted({names[letter] for letter in letters if letter in names})
 
 
-def _defense_lines(found: Found, at: int, owners: Any) -> Iterator[dict[str, Any]]:
+def _defense_lines(
+    setting_findings: SettingFindings, at: int, owners: Any
+) -> Iterator[dict[str, Any]]:
     """Yield one table line per adversary and defense, by the leading measure of the adversary."""
     linked_labels = set[str]()
-    for adversary in found.tested:
-        metrics = drawn(found, adversary)
-        best = pareto(found, adversary, metrics[0]) if metrics else ()
-        for d in found.defenses if metrics else ():
+    for adversary in setting_findings.tested:
+        metrics = drawn(setting_findings, adversary)
+        best = pareto(setting_findings, adversary, metrics[0]) if metrics else ()
+        for d in setting_findings.defenses if metrics else ():
             cell = adversary.cell(d.spec, metrics[0])
             first = d.label not in linked_labels
             linked_labels.add(d.label)
-            by = ", ".join(owners[found.setting, d.spec, adversary.threat])
+            by = ", ".join(owners[setting_findings.setting, d.spec, adversary.threat])
             cells = [
                 *_result_cells(d, adversary, cell, d.spec in best),
-                *_origin_cells(found, d, by),
+                *_origin_cells(setting_findings, d, by),
             ]
             yield {"id": f"m{at}-{d.label}" if first else "", "state": cell.state, "cells": cells}
 
@@ -182,11 +184,11 @@ def _result_cells(d: Defended, adversary: Adversary, cell: Cell, best: bool) -> 
     ]
 
 
-def _origin_cells(found: Found, d: Defended, by: str) -> list[Text]:
+def _origin_cells(setting_findings: SettingFindings, d: Defended, by: str) -> list[Text]:
     """Return the cells of a line that name source, table, protocol and submission."""
     paper = "–" if d.spec == UNDEFENDED else source("defense", d.spec)
-    place = f"{found.setting.dataset} · {found.setting.partition}"
-    return [(text, text) for text in (paper, place, found.setting.protocol, by)]
+    place = f"{setting_findings.setting.dataset} · {setting_findings.setting.partition}"
+    return [(text, text) for text in (paper, place, setting_findings.setting.protocol, by)]
 
 
 def _sort_key(value: float) -> str:
@@ -194,7 +196,7 @@ def _sort_key(value: float) -> str:
     return f"{value:.9g}" if math.isfinite(value) else ""
 
 
-def pareto(found: Found, adversary: Adversary, metric: str) -> set[str]:
+def pareto(setting_findings: SettingFindings, adversary: Adversary, metric: str) -> set[str]:
     """Return the defenses that no other defense beats in both utility and advantage.
 
     A defense is excluded if its measured advantage is only a lower bound of the leak. This is the
@@ -203,7 +205,7 @@ def pareto(found: Found, adversary: Adversary, metric: str) -> set[str]:
     """
     covered = adversary.reader.coverage if adversary.reader else {}
     comparable = []
-    for d in found.defenses:
+    for d in setting_findings.defenses:
         cell = adversary.cell(d.spec, metric)
         unscored = not cell.scores and cell.state != "gone"
         if cell.below_baseline or unscored or d.spec not in covered or covered[d.spec].missing:
@@ -217,7 +219,7 @@ def pareto(found: Found, adversary: Adversary, metric: str) -> set[str]:
     return {s for s, keep in zip(specs, non_dominated(change, gain), strict=True) if keep}
 
 
-def _strongest_attacks(settings: Sequence[Found]) -> Iterator[dict[str, Any]]:
+def _strongest_attacks(settings: Sequence[SettingFindings]) -> Iterator[dict[str, Any]]:
     """Yield every attack that was the strongest in some cell, with its largest advantage."""
     won = defaultdict(list)
     for f in settings:

@@ -248,7 +248,9 @@ def read(
         Largest advantage that counts as no better than a blind guess.
     """
     # Metrics without a class or without a phrase are neither about persons nor part of sentences.
-    classified = [m for m in _defined(attacks) if measure(m).klass in CLASSES and measure(m).phrase]
+    classified = [
+        m for m in _defined_metrics(attacks) if measure(m).klass in CLASSES and measure(m).phrase
+    ]
     metrics = sorted(classified, key=gravity)
     by_defense = dict(iter(attacks.groupby("defense_spec", sort=False)))
     cells = {}
@@ -261,7 +263,7 @@ def read(
             covered = coverage.get(spec, Coverage())
             silent = _no_claims(metric, rows, able, attacks, covered)
             if spec in worst:
-                cell = replace(_measured(metric, worst[spec]), margin=margin, no_claim=silent)
+                cell = replace(_build_cell(metric, worst[spec]), margin=margin, no_claim=silent)
                 state = state_of(cell, covered.complete)
             else:
                 cell = Cell(metric, margin=margin, no_claim=silent)
@@ -306,7 +308,7 @@ def _no_claims(
     return tuple(pairs)
 
 
-def _defined(attacks: pd.DataFrame) -> list[str]:
+def _defined_metrics(attacks: pd.DataFrame) -> list[str]:
     """Return the metrics that have cells.
 
     These are the scored ones, including those whose advantage is undefined everywhere, and those of
@@ -317,7 +319,7 @@ def _defined(attacks: pd.DataFrame) -> list[str]:
     return [*dict.fromkeys([*attack_metrics(attacks), *sorted({*ok["metric"]} | silent)])]
 
 
-def _measured(metric: str, worst: pd.DataFrame) -> Cell:
+def _build_cell(metric: str, worst: pd.DataFrame) -> Cell:
     """Build a cell, still without its state, from the worst-case row of each seed."""
     worst = worst.sort_values("seed")
     blinds, populations = worst["blind"].tolist(), worst["population"].tolist()

@@ -43,10 +43,16 @@ from fedtrees.report.page_tables import Seen, folds, frontier, matrix, price_plo
 from fedtrees.report.recipe import Candidate
 from fedtrees.report.results import UNDEFENDED, read_json, read_text
 from fedtrees.report.run_analysis import Study, study_of
-from fedtrees.report.setting_findings import Adversary, Defended, Findings, Found, local
+from fedtrees.report.setting_findings import (
+    Adversary,
+    Defended,
+    RunFindings,
+    SettingFindings,
+    local,
+)
 from fedtrees.report.style import bytes_text, number
 from fedtrees.report.verdict_text import command as typed
-from fedtrees.report.verdict_text import leak, refused
+from fedtrees.report.verdict_text import explain_refusal, leak
 
 _SCRIPT = re.compile(r"<script\b[^>]*>(.*?)</script>", re.DOTALL)
 
@@ -116,12 +122,12 @@ class Method:
     versions: str
 
 
-def page(found: Findings, rows: pd.DataFrame, method: Method, seen: Seen = ()) -> str:
+def page(run_findings: RunFindings, rows: pd.DataFrame, method: Method, seen: Seen = ()) -> str:
     """Return the report as one HTML document. The same run gives the same bytes.
 
     Parameters
     ----------
-    found : Findings
+    run_findings : RunFindings
         Findings of the run.
     rows : DataFrame
         Results as returned by `fedtrees.report.results.load_rows`.
@@ -130,49 +136,49 @@ def page(found: Findings, rows: pd.DataFrame, method: Method, seen: Seen = ()) -
     seen : sequence of mapping
         Entries of ``disclosure.json``: which party receives which message.
     """
-    pages = [_setting(f, rows, at, seen) for at, f in enumerate(found.settings)]
-    tables = sorted({f.setting.dataset for f in found.settings})
+    pages = [_setting(f, rows, at, seen) for at, f in enumerate(run_findings.settings)]
+    tables = sorted({f.setting.dataset for f in run_findings.settings})
     title = f"{wording.some(tables, 3)}: privacy findings" if tables else "privacy findings"
     return render(
         "report.html.j2",
         title=title,
         pages=pages,
-        glossary=_glossary(found),
+        glossary=_glossary(run_findings),
         command=method.command,
         suite=method.suite,
         versions=method.versions,
-        version=found.version or "of unknown version",
+        version=run_findings.version or "of unknown version",
     )
 
 
-def _setting(found: Found, rows: pd.DataFrame, at: int, seen: Seen) -> dict[str, Any]:
+def _setting(findings: SettingFindings, rows: pd.DataFrame, at: int, seen: Seen) -> dict[str, Any]:
     """Return the contents of the page of one setting."""
-    recipe = _recipe(found)
+    recipe = _recipe(findings)
     return {
-        "tab": found.setting.protocol.partition("[")[0],
-        "where": _where(found),
-        "headline": _headline(found),
-        "note": _note(found),
-        "margin": f"{found.margin:g}",
-        "utility": measure(found.utility.metric).head,
-        "tiles": [_tile(found, a) for a in found.adversaries],
+        "tab": findings.setting.protocol.partition("[")[0],
+        "where": _where(findings),
+        "headline": _headline(findings),
+        "note": _note(findings),
+        "margin": f"{findings.margin:g}",
+        "utility": measure(findings.utility.metric).head,
+        "tiles": [_tile(findings, a) for a in findings.adversaries],
         "recipe": recipe,
-        "refused": "" if recipe else refused(found),
-        "frontiers": [f for a in found.tested if (f := frontier(found, a, at))],
-        "matrix": matrix(found),
-        "untested": list(untested(found)),
-        "folds": list(folds(found, rows, seen)),
+        "refused": "" if recipe else explain_refusal(findings),
+        "frontiers": [f for a in findings.tested if (f := frontier(findings, a, at))],
+        "matrix": matrix(findings),
+        "untested": list(untested(findings)),
+        "folds": list(folds(findings, rows, seen)),
     }
 
 
-def _where(found: Found) -> str:
+def _where(findings: SettingFindings) -> str:
     """Return the line that names the setting, its seeds, and the utility without a defense."""
-    name = measure(found.utility.metric).head
-    s = found.setting
-    parts = [s.dataset, s.partition, s.protocol, many(found.seeds, "seed")]
-    if math.isfinite(found.undefended):
-        local_utility = local(found)
-        text = f"{name} {number(found.undefended)} undefended"
+    name = measure(findings.utility.metric).head
+    s = findings.setting
+    parts = [s.dataset, s.partition, s.protocol, many(findings.seeds, "seed")]
+    if math.isfinite(findings.undefended):
+        local_utility = local(findings)
+        text = f"{name} {number(findings.undefended)} undefended"
         parts.append(
             text
             + (f", {number(local_utility)} training alone" if math.isfinite(local_utility) else "")
@@ -180,30 +186,30 @@ def _where(found: Found) -> str:
     return " · ".join(parts)
 
 
-def _headline(found: Found) -> str:
+def _headline(findings: SettingFindings) -> str:
     """Write one sentence: the leak, the leak that the recipe leaves, and the price."""
-    lead = found.leak
+    lead = findings.leak
     if lead.kind != "leak" or lead.cell is None or lead.adversary is None:
-        return leak(found)
+        return leak(findings)
     cell = lead.cell
-    base = "Undefended" if found.base == UNDEFENDED else f"With {wording.short(found.base)}"
+    base = "Undefended" if findings.base == UNDEFENDED else f"With {wording.short(findings.base)}"
     text = f"{base}, {lead.adversary.name} can " + measure(cell.metric).phrase.format(
         wording.amount(cell, cell.score)
     )
-    use = found.use
+    use = findings.use
     if use is None:
-        if found.base != UNDEFENDED:
+        if findings.base != UNDEFENDED:
             return f"{text}."
-        tried = any(d.spec != UNDEFENDED for d in found.defenses)
+        tried = any(d.spec != UNDEFENDED for d in findings.defenses)
         return f"{text}; {'nothing that was tried helps' if tried else 'no defense was tried'}."
     after = _after(use, lead.adversary, cell.metric)
     if after is None:
         return f"{text}."
     remaining = "nothing" if after.state == "gone" else wording.value(after, after.score)
-    price = use.price.settled
+    price, utility_head = use.price.settled, measure(findings.utility.metric).head
     cost = {
         "same": "at no price", "equal": "at no price beyond 0.01", "ok": "at no loss beyond 0.01",
-        "worse": f"for {wording.change(use.price.change)} of {measure(found.utility.metric).head}",
+        "worse": f"for {wording.change(use.price.change)} of {utility_head}",
     }.get(price, "at a price that is not settled")  # fmt: skip
     return f"{text}; {wording.short(use.name)} leaves {remaining}, {cost}."
 
@@ -214,13 +220,13 @@ def _after(use: Candidate, adversary: Adversary, metric: str) -> Cell | None:
     return trial.cell(metric) if trial else None
 
 
-def _note(found: Found) -> str:
+def _note(findings: SettingFindings) -> str:
     """Write notes about useless models and about the metric of prices."""
-    lost = [d.spec for d in found.defenses if d.price.collapsed]
+    lost = [d.spec for d in findings.defenses if d.price.collapsed]
     parts = []
     if lost:
         parts.append(f"Under {wording.some(lost)} the model is no better than the constant one.")
-    u = found.utility
+    u = findings.utility
     if u.fallen:
         parts.append(
             f"{measure(u.fallen).head} is undefined in {u.lacking} of {many(u.seeds, 'seed')}: a "
@@ -231,7 +237,7 @@ def _note(found: Found) -> str:
     return " ".join(parts)
 
 
-def _tile(found: Found, adversary: Adversary) -> dict[str, Any]:
+def _tile(findings: SettingFindings, adversary: Adversary) -> dict[str, Any]:
     """Return the contents of the tile of one adversary."""
     seen = adversary.sees[:_MOST_SEEN]
     sees = listed(list(seen)) + (", and more" if len(adversary.sees) > _MOST_SEEN else "")
@@ -239,7 +245,7 @@ def _tile(found: Found, adversary: Adversary) -> dict[str, Any]:
     if not adversary.tested:
         say = f"Its view was not attacked in this run. Add --threat {adversary.threat}."
         return {**out, "facts": [], "why": ("Not tested", say)}
-    facts = [_fact(found, adversary, c) for c in _three(adversary)]
+    facts = [_fact(findings, adversary, c) for c in _three(adversary)]
     why = ("Nothing to read", "No attack that ran has anything to say of this view.")
     return {**out, "facts": facts, "why": why}
 
@@ -263,9 +269,9 @@ def _three(adversary: Adversary) -> list[Cell]:
     return sorted(best, key=lambda c: (c is not lead, c.state != "open"))[: len(_SLOTS)]
 
 
-def _fact(found: Found, adversary: Adversary, cell: Cell) -> dict[str, Any]:
+def _fact(findings: SettingFindings, adversary: Adversary, cell: Cell) -> dict[str, Any]:
     """Return one fact of a tile: a score without and with the recipe, and its baseline."""
-    after = _after(found.use, adversary, cell.metric) if found.use else None
+    after = _after(findings.use, adversary, cell.metric) if findings.use else None
     share = measure(cell.metric).decimals is None
     to = after.score if after is not None and after.scores else None
     counted = math.isfinite(cell.rows)
@@ -288,17 +294,17 @@ def _clip(value: float) -> float:
     return min(max(value, 0.0), 1.0)
 
 
-def _recipe(found: Found) -> dict[str, Any] | None:
+def _recipe(findings: SettingFindings) -> dict[str, Any] | None:
     """Return the contents of the section about the recipe, None if there is no recipe."""
-    use = found.use
+    use = findings.use
     if use is None:
         return None
     protocol, defense = wording.parted(use.name)
     parts = [(protocol, _about("protocol", protocol))] if protocol else []
     parts += [(str(p), _about("defense", p.name)) for p in parse_one(defense).parts]
     e = use.price.change
-    base = found.defended(UNDEFENDED)
-    defended = found.defended(use.name)
+    base = findings.defended(UNDEFENDED)
+    defended = findings.defended(use.name)
     line = typed(use)
     traffic = bytes_text(use.bytes)
     if base is not None and math.isfinite(base.cost.bytes):
@@ -314,7 +320,7 @@ def _recipe(found: Found) -> dict[str, Any] | None:
         "tag": use.price.settled,
         "traffic": traffic,
         "guarantee": _guarantee(defended) if defended else "see that protocol's own page",
-        "remains": list(_remains(found, use)),
+        "remains": list(_remains(findings, use)),
     }
 
 
@@ -339,9 +345,9 @@ def _about(kind: str, name: str) -> str:
     return re.sub(r" \([^()]*\d{4}[^()]*\)", "", first)
 
 
-def _remains(found: Found, use: Candidate) -> Iterator[tuple[str, str]]:
+def _remains(findings: SettingFindings, use: Candidate) -> Iterator[tuple[str, str]]:
     """Yield each adversary with a sentence about what it can learn in spite of the recipe."""
-    for adversary in found.adversaries:
+    for adversary in findings.adversaries:
         name = wording.capital(adversary.name)
         trial = use.at(adversary.threat)
         if not adversary.tested or trial is None:
@@ -356,7 +362,10 @@ def _remains(found: Found, use: Candidate) -> Iterator[tuple[str, str]]:
         elif doubt:
             yield name, f"reads nothing that is clear; not settled: {_heads(doubt)}."
         elif not failed:
-            yield name, f"reads nothing beyond {found.margin:g} of a blind guess, by every measure."
+            yield (
+                name,
+                f"reads nothing beyond {findings.margin:g} of a blind guess, by every measure.",
+            )
         if failed:
             yield (
                 name,
@@ -370,17 +379,17 @@ def _heads(cells: list[Cell]) -> str:
     return listed([*dict.fromkeys(measure(c.metric).head.lower() for c in cells)])
 
 
-def _glossary(found: Findings) -> list[tuple[str, str]]:
+def _glossary(run_findings: RunFindings) -> list[tuple[str, str]]:
     """Return the terms of the page with their explanations."""
     used = dict.fromkeys(
-        m for f in found.settings for a in f.tested if a.reader for m in a.reader.metrics
+        m for f in run_findings.settings for a in f.tested if a.reader for m in a.reader.metrics
     )
     words = [
         ("Blind guess", "The best of several guesses by the same adversary with an empty "
          "transcript. An adversary without rows is also compared with the population baseline, "
          "which knows other rows of the population, as its attacks do."),
-        *((wording.capital(measure(m).head), _explained(m)) for m in used
-          if _explained(m).lower() != f"{measure(m).head}."),
+        *((wording.capital(measure(m).head), _explain_metric(m)) for m in used
+          if _explain_metric(m).lower() != f"{measure(m).head}."),
         ("Read ●", "The advantage over the better baseline is above the margin in the mean (of "
          "persons: one row or more), and above zero in every seed or with its whole interval."),
         ("Within the margin ■", "The mean advantage is at least minus the margin, and the upper "
@@ -394,7 +403,7 @@ def _glossary(found: Findings) -> list[tuple[str, str]]:
     return words
 
 
-def _explained(metric: str) -> str:
+def _explain_metric(metric: str) -> str:
     """Return the explanation of a measure."""
     definition = measure(metric)
     return definition.explained or f"{wording.capital(definition.name)}."

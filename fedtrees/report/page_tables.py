@@ -20,52 +20,52 @@ from fedtrees.report.cost import TOLERANCE, Price
 from fedtrees.report.guarantees import in_words, span
 from fedtrees.report.leakage import Cell
 from fedtrees.report.results import UNDEFENDED
-from fedtrees.report.setting_findings import REFUTED, Adversary, Defended, Found
+from fedtrees.report.setting_findings import REFUTED, Adversary, Defended, SettingFindings
 from fedtrees.report.statistics import finite, mean_of
 from fedtrees.report.style import bytes_text, number, seconds_text
 
 _MOST_SPARKS = 4
 
 
-def frontier(found: Found, adversary: Adversary, at: int) -> dict[str, Any] | None:
+def frontier(findings: SettingFindings, adversary: Adversary, at: int) -> dict[str, Any] | None:
     """Compute the layout of one adversary's frontier, with small ones for further leaks.
 
     The result is None if no measure can be drawn. `at` is the index of the setting on the page,
     from which the targets of links are built.
     """
-    metrics = drawn(found, adversary)
+    metrics = drawn(findings, adversary)
     if not metrics:
         return None
     first = metrics[0]
     leaking = [
         m
         for m in metrics
-        if m != first and any(adversary.cell(d.spec, m).state == "open" for d in found.defenses)
+        if m != first and any(adversary.cell(d.spec, m).state == "open" for d in findings.defenses)
     ]
     rest = leaking[:_MOST_SPARKS]
     cell = adversary.cell(adversary.base, first)
     unit = _unit(cell)
     drawing = inline_svg.draw(
-        _marks(found, adversary, first, at), unit * _line(adversary, found, first)
+        _marks(findings, adversary, first, at), unit * _line(adversary, findings, first)
     )
     counted = math.isfinite(cell.rows)
     measure_text = measure(first).head.lower() + (f", of {cell.rows:,.0f}" if counted else "")
     return {
         "who": wording.capital(adversary.name),
         "what": measure_text,
-        "utility": measure(found.utility.metric).head,
+        "utility": measure(findings.utility.metric).head,
         "d": drawing,
         "front": inline_svg.path(drawing.front),
         "x_ticks": [(x, _tick(v)) for x, v in drawing.x_ticks],
         "y_ticks": [(y, wording.value(cell, v / unit)) for y, v in drawing.y_ticks],
-        "sparks": [_spark(found, adversary, m, at) for m in rest],
+        "sparks": [_spark(findings, adversary, m, at) for m in rest],
     }
 
 
-def drawn(found: Found, adversary: Adversary) -> list[str]:
+def drawn(findings: SettingFindings, adversary: Adversary) -> list[str]:
     """Return the measures that can be drawn, the leading one first."""
     lead = adversary.leading()
-    metrics = [m for m in adversary.metrics if _drawable(found, adversary, m)]
+    metrics = [m for m in adversary.metrics if _drawable(findings, adversary, m)]
     return sorted(metrics, key=lambda m: lead is None or m != lead.metric)
 
 
@@ -83,16 +83,16 @@ def _unit(cell: Cell) -> float:
     return cell.rows if math.isfinite(cell.rows) else 1.0
 
 
-def _drawable(found: Found, adversary: Adversary, metric: str) -> bool:
+def _drawable(findings: SettingFindings, adversary: Adversary, metric: str) -> bool:
     """Return whether a defense has both a price and a score by this measure."""
-    return any(d.price.by_seed and adversary.cell(d.spec, metric).scores for d in found.defenses)
+    return any(d.price.by_seed and adversary.cell(d.spec, metric).scores for d in findings.defenses)
 
 
-def _spark(found: Found, adversary: Adversary, metric: str, at: int) -> dict[str, Any]:
+def _spark(findings: SettingFindings, adversary: Adversary, metric: str, at: int) -> dict[str, Any]:
     """Compute the layout of a small frontier."""
     unit = _unit(adversary.cell(adversary.base, metric))
-    line = unit * _line(adversary, found, metric)
-    drawing = inline_svg.spark(_marks(found, adversary, metric, at), line)
+    line = unit * _line(adversary, findings, metric)
+    drawing = inline_svg.spark(_marks(findings, adversary, metric, at), line)
     return {
         "head": wording.capital(measure(metric).head),
         "d": drawing,
@@ -100,36 +100,38 @@ def _spark(found: Found, adversary: Adversary, metric: str, at: int) -> dict[str
     }
 
 
-def _line(adversary: Adversary, found: Found, metric: str) -> float:
+def _line(adversary: Adversary, findings: SettingFindings, metric: str) -> float:
     """Return the baseline of a measure."""
-    cells = (adversary.cell(d.spec, metric) for d in found.defenses)
+    cells = (adversary.cell(d.spec, metric) for d in findings.defenses)
     return next((c.line for c in cells if c.scores), 0.0)
 
 
-def _marks(found: Found, adversary: Adversary, metric: str, at: int) -> list[inline_svg.Mark]:
+def _marks(
+    findings: SettingFindings, adversary: Adversary, metric: str, at: int
+) -> list[inline_svg.Mark]:
     """Return one mark per defense that has a price and a score or a known absence of a claim."""
     out = []
-    for d in found.defenses:
+    for d in findings.defenses:
         cell = adversary.cell(d.spec, metric)
         at_baseline = cell.state == "gone" or bool(cell.no_claim)  # if there is no score
         if not d.price.by_seed or not (cell.scores or at_baseline):
             continue
         unit = _unit(adversary.cell(adversary.base, metric))
-        score = unit * (cell.score if cell.scores else _line(adversary, found, metric))
+        score = unit * (cell.score if cell.scores else _line(adversary, findings, metric))
         e = d.price.change
         say = f"{d.label} {wording.short(d.spec)}. {measure(metric).head}: {wording.shown(cell)}"
         if cell.scores:
             say += f" ({wording.line(cell)})"
         if cell.below_baseline or cell.no_claim:
             say += f", {wording.word(cell)}"
-        say += f". {measure(found.utility.metric).head} {wording.change(e)}."
+        say += f". {measure(findings.utility.metric).head} {wording.change(e)}."
         spread = len(set(cell.scores)) > 1
         out.append(
             inline_svg.Mark(
                 e.mean, score, f"{d.label} {wording.short(d.spec)}" if d.spec != UNDEFENDED
                 else "no defense", d.label, say, f"#m{at}-{d.label}", cell.state,
                 e.low, e.high, unit * min(cell.scores) if spread else math.nan,
-                unit * max(cell.scores) if spread else math.nan, d.spec == found.recipe,
+                unit * max(cell.scores) if spread else math.nan, d.spec == findings.recipe,
                 on_front=not (cell.below_baseline or (cell.no_claim and not cell.scores)),
             )
         )  # fmt: skip
@@ -161,7 +163,7 @@ def price_plot(price: Price) -> dict[str, Any] | None:
     }
 
 
-def forest(found: Found, price: Price) -> dict[str, Any] | None:
+def forest(findings: SettingFindings, price: Price) -> dict[str, Any] | None:
     """Compute the layout of a price's interval, on the same scale for all defenses.
 
     None if there is no interval or no seed differs.
@@ -169,7 +171,7 @@ def forest(found: Found, price: Price) -> dict[str, Any] | None:
     e = price.change
     if not math.isfinite(e.low) or price.settled == "same":
         return None
-    intervals = [d.price.change for d in found.defenses if math.isfinite(d.price.change.low)]
+    intervals = [d.price.change for d in findings.defenses if math.isfinite(d.price.change.low)]
     ends = [-TOLERANCE, TOLERANCE, *(v for k in intervals for v in (k.low, k.high))]
     at = inline_svg.Scale(min(ends), max(ends), 3.0, 109.0)
     return {"band": (at(-TOLERANCE), at(TOLERANCE)), "zero": at(0.0), "low": at(e.low),
@@ -181,16 +183,16 @@ _VOID = {"void": "guarantee void", REFUTED: "refuted", ActedOnNothing.kind: "act
 Seen = Sequence[Mapping[str, Any]]
 
 
-def matrix(found: Found) -> dict[str, Any] | None:
+def matrix(findings: SettingFindings) -> dict[str, Any] | None:
     """Return the scores of every adversary under every defense.
 
     None if there is no column to show.
     """
     groups, blind, columns = [], [], list[tuple[Adversary, str, bool]]()
     idle: list[str] = []
-    for adversary in found.tested:
+    for adversary in findings.tested:
         assert adversary.reader is not None
-        shown = [m for m in adversary.metrics if _shown_column(found, adversary, m)]
+        shown = [m for m in adversary.metrics if _shown_column(findings, adversary, m)]
         hidden = [m for m in adversary.metrics if m not in shown]
         if hidden:
             heads = listed([measure(m).head.lower() for m in hidden])
@@ -201,28 +203,28 @@ def matrix(found: Found) -> dict[str, Any] | None:
                        "heads": [wording.capital(measure(m).head) for m in shown]})  # fmt: skip
         for k, m in enumerate(shown):
             columns.append((adversary, m, k == 0))
-            cells = [adversary.cell(d.spec, m) for d in found.defenses]
+            cells = [adversary.cell(d.spec, m) for d in findings.defenses]
             text = next((wording.value(c, c.line) for c in cells if c.scores), "–")
             blind.append((text, k == 0))
     if not columns:
         return None
-    rows = [_row(found, d, columns) for d in found.defenses]
+    rows = [_row(findings, d, columns) for d in findings.defenses]
     counted = many(len(idle), "measure or attack", "measures and attacks")
     idle_table = (f"{counted} with nothing to read, and why", idle)
     return {"groups": groups, "rows": rows, "blind": blind, "idle": idle_table if idle else None}
 
 
-def _shown_column(found: Found, adversary: Adversary, metric: str) -> bool:
+def _shown_column(findings: SettingFindings, adversary: Adversary, metric: str) -> bool:
     """Return whether the column of a measure is shown.
 
     It is hidden if each of its cells is settled.
     """
-    states = {adversary.cell(d.spec, metric).state for d in found.defenses}
+    states = {adversary.cell(d.spec, metric).state for d in findings.defenses}
     return bool(states & {"open", "unsettled", "unknown"})
 
 
 def _row(
-    found: Found, d: Defended, columns: Sequence[tuple[Adversary, str, bool]]
+    findings: SettingFindings, d: Defended, columns: Sequence[tuple[Adversary, str, bool]]
 ) -> dict[str, Any]:
     """Return the line of one defense: its price and its cells."""
     e, bare = d.price.change, d.spec == UNDEFENDED
@@ -230,11 +232,11 @@ def _row(
     return {
         "label": d.label,
         "name": "no defense" if bare else d.spec,
-        "recipe": d.spec == found.recipe,
+        "recipe": d.spec == findings.recipe,
         "void": _VOID.get(d.void, ""),
         "change": "0" if d.price.settled == "same" and not bare else change,
         "interval": wording.interval(d.price.change),
-        "forest": None if bare else forest(found, d.price),
+        "forest": None if bare else forest(findings, d.price),
         "cells": [_matrix_cell(a, a.cell(d.spec, m), first) for a, m, first in columns],
     }
 
@@ -256,9 +258,9 @@ def _matrix_cell(adversary: Adversary, cell: Cell, first: bool) -> dict[str, Any
     }
 
 
-def untested(found: Found) -> Iterator[tuple[str, str, str]]:
+def untested(findings: SettingFindings) -> Iterator[tuple[str, str, str]]:
     """Yield the gaps of the run: the gap, the reason, and an option that closes it ("" if none)."""
-    gaps = found.untested
+    gaps = findings.untested
     if gaps.unfinished:
         yield "The rest of this run.", "It is not finished.", "--resume"
     for name, threat in gaps.adversaries:
@@ -280,27 +282,28 @@ def untested(found: Found) -> Iterator[tuple[str, str, str]]:
                f"{listed([*gaps.defenses])}.", "")  # fmt: skip
     for name, why in gaps.no_claim:
         yield f"{name} returned no claim.", f"{why[:1].upper()}{why[1:]}. That is no defense.", ""
-    for name, defense, heads in _failed_attacks(found):
+    for name, defense, heads in _failed_attacks(findings):
         yield (f"{wording.capital(name)}, {wording.short(defense)}.", f"By {heads} the attack did "
                "worse than a blind guess; nothing is shown.", "")  # fmt: skip
     if gaps.cut:
         yield ("Longer searches.", f"{listed([*gaps.cut])} stopped at a limit; without it they may "
                "read more.", "")  # fmt: skip
-    if found.seeds < 10:
-        yield (f"More than {many(found.seeds, 'federation')}.", "Fewer than three settle nothing; "
-               "ten settle differences of about 0.01.", "--seeds 10")  # fmt: skip
+    if findings.seeds < 10:
+        yield (f"More than {many(findings.seeds, 'federation')}.",
+               "Fewer than three settle nothing; ten settle differences of about 0.01.",
+               "--seeds 10")  # fmt: skip
     yield ("Collusion, knowledge from outside, attacks not yet written.",
            "Only a bounded guarantee speaks of those.", "")  # fmt: skip
 
 
-def _failed_attacks(found: Found) -> Iterator[tuple[str, str, str]]:
+def _failed_attacks(findings: SettingFindings) -> Iterator[tuple[str, str, str]]:
     """Yield adversary, defense and measures for which attacks scored below their baseline.
 
     Only the undefended run and the recipe are considered, because the sentences of the report are
     about them. The matrix shows the remaining defenses.
     """
-    for adversary in found.tested:
-        for spec in dict.fromkeys([found.base, *([found.recipe] if found.recipe else [])]):
+    for adversary in findings.tested:
+        for spec in dict.fromkeys([findings.base, *([findings.recipe] if findings.recipe else [])]):
             cells = [adversary.cell(spec, m) for m in adversary.metrics]
             heads = [measure(c.metric).head.lower() for c in cells if c.below_baseline]
             if heads:
@@ -308,48 +311,48 @@ def _failed_attacks(found: Found) -> Iterator[tuple[str, str, str]]:
 
 
 def folds(
-    found: Found, rows: pd.DataFrame, seen: Sequence[Mapping[str, Any]]
+    findings: SettingFindings, rows: pd.DataFrame, seen: Sequence[Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
     """Yield the long tables that are folded: attacks, columns, messages, guarantees and costs.
 
     Parameters
     ----------
-    found : Found
+    findings : SettingFindings
         The findings of the setting.
     rows : DataFrame
         Results as returned by `fedtrees.report.results.load_rows`.
     seen : sequence of mapping
         Entries of ``disclosure.json``.
     """
-    here = rows[rows["setting"] == found.setting]
-    for adversary in found.tested:
-        yield _attacks(found, adversary, here)
-    columns = _columns(found, here)
+    here = rows[rows["setting"] == findings.setting]
+    for adversary in findings.tested:
+        yield _attacks(findings, adversary, here)
+    columns = _columns(findings, here)
     if columns:
         yield columns
-    crossings = _messages(found, [e for e in seen if of_protocol(e, found.setting)])
+    crossings = _messages(findings, [e for e in seen if of_protocol(e, findings.setting)])
     if crossings:
         yield {"title": "Who sees what", "note": "messages of a short run; 0 is no defense",
                "rows": crossings, "numbers": (6, 7), "header": ["Message", "Defense", "From", "To",
                "Reveals", "Why", "Count", "Bytes"]}  # fmt: skip
     lines = [[d.spec, *(span(t) or "–" for t in (d.guarantees.claimed, d.guarantees.spent,
               d.guarantees.measured)), in_words(d.guarantees.spent) or "–", d.guarantees.verdict]
-             for d in found.defenses]  # fmt: skip
+             for d in findings.defenses]  # fmt: skip
     yield {"title": "Guarantees", "note": "claimed, spent, measured", "numbers": (), "rows": lines,
            "header": ["Defense", "Claimed", "Spent", "Measured", "Epsilon", "Reading"]}  # fmt: skip
-    name = measure(found.utility.metric).head
+    name = measure(findings.utility.metric).head
     costs = [[d.spec, number(d.price.mean_utility), bytes_text(d.cost.bytes),
               number(d.cost.rounds.mean, 0), seconds_text(d.cost.seconds.mean),
               seconds_text(d.cost.cpu_seconds.mean), number(d.cost.ciphertexts.mean, 0)]
-             for d in found.defenses]  # fmt: skip
+             for d in findings.defenses]  # fmt: skip
     yield {"title": "Cost of training", "note": "traffic, rounds, time", "numbers": range(1, 7),
            "rows": costs, "header": ["Defense", name, "Traffic", "Rounds", "Seconds",
                                      "Processor", "Ciphertexts"]}  # fmt: skip
 
 
-def _messages(found: Found, seen: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+def _messages(findings: SettingFindings, seen: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Return one line per kind of message, joined over the defenses under which it is the same."""
-    labels = {d.spec: d.label for d in found.defenses}
+    labels = {d.spec: d.label for d in findings.defenses}
     by_crossing: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for entry in seen:
         if str(entry.get("defense", "")) in labels:
@@ -385,7 +388,7 @@ def _sizes(entries: Sequence[Mapping[str, Any]]) -> str:
     return " to ".join(ends)
 
 
-def _attacks(found: Found, adversary: Adversary, here: pd.DataFrame) -> dict[str, Any]:
+def _attacks(findings: SettingFindings, adversary: Adversary, here: pd.DataFrame) -> dict[str, Any]:
     """Return the table of all attacks of one adversary."""
     assert adversary.reader is not None
     of_adversary = here[(here["stage"] == "attack") & (here["threat"] == adversary.threat)
@@ -394,47 +397,47 @@ def _attacks(found: Found, adversary: Adversary, here: pd.DataFrame) -> dict[str
     for attack, group in of_adversary.groupby("attack_spec"):
         for metric in adversary.reader.metrics:
             measured = group[group["metric"] == metric]
-            base = measured[measured["defense_spec"] == found.base]
+            base = measured[measured["defense_spec"] == findings.base]
             if measured.empty:
                 continue
-            cell = adversary.cell(found.base, metric)
+            cell = adversary.cell(findings.base, metric)
             after = (
-                measured[measured["defense_spec"] == found.recipe]
-                if found.recipe
+                measured[measured["defense_spec"] == findings.recipe]
+                if findings.recipe
                 else measured.iloc[:0]
             )
             head, seconds = wording.capital(measure(metric).head), float(measured["seconds"].mean())
-            scores = [_of(cell, x["value"]) for x in (base, after)]
-            blind = _of(cell, measured["blind"])
+            scores = [_format_mean(cell, x["value"]) for x in (base, after)]
+            blind = _format_mean(cell, measured["blind"])
             lines.append([str(attack), head, *scores, blind, seconds_text(seconds)])
     ran = len({line[0] for line in lines})
     lead = adversary.leading()
     strongest = f", strongest is {lead.attacks[0]}" if lead else ""
     return {
         "title": f"Attacks by {adversary.name}", "note": f"{ran} ran{strongest}", "rows": lines,
-        "header": ["Attack", "Measure", _before(found), "Recipe", "Blind", "Time"],
+        "header": ["Attack", "Measure", _before(findings), "Recipe", "Blind", "Time"],
         "numbers": range(2, 6),
     }  # fmt: skip
 
 
-def _before(found: Found) -> str:
+def _before(findings: SettingFindings) -> str:
     """Return the name of the base defense, "Undefended" if there is none."""
-    return "Undefended" if found.base == UNDEFENDED else wording.short(found.base)
+    return "Undefended" if findings.base == UNDEFENDED else wording.short(findings.base)
 
 
-def _of(cell: Cell, values: pd.Series) -> str:
+def _format_mean(cell: Cell, values: pd.Series) -> str:
     """Format the mean of some scores."""
     mean = mean_of(values)
     return wording.value(cell, mean) if math.isfinite(mean) else "–"
 
 
-def _columns(found: Found, here: pd.DataFrame) -> dict[str, Any] | None:
+def _columns(findings: SettingFindings, here: pd.DataFrame) -> dict[str, Any] | None:
     """Return the table of columns of the data set by how well the strongest attack guesses them."""
-    specs = [found.base, *([found.recipe] if found.recipe else [])]
+    specs = [findings.base, *([findings.recipe] if findings.recipe else [])]
     ok = here[(here["stage"] == "attack") & (here["status"] == "ok") & (here["part"] != "")]
     keys = [m for m in dict.fromkeys(ok["metric"]) if measure(m).part == "column"]
     lines = []
-    for adversary in found.tested:
+    for adversary in findings.tested:
         measured = ok[(ok["threat"] == adversary.threat) & ok["metric"].isin(keys[:1])]
         for part, group in measured.groupby("part", sort=False):
             best = [
@@ -450,6 +453,12 @@ def _columns(found: Found, here: pd.DataFrame) -> dict[str, Any] | None:
         [part, who, *(wording.percent(v) if math.isfinite(v) else "–" for v in (*best, blind))]
         for part, who, best, blind in lines
     ]
-    header = ["Column", "Adversary", _before(found), *(["Recipe"] if found.recipe else []), "Blind"]
+    header = [
+        "Column",
+        "Adversary",
+        _before(findings),
+        *(["Recipe"] if findings.recipe else []),
+        "Blind",
+    ]
     return {"title": "Columns that leak", "note": "cells guessed, by column", "rows": texts,
             "header": header, "numbers": range(2, len(header))}  # fmt: skip

@@ -218,7 +218,7 @@ class PaperTable:
         groups: dict[tuple[str, ...], list[int]] = {}
         for at, row in enumerate(self.rows):
             groups.setdefault(tuple(row[k] for k in above), []).append(at)
-        row_labels = [self.names(_undefended(row[label])) for row in self.rows]
+        row_labels = [self.names(_defense_name(row[label])) for row in self.rows]
         blocks = []
         for dataset in self.datasets:
             columns = [self._column(dataset, shown) for shown in measures]
@@ -260,15 +260,16 @@ class PaperTable:
 
     @staticmethod
     def _lines(
-        held: Sequence[int], columns: Sequence[Mapping[str, list[str]]]
+        block_rows: Sequence[int], columns: Sequence[Mapping[str, list[str]]]
     ) -> Iterator[list[str]]:
         """Yield the lines of the two baselines, the population baseline only if it exists.
 
-        `held` are the indices of the rows in the block.
+        `block_rows` are the indices of the rows in the block.
         """
         for name in ("blind", POPULATION):
             spans = [
-                _span([column[name][at] for at in held if column[name][at]]) for column in columns
+                _span([column[name][at] for at in block_rows if column[name][at]])
+                for column in columns
             ]
             if name == "blind" or any(spans):
                 yield [name, *spans]
@@ -338,7 +339,7 @@ def _span(texts: Sequence[str]) -> str:
     return "–".join(distinct[:1] + distinct[1:][-1:])
 
 
-def _undefended(name: str) -> str:
+def _defense_name(name: str) -> str:
     """Return the name of a defense as it appears in the table."""
     return "undefended" if name == UNDEFENDED else name
 

@@ -28,7 +28,7 @@ def over_budgets(panels: Sequence[Frontier]) -> tuple[Frontier, ...]:
         budget = budgets(protocols)[setting.protocol]
         if len(protocols) > 1 and budget.known:
             groups.setdefault(Panel(unswept(setting), data.panel.threat), []).append((data, budget))
-    joined = (_joined(panel, parts) for panel, parts in groups.items())
+    joined = (_join_frontiers(panel, parts) for panel, parts in groups.items())
     return tuple(data for data in joined if data.lines)
 
 
@@ -37,7 +37,7 @@ def unswept(setting: Setting) -> Setting:
     return replace(setting, protocol=family(setting.protocol))
 
 
-def _joined(panel: Panel, parts: list[tuple[Frontier, Budget]]) -> Frontier:
+def _join_frontiers(panel: Panel, parts: list[tuple[Frontier, Budget]]) -> Frontier:
     """Join the frontiers of one protocol, given with their values of the parameter."""
     parts = sorted(parts, key=lambda part: part[1].value)
     first = parts[0][0]

@@ -124,7 +124,7 @@ def parse_rows(path: Path, text: str) -> pd.DataFrame:
     """
     frame = _records(path, text)
     for column in COLUMNS:
-        frame[column.name] = _typed(path, column, frame[column.name])
+        frame[column.name] = _parse_column(path, column, frame[column.name])
     # Earlier releases called this stage "exposure". Remove this line in the next release.
     frame["stage"] = frame["stage"].replace("exposure", "adversary")
     _check_versions(path, frame["version"])
@@ -168,7 +168,7 @@ def _records(path: Path, text: str) -> pd.DataFrame:
     return records.assign(**{c.name: "" for c in COLUMNS if c.name not in header})
 
 
-def _typed(path: Path, column: Column, texts: pd.Series) -> pd.Series:
+def _parse_column(path: Path, column: Column, texts: pd.Series) -> pd.Series:
     """Parse one column. Every distinct text is parsed only once."""
     values = {}
     for text in texts.unique():
@@ -183,7 +183,7 @@ def _typed(path: Path, column: Column, texts: pd.Series) -> pd.Series:
     return pd.Series([values[text] for text in texts], dtype=kind)
 
 
-def _series_of(version: str) -> tuple[str, ...]:
+def _release_series(version: str) -> tuple[str, ...]:
     """Return the part of a release number within which rows keep their meaning."""
     parts = version.split(".")
     return tuple(parts[:2] if parts[0] == "0" else parts[:1])
@@ -192,7 +192,7 @@ def _series_of(version: str) -> tuple[str, ...]:
 def _check_versions(path: Path, versions: pd.Series) -> None:
     """Raise `StoreError` if a release of another series wrote some rows."""
     active = fedtrees.__version__
-    other = sorted({v for v in versions if v and _series_of(v) != _series_of(active)})
+    other = sorted({v for v in versions if v and _release_series(v) != _release_series(active)})
     if other:
         raise StoreError(
             f"{path.as_posix()!r} was written by fedtrees {', '.join(other)} and this is {active}; "
@@ -261,22 +261,24 @@ class Selection:
         """
         selected = pd.Series(True, index=rows.index)
         if self.data:
-            selected &= _named("data", self.data, rows["dataset"])
+            selected &= _select_names("data", self.data, rows["dataset"])
         if self.threat:
-            selected &= _named("threat", self.threat, rows["threat"])
+            selected &= _select_names("threat", self.threat, rows["threat"])
         if self.protocol:
             columns = (rows["protocol"], rows["protocol_params"])
             full = pd.Series(map(written, *columns), index=rows.index, dtype=object)
-            selected &= _named("protocol", self.protocol, full.where(rows["stage"].isin(_RUN), ""))
+            selected &= _select_names(
+                "protocol", self.protocol, full.where(rows["stage"].isin(_RUN), "")
+            )
         return rows[selected]
 
 
-def _named(option: str, wanted: Sequence[str], names: pd.Series) -> pd.Series:
+def _select_names(option: str, selection: Sequence[str], names: pd.Series) -> pd.Series:
     """Return a mask of the rows that have one of the wanted names or an empty name."""
     names_in_run = set(names) - {""}
     short = {n: parse_one(n).name if option == "protocol" else n for n in names_in_run}
-    for name in wanted:
+    for name in selection:
         if name not in {*names_in_run, *short.values()}:
             hint = did_you_mean(name, {*names_in_run, *short.values()})
             raise UsageError(f"--{option} {name!r} is nothing in this run{hint}")
-    return names.isin({"", *(n for n, s in short.items() if n in wanted or s in wanted)})
+    return names.isin({"", *(n for n, s in short.items() if n in selection or s in selection)})

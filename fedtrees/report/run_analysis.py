@@ -17,7 +17,7 @@ from fedtrees.report.frontier import Frontier, frontiers
 from fedtrees.report.leakage import MARGIN
 from fedtrees.report.protocol_budgets import over_budgets
 from fedtrees.report.results import Panel, Setting, load_rows
-from fedtrees.report.setting_findings import Findings
+from fedtrees.report.setting_findings import RunFindings
 from fedtrees.report.statistics import attack_metrics, panels
 
 
@@ -80,7 +80,7 @@ class Study:
         return over_budgets(self.frontiers)
 
     @cached_property
-    def findings(self) -> Findings:
+    def findings(self) -> RunFindings:
         """Findings of the run: states, prices, recipe and gaps."""
         return findings(self.rows, self.folder, self.margin)
 

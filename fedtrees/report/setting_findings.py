@@ -1,6 +1,6 @@
 """Data classes for the findings of a run, which the terminal, the page and JSON present.
 
-`fedtrees.report.findings` computes them. `Findings` contains one `Found` per setting.
+`fedtrees.report.findings` computes them. `RunFindings` contains one `SettingFindings` per setting.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class Untested:
 
 
 @dataclass(frozen=True)
-class Found:
+class SettingFindings:
     """All findings of one setting.
 
     Attributes
@@ -296,12 +296,12 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Findings:
+class RunFindings:
     """Findings of a run.
 
     Attributes
     ----------
-    settings : tuple of Found
+    settings : tuple of SettingFindings
         The setting with the gravest leak first.
     margin : float
         Largest advantage that counts as no better than a blind guess.
@@ -309,7 +309,7 @@ class Findings:
         Versions of fedtrees that wrote the rows.
     """
 
-    settings: tuple[Found, ...]
+    settings: tuple[SettingFindings, ...]
     margin: float
     version: str = ""
 
@@ -319,22 +319,24 @@ def _of_person(cell: Cell) -> bool:
     return measure(cell.metric).klass == "person"
 
 
-def local(found: Found) -> float:
+def local(findings: SettingFindings) -> float:
     """Return the utility of a model that a party trains on its local data only."""
-    return next((found.alone[name] for name in ALONE if name in found.alone), math.nan)
+    return next((findings.alone[name] for name in ALONE if name in findings.alone), math.nan)
 
 
-def _leak(found: Found) -> Leak:
+def _leak(findings: SettingFindings) -> Leak:
     """Return the main finding without a defense.
 
     If no cell is open, the kind describes how much is known about the remaining cells.
     """
-    leading = [(a, c) for a in found.tested if (c := a.leading()) is not None]
+    leading = [(a, c) for a in findings.tested if (c := a.leading()) is not None]
     if leading:
         adversary, cell = min(leading, key=lambda x: gravest(x[1]))
         return Leak("leak", adversary, cell)
     # No cell is open here. The remaining kinds state how much is known.
-    cells = [(a, c) for a in found.tested if a.reader is not None for c in a.reader.of(found.base)]
+    cells = [
+        (a, c) for a in findings.tested if a.reader is not None for c in a.reader.of(findings.base)
+    ]
     if not any(c.state in ("shut", "unsettled", "unknown") for _, c in cells):
         return Leak("no-attack")
     if all(c.state in SETTLED for _, c in cells):

@@ -129,13 +129,15 @@ def frontier(
             _axis_names(ax, panels, i, columns, names)
             title = _differing(data.panel, [f.panel for f in panels], names)
             if title:
-                ax.set_title(_wrapped(title, round(13 * inches / columns)), loc="left", fontsize=8)
+                ax.set_title(
+                    _break_title(title, round(13 * inches / columns)), loc="left", fontsize=8
+                )
         for ax in axes[len(panels) :]:
             ax.set_axis_off()
         # The legend needs additional height, because it is below the panels.
         legend = _place_legend(figure, _legend(panels, colours, names))
         figure.set_size_inches(inches, height + legend)
-        names.check(known=[part for f in panels for part in _parts(f.panel)])
+        names.check(further_names=[part for f in panels for part in _parts(f.panel)])
         figure.draw_without_rendering()
         # Labels are placed after the layout is fixed.
         figure.set_layout_engine("none")
@@ -191,7 +193,7 @@ def _differing(panel: Panel, panels: Sequence[Panel], names: Names) -> str:
     return " · ".join(names(part) for part, values in columns if len(set(values)) > 1)
 
 
-def _wrapped(text: str, width: int) -> str:
+def _break_title(text: str, width: int) -> str:
     """Break a title that is too wide between its parts, or between parameters."""
     lines = [""]
     for part in text.split(" · "):

@@ -424,7 +424,7 @@ def read_all(folder: Path) -> list[Submission]:
         raise StoreError(f"{folder} cannot be read: {err.strerror or err}") from err
     if not folders:
         raise StoreError(f"{folder} holds no submissions; fedtrees submit RUN -o {folder}/NAME")
-    order = {digest: at for at, digest in enumerate(_accepted(folder))}
+    order = {digest: at for at, digest in enumerate(_read_accepted(folder))}
     # Submissions without a date are sorted after all dates, because "later" follows every digit.
     submissions = sorted(
         map(read, folders),
@@ -434,7 +434,7 @@ def read_all(folder: Path) -> list[Submission]:
     return submissions
 
 
-def _accepted(folder: Path) -> dict[str, dict[str, str]]:
+def _read_accepted(folder: Path) -> dict[str, dict[str, str]]:
     """Return the lines of the list of accepted submissions by digest, in the order of the file."""
     try:
         text = read_regular(folder / ACCEPTED, _LIST_LIMIT, follow=False).decode()
@@ -455,7 +455,7 @@ def accept(folder: Path, submissions: Sequence[Submission]) -> None:
     copies cannot take credit. The date inside a bundle is not reliable, because its submitter can
     backdate it.
     """
-    lines = _accepted(folder)
+    lines = _read_accepted(folder)
     now = datetime.now(UTC).strftime(_DATE)
     new = [s for s in submissions if s.digest not in lines]
     if not new:

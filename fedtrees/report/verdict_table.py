@@ -10,7 +10,7 @@ from fedtrees.core.results import measure
 from fedtrees.report import wording
 from fedtrees.report.leakage import gravity
 from fedtrees.report.results import UNDEFENDED
-from fedtrees.report.setting_findings import Adversary, Defended, Found
+from fedtrees.report.setting_findings import Adversary, Defended, SettingFindings
 from fedtrees.report.style import number
 
 if TYPE_CHECKING:
@@ -36,32 +36,34 @@ class Column:
         return f"{role}\n{measure(self.metric).head.lower()}"
 
 
-def columns(found: Found, first: str | None = None) -> tuple[Column, ...]:
+def columns(findings: SettingFindings, first: str | None = None) -> tuple[Column, ...]:
     """Return the measures of a setting: open ones without a defense first, then under the recipe.
 
     Measures without an open or unsettled cell are left out. The metric `first` comes before all.
     """
     candidates = [
         Column(a, m)
-        for a in found.tested
+        for a in findings.tested
         for m in a.metrics
-        if {a.cell(d.spec, m).state for d in found.defenses} & {"open", "unsettled", "unknown"}
+        if {a.cell(d.spec, m).state for d in findings.defenses} & {"open", "unsettled", "unknown"}
     ]
 
     def rank(c: Column) -> tuple[bool, bool, bool, int, int]:
         before = c.adversary.cell(c.adversary.base, c.metric).state == "open"
-        after = bool(found.recipe) and c.adversary.cell(found.recipe, c.metric).state == "open"
+        after = (
+            bool(findings.recipe) and c.adversary.cell(findings.recipe, c.metric).state == "open"
+        )
         return c.metric != first, not before, not after, *gravity(c.metric)
 
     return tuple(sorted(candidates, key=rank))
 
 
-def table(found: Found, width: int, first: str | None = None) -> tuple[Table, str]:
+def table(findings: SettingFindings, width: int, first: str | None = None) -> tuple[Table, str]:
     """Return the table of a setting and the line below it, for a terminal of the given width."""
     from rich.table import Table
     from rich.text import Text
 
-    candidates = columns(found, first)
+    candidates = columns(findings, first)
     room = width - _NAME - 12
     shown: list[Column] = []
     for column in candidates:
@@ -70,25 +72,25 @@ def table(found: Found, width: int, first: str | None = None) -> tuple[Table, st
             break
         shown.append(column)
         room -= wide
-    order = {a.threat: i for i, a in enumerate(found.tested)}
+    order = {a.threat: i for i, a in enumerate(findings.tested)}
     shown.sort(key=lambda c: order[c.adversary.threat])
     rich_table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     rich_table.add_column("", width=1)
     rich_table.add_column("\ndefense", max_width=_NAME, no_wrap=True)
     rich_table.add_column(
-        f"\nΔ {measure(found.utility.metric).head}", justify="right", no_wrap=True
+        f"\nΔ {measure(findings.utility.metric).head}", justify="right", no_wrap=True
     )
     for column in shown:
         rich_table.add_column(column.head, justify="right", no_wrap=True)
-    for d in found.defenses:
+    for d in findings.defenses:
         cells = [_cell(c, d) for c in shown]
-        mark = "→" if found.recipe == d.spec else ""
+        mark = "→" if findings.recipe == d.spec else ""
         style = "bold" if mark else ""
         rich_table.add_row(mark, Text(wording.short(d.spec)), _price(d), *cells, style=style)
     legend = "  ".join(f"{wording.GLYPHS[s]} {wording.WORDS[s]}" for s in _LEGEND)
     more = len(candidates) - len(shown)
     hidden_note = f"  ({many(more, 'column')} more in the report)" if more else ""
-    marked = "→ recipe  " if found.recipe else ""
+    marked = "→ recipe  " if findings.recipe else ""
     return rich_table, f"{marked}{legend}  ? unsettled price{hidden_note}"
 
 

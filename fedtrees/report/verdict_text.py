@@ -19,7 +19,7 @@ from fedtrees.report.guarantees import in_words
 from fedtrees.report.leakage import SETTLED, Cell, gravity, plain, upper
 from fedtrees.report.recipe import Candidate
 from fedtrees.report.results import UNDEFENDED
-from fedtrees.report.setting_findings import REFUTED, Adversary, Findings, Found, Leak
+from fedtrees.report.setting_findings import REFUTED, Adversary, Leak, RunFindings, SettingFindings
 from fedtrees.report.statistics import finite
 from fedtrees.report.style import number
 
@@ -94,12 +94,12 @@ class Verdict:
         return "\n".join([self.setting, *(line.wrapped() for line in self.lines)])
 
 
-def verdict(findings: Findings) -> Verdict:
+def verdict(run_findings: RunFindings) -> Verdict:
     """Write the verdict of a run."""
-    if not findings.settings:
+    if not run_findings.settings:
         return Verdict("", (Line("NOT KNOWN", "No model was trained."),))
-    first, *rest = findings.settings
-    lines = _fitting_lines(first, findings)
+    first, *rest = run_findings.settings
+    lines = _fitting_lines(first, run_findings)
     room = SCREEN_LINES - sum(line.height for line in lines)
     # Protocols that are recipes of the first setting are already compared with it.
     compared = {
@@ -123,42 +123,42 @@ def verdict(findings: Findings) -> Verdict:
     return Verdict(f"{first.setting} · {many(first.seeds, 'seed')}", tuple(lines))
 
 
-def _fitting_lines(found: Found, findings: Findings) -> list[Line]:
+def _fitting_lines(findings: SettingFindings, run_findings: RunFindings) -> list[Line]:
     """Return the entries of a setting with the most details that fit on the screen."""
     lines: list[Line] = []
     # Reduce details step by step until the entries fit on the screen.
     for leaks, details in ((_LEAKS_PER_ADVERSARY, True), (1, True), (1, False), (0, False)):
-        lines = list(_lines(found, leaks, details))
+        lines = list(_lines(findings, leaks, details))
         if sum(line.height for line in lines) <= SCREEN_LINES:
             break
     room = SCREEN_LINES - sum(line.height for line in lines)
-    return [*lines, *(line for line in _epsilon(found, findings) if line.height <= room)]
+    return [*lines, *(line for line in _epsilon(findings, run_findings) if line.height <= room)]
 
 
-def _epsilon(found: Found, findings: Findings) -> Iterator[Line]:
+def _epsilon(findings: SettingFindings, run_findings: RunFindings) -> Iterator[Line]:
     """Yield the epsilon that the recommended defense claims, if it is finite and was kept.
 
     The claimed epsilon is valid for every outcome, whereas the spent epsilon of a run may depend on
     its rows. The report states both, also for other coalitions and for another neighbouring
     relation.
     """
-    if found.use is None:
+    if findings.use is None:
         return
-    protocol, spec = wording.parted(found.use.name)
-    trained = next((f for f in findings.settings if f.setting.protocol == protocol), found)
+    protocol, spec = wording.parted(findings.use.name)
+    trained = next((f for f in run_findings.settings if f.setting.protocol == protocol), findings)
     defended = trained.defended(spec)
     text = in_words(defended.guarantees.claimed, brief=True) if defended is not None else ""
     if text and defended is not None and not defended.void:
         yield Line("EPSILON", f"{wording.capital(text)}.")
 
 
-def _lines(found: Found, leaks: int, details: bool) -> Iterator[Line]:
+def _lines(findings: SettingFindings, leaks: int, details: bool) -> Iterator[Line]:
     """Yield the entries of a setting with the given number of leaks per adversary."""
-    yield from _collapsed_models(found)
-    yield Line(LEAK_LABELS[found.leak.kind], leak(found, details))
-    yield from _defense(found, leaks)
-    yield from _notes(found)
-    if text := untested(found):
+    yield from _collapsed_models(findings)
+    yield Line(LEAK_LABELS[findings.leak.kind], leak(findings, details))
+    yield from _defense(findings, leaks)
+    yield from _notes(findings)
+    if text := untested(findings):
         yield Line("NOT TESTED", text)
 
 
@@ -168,11 +168,11 @@ def _next_step() -> Line:
     return Line("NEXT STEP", text, "fedtrees advise --csv FILE --target COLUMN")
 
 
-def _collapsed_models(found: Found) -> Iterator[Line]:
+def _collapsed_models(findings: SettingFindings) -> Iterator[Line]:
     """Yield a note on defenses under which the model is useless, so that privacy has no value."""
-    collapsed = [d.spec for d in found.defenses if d.price.collapsed]
+    collapsed = [d.spec for d in findings.defenses if d.price.collapsed]
     if collapsed:
-        name = measure(found.utility.metric).head
+        name = measure(findings.utility.metric).head
         text = (
             f"Under {wording.some(collapsed, 2)} the model predicts no better than a constant "
             f"(by {name})."
@@ -180,43 +180,43 @@ def _collapsed_models(found: Found) -> Iterator[Line]:
         yield Line("NO UTILITY", text)
 
 
-def leak(found: Found, details: bool = False) -> str:
+def leak(findings: SettingFindings, details: bool = False) -> str:
     """Describe the main finding without a defense, or the state of knowledge without a clear leak.
 
     If no model was trained without a defense, the first defense takes its place and is named.
 
     Parameters
     ----------
-    found : Found
+    findings : SettingFindings
         Findings of the setting.
     details : bool
         Whether to mention a much larger advantage of the same adversary by another measure.
     """
-    text = _leak(found, details)
-    if found.base == UNDEFENDED:
+    text = _leak(findings, details)
+    if findings.base == UNDEFENDED:
         return text
-    return f"With {wording.short(found.base)}, {text[0].lower()}{text[1:]}"
+    return f"With {wording.short(findings.base)}, {text[0].lower()}{text[1:]}"
 
 
-def _leak(found: Found, details: bool) -> str:
+def _leak(findings: SettingFindings, details: bool) -> str:
     """Describe the main finding by its kind."""
-    lead = found.leak
-    who = said_of(lead.adversary)
+    lead = findings.leak
+    who = describe_adversary(lead.adversary)
     match lead.kind, lead.cell:
         case "no-attack", _:
-            if failed := found.untested.failed:
+            if failed := findings.untested.failed:
                 names = listed([name for name, _ in failed])
                 return f"None of the attacks that apply finished ({names})."
             return "No attack that ran applies to the messages that these adversaries see."
         case "none-found", _:
-            return _none_found(found)
+            return _none_found(findings)
         case "trace", Cell() as cell:
             return (
                 f"{wording.achievement(who, cell)} The advantage is below the margin of "
-                f"{found.margin:g}. Strongest attack: {_attack(cell)}."
+                f"{findings.margin:g}. Strongest attack: {_attack(cell)}."
             )
         case "unknown", _:
-            return f"{_missing_attacks(found)}, and no other attack shows a leak."
+            return f"{_missing_attacks(findings)}, and no other attack shows a leak."
         case "attack-failed", Cell() as cell:
             head = measure(cell.metric).head.lower()
             return (
@@ -229,7 +229,7 @@ def _leak(found: Found, details: bool) -> str:
             return (
                 f"No clear leak, but none is excluded: {who} may {wording.can(cell)}. "
                 f"The advantage is {wording.change(advantage)}. "
-                f"{_how_to_settle(found, lead.adversary)}"
+                f"{_how_to_settle(findings, lead.adversary)}"
             ).rstrip()
         case _, Cell() as cell:
             addition = _larger_advantage(lead, who) if details else ""
@@ -237,9 +237,9 @@ def _leak(found: Found, details: bool) -> str:
     raise AssertionError(lead)
 
 
-def _missing_attacks(found: Found) -> str:
+def _missing_attacks(findings: SettingFindings) -> str:
     """Name the attacks that failed or returned no claim, as the beginning of a sentence."""
-    gaps = found.untested
+    gaps = findings.untested
     failed, silent = (
         wording.some(list(dict.fromkeys(name.partition("[")[0] for name, _ in pairs)))
         for pairs in (gaps.failed, gaps.no_claim)
@@ -260,76 +260,76 @@ def _larger_advantage(lead: Leak, who: str) -> str:
     return f" {wording.capital(who)} can also {wording.can(largest)}."
 
 
-def _none_found(found: Found) -> str:
+def _none_found(findings: SettingFindings) -> str:
     """Name the adversaries that stay near their baselines, and those to which no attack applies."""
     safe = {
-        a.name: plain([c for c in a.reader.of(found.base) if c.state == "shut"])
-        for a in found.tested
+        a.name: plain([c for c in a.reader.of(findings.base) if c.state == "shut"])
+        for a in findings.tested
         if a.reader is not None
     }
-    near = [a for a in found.tested if safe[a.name]]
+    near = [a for a in findings.tested if safe[a.name]]
     without_attack = [name for name, cells in safe.items() if not cells]
     metrics = {c.metric for cells in safe.values() for c in cells}
     text = (
         f"By all {many(len(metrics), 'measure')}, {listed([a.name for a in near])} {_stay(near)} "
-        f"within {found.margin:g} of a blind guess, over {many(found.seeds, 'seed')}. More trees, "
-        "fewer rows or another adversary may give another result."
+        f"within {findings.margin:g} of a blind guess, over {many(findings.seeds, 'seed')}. "
+        "More trees, fewer rows or another adversary may give another result."
     )
     if not without_attack:
         return text
     return f"{text} No attack that ran applies to the view of {listed(without_attack)}."
 
 
-def _how_to_settle(found: Found, adversary: Adversary | None) -> str:
+def _how_to_settle(findings: SettingFindings, adversary: Adversary | None) -> str:
     """Write how to settle a result: run the missing attacks, or use more seeds."""
     reader = adversary.reader if adversary else None
-    coverage = reader.coverage.get(found.base) if reader else None
+    coverage = reader.coverage.get(findings.base) if reader else None
     if coverage is not None and coverage.missing:
         names = {*coverage.left_out, *(name for name, *_ in coverage.failed)}
         return f"Run {many(len(names), 'more attack')}."
-    return f"Use --seeds {_SEEDS_TO_SETTLE}." if found.seeds < _SEEDS_TO_SETTLE else ""
+    return f"Use --seeds {_SEEDS_TO_SETTLE}." if findings.seeds < _SEEDS_TO_SETTLE else ""
 
 
-def _defense(found: Found, leaks: int) -> Iterator[Line]:
+def _defense(findings: SettingFindings, leaks: int) -> Iterator[Line]:
     """Yield the entries about the best defense: its name, effect, price and remaining leaks."""
-    if found.base != UNDEFENDED:
+    if findings.base != UNDEFENDED:
         text = "Nothing to compare with, because no model was trained without a defense."
         yield Line("BEST DEFENSE", text)
         return
-    if found.leak.kind == "none-found":
+    if findings.leak.kind == "none-found":
         return
-    use = found.use
+    use = findings.use
     if use is None:
-        yield Line("BEST DEFENSE", refused(found))
-        if text := remains(found, None, leaks):
+        yield Line("BEST DEFENSE", explain_refusal(findings))
+        if text := remains(findings, None, leaks):
             yield Line("OTHER LEAKS", text)
         return
-    yield Line("BEST DEFENSE", _recommendation(found, use), command(use))
-    if text := _effect(found, use):
+    yield Line("BEST DEFENSE", _recommendation(findings, use), command(use))
+    if text := _effect(findings, use):
         yield Line("EFFECT", text)
     yield Line("PRICE", price(use.price))
-    if text := remains(found, use, leaks):
+    if text := remains(findings, use, leaks):
         yield Line("STILL LEAKS", text)
-    strict = found.stricter
+    strict = findings.stricter
     if strict is not None:
         text = f"This defense exposes fewer persons. {price(strict.price)}"
         yield Line("STRICTER", text, command(strict))
 
 
-def _recommendation(found: Found, use: Candidate) -> str:
+def _recommendation(findings: SettingFindings, use: Candidate) -> str:
     """Describe the quality of the best defense, as a sentence that ends before its name."""
     if use.holds:
         if use.failed:
             return (
-                f"No attack clearly exceeds its baseline by the margin of {found.margin:g}, but "
+                f"No attack clearly exceeds its baseline by the margin of {findings.margin:g}, but "
                 "some attacks failed, so that their leaks are not excluded:"
             )
         if use.shown:
             return "Every attack stays within the margin of its baseline:"
-        return f"No attack clearly exceeds its baseline by the margin of {found.margin:g}:"
+        return f"No attack clearly exceeds its baseline by the margin of {findings.margin:g}:"
     if use.untested:
         return "The best one that ran. Not every attack ran, so that more may leak:"
-    before, after = found.leak.cell, _after(found, use)
+    before, after = findings.leak.cell, _after(findings, use)
     if after is not None and after.state != "open":
         return "It removes this leak, but another leak remains (see STILL LEAKS):"
     # For a loss, a larger score is a smaller leak.
@@ -345,20 +345,20 @@ def command(use: Candidate) -> str:
     return f'-p "{protocol}" -d "{defense}"' if protocol else use.name
 
 
-def refused(found: Found) -> str:
+def explain_refusal(findings: SettingFindings) -> str:
     """Explain why no defense is recommended."""
-    unfit = found.untested.unfit
-    tried = [d.spec for d in found.defenses if d.spec != UNDEFENDED]
+    unfit = findings.untested.unfit
+    tried = [d.spec for d in findings.defenses if d.spec != UNDEFENDED]
     if not tried and unfit:
         name, why = unfit[0]
         return f"None ran: {name} does not fit this protocol ({why})."
     if not tried:
         return "No defense was tested, because none was requested or none fits."
     nothing_shown = f"This run does not show what {wording.some(tried)} would prevent."
-    cell = found.leak.cell
-    if cell is None or found.leak.adversary is None or found.leak.kind != "leak":
+    cell = findings.leak.cell
+    if cell is None or findings.leak.adversary is None or findings.leak.kind != "leak":
         return nothing_shown
-    after = [(found.leak.adversary.cell(d, cell.metric), d) for d in tried]
+    after = [(findings.leak.adversary.cell(d, cell.metric), d) for d in tried]
     scored = [x for x in after if math.isfinite(x[0].score)]
     if not scored:
         return nothing_shown
@@ -370,23 +370,23 @@ def refused(found: Found) -> str:
     if least.below_baseline:
         return f"No tested defense is shown to help. {remaining}, but {wording.failed(least)}."
     if least.score < cell.score:
-        seeds = many(found.seeds, "seed")
+        seeds = many(findings.seeds, "seed")
         return f"No tested defense is shown to help over {seeds}. {remaining}."
     return f"No tested defense helps. {remaining}."
 
 
-def _after(found: Found, use: Candidate) -> Cell | None:
+def _after(findings: SettingFindings, use: Candidate) -> Cell | None:
     """Return the cell of the main finding under a defense, None if it was not measured."""
-    cell, adversary = found.leak.cell, found.leak.adversary
+    cell, adversary = findings.leak.cell, findings.leak.adversary
     if cell is None or adversary is None:
         return None
     trial = use.at(adversary.threat)
     return trial.cell(cell.metric) if trial else None
 
 
-def _effect(found: Found, use: Candidate) -> str:
+def _effect(findings: SettingFindings, use: Candidate) -> str:
     """Compare the score of the main finding without and with a defense."""
-    before, after = found.leak.cell, _after(found, use)
+    before, after = findings.leak.cell, _after(findings, use)
     if before is None or after is None:
         return ""
     head = wording.capital(measure(before.metric).head)
@@ -441,7 +441,9 @@ def _certainty(p: Price) -> str:
     return f"{text} {MOST_SEEDS} seeds would narrow it to ±{number(p.shown_by_most, 2)}."
 
 
-def remains(found: Found, use: Candidate | None, leaks: int = _LEAKS_PER_ADVERSARY) -> str:
+def remains(
+    findings: SettingFindings, use: Candidate | None, leaks: int = _LEAKS_PER_ADVERSARY
+) -> str:
     """Describe the remaining leaks to every adversary under a defense.
 
     Each adversary is in one of four groups: it can learn something, its attacks scored worse than
@@ -449,7 +451,7 @@ def remains(found: Found, use: Candidate | None, leaks: int = _LEAKS_PER_ADVERSA
 
     Parameters
     ----------
-    found : Found
+    findings : SettingFindings
         Findings of the setting.
     use : Candidate or None
         The defense. None: leaks to the other adversaries without a defense.
@@ -458,9 +460,9 @@ def remains(found: Found, use: Candidate | None, leaks: int = _LEAKS_PER_ADVERSA
         adversaries with a leak is given.
     """
     if use is None:
-        return _further_adversaries(found, leaks)
+        return _further_adversaries(findings, leaks)
     sentences, failed, doubtful, safe = list[str](), list[str](), list[str](), list[str]()
-    for adversary in found.tested:
+    for adversary in findings.tested:
         trial = use.at(adversary.threat)
         if trial is None:
             doubtful.append(adversary.name)
@@ -478,7 +480,7 @@ def remains(found: Found, use: Candidate | None, leaks: int = _LEAKS_PER_ADVERSA
     if sentences and not leaks:
         count = many(len(sentences), "adversary", "adversaries")
         return f"{count} can learn more than without messages: see the report."
-    if len(safe) == len(found.tested):
+    if len(safe) == len(findings.tested):
         return "Nothing above the margin."
     if leaks and failed:
         text = (
@@ -497,19 +499,19 @@ def _can(name: str, cells: Sequence[Cell]) -> str:
     return wording.capital(f"{name} can {' and '.join(wording.can(c) for c in cells)}.")
 
 
-def _further_adversaries(found: Found, leaks: int) -> str:
+def _further_adversaries(findings: SettingFindings, leaks: int) -> str:
     """Describe the leaks to all adversaries except the first one, without a defense."""
     sentences = []
-    for adversary in (a for a in found.tested if a != found.leak.adversary):
-        cells = sorted(plain(adversary.open(found.base)), key=lambda c: gravity(c.metric))
+    for adversary in (a for a in findings.tested if a != findings.leak.adversary):
+        cells = sorted(plain(adversary.open(findings.base)), key=lambda c: gravity(c.metric))
         if cells and leaks:
             sentences.append(_can(adversary.name, cells[:leaks]))
     return " ".join(sentences)
 
 
-def _notes(found: Found) -> Iterator[Line]:
+def _notes(findings: SettingFindings) -> Iterator[Line]:
     """Yield notes on the scores of models and on guarantees that were not kept."""
-    u = found.utility
+    u = findings.utility
     if u.fallen:
         undefined, used = measure(u.fallen).head, measure(u.metric).head
         yield Line(
@@ -525,14 +527,14 @@ def _notes(found: Found) -> Iterator[Line]:
         ("NO GUARANTEE", ActedOnNothing.kind, "{} changed no message of this run."),
         ("REFUTED", REFUTED, "An audit measured a larger epsilon than was spent by {}."),
     ):  # fmt: skip
-        names = [wording.short(d.spec) for d in found.defenses if d.void == code]
+        names = [wording.short(d.spec) for d in findings.defenses if d.void == code]
         if names:
             yield Line(label, wording.capital(sentence.format(wording.some(names, 2))))
 
 
-def untested(found: Found) -> str:
+def untested(findings: SettingFindings) -> str:
     """Describe what this run did not test. A gap is not evidence of safety."""
-    gaps = found.untested
+    gaps = findings.untested
     sentences = ["The run is not finished: continue it with --resume."] * gaps.unfinished
     if gaps.failed_trainings:
         defenses = list(dict.fromkeys(wording.short(spec) for spec, _ in gaps.failed_trainings))
@@ -552,17 +554,17 @@ def untested(found: Found) -> str:
     return " ".join(sentences)
 
 
-def _other_setting(found: Found) -> Line:
+def _other_setting(findings: SettingFindings) -> Line:
     """Return one entry about a further setting of the run."""
-    protocol = found.setting.protocol.partition("[")[0]
-    lead = found.leak
+    protocol = findings.setting.protocol.partition("[")[0]
+    lead = findings.leak
     if lead.kind != "leak" or lead.cell is None or lead.adversary is None:
-        return Line("ALSO", f"{protocol}: {leak(found)}")
+        return Line("ALSO", f"{protocol}: {leak(findings)}")
     text = f"{protocol}: {lead.adversary.name} can {wording.can(lead.cell)}."
-    use = found.use
+    use = findings.use
     if use is None:
         return Line("ALSO", f"{text} No tested defense helps.")
-    effect = _effect(found, use) or "See the report."
+    effect = _effect(findings, use) or "See the report."
     return Line("ALSO", f"{text} With {wording.short(use.name)}: {effect}")
 
 
@@ -571,7 +573,7 @@ def _attack(cell: Cell) -> str:
     return cell.attacks[0].partition("[")[0] if cell.attacks else "none"
 
 
-def said_of(adversary: Adversary | None) -> str:
+def describe_adversary(adversary: Adversary | None) -> str:
     """Return the name of an adversary in words."""
     return adversary.name if adversary else "no adversary"
 

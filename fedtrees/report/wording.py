@@ -224,11 +224,11 @@ def settled(price: Price) -> str:
     return f"not settled at ±{TOLERANCE:g}; {MOST_SEEDS} seeds would show ±{shown}"
 
 
-def some(names: Sequence[str], most: int = 3) -> str:
-    """List the first `most` names and the number of further ones."""
-    shown = [*names[:most]]
-    if len(names) > most:
-        shown.append(f"{len(names) - most} more")
+def some(names: Sequence[str], limit: int = 3) -> str:
+    """List the first `limit` names and the number of further ones."""
+    shown = [*names[:limit]]
+    if len(names) > limit:
+        shown.append(f"{len(names) - limit} more")
     return listed(shown)
 
 
@@ -268,16 +268,16 @@ class Names:
         self.used.add(name)
         return self.labels.get(name, name)
 
-    def check(self, known: Iterable[str] = ()) -> None:
+    def check(self, further_names: Iterable[str] = ()) -> None:
         """Raise `UsageError` if a label belongs to a name that does not occur.
 
         Parameters
         ----------
-        known : iterable of str
+        further_names : iterable of str
             Names that are valid although no figure displays them. For example, a name that all rows
             of a table share is not written in the table.
         """
-        names = self.used | {*known}
+        names = self.used | {*further_names}
         for name in self.labels:
             if name not in names:
                 hint = did_you_mean(name, names)

@@ -434,13 +434,13 @@ def pruned_cuts(points: NDArray[Any], weights: NDArray[np.int64], max_bin: int) 
     point_weights = weights.astype(np.float64)
     below = np.cumsum(point_weights)
     for size in (POINTS_PER_BIN * max_bin + 1, POINTS_PER_BIN * max_bin, max_bin + 1):
-        selected = _pruned(below, point_weights, size)
+        selected = _prune(below, point_weights, size)
         points, below, point_weights = points[selected], below[selected], point_weights[selected]
     return points[1:max_bin]
 
 
-def _pruned(
-    below: NDArray[np.float64], held: NDArray[np.float64], size: int
+def _prune(
+    below: NDArray[np.float64], weight: NDArray[np.float64], size: int
 ) -> NDArray[np.intp] | slice:
     """Return which points remain after pruning to `size` points (XGBoost's ``SetPrune``).
 
@@ -448,7 +448,7 @@ def _pruned(
     ----------
     below : float64 array, shape (m,)
         Weight of the rows up to and including each point.
-    held : float64 array, shape (m,)
+    weight : float64 array, shape (m,)
         Weight of each point.
     size : int
         Number of points.
@@ -456,7 +456,7 @@ def _pruned(
     m = len(below)
     if m <= size:
         return slice(None)
-    least = below - held  # smallest rank of a point, whose largest rank is `below`
+    least = below - weight  # smallest rank of a point, whose largest rank is `below`
     # Ranks are compared in doubled form, because a point has a range of ranks.
     reach = least[-1] - below[0]
     targets = 2 * (np.arange(1, size - 1) * reach / (size - 1) + below[0])

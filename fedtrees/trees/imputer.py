@@ -85,33 +85,35 @@ class Imputer:
         Possible values of the attribute.
     """
 
-    def __init__(self, own: Table | None, schema: Schema, columns: Sequence[int]) -> None:
+    def __init__(self, known_rows: Table | None, schema: Schema, columns: Sequence[int]) -> None:
         self._schema, self._columns = schema, [*columns]
         self._rest = [c for c in range(len(schema.features)) if c not in self._columns]
         complete = None
-        if own is not None:
-            complete = own.take(np.flatnonzero(~np.isnan(own.X[:, self._columns]).any(axis=1)))
-        self._own = None if complete is None or len(complete) < FEWEST_ROWS else complete
+        if known_rows is not None:
+            complete = known_rows.take(
+                np.flatnonzero(~np.isnan(known_rows.X[:, self._columns]).any(axis=1))
+            )
+        self._known_rows = None if complete is None or len(complete) < FEWEST_ROWS else complete
         self.values = self._likely()
-        self._numbers = self._own is not None and not self._few()
+        self._numbers = self._known_rows is not None and not self._few()
         self._line: _Line | None = None
         self._mixture: float | None = None
 
     @property
     def taught(self) -> bool:
         """Whether there are enough rows to learn from."""
-        return self._own is not None
+        return self._known_rows is not None
 
     def _few(self) -> bool:
         """Return whether the attribute is predicted as a category."""
-        assert self._own is not None
+        assert self._known_rows is not None
         categorical = self._schema.categorical[self._columns].any() or len(self._columns) > 1
-        return bool(categorical) or len(np.unique(self._own.X[:, self._columns])) <= _FEW
+        return bool(categorical) or len(np.unique(self._known_rows.X[:, self._columns])) <= _FEW
 
     def _likely(self) -> NDArray[np.float32]:
         """Return possible values of the attribute, float32, shape (K, c), ascending."""
-        if self._own is not None:
-            observed = self._own.X[:, self._columns]
+        if self._known_rows is not None:
+            observed = self._known_rows.X[:, self._columns]
             if len(self._columns) > 1 or self._few():
                 extra = self._named()
                 return np.unique(np.concatenate([observed, extra]), axis=0)
@@ -149,7 +151,7 @@ class Imputer:
         values : float32 array, shape (K, c)
             The values.
         """
-        training_rows = self._own
+        training_rows = self._known_rows
         if training_rows is None:
             return np.full((len(rows), len(values)), 1 / len(values))
         if self._numbers:
@@ -163,27 +165,27 @@ class Imputer:
 
         None if there are not enough rows.
         """
-        if self._own is None or len(self._own) < 2 * FEWEST_ROWS:
+        if self._known_rows is None or len(self._known_rows) < 2 * FEWEST_ROWS:
             return None
-        p = np.empty((len(self._own), len(values)))
-        for train, test in _folds(len(self._own)):
-            taught = Imputer(self._own.take(train), self._schema, self._columns)
+        p = np.empty((len(self._known_rows), len(values)))
+        for train, test in _folds(len(self._known_rows)):
+            taught = Imputer(self._known_rows.take(train), self._schema, self._columns)
             taught._line, taught._mixture = self._line, self._mixture
-            p[test] = taught.chances(self._own.take(test), values)
-        return self._own, p
+            p[test] = taught.chances(self._known_rows.take(test), values)
+        return self._known_rows, p
 
-    def _normal(self, own: Table, rows: Table, values: Floats) -> Floats:
+    def _normal(self, known_rows: Table, rows: Table, values: Floats) -> Floats:
         """Return unnormalised probabilities of the values of a number."""
-        x = own.X[:, self._columns[0]].astype(np.float64)
-        A, B = self._designs(own, rows)
+        x = known_rows.X[:, self._columns[0]].astype(np.float64)
+        A, B = self._designs(known_rows, rows)
         if self._line is None:
-            plain = self._chosen(x, A, own)
-            logged = self._chosen(np.log(x), A, own, np.exp) if x.min() > 0 else plain
+            plain = self._chosen(x, A, known_rows)
+            logged = self._chosen(np.log(x), A, known_rows, np.exp) if x.min() > 0 else plain
             self._line = min(plain, logged, key=lambda line: line.error)
         line = self._line
         if line.logged:
             x, values = np.log(x), np.log(np.maximum(values, 1e-30))
-        mean = self._predicted(x, A, B, own, rows, line.ridge, line.boosted)
+        mean = self._predicted(x, A, B, known_rows, rows, line.ridge, line.boosted)
         # Standardised distance between each value and the prediction.
         z = (values - mean[:, None]) / line.spread
         # A mixture of two normal distributions has heavier tails than one, because large errors are
@@ -193,37 +195,48 @@ class Imputer:
         return np.asarray(law * _spacing(values) + 1e-12)
 
     def _chosen(
-        self, x: Floats, A: Floats, own: Table, back: Callable[[Floats], Floats] | None = None
+        self,
+        x: Floats,
+        A: Floats,
+        known_rows: Table,
+        back: Callable[[Floats], Floats] | None = None,
     ) -> _Line:
         """Choose the ridge penalty, and whether trees are used, by cross-validation.
 
         `back` converts x to the number itself. None: x is the number.
         """
 
-        def said(ridge: float, boosted: bool) -> Floats:
+        def predict_held_out(ridge: float, boosted: bool) -> Floats:
             predicted = np.empty(len(x))
             for train, test in _folds(len(x)):
-                part = own.take(train), own.take(test), ridge, boosted
+                part = known_rows.take(train), known_rows.take(test), ridge, boosted
                 predicted[test] = self._predicted(x[train], A[train], A[test], *part)
             return predicted
 
-        def off(found: Floats) -> float:
-            return float(np.sqrt(((x - found) ** 2).mean()))
+        def error_of(predicted: Floats) -> float:
+            return float(np.sqrt(((x - predicted) ** 2).mean()))
 
-        tried = {ridge: said(ridge, False) for ridge in _RIDGES}
-        best = min(tried, key=lambda r: off(tried[r]))
-        with_trees = said(best, True)
+        tried = {ridge: predict_held_out(ridge, False) for ridge in _RIDGES}
+        best = min(tried, key=lambda r: error_of(tried[r]))
+        with_trees = predict_held_out(best, True)
         # Trees are used only for a clear improvement.
-        helped = off(with_trees) < 0.99 * off(tried[best])
-        found = with_trees if helped else tried[best]
-        spread = max(off(found), 1e-9 * max(float(x.std()), 1e-9))
-        error = np.abs(x - found) if back is None else np.abs(back(x) - back(found))
+        helped = error_of(with_trees) < 0.99 * error_of(tried[best])
+        chosen = with_trees if helped else tried[best]
+        spread = max(error_of(chosen), 1e-9 * max(float(x.std()), 1e-9))
+        error = np.abs(x - chosen) if back is None else np.abs(back(x) - back(chosen))
         return _Line(best, helped, spread, float(np.median(error)), back is not None)
 
     def _predicted(
-        self, x: Floats, A: Floats, B: Floats, own: Table, rows: Table, ridge: float, boosted: bool
+        self,
+        x: Floats,
+        A: Floats,
+        B: Floats,
+        known_rows: Table,
+        rows: Table,
+        ridge: float,
+        boosted: bool,
     ) -> Floats:
-        """Return predictions for `rows` of a model trained on `own`, float64, shape (n,)."""
+        """Return predictions for `rows` of a model trained on `known_rows`, float64, shape (n,)."""
         mean = x.mean()
         beta = np.linalg.solve(A.T @ A + ridge * np.eye(A.shape[1]), A.T @ (x - mean))
         predicted = mean + B @ beta
@@ -231,20 +244,20 @@ class Imputer:
             return np.asarray(predicted)
         residual = x - mean - A @ beta
         unit = max(float(residual.std()), 1e-30)
-        forest = self._forest(own, residual / unit, SQUARED_ERROR)
+        forest = self._forest(known_rows, residual / unit, SQUARED_ERROR)
         return np.asarray(predicted + unit * forest.predict(self._others(rows)))
 
-    def _classes(self, own: Table, rows: Table, values: NDArray[np.float32]) -> Floats:
+    def _classes(self, known_rows: Table, rows: Table, values: NDArray[np.float32]) -> Floats:
         """Return probabilities of the values of a category."""
-        levels, code = np.unique(own.X[:, self._columns], axis=0, return_inverse=True)
+        levels, code = np.unique(known_rows.X[:, self._columns], axis=0, return_inverse=True)
         code, k = code.reshape(-1), len(levels)
-        A, B = self._designs(own, rows)
+        A, B = self._designs(known_rows, rows)
         # The marginal distribution with half a pseudo-count per class, so that no probability is 0.
         margin = (np.bincount(code, minlength=k) + 0.5) / (len(code) + 0.5 * k)
         if self._mixture is None:
-            self._mixture = self._mixed(code, k, A, own, margin)
+            self._mixture = self._mixed(code, k, A, known_rows, margin)
         w = self._mixture
-        p = self._both(code, k, A, B, own, rows)
+        p = self._both(code, k, A, B, known_rows, rows)
         at = {tuple(v): j for j, v in enumerate(levels.tolist())}
         mixed = (1 - _DOUBT) * ((1 - w) * p[0] + w * p[1]) + _DOUBT * margin
         rare = 0.5 / (len(code) + 0.5 * k)
@@ -254,12 +267,14 @@ class Imputer:
         )  # fmt: skip
 
     def _mixed(
-        self, code: NDArray[np.int64], k: int, A: Floats, own: Table, margin: NDArray[Any]
+        self, code: NDArray[np.int64], k: int, A: Floats, known_rows: Table, margin: NDArray[Any]
     ) -> float:
         """Return the weight of the trees that gives the mixture the lowest held-out loss."""
         held_out = [np.empty((len(code), k)), np.empty((len(code), k))]
         for train, test in _folds(len(code)):
-            p = self._both(code[train], k, A[train], A[test], own.take(train), own.take(test))
+            p = self._both(
+                code[train], k, A[train], A[test], known_rows.take(train), known_rows.take(test)
+            )
             for collected, predicted in zip(held_out, p, strict=True):
                 collected[test] = predicted
         rows = np.arange(len(code))
@@ -271,7 +286,7 @@ class Imputer:
         return min(_MIXTURES, key=loss)
 
     def _both(
-        self, code: NDArray[np.int64], k: int, A: Floats, B: Floats, own: Table, rows: Table
+        self, code: NDArray[np.int64], k: int, A: Floats, B: Floats, known_rows: Table, rows: Table
     ) -> tuple[Floats, Floats]:
         """Return the probabilities of logistic regression and of trees, shape (n, k) each."""
         # With a single class in the fold, there is nothing to learn.
@@ -280,13 +295,13 @@ class Imputer:
             return sure, sure
         line = _logistic(A, code, k, B)
         objective = LOGISTIC if k == 2 else Softmax(k)
-        forest = self._forest(own, code, objective)
+        forest = self._forest(known_rows, code, objective)
         p = forest.predict(self._others(rows))
         return line, p if p.ndim == 2 else np.column_stack([1 - p, p])
 
-    def _forest(self, own: Table, target: NDArray[Any], objective: Objective) -> Forest:
+    def _forest(self, known_rows: Table, target: NDArray[Any], objective: Objective) -> Forest:
         """Train a boosted forest on the remaining columns and the label."""
-        X = self._others(own)
+        X = self._others(known_rows)
         params = _GROWN if objective is SQUARED_ERROR else _CLASSES
         return grow_forest(X, target, quantile_cuts(X, 32), params, objective, streams=Streams(0))
 
@@ -294,7 +309,7 @@ class Imputer:
         """Return the remaining columns and the label of rows, float32, shape (n, columns)."""
         return np.column_stack([rows.X[:, self._rest], rows.y]).astype(np.float32)
 
-    def _designs(self, own: Table, rows: Table) -> tuple[Floats, Floats]:
+    def _designs(self, known_rows: Table, rows: Table) -> tuple[Floats, Floats]:
         """Return the standardised design matrices of two tables.
 
         The columns are indicators of categories, numbers, their logarithms, and indicators of the
@@ -302,7 +317,7 @@ class Imputer:
         """
         parts = []
         for c in self._rest:
-            a, b = own.X[:, c].astype(np.float64), rows.X[:, c].astype(np.float64)
+            a, b = known_rows.X[:, c].astype(np.float64), rows.X[:, c].astype(np.float64)
             if self._schema.categorical[c]:
                 parts += [(a == v, b == v) for v in np.unique(a[~np.isnan(a)])[:_MOST]]
             else:
@@ -312,7 +327,9 @@ class Imputer:
                 parts.append((a, b))
                 if len(present) and present.min() >= 0 and middle > 0:
                     parts.append((_log(a, middle), _log(b, middle)))
-        parts += [(own.y == v, rows.y == v) for v in range(max(len(self._schema.classes), 2))]
+        parts += [
+            (known_rows.y == v, rows.y == v) for v in range(max(len(self._schema.classes), 2))
+        ]
         A, B = (np.column_stack(p).astype(np.float64) for p in zip(*parts, strict=True))
         mean, spread = A.mean(axis=0), A.std(axis=0)
         spread = np.where(spread > 0, spread, 1.0)
@@ -353,13 +370,13 @@ def imputed(view: View, share: float) -> Cells | None:
 
 
 def guessed(
-    told: Told, schema: Schema, chances: Floats, values: NDArray[np.float32], share: float
+    background: Told, schema: Schema, chances: Floats, values: NDArray[np.float32], share: float
 ) -> Cells:
     """Return the cells of the unknown attribute with their most likely values.
 
     Parameters
     ----------
-    told : Told
+    background : Told
         Background knowledge about the victims' rows.
     schema : Schema
         Columns of the table.
@@ -370,9 +387,9 @@ def guessed(
     share : float
         Distance at which a number counts as close, as a share of its standard deviation.
     """
-    categorical = len(told.columns) > 1 or bool(schema.categorical[told.columns[0]])
-    likeliest, c = decoded(chances, values, 0.0 if categorical else share), len(told.columns)
-    cells = np.repeat(told.ids, c), np.tile(np.array(told.columns), len(told.ids))
+    categorical = len(background.columns) > 1 or bool(schema.categorical[background.columns[0]])
+    likeliest, c = decoded(chances, values, 0.0 if categorical else share), len(background.columns)
+    cells = np.repeat(background.ids, c), np.tile(np.array(background.columns), len(background.ids))
     return *cells, likeliest.reshape(-1).astype(np.float64)
 
 

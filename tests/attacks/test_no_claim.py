@@ -28,7 +28,7 @@ SCORED = {"fedtrees.core.guess:Records", "fedtrees.core.guess:LeafCounts"}
 
 
 def told(guess):
-    return guesses.guess_of(guesses.told(guess, "mine", SCORED))
+    return guesses.guess_of(guesses.guess_as_value(guess, "mine", SCORED))
 
 
 def test_a_guess_without_claims_has_a_reason_and_one_with_claims_has_none():
@@ -46,7 +46,7 @@ def test_a_guess_without_claims_has_a_reason_and_one_with_claims_has_none():
 
 def test_an_empty_guess_without_a_reason_is_refused_by_name():
     for refuse in (
-        lambda: guesses.told(Guess(), "mine", SCORED),
+        lambda: guesses.guess_as_value(Guess(), "mine", SCORED),
         lambda: [*score_guess("mine", Guess(), None, None)],
     ):
         message = "attack 'mine' returned a guess without claims and without a reason; return Guess"

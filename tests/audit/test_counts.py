@@ -144,7 +144,7 @@ def test_leaf_values_alone_give_every_client_s_first_tree(tmp_path, seed):
     assert all(agrees(made, found.trees[t]) for t in range(3))
     assert not any(t.exact.any() for t in found.trees[3:])
     assert (found.sources.kind, found.sources.clients) == ("bagging", 3)
-    assert (found.rows.n, found.rows.n_pos, found.rows.whole) == (569, 357, False)
+    assert (found.rows.n, found.rows.n_pos, found.rows.complete) == (569, 357, False)
 
 
 def test_a_base_score_that_somebody_chose_is_no_label_mean(tmp_path):
@@ -236,9 +236,9 @@ def test_rows_of_a_regression_s_first_client_are_not_taken_for_the_table(tmp_pat
     made = trained.bagging(tmp_path / "m.json", rounds=3, objective="reg:squarederror")
     found = audit(read_model(made.path))
     assert found.rows.n == len(made.parts[made.grown_by[0]])
-    assert not found.rows.whole
+    assert not found.rows.complete
     central = trained.central(tmp_path / "c.json", 3, objective="reg:squarederror")
-    assert audit(read_model(central.path)).rows.whole
+    assert audit(read_model(central.path)).rows.complete
 
 
 @pytest.mark.parametrize("params", [{}, {"lambda_l2": 2.0}, {"boost_from_average": False}])

@@ -109,14 +109,14 @@ def test_a_client_that_joined_late_is_not_denied():
     """Flower waits for two clients by default: the third was not there in the first round."""
     found = audit_of(LATE)
     assert found.rows.n == len(PARTS[0][1]) + len(PARTS[1][1])
-    assert not found.rows.whole
+    assert not found.rows.complete
     assert found.rows.total is None
 
 
 def test_rows_of_one_client_are_not_taken_for_the_table():
     found = audit_of(FLOWER + "cyclic")
     assert found.rows.n == len(PARTS[0][1])
-    assert not found.rows.whole
+    assert not found.rows.complete
 
 
 def test_the_mask_of_nvflare_hides_nothing():

@@ -16,10 +16,10 @@ from fedtrees.audit.leaf_value_counts import (
     Pairs,
     certain_counts,
     explanations,
+    find_pairs,
     first_tree_of_values,
     label_share,
     may_be_mean,
-    pairs_of,
     sizes_that_fit,
 )
 from fedtrees.trees.boosted.forest import Tree
@@ -87,7 +87,7 @@ def test_values_of_a_small_table_tell_how_they_were_made(eta, reg_lambda):
     choices = list(itertools.product(LEARNING_RATES, [reg_lambda]))
     found = explanations(values, ph, [49, 98, 147, 196], choices, Fraction(78, 147))
     assert list(found) == [Explanation(eta, reg_lambda, 147)]
-    counts = certain_counts(pairs_of(values, ph, (eta, reg_lambda), 147), 147)
+    counts = certain_counts(find_pairs(values, ph, (eta, reg_lambda), 147), 147)
     assert np.array_equal(counts.n, n)
     assert np.array_equal(counts.n1, n1)
 

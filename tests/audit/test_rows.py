@@ -160,7 +160,11 @@ def test_rows_of_a_regression_are_numbers(tmp_path):
     assert table.table.y == pytest.approx(X[:, 3])
     found = attack(audit(read_model(tmp_path / "m.json")), None, table, options=Options(chains=2))
     assert found.reason is None
-    assert (found.trees, found.rebuilt, found.targets + found.own) == (2, found.targets, len(X))
+    assert (found.trees, found.rebuilt, found.targets + found.known_rows) == (
+        2,
+        found.targets,
+        len(X),
+    )
 
 
 def table_of(path, rows):

@@ -178,7 +178,7 @@ from fedtrees.isolation import calls
 assert calls.refuse_call(444)  # the call that makes a set of Landlock's rules: files stay open
 load_plugins([sys.argv[1]], unprotected=True)
 for finding in check("attack", Spec("passes-rows-on"), ["fedtree-hist"]):
-    print(finding.kept, finding.rule)
+    print(finding.holds, finding.rule)
 """
 
 

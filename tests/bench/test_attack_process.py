@@ -82,9 +82,9 @@ def test_a_view_comes_back_as_it_was():
     for who in (("server",), ("client-1", "client-2"), ("public",)):
         view = view_of(training, who, held, 50)
         view.oracle.query(view_in((training, held)).rows.X[:7])
-        packed = b"".join(map(bytes, pack(views.told(view))))
+        packed = b"".join(map(bytes, pack(views.view_as_value(view))))
         again = views.view_of(unpack(packed, views.types()), lambda X: X)
-        assert b"".join(map(bytes, pack(views.told(again)))) == packed
+        assert b"".join(map(bytes, pack(views.view_as_value(again)))) == packed
         assert again.schema == view.schema
         assert again.parameters == view.parameters
         assert again.defense == view.defense
@@ -214,7 +214,7 @@ def test_randomness_follow_from_what_is_held_whatever_defends(trained):
 
 def arrays(view):
     """Return the bytes of all that a view saw."""
-    return b"".join(bytes(chunk) for chunk in pack(views.told(view)["messages"]))
+    return b"".join(bytes(chunk) for chunk in pack(views.view_as_value(view)["messages"]))
 
 
 def test_queries_are_counted_where_the_model_is(trained):

@@ -168,7 +168,7 @@ def test_a_cheating_attack_is_caught_or_finds_nothing(how, tmp_path):
     file.write_text(CHEATS[how])
     load_plugin(file)
     findings = check("attack", Spec(f"cheat-{how}"), ["fedtree-hist"])
-    broken = [f.rule for f in findings if not f.kept]
+    broken = [f.rule for f in findings if not f.holds]
     expected = {
         "imports": "imports nothing that holds truth",
         "randomness": "the same view gives the same guess",
@@ -200,15 +200,15 @@ def test_a_guard_that_does_nothing_is_caught(tmp_path):
         "    at = frozenset()\n"
     )
     load_plugin(file)
-    idle = [f.rule for f in check("defense", Spec("leaky-idle"), ["fedtree-hist"]) if not f.kept]
+    idle = [f.rule for f in check("defense", Spec("leaky-idle"), ["fedtree-hist"]) if not f.holds]
     assert any("its guard changes what NodeSplits says" in rule for rule in idle)
     assert "fedtree-hist: it acts on something" in idle
     released = [
-        f.detail for f in check("defense", Spec("leaky-open"), ["fedtree-hist"]) if not f.kept
+        f.detail for f in check("defense", Spec("leaky-open"), ["fedtree-hist"]) if not f.holds
     ]
     assert any("is about to send BoostedModel, which it neither" in said for said in released)
     nowhere = [
-        f.rule for f in check("defense", Spec("leaky-nowhere"), ["fedtree-hist"]) if not f.kept
+        f.rule for f in check("defense", Spec("leaky-nowhere"), ["fedtree-hist"]) if not f.holds
     ]
     assert any("protects somewhere" in rule for rule in nowhere)
 
@@ -226,7 +226,7 @@ def test_every_built_in_protocol_and_defense_conforms(kind, name):
     for spec, beside in ONCE.get(name, [(Spec(name, NEEDED.get(name, {})), None)]):
         findings = check(kind, spec, beside)
         assert findings
-        assert [f for f in findings if not f.kept] == []
+        assert [f for f in findings if not f.holds] == []
 
 
 @cache
@@ -288,8 +288,8 @@ def test_each_family_of_messages_has_its_protocols():
 def test_clustering_own_columns_conforms_where_parties_hold_columns():
     load_plugin(Path(__file__).parents[2] / "docs" / "examples" / "plain_vertical.py")
     findings = check("attack", Spec("cl"), ["plain-vertical"])
-    assert findings[-1].kept
-    assert [f for f in findings if not f.kept] == []
+    assert findings[-1].holds
+    assert [f for f in findings if not f.holds] == []
 
 
 @pytest.mark.long
@@ -302,9 +302,9 @@ def test_every_built_in_attack_conforms(name):
         first = next((p for p in family if name in read_beside(SHORT.get(p, p))), None)
         if first is not None:
             *findings, ran = check("attack", asked(name), [SHORT.get(first, first)])
-            assert ran.kept
+            assert ran.holds
             assert len(findings) > 1
-            assert [f for f in findings if not f.kept] == []
+            assert [f for f in findings if not f.holds] == []
             return
     raise AssertionError("no protocol has anything for it")
 
@@ -312,7 +312,7 @@ def test_every_built_in_attack_conforms(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OWN["attack"])
 def test_every_built_in_attack_conforms_beside_every_protocol(name):
-    assert [f for f in check("attack", Spec(name)) if not f.kept] == []
+    assert [f for f in check("attack", Spec(name)) if not f.holds] == []
 
 
 def test_a_defense_that_forgets_a_message_is_caught(tmp_path):
@@ -335,7 +335,7 @@ def test_a_defense_that_forgets_a_message_is_caught(tmp_path):
     )
     load_plugin(file)
     findings = check("defense", Spec("leaky-split-only"), ["fedtree-hist"])
-    broken = [f for f in findings if not f.kept]
+    broken = [f for f in findings if not f.holds]
     assert broken
     assert "BaseScore" in broken[0].detail or "LeafValues" in broken[0].detail
 
@@ -354,7 +354,7 @@ def test_what_a_protocol_says_of_itself_is_compared_with_a_run(tmp_path):
         "    serves = FlowerBagging.serves | {'rows', 'gradient_clip'}\n"
     )
     load_plugin(file)
-    broken = {f.rule: f.detail for f in check("protocol", Spec("boastful")) if not f.kept}
+    broken = {f.rule: f.detail for f in check("protocol", Spec("boastful")) if not f.holds}
     assert set(broken) == {
         "what is declared crosses, or `sometimes` says when (`says`)",
         "its parties keep to rows (`serves`), or say why not",
@@ -426,7 +426,7 @@ def test_a_metric_that_breaks_the_rules_is_found_out(tmp_path, monkeypatch, name
     file = tmp_path / "bad_metrics.py"
     file.write_text(BAD_METRIC + f"# {name}")
     load_plugin(file)
-    broken = [f for f in check("metric", Spec(f"bad-{name}"), ["fedtree-hist"]) if not f.kept]
+    broken = [f for f in check("metric", Spec(f"bad-{name}"), ["fedtree-hist"]) if not f.holds]
     assert broken
     assert all(re.search(rule, f.rule) and detail in f.detail for f in broken)
 
@@ -435,4 +435,4 @@ def test_a_metric_that_breaks_the_rules_is_found_out(tmp_path, monkeypatch, name
 @pytest.mark.parametrize("name", OWN["metric"])
 def test_every_built_in_metric_conforms(name):
     protocols = ["fedtree-hist", "secureboost", "federboost-v", "dp-forest", "flower-bagging"]
-    assert [f for f in check("metric", Spec(name), protocols) if not f.kept] == []
+    assert [f for f in check("metric", Spec(name), protocols) if not f.holds] == []

@@ -20,7 +20,7 @@ from fedtrees.core.registry import _entries, load_plugin, register
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.core.transcript import Transcript
-from fedtrees.experiments.leak_search import held_values
+from fedtrees.experiments.leak_search import find_local_values
 from fedtrees.isolation import disk
 from fedtrees.isolation.process import attacks
 
@@ -151,7 +151,7 @@ def loaded(folder, name, text):
 @pytest.mark.parametrize("how", LEAKS)
 def test_a_protocol_that_leaks_rows_is_caught_whatever_it_says(how, tmp_path):
     loaded(tmp_path, how, PROTOCOL + LEAKS[how])
-    broken = {f.rule: f.detail for f in check("protocol", Spec(f"leak-{how}")) if not f.kept}
+    broken = {f.rule: f.detail for f in check("protocol", Spec(f"leak-{how}")) if not f.holds}
     assert set(broken) == {UNSAID}
     assert "client-0" in broken[UNSAID]
 
@@ -172,7 +172,7 @@ registered("leak-sharing", CutsRequest, Sharing)
 @pytest.mark.long
 def test_parties_that_share_an_object_are_caught(tmp_path):
     loaded(tmp_path, "sharing", PROTOCOL + SHARING)
-    broken = {f.rule: f.detail for f in check("protocol", Spec("leak-sharing")) if not f.kept}
+    broken = {f.rule: f.detail for f in check("protocol", Spec("leak-sharing")) if not f.holds}
     assert set(broken) == {"no party leads to another's rows"}
     assert "client-0 leads to the columns of client-1" in broken["no party leads to another's rows"]
 
@@ -261,7 +261,7 @@ def found(*values, kind=_Note, to="server"):
     transcript = Transcript({"client": "client", "server": "server"})
     for value in values:
         transcript.record("client", (to,), kind(value), "why")
-    return held_values(transcript, {"client": held()}, SCHEMA)
+    return find_local_values(transcript, {"client": held()}, SCHEMA)
 
 
 @pytest.mark.parametrize("guise", GUISES)
@@ -351,7 +351,7 @@ def test_an_attack_acts_at_its_import_neither_here_nor_unseen(how, tmp_path, no_
     file = loaded(tmp_path, "early", text)
     assert not any(getattr(m, "__file__", None) == str(file) for m in [*sys.modules.values()])
     broken = {f.rule: f.detail for f in check("attack", Spec("acting-early"), ["fedtree-hist"])
-              if not f.kept}  # fmt: skip
+              if not f.holds}  # fmt: skip
     assert expected in broken["its import does nothing but register"]
     assert (evaluate.attacks, RecordMetric.score, resource_tracker.register) == kept
 
@@ -399,7 +399,7 @@ def test_the_parent_knows_an_attack_by_what_its_process_says(tmp_path):
         register.make("attack", parse_grid("plain-guess[times=0]")[0])
     with pytest.raises(UsageError, match="no parameter 'time'; did you mean 'times'"):
         register.make("attack", parse_grid("plain-guess[time=2]")[0])
-    assert all(f.kept for f in check("attack", Spec("plain-guess"), ["dp-forest"]))
+    assert all(f.holds for f in check("attack", Spec("plain-guess"), ["dp-forest"]))
     assert attacks().describe(*next(iter(register.elsewhere.items()))).did == ()
 
 
@@ -407,7 +407,7 @@ def test_an_attack_that_claims_nothing_without_a_reason_is_found_out(tmp_path):
     silent = PLAIN.replace("plain-guess", "silent-guess")
     silent = silent.replace('Guess.none("it claims nothing", {"times": self.times})', "Guess()")
     loaded(tmp_path, "silent", silent)
-    found = [f for f in check("attack", Spec("silent-guess"), ["dp-forest"]) if not f.kept]
+    found = [f for f in check("attack", Spec("silent-guess"), ["dp-forest"]) if not f.holds]
     assert any("it returns claims, or the reason for none" in f.rule for f in found)
     assert all("attack 'silent-guess' returned a guess without claims" in f.detail for f in found)
 

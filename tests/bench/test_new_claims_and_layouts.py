@@ -142,7 +142,7 @@ def test_such_files_conform(name, capsys, monkeypatch):
         kind = "protocol" if part == "two-sides" else "attack"
         findings = check(kind, Spec(f"plugin-{part}"))
         assert len(findings) > 5
-        assert [f for f in findings if not f.kept] == []
+        assert [f for f in findings if not f.holds] == []
 
 
 # --- leaf counts of any model

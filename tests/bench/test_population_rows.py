@@ -141,7 +141,7 @@ def test_population_rows_are_counted_in_leaves_but_subtracted_from_no_sum():
 def test_the_population_reaches_the_process_of_attacks_and_does_not_change_its_randomness():
     case, view = case_of("server")
     informed = with_background("timberstrike", view, case)
-    packed = b"".join(map(bytes, pack(views.told(informed))))
+    packed = b"".join(map(bytes, pack(views.view_as_value(informed))))
     again = views.view_of(unpack(packed, views.types()), lambda X: X)
     assert same(again.population, case.background)
     assert views.randomness(again, "a") == views.randomness(view, "a")

@@ -31,7 +31,7 @@ CLAIM_1 = "laplace-hist[epsilon=1,calibrated=true]"
 def test_a_fourth_of_the_noise_is_refuted(protocol, defense):
     cell = audited(protocol, defense, 4, seed=0, fewer=8)
     assert cell.refuted
-    assert cell.epsilon <= cell.found.found.most
+    assert cell.epsilon <= cell.found.measured.most
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_published_noise_is_told_from_geometric_and_its_claim_from_what_it_spend
 
 def test_counts_without_noise_are_shown_to_the_end():
     cell = audited("fedtree-hist", "laplace-gradient[epsilon=1]", 1, 0, 8)
-    assert cell.epsilon == pytest.approx(cell.found.found.most, abs=1e-3)
+    assert cell.epsilon == pytest.approx(cell.found.measured.most, abs=1e-3)
     assert not cell.refuted  # it says that it spends without bound
 
 

@@ -48,7 +48,7 @@ def test_a_guess_is_the_same_whether_the_bench_computes_a_part_of_it_or_not(serv
         (here,) = TimberStrike().run(view, rng).all(Records)
         assert np.array_equal(apart.table.X, here.table.X)
         assert np.array_equal(apart.table.y, here.table.y)
-    assert len(server._computed.kept) == 1  # the same rows and random state under both defenses
+    assert len(server._computed.results) == 1  # the same rows and random state under both defenses
 
 
 def test_a_cached_result_is_that_of_the_same_rows_and_random_state_only(monkeypatch):
@@ -71,7 +71,7 @@ def test_a_cached_result_is_that_of_the_same_rows_and_random_state_only(monkeypa
     assert first["state"] == rng.bit_generator.state
     for seed in range(2, MOST_KEPT + 5):
         computed.reply(request_of(view, seed))
-    assert len(computed.kept) == MOST_KEPT
+    assert len(computed.results) == MOST_KEPT
 
 
 @pytest.mark.parametrize(

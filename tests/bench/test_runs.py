@@ -303,7 +303,7 @@ def test_a_worker_whose_driver_is_gone_before_it_begins_ends_all_the_same(tmp_pa
     monkeypatch.setattr(executor.os, "_exit", lambda status: over.set())
     monkeypatch.setattr(runner.Runner, "work", lambda self, job: [])
     mine = runner.Runner(tmp_path, Provenance({}))
-    executor._work_beside(mine, runner.Job(()), driver=os.getpid())  # not this process's parent
+    executor._work_in_pool(mine, runner.Job(()), driver=os.getpid())  # not this process's parent
     assert over.wait(10)
 
 

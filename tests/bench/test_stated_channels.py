@@ -60,7 +60,7 @@ def checked(tmp_path, name, stated, law, more=""):
     )
     load_plugin(file)
     findings = check("defense", Spec(f"coarse-{name}"), ["fedtree-hist"])
-    return [f for f in findings if not f.kept], findings
+    return [f for f in findings if not f.holds], findings
 
 
 @pytest.mark.parametrize("how", WRONG)
@@ -95,7 +95,7 @@ def test_what_says_that_it_brings_no_tables_farther_apart_is_held_to_it(
 ):
     broken, findings = checked(tmp_path, name, law, law, "nonexpansive = (Histogram,)")
     asked = [f for f in findings if "(`nonexpansive`)" in f.rule]
-    assert [f.kept for f in asked] == [not farther] * 2
+    assert [f.holds for f in asked] == [not farther] * 2
     assert broken == [f for f in asked if farther]
     assert all("apart before" in f.detail for f in broken)
 
@@ -144,7 +144,7 @@ def test_a_wrong_law_of_a_protocol_fails_and_names_the_field(how, tmp_path):
     file = tmp_path / "wrong.py"
     file.write_text(PROTOCOL.format(base=base, kind=kind, change=change))
     load_plugin(file)
-    broken = [f for f in check("protocol", Spec("wrong-law")) if not f.kept]
+    broken = [f for f in check("protocol", Spec("wrong-law")) if not f.holds]
     assert [f"{f.rule} {f.detail}" for f in broken if said in f"{f.rule} {f.detail}"], broken
     assert len(broken) == 1
 
@@ -154,6 +154,6 @@ def test_a_wrong_law_of_a_protocol_fails_and_names_the_field(how, tmp_path):
 @pytest.mark.parametrize("noise", ["central", "distributed"])
 def test_right_laws_pass(name, noise):
     findings = check("protocol", Spec(name, {"noise": noise}))
-    assert [f for f in findings if not f.kept] == []
+    assert [f for f in findings if not f.holds] == []
     stated = 1 + (name == "dp-gbdt") + (noise == "distributed")
     assert sum("is what it states (`laws`)" in f.rule for f in findings) == stated

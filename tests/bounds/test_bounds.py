@@ -137,8 +137,8 @@ def test_check_sees_a_sum_that_is_none():
     protocol = made("none").protocol
     (kept,) = _sums_alone(SecureSum(), protocol)
     (broken,) = _sums_alone(Open(), protocol)
-    assert kept.kept
-    assert not broken.kept
+    assert kept.holds
+    assert not broken.holds
     assert not [*_sums_alone(SecureSum(), DPGBDT())]  # it adds noise: no view is of the sum alone
 
 

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from fedtrees.capture.formats import Decoded, record, told
+from fedtrees.capture.formats import Decoded, record, relay_addresses
 from fedtrees.capture.readings import machine_readings, readings
 from fedtrees.capture.records import Capture
 from fedtrees.core.schema import Table
@@ -126,7 +126,7 @@ def captured(parts, over, params, trees, path):
         arguments = {"target": record, "args": (over, there, path)}
         door = threading.Thread(**arguments, kwargs={"ready": ports.put}, daemon=True)
         door.start()
-        how = told(over, there, loopback.HOST, ports.get())
+        how = relay_addresses(over, there, loopback.HOST, ports.get())
         workers = [
             loopback.FORK.Process(
                 target=loopback.WORK[over], args=(connect(rank, how), rows, params, trees)

@@ -25,7 +25,7 @@ def written(path, n=3, run=RUN):
 
 def test_messages_come_back_with_where_they_are_from(tmp_path):
     capture = Capture(written(tmp_path / "a.capture"))
-    assert capture.told == RUN
+    assert capture.run_facts == RUN
     found = list(capture)
     assert [(r.order, r.sender, r.receivers, r.message.rows, r.why) for r in found] == [
         (k, "a", ("b", "c"), k, "because") for k in range(3)

@@ -17,7 +17,7 @@ from fedtrees.attacks.mappers.attack import RingSegments
 from fedtrees.attacks.peeling.attack import HistogramPeeling
 from fedtrees.attacks.plaintext import ClearGradients, SplitValues
 from fedtrees.attacks.sketch_reading import SketchReading
-from fedtrees.capture.attack import captured_view, report, said_of, scored
+from fedtrees.capture.attack import captured_view, describe_guess, report, scored
 from fedtrees.capture.differences import from_protocol
 from fedtrees.capture.formats import Decoded
 from fedtrees.capture.records import Capture
@@ -275,7 +275,7 @@ def test_attacks_reach_on_a_capture_what_they_reach_in_the_bench(name, tmp_path)
     case = Case(held, done.transcript.roles, who, done.schema, Streams(0), owner)
     for row in told["attacks"]:
         guess = attacks().run(parse_list([row["attack"]])[0], view_of(done, who, held)).guess
-        assert said_of(guess) == row["said"]
+        assert describe_guess(guess) == row["said"]
         if guess.claims:
             assert scored(row["attack"], guess, case) == row["scores"]
     assert any("claims nothing" not in row["said"] for row in told["attacks"])

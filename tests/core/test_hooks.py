@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from fedtrees.conformance.samples import made, sample_training
+from fedtrees.conformance.samples import make_small_protocol, sample_training
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import ProtocolError
@@ -44,7 +44,7 @@ class First(Defense):
 
 
 def trained(how):
-    return sample_training(made("fedtree-hist"), Composition((First(how),)))[0]
+    return sample_training(make_small_protocol("fedtree-hist"), Composition((First(how),)))[0]
 
 
 @pytest.mark.parametrize(

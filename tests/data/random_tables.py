@@ -248,7 +248,7 @@ def _read(paths, columns, writers, keep, outcome):
                 return load_csv(paths[0], TARGET, **options)
             return load_clients(paths, TARGET, **options)
         except Problems as error:
-            for problem in error.found:
+            for problem in error.problems:
                 if problem.option == "decimal" and len({w.decimal for w in writers}) == 1:
                     outcome.counts["asked for the decimal mark"] += 1
                     options["decimal"] = writers[0].decimal

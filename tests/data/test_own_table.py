@@ -360,9 +360,9 @@ def test_all_problems_are_told_at_once_with_their_remedies(write):
     path = write(plain_text())
     with pytest.raises(Problems) as error:
         load_csv(path, "il", categorical=["twn"], drop=["bmi", "aeg"], keep=["bmi"])
-    found = {p.option: p.value for p in error.value.found}
+    found = {p.option: p.value for p in error.value.problems}
     assert found == {"target": "ill", "categorical": "town", "drop": "age"}
-    assert len(error.value.found) == 4
+    assert len(error.value.problems) == 4
     assert "no column 'il'; did you mean 'ill'" in str(error.value)
 
 

@@ -41,7 +41,7 @@ def problem_of(path, target="ill", **options):
     """Return the only problem of a table."""
     with pytest.raises(Problems) as error:
         load_csv(path, target, **options)
-    (problem,) = error.value.found
+    (problem,) = error.value.problems
     return problem
 
 

@@ -161,7 +161,7 @@ def scratch(monkeypatch):
 
 
 def broken(name):
-    return [f.rule for f in check("defense", Spec(name)) if not f.kept]
+    return [f.rule for f in check("defense", Spec(name)) if not f.holds]
 
 
 def test_check_fails_what_acts_on_nothing_and_passes_what_acts(scratch, monkeypatch):

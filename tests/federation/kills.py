@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from fedtrees.cli.federate import ended
+from fedtrees.cli.federate import summarise_run
 from fedtrees.federation.deployment import Deployment, _start, _wait_for, end, job_of, started
 from fedtrees.federation.trial import make_trial
 
@@ -118,7 +118,7 @@ class Campaign:
         others = [s for s in made.parties.values() if s != lost]
         left = {s: self.left(folder / "logs" / s, losing.at) for s in others}
         losing.each(signal.SIGKILL)
-        told = ended(made, out, status)["stopped"]
+        told = summarise_run(made, out, status)["stopped"]
         name = "the server is lost" if who == "server" else repr(made.party(lost))
         print(f"{n}: {lost}, {what}, {signum.name} after {losing.after:.1f} s: {told!r}, "
               f"named after {took:.1f} s, others stop after {max(left.values()):.1f} s, "

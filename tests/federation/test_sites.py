@@ -101,7 +101,7 @@ class Sites:
             own = driving.own(federation, driving.agree(federation, federation.hash))
         out = self.folder / "coordinator"
         more = {"send": self.send, **more}
-        return conduct(federation, out=out, say=self.said.append, own=own, **more)
+        return conduct(federation, out=out, say=self.said.append, site_data=own, **more)
 
 
 @pytest.mark.parametrize(("protocol", "defense"), RUNS)

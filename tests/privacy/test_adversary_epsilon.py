@@ -112,8 +112,8 @@ def test_shares_are_counted_by_clients_without_colluders():
 def test_the_published_law_of_a_sum_has_the_variance_of_all_shares():
     share = Share(Gaussian(2.0), colluders=1)
     assert share.law(3) == Gaussian(2.0 * math.sqrt(3 / 2))
-    assert share.law(3, known=1) == Gaussian(2.0)
-    assert share.law(3, known=3) is None
+    assert share.law(3, known_shares=1) == Gaussian(2.0)
+    assert share.law(3, known_shares=3) is None
     assert Share(Laplace(3.0, whole=True), colluders=1).law(2) == Laplace(3.0, True, 2.0)
 
 

@@ -291,14 +291,14 @@ def test_a_new_behaviour_is_short_and_keeps_the_rules(tmp_path):
     load_plugin(path)
     findings = check("behaviour", Spec("greedy"), ["fedtree-hist", "secureboost"])
     assert len(findings) > 3
-    assert all(f.kept for f in findings), findings
-    assert not [f for f in check("behaviour", Spec("greedy"), ["secureboost"])[-1:] if f.kept]
+    assert all(f.holds for f in findings), findings
+    assert not [f for f in check("behaviour", Spec("greedy"), ["secureboost"])[-1:] if f.holds]
 
 
 def test_the_behaviours_here_keep_the_rules():
     for name in register.names("behaviour"):
         findings = check("behaviour", Spec(name), ["fedtree-hist", "secureboost"])
-        assert all(f.kept for f in findings), findings
+        assert all(f.holds for f in findings), findings
 
 
 def test_a_run_that_an_honest_party_ended_has_a_detection_and_no_utility(tmp_path):

@@ -168,10 +168,10 @@ def test_a_label_of_what_all_panels_share_is_no_mistake(panels):
 
 
 def test_a_title_breaks_between_its_parts_and_within_long_parameters():
-    assert static_figure._wrapped("a · b", 10) == "a · b"
-    assert static_figure._wrapped("alpha · beta · c", 10) == "alpha\nbeta · c"
+    assert static_figure._break_title("a · b", 10) == "a · b"
+    assert static_figure._break_title("alpha · beta · c", 10) == "alpha\nbeta · c"
     assert (
-        static_figure._wrapped("hist[trees=10,depth=4] · client", 16)
+        static_figure._break_title("hist[trees=10,depth=4] · client", 16)
         == "hist[trees=10,\ndepth=4]\nclient"
     )
 

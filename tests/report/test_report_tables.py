@@ -147,21 +147,21 @@ def test_cost_is_counted_once_per_seed(rows):
 
 def test_gaps_gather_seeds_and_put_failures_first(rows):
     settings = sorted(set(rows["setting"].dropna()))
-    found = Gaps.of(rows, [s for s in settings if s.protocol.startswith(("fedtree", "bagging"))])
-    statuses = [g.status for g in found.found]
+    gaps = Gaps.of(rows, [s for s in settings if s.protocol.startswith(("fedtree", "bagging"))])
+    statuses = [g.status for g in gaps.entries]
     order = ["failed", "timeout", "not asked for", "skipped", "does not fit"]
     assert statuses == sorted(statuses, key=order.index)
-    (skip,) = (g for g in found.found if g.kind == "defense" and g.status == "skipped")
+    (skip,) = (g for g in gaps.entries if g.kind == "defense" and g.status == "skipped")
     assert (skip.names, skip.seeds) == (("paillier[bits=2048]",), (0, 1, 2))
     assert str(skip.why) == "paillier guards Histogram; bagging sends whole trees"
     bad = rows[(rows["status"] != "ok") & rows["stage"].isin(["train", "attack"])]
-    told = sum(len(g.names) * max(len(g.against), 1) * len(g.seeds) for g in found.found)
+    told = sum(len(g.names) * max(len(g.against), 1) * len(g.seeds) for g in gaps.entries)
     assert told == len(bad)
 
 
 def test_what_was_not_asked_for_is_told_from_what_does_not_fit(rows):
     setting = Setting("breast-cancer", "iid[clients=3]", "fedtree-hist[trees=1]")
-    found = Gaps.of(rows, [setting]).found
+    found = Gaps.of(rows, [setting]).entries
     status = {name: g.status for g in found if g.kind == "defense" for name in g.names}
     for name in ("split-only", "secure-sum", "dp-grid-cuts", "laplace-hist", "min-bin"):
         assert status[name] == "not asked for"

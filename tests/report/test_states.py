@@ -170,7 +170,7 @@ def test_an_attack_without_a_claim_leaves_the_cell_unsettled_unless_another_open
     assert wording.shown(cell) == "no claim"
     assert wording.word(cell) == f"b returned no claim: {Reason('no-trees')}"
     assert found.untested.no_claim == (("b", str(Reason("no-trees"))),)
-    told = list(map(str, Gaps.of(table.rows(), [found.setting]).asked))
+    told = list(map(str, Gaps.of(table.rows(), [found.setting]).requested))
     assert any(text.startswith("returned no claim: b (q; t; against ") for text in told)
 
 

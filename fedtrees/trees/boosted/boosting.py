@@ -291,7 +291,7 @@ def grow_tree(
         hist = reduce(lambda total, one: np.add(total, one, out=total), histograms)
         mask = allowed(grower.nodes, rows) if allowed else None
         decisions = grower.decide(hist, sampler.mask(grower.depths, mask) if sampler else mask)
-        at_once(lambda b, r, made=decisions: r.split(b, made), bins, rows)
+        at_once(lambda b, r, node_decisions=decisions: r.split(b, node_decisions), bins, rows)
     return grower.finish(), rows
 
 

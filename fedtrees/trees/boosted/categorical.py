@@ -109,7 +109,7 @@ def best_categories(
     """
     c = _Candidates.of(cuts, params)
     line = hist[:, c.columns]
-    order = _sorted(line, c, params, bits)
+    order = _sort_categories(line, c, params, bits)
     sums, missing = _sums(np.take_along_axis(line, order[..., None], axis=1), totals, c)
     right = sums[:, c.last]
     # Some candidates send missing values to the right.
@@ -136,7 +136,7 @@ def best_categories(
     )
 
 
-def _sorted(
+def _sort_categories(
     line: NDArray[np.int64], c: _Candidates, params: TreeParams, bits: Bits
 ) -> NDArray[np.intp]:
     """Return the sorted order of the categories, shape (n_nodes, c).

@@ -382,14 +382,14 @@ class TreeGrower:
         parts = list(self._split_best())
         return Decisions.join(parts)
 
-    def _within_leaves(self, known: _Candidates) -> _Candidates:
+    def _within_leaves(self, candidates: _Candidates) -> _Candidates:
         """Return the candidates that fit under `max_leaves`, in the order of the nodes."""
         room = self._params.max_leaves - self._n_leaves
-        if self._params.max_leaves == 0 or len(known) <= room:
-            return known
-        rest = known.where(np.arange(room, len(known)))
+        if self._params.max_leaves == 0 or len(candidates) <= room:
+            return candidates
+        rest = candidates.where(np.arange(room, len(candidates)))
         self._close(rest.nodes, rest.sums)
-        return known.where(np.arange(room))
+        return candidates.where(np.arange(room))
 
     def _split_best(self) -> Iterator[Decisions]:
         """Split the best nodes of the queue until the children of one need histograms."""

@@ -55,7 +55,7 @@ def to_fixed(values: NDArray[Any], bits: int | Bits = FIXED_POINT_BITS) -> NDArr
                   for a in (values, units))  # fmt: skip
     for begin in range(0, len(rows), _BLOCK):
         part = slice(begin, begin + _BLOCK)
-        into[part] = _whole(rows[part], bits)
+        into[part] = _round_to_units(rows[part], bits)
     return units
 
 
@@ -75,7 +75,7 @@ def saturated(values: NDArray[Any], bits: Bits) -> NDArray[np.float64]:
     return np.asarray(np.clip(np.nan_to_num(values.astype(np.float64)), -limits, limits))
 
 
-def _whole(values: NDArray[Any], bits: int | Bits) -> NDArray[np.float64]:
+def _round_to_units(values: NDArray[Any], bits: int | Bits) -> NDArray[np.float64]:
     """Return the nearest integer number of units, as floats."""
     scaled = values.astype(np.float64)
     # One column at a time, because numpy is slow on rows of two numbers.

@@ -50,7 +50,7 @@ def _scan(
     offsets: NDArray[np.int32],
     mask: NDArray[np.bool_],
     limits: NDArray[np.float64],
-    found: NDArray[np.int32],
+    best_split: NDArray[np.int32],
     gain: NDArray[np.float32],
     left_sums: NDArray[np.int64],
 ) -> None:
@@ -98,9 +98,9 @@ def _scan(
                         continue
                     if change > best:
                         best = change
-                        found[node, 0] = f
-                        found[node, 1] = i - offsets[f] - backward
-                        found[node, 2] = backward
+                        best_split[node, 0] = f
+                        best_split[node, 1] = i - offsets[f] - backward
+                        best_split[node, 2] = backward
                         for k in range(n_outputs):
                             for part in range(2):
                                 inside = side[k, part]

@@ -81,10 +81,10 @@ def save_random_forest(
     arrays = forest.to_arrays()
     if has_distinct:
         arrays["distinct"] = np.concatenate([rows for rows in distinct if rows is not None])
-    _write(path, arrays | _described(features))
+    _write(path, arrays | _describe_columns(features))
 
 
-def _described(features: Sequence[Feature]) -> dict[str, NDArray[Any]]:
+def _describe_columns(features: Sequence[Feature]) -> dict[str, NDArray[Any]]:
     """Return the names of columns and of text categories as one array of JSON."""
     if not features:
         return {}
@@ -151,7 +151,7 @@ def save_random_decision_forest(
     """
     splits = forest.splits
     threshold = thresholds_in_table(splits.feature, splits.threshold, features)
-    tests = {"feature": splits.feature, "threshold": threshold, **_described(features)}
+    tests = {"feature": splits.feature, "threshold": threshold, **_describe_columns(features)}
     if mechanism is not None and epsilon is not None:
         tests |= {"mechanism": np.array(mechanism), "epsilon": np.array(float(epsilon))}
         tests |= {"noise_from": np.array(noise_from)}

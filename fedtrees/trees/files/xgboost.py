@@ -337,7 +337,7 @@ def model_of(model: dict[str, Any] | str | bytes | PathLike[str]) -> dict[str, A
     if isinstance(model, str | PathLike):
         model = read_model_file(model)
     if isinstance(model, bytes | bytearray):
-        model = _decoded(bytes(model))
+        model = _decode(bytes(model))
     if not isinstance(model, dict) or not isinstance(model.get("learner"), dict):
         raise DataError(f"not an XGBoost model: there is no 'learner' object; {SAVE_AGAIN}")
     return {**model, "learner": _with_dropout(model["learner"])}
@@ -423,7 +423,7 @@ def is_ubjson(data: bytes) -> bool:
     return data[:1] == b"{" and data[1:2] in (b"L", b"l", b"I", b"i", b"U")
 
 
-def _decoded(data: bytes) -> Any:
+def _decode(data: bytes) -> Any:
     """Return the parsed JSON or UBJSON."""
     if is_ubjson(data):
         try:
@@ -470,7 +470,7 @@ def _read_objective(learner: dict[str, Any]) -> tuple[Objective, NDArray[np.floa
     if name == "binary:logitraw":
         return LOGISTIC, SQUARED_ERROR.base_margin(score)  # the score is a margin
     if name == "binary:logistic":
-        return LOGISTIC, _log_odds_of(score)
+        return LOGISTIC, _log_odds(score)
     classes = int(shape["num_class"])
     trees = len(learner["gradient_booster"]["model"]["trees"])
     if not 2 <= classes <= trees:  # this also prevents a damaged count from allocating memory
@@ -479,7 +479,7 @@ def _read_objective(learner: dict[str, Any]) -> tuple[Objective, NDArray[np.floa
     return objective, objective.base_margin(score)
 
 
-def _log_odds_of(score: NDArray[np.float64]) -> NDArray[np.float32]:
+def _log_odds(score: NDArray[np.float64]) -> NDArray[np.float32]:
     """Return the margin of a probability.
 
     A custom objective, or labels of a single class, can lead to 0 or 1. They are replaced by a

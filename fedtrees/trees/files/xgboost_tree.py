@@ -214,7 +214,7 @@ def read_tree(
     by_category &= left >= 0
     sets = _read_sets(tree, by_category)
     condition = np.where(by_category, 0, condition)  # it has no meaning for a split by categories
-    left, right = _renumbered(left, right, remaining)
+    left, right = _renumber(left, right, remaining)
     check_depth(left, right)
     columns, condition, default_left, gain, h, weights = (
         a[remaining] for a in (columns, condition, default_left, gain, h, weights)
@@ -253,8 +253,8 @@ def _nodes(tree: dict[str, Any], name: str, kind: type[np.generic]) -> NDArray[A
     return array
 
 
-def _renumbered(
-    left: NDArray[np.int32], right: NDArray[np.int32], kept: NDArray[np.intp]
+def _renumber(
+    left: NDArray[np.int32], right: NDArray[np.int32], remaining: NDArray[np.intp]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return the children of the remaining nodes with new numbers.
 
@@ -263,16 +263,20 @@ def _renumbered(
     DataError
         If a node except the root is not the child of exactly one node before it.
     """
-    inner = kept[left[kept] >= 0]
+    inner = remaining[left[remaining] >= 0]
     children = np.concatenate([left[inner], right[inner]])
     twice = np.concatenate([inner, inner])
     one_sided = ((left < 0) != (right < 0)).any()
-    complete = bool(len(kept)) and kept[0] == 0 and np.array_equal(np.sort(children), kept[1:])
+    complete = (
+        bool(len(remaining))
+        and remaining[0] == 0
+        and np.array_equal(np.sort(children), remaining[1:])
+    )
     if one_sided or not complete or (children <= twice).any():
         raise DataError("not a complete XGBoost model: the nodes of a tree do not form a tree")
     number = np.full(len(left) + 1, -1, dtype=np.int32)  # the last entry is used for "no child"
-    number[kept] = np.arange(len(kept), dtype=np.int32)
-    return number[np.maximum(left[kept], -1)], number[np.maximum(right[kept], -1)]
+    number[remaining] = np.arange(len(remaining), dtype=np.int32)
+    return number[np.maximum(left[remaining], -1)], number[np.maximum(right[remaining], -1)]
 
 
 def _check_contents(

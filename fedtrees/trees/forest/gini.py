@@ -99,7 +99,7 @@ def scan_feature(
     best: float,
     left: NDArray[np.int64],
     best_left: NDArray[np.int64],
-    found: NDArray[np.int64],
+    border: NDArray[np.int64],
 ) -> float:
     """Search for a better split on one feature of one node.
 
@@ -126,7 +126,7 @@ def scan_feature(
         Working memory.
     best_left : int64 array, shape (K,)
         Overwritten by a better split: rows that go left.
-    found : int64 array, shape (2,)
+    border : int64 array, shape (2,)
         Overwritten by a better split: last bin that goes left, and whether missing values go left.
 
     Returns
@@ -169,8 +169,8 @@ def scan_feature(
             if purity > best:
                 best = purity
                 after = codes[i + 1] if i + 1 < n_codes else missing
-                found[0] = (codes[i] + after - 1) // 2 if i + 1 < n_codes else after - 1
-                found[1] = missing_left if absent > 0 else n_left > n_right
+                border[0] = (codes[i] + after - 1) // 2 if i + 1 < n_codes else after - 1
+                border[1] = missing_left if absent > 0 else n_left > n_right
                 for k in range(n_classes):
                     best_left[k] = left[k]
     return best
@@ -186,7 +186,7 @@ def _choose(
     min_leaf: int,
     widest: int,
     pair: NDArray[np.int64],
-    found: NDArray[np.int64],
+    border: NDArray[np.int64],
     left: NDArray[np.int64],
     usable: NDArray[np.bool_],
 ) -> None:
@@ -224,7 +224,7 @@ def _choose(
             before = best
             best = scan_feature(
                 flat, codes, n_codes, n_bins, totals[node], min_leaf, best,
-                scratch, left[node], found[node],
+                scratch, left[node], border[node],
             )  # fmt: skip
             if best > before:
                 pair[node] = p
@@ -261,7 +261,7 @@ def choose_splits(
     -------
     pair : int64 array, shape (n_nodes,)
         Position of the chosen feature, -1 for none.
-    found : int64 array, shape (n_nodes, 2)
+    border : int64 array, shape (n_nodes, 2)
         Last bin that goes left, and whether missing values go left.
     left : int64 array, shape (n_nodes, K)
         Rows that go left.
@@ -269,7 +269,7 @@ def choose_splits(
         Whether any of the features differs among the rows of the node.
     """
     n, n_classes = totals.shape
-    pair, found = np.full(n, -1, dtype=np.int64), np.zeros((n, 2), dtype=np.int64)
+    pair, border = np.full(n, -1, dtype=np.int64), np.zeros((n, 2), dtype=np.int64)
     left, usable = np.zeros((n, n_classes), dtype=np.int64), np.zeros(n, dtype=bool)
     widest = int(np.diff(starts).max(initial=1))
     _choose(
@@ -281,11 +281,11 @@ def choose_splits(
         min_leaf,
         widest,
         pair,
-        found,
+        border,
         left,
         usable,
     )
-    return pair, found, left, usable
+    return pair, border, left, usable
 
 
 @kernel

@@ -122,7 +122,7 @@ class _Scratch(NamedTuple):
     bits: NDArray[np.int64]
     left: NDArray[np.int64]
     best_left: NDArray[np.int64]
-    found: NDArray[np.int64]
+    best_border: NDArray[np.int64]
     order: NDArray[np.int64]
     places: NDArray[np.int64]
     exponent: NDArray[np.int64]
@@ -136,7 +136,7 @@ class _Scratch(NamedTuple):
             bits=np.zeros((missing >> 5) + 1, dtype=np.int64),
             left=np.zeros(n_classes, dtype=np.int64),
             best_left=np.zeros(n_classes, dtype=np.int64),
-            found=np.zeros(2, dtype=np.int64),
+            best_border=np.zeros(2, dtype=np.int64),
             order=features.astype(np.int64),
             places=np.zeros(len(features), dtype=np.int64),
             exponent=_EXPONENT.copy(),
@@ -156,8 +156,8 @@ def _search(
 ) -> int:
     """Try features in random order, and return the best one, -1 for none.
 
-    `s.found` and `s.best_left` contain its split. Features that are constant among the rows count
-    as tried only after one that is not constant.
+    `s.best_border` and `s.best_left` contain its split. Features that are constant among the rows
+    count as tried only after one that is not constant.
     """
     n_classes = totals.shape[0]
     best, chosen = -1.0, -1
@@ -182,7 +182,7 @@ def _search(
             before = best
             best = scan_feature(
                 s.sums, s.codes, n_codes, missing, totals, min_leaf, best,
-                s.left, s.best_left, s.found,
+                s.left, s.best_left, s.best_border,
             )  # fmt: skip
             if best > before:
                 chosen = f
@@ -238,9 +238,11 @@ def _grow(
         f = _search(columns, missing, rows, counts[node], keys[node], min_leaf, max_features, s)
         if f < 0:
             continue
-        feature[node], bin[node], default_left[node] = f, s.found[0], s.found[1] == 1
+        feature[node], bin[node], default_left[node] = f, s.best_border[0], s.best_border[1] == 1
         left[node] = grown
-        middle = begin[node] + _move(columns[f], missing, s.found[0], s.found[1], rows, aside)
+        middle = begin[node] + _move(
+            columns[f], missing, s.best_border[0], s.best_border[1], rows, aside
+        )
         begin[grown], end[grown] = begin[node], middle
         begin[grown + 1], end[grown + 1] = middle, end[node]
         for k in range(n_classes):

@@ -162,7 +162,7 @@ def public_tests(schema: Schema, bins: int) -> list[NDArray[np.float32]]:
     why = undeclared(schema)
     if why:
         raise DataError(str(why))
-    tests = [_tests_of(f, bins) for f in schema.features]
+    tests = [_thresholds(f, bins) for f in schema.features]
     if not any(map(len, tests)):
         raise DataError(
             "no column can be split, because no column declares two categories or a range with an "
@@ -171,7 +171,7 @@ def public_tests(schema: Schema, bins: int) -> list[NDArray[np.float32]]:
     return tests
 
 
-def _tests_of(feature: Feature, bins: int) -> NDArray[np.float32]:
+def _thresholds(feature: Feature, bins: int) -> NDArray[np.float32]:
     """Return the thresholds of one column."""
     if feature.cuts:
         return np.array(feature.cuts[1:-1], dtype=np.float32)

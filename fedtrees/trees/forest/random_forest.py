@@ -244,15 +244,15 @@ def keep_large_leaves(tree: ClassTree, leaves: NDArray[np.int32], least: int) ->
     return _cut_back(tree, selected)
 
 
-def _cut_back(tree: ClassTree, kept: NDArray[np.bool_]) -> ClassTree:
+def _cut_back(tree: ClassTree, remaining: NDArray[np.bool_]) -> ClassTree:
     """Return the tree with only some of its splits. The parent of a remaining split must remain."""
     alive = np.zeros(len(tree), dtype=bool)
     alive[0] = True
-    alive[tree.left[kept]] = True
-    alive[tree.right[kept]] = True
+    alive[tree.left[remaining]] = True
+    alive[tree.right[remaining]] = True
     # The order of the nodes, and with it pairs and levels, is unchanged.
     number = np.cumsum(alive) - 1
-    inner = kept[alive]
+    inner = remaining[alive]
 
     def where_kept(values: NDArray[Any], otherwise: Any) -> NDArray[Any]:
         return np.where(inner, values[alive], otherwise).astype(values.dtype)

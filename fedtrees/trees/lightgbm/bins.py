@@ -181,7 +181,7 @@ def find_bins(
     if forced is None or not len(forced):
         bounds = _around_zero(distinct, counts, n_bins, min_data_in_bin)
     else:
-        bounds = _forced(distinct, counts, n_bins, min_data_in_bin, forced)
+        bounds = _force_bounds(distinct, counts, n_bins, min_data_in_bin, forced)
     rows_in_bin = np.bincount(
         np.searchsorted(bounds[:-1], distinct, side="left"), counts, len(bounds)
     ).astype(np.int64)
@@ -297,7 +297,7 @@ def _over(rows: int, bins: int) -> float:
     return rows / bins if bins else np.inf * np.sign(rows) if rows else np.nan
 
 
-def _forced(
+def _force_bounds(
     distinct: NDArray[np.float64],
     counts: NDArray[np.int64],
     max_bin: int,

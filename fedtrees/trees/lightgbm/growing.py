@@ -260,11 +260,11 @@ class Growing:
         Histogram of the leaf that was split last.
     """
 
-    def __init__(self, rows: NDArray[np.intp], whole: LeafTotals) -> None:
-        self.leaves = [Leaf(rows, whole)]
+    def __init__(self, rows: NDArray[np.intp], totals: LeafTotals) -> None:
+        self.leaves = [Leaf(rows, totals)]
         self.parent: dict[int, NDArray[np.float64]] = {}
         self._splits: dict[int, tuple[Split, int, int]] = {}  # by node, with both children
-        self._sums = [whole]  # by node
+        self._sums = [totals]  # by node
 
     def worth(self, pair: tuple[int, int], least_rows: int, max_depth: int) -> bool:
         """Return whether two new leaves, or the root, may be split.
@@ -290,12 +290,12 @@ class Growing:
             return right, left
         return pair
 
-    def settle(self, pair: tuple[int, int], told: Sequence[Sequence[Split | None]]) -> None:
+    def settle(self, pair: tuple[int, int], proposals: Sequence[Sequence[Split | None]]) -> None:
         """Set the best split of each of two leaves, among the splits that all machines found."""
         for k, index in enumerate(pair):
             if index >= 0:
                 best = None
-                for machine_splits in told:
+                for machine_splits in proposals:
                     split = machine_splits[k]
                     if split is not None and split.beats(best):
                         best = split
