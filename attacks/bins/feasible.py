@@ -18,7 +18,7 @@ MOST_ROWS = 5000
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
+class LinearConstraints:
     """Orthonormalised linear equations for the bins of the open rows.
 
     Attributes
@@ -75,7 +75,7 @@ class Told:
         return np.asarray(self.allowed / self.allowed.sum(axis=1, keepdims=True))
 
 
-def told_of_open(column: Column, certain: Certain) -> Told:
+def constrain_open_rows(column: Column, certain: Certain) -> LinearConstraints:
     """Return the equations for the open rows, after subtracting the rows with certain bins."""
     open = np.flatnonzero(certain.bin < 0)
     place = np.full(len(certain.bin), -1)
@@ -97,7 +97,7 @@ def told_of_open(column: Column, certain: Certain) -> Told:
             right.append(rest[:, s] / length[s])
     nothing = np.zeros((0, len(open))), np.zeros((0, certain.allowed.shape[1]))
     sides, sums = _orthonormal(*((np.array(left), np.array(right)) if left else nothing))
-    return Told(open, sides, sums, np.ascontiguousarray(certain.allowed[open]))
+    return LinearConstraints(open, sides, sums, np.ascontiguousarray(certain.allowed[open]))
 
 
 def _orthonormal(left: Floats, right: Floats) -> tuple[Floats, Floats]:

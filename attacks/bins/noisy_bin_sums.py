@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.linalg import solve
 from scipy.special import ndtr
 
-from fedtrees.attacks.bins.feasible import Told
+from fedtrees.attacks.bins.feasible import LinearConstraints
 from fedtrees.attacks.evidence.subsets import Column
 from fedtrees.core.channel import Change, chained
 from fedtrees.core.statistics import middle_ranks
@@ -205,7 +205,10 @@ def ranks_of(shares: Floats) -> tuple[Floats, Floats]:
 
 
 def likely_shares(
-    local_ranks: Floats, shares: Floats, allowed: NDArray[np.bool_], equations: Told | None
+    local_ranks: Floats,
+    shares: Floats,
+    allowed: NDArray[np.bool_],
+    equations: LinearConstraints | None,
 ) -> Floats:
     """Return the probability of every bin by a regression of ranks on the adversary's columns.
 
@@ -220,7 +223,7 @@ def likely_shares(
         Shares that satisfy the sums.
     allowed : bool array, shape (N, B + 1)
         Possible bins.
-    equations : Told or None
+    equations : LinearConstraints or None
         Equations for the open rows. None if there are none.
 
     Returns

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from fedtrees.attacks.cheating.nodes import (
-    Grown,
+    TreeSums,
     class_counts,
     denoised,
     likely_class_counts,
@@ -49,7 +49,7 @@ SAME = 0.7
 
 
 def lone_rows(
-    trees: Sequence[Grown],
+    trees: Sequence[TreeSums],
     start: BaseScore,
     offsets: NDArray[np.int32],
     noise: Doubles,
@@ -62,7 +62,7 @@ def lone_rows(
 
     Parameters
     ----------
-    trees : sequence of Grown
+    trees : sequence of TreeSums
         Sums of the nodes, as fixed-point numbers.
     start : BaseScore
         Initial log-odds and the fixed-point units.

@@ -160,23 +160,23 @@ class Mixture:
         Leaves above the last two levels (`SeenTree.early`). They are mostly of one class.
     trees : sequence of SeenTree
         Visible splits.
-    own : Candidates
+    candidates : Candidates
         Local candidate splits.
     classes : int
         Number of classes, K.
     boosting : Boosting or None
         None for a random forest.
-    known : int64 array, shape (N,), or None
+    known_labels : int64 array, shape (N,), or None
         Known labels, which stay fixed, -1 for unknown ones. None: no label is known.
     """
 
     leaf: NDArray[np.int32]
     pure: NDArray[np.bool_]
     trees: Sequence[SeenTree]
-    own: Candidates
+    candidates: Candidates
     classes: int
     boosting: Boosting | None
-    known: Ints | None = None
+    known_labels: Ints | None = None
 
     def best(self, starts: Sequence[Ints], rows: int, rng: np.random.Generator) -> Ints:
         """Return the labels with the largest `score` that the search finds, shape (N,).
@@ -225,14 +225,24 @@ class Mixture:
         """Return the model of the rows ``drawn``."""
         place = np.full(len(self.leaf), -1)
         place[drawn] = np.arange(len(drawn))
-        candidates = Candidates(self.own.codes[drawn], self.own.n_bins)
+        candidates = Candidates(self.candidates.codes[drawn], self.candidates.n_bins)
         trees = [_restricted(tree, place, drawn) for tree in self.trees]
-        fixed_labels = None if self.known is None else self.known[drawn]
-        return replace(self, leaf=self.leaf[drawn], trees=trees, own=candidates, known=fixed_labels)
+        fixed_labels = None if self.known_labels is None else self.known_labels[drawn]
+        return replace(
+            self,
+            leaf=self.leaf[drawn],
+            trees=trees,
+            candidates=candidates,
+            known_labels=fixed_labels,
+        )
 
     def kept(self, labels: Ints) -> Ints:
         """Return the labels with known labels inserted."""
-        return labels if self.known is None else np.where(self.known >= 0, self.known, labels)
+        return (
+            labels
+            if self.known_labels is None
+            else np.where(self.known_labels >= 0, self.known_labels, labels)
+        )
 
     def named(self, labels: Ints) -> Ints:
         """Rename clusters to classes if every class has separate trees.
@@ -250,7 +260,7 @@ class Mixture:
                 p = np.full_like(inside, np.clip(inside.mean(), 1e-3, 1 - 1e-3))
                 G, H = p - inside, 2 * p * (1 - p)
                 fit[cluster, tree.number] = log_probability(
-                    tree, self.own, G, H, how.lam, how.gamma, how.doubt
+                    tree, self.candidates, G, H, how.lam, how.gamma, how.doubt
                 )[0]
         return np.asarray(linear_sum_assignment(-fit)[1][labels])
 
@@ -261,9 +271,9 @@ class Mixture:
         the logits of the label rates of leaves, while the temperature falls.
         """
         start, sure = self.kept(start), None
-        if self.known is not None:
-            sure = self.known >= 0
-            fixed = np.eye(self.classes)[self.known[sure]]
+        if self.known_labels is not None:
+            sure = self.known_labels >= 0
+            fixed = np.eye(self.classes)[self.known_labels[sure]]
         r = np.full((len(start), self.classes), SOFT / self.classes)
         r[np.arange(len(start)), start] += 1 - SOFT
         logits = np.log(r)
@@ -312,7 +322,7 @@ class Mixture:
         if self.boosting is None:
             sizes = np.ones_like(r)
             for tree in self.trees:
-                fit, up = log_probability(tree, self.own, r, sizes, 0.0, 0.0, DOUBT)
+                fit, up = log_probability(tree, self.candidates, r, sizes, 0.0, 0.0, DOUBT)
                 total += fit
                 slope += up
             return total, slope
@@ -328,7 +338,7 @@ class Mixture:
             p = softmax(margin, axis=1) if number == 0 else p
             G = p[:, columns] - r[:, columns]
             H = (1.0 if K == 2 else 2.0) * np.maximum(p * (1 - p), 1e-9)[:, columns]
-            fit, up = log_probability(tree, self.own, G, H, how.lam, how.gamma, how.doubt)
+            fit, up = log_probability(tree, self.candidates, G, H, how.lam, how.gamma, how.doubt)
             total += fit
             slope[:, columns] -= up
             _advance(margin, tree, G, H, how, columns)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.submission import Blind, Weight, submitted, told_by
-from fedtrees.attacks.leaves.forests import Boxes, Ints, Source, sources_of
+from fedtrees.attacks.leaves.forests import FlatForest, Ints, TargetForest, read_target_forests
 from fedtrees.attacks.leaves.gibbs import Numbers, State, advance, likelihood, start
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import check_positive
@@ -55,7 +55,7 @@ class ForestBoxes(Attack):
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals see no class counts or shares of leaves, None if they do."""
-        if not sources_of(view):
+        if not read_target_forests(view):
             return Reason("no-forest-counts")
         return None
 
@@ -78,7 +78,7 @@ class ForestBoxes(Attack):
         own_rows = view.rows or Table.empty(view.schema)
         likely = view.prior_rows or own_rows
         tables, owners, notes = [], list[str](), list[dict[str, float]]()
-        for source in sources_of(view):
+        for source in read_target_forests(view):
             known_rows = own_rows if source.owner is None else own_rows.take(slice(0))
             if source.rows <= len(known_rows):
                 continue
@@ -93,14 +93,19 @@ class ForestBoxes(Attack):
         return Guess((Records(Table.concat(tables), owner=named),), mean)
 
     def _rows(
-        self, source: Source, known_rows: Table, likely: Table, view: View, rng: np.random.Generator
+        self,
+        source: TargetForest,
+        known_rows: Table,
+        likely: Table,
+        view: View,
+        rng: np.random.Generator,
     ) -> tuple[Table, dict[str, float]]:
         """Reconstruct the rows of a source, without the known ones.
 
         ``known_rows`` are local rows that the trees were grown on. ``likely`` are the rows of the
         prior.
         """
-        boxes = Boxes.of(source.trees, len(view.schema.features))
+        boxes = FlatForest.of(source.trees, len(view.schema.features))
         n = source.rows - len(known_rows)
         numbers = None if source.step is None else Numbers.of(boxes, source)
         y = _classes(boxes, source, known_rows, likely, n)
@@ -142,7 +147,7 @@ class ForestBoxes(Attack):
 
     def _chain(
         self,
-        boxes: Boxes,
+        boxes: FlatForest,
         drawn: bool,
         numbers: Numbers | None,
         y: NDArray[np.int64],
@@ -170,7 +175,7 @@ class ForestBoxes(Attack):
 
 
 def _classes(
-    boxes: Boxes, source: Source, known_rows: Table, likely: Table, n: int
+    boxes: FlatForest, source: TargetForest, known_rows: Table, likely: Table, n: int
 ) -> NDArray[np.int64]:
     """Return a class for each of n rows, int64, with the class shares of the leaf counts.
 
@@ -186,7 +191,7 @@ def _classes(
     return np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0)).astype(np.int64)
 
 
-def _values(boxes: Boxes, likely: Table, view: View) -> list[NDArray[np.float32]]:
+def _values(boxes: FlatForest, likely: Table, view: View) -> list[NDArray[np.float32]]:
     """Return a representative value for every level of each feature.
 
     It is the lower edge if thresholds are values of rows (protocol ``local-forests``), else the
@@ -215,7 +220,7 @@ def _values(boxes: Boxes, likely: Table, view: View) -> list[NDArray[np.float32]
 
 
 def _drawn(
-    boxes: Boxes,
+    boxes: FlatForest,
     values: list[NDArray[np.float32]],
     level: Ints,
     likely: Table,

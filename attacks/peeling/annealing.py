@@ -62,7 +62,7 @@ class Sought(NamedTuple):
 
     Attributes
     ----------
-    known : int32 array, shape (k, d)
+    known_bins : int32 array, shape (k, d)
         Bins of known rows, -1 if missing.
     y : int64 array, shape (k,)
         Their classes.
@@ -74,7 +74,7 @@ class Sought(NamedTuple):
         Probability of each trial.
     """
 
-    known: Ints
+    known_bins: Ints
     y: Longs
     left: Longs
     coins: int
@@ -107,14 +107,16 @@ def likely_rows(
         Classes.
     """
     width = np.diff(state.offsets)
-    known_rows = np.column_stack([np.where(problem.known < 0, width - 1, problem.known), problem.y])
+    known_rows = np.column_stack(
+        [np.where(problem.known_bins < 0, width - 1, problem.known_bins), problem.y]
+    )
     sought = _columns(state, counts, problem)
     pmf = np.maximum(binomial(np.arange(MOST_DRAWS), problem.coins, problem.odds), 1e-9)
     prior = np.rint(-UNIT / 2 * np.log(pmf)).astype(np.int64)
     per_swap = STEPS_PER_TREE * (len(state.start) - 1) * len(BETAS) * len(seeds)
     swaps = int(min(SWAPS * len(sought) ** 1.5, work / per_swap))
     if swaps < LEAST_SWAPS * len(sought) or len(state.start) <= LEAST_TREES:
-        return problem.known[:0], problem.y[:0]
+        return problem.known_bins[:0], problem.y[:0]
     tables = [_annealed(state, known_rows, sought, prior, swaps, s) for s in seeds.tolist()]
     agreed = reduce(and_, (Counter(map(tuple, t.tolist())) for t in tables))
     rows = np.array(list(agreed.elements()), dtype=np.int64).reshape(-1, sought.shape[1])

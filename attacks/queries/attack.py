@@ -90,11 +90,17 @@ class Search:
     """
 
     def __init__(
-        self, view: View, rng: np.random.Generator, *, m: int, epsilon: float, told: bool
+        self,
+        view: View,
+        rng: np.random.Generator,
+        *,
+        m: int,
+        epsilon: float,
+        use_split_columns: bool,
     ) -> None:
         assert view.oracle is not None
         self.oracle: Oracle = view.oracle
-        self.rng, self.splits = rng, Splits(view, told=told)
+        self.rng, self.splits = rng, Splits(view, use_split_columns=use_split_columns)
         self.leaf_ids = self.oracle.answers == "leaf-ids"
         self.endpoint = Endpoint(view, self.splits.model)
         low, high = view.schema.ranges
@@ -524,7 +530,7 @@ class ThresholdQueries(Attack):
             return Reason("few-label-turns", use="columns=told")
         if not any(view.messages(HeldModel)):
             return Reason("no-tree-splits")
-        if not any(u.victim for u in Splits(view, told=True).unknown):
+        if not any(u.victim for u in Splits(view, use_split_columns=True).unknown):
             return Reason("no-others-splits")
         return None
 
@@ -532,6 +538,8 @@ class ThresholdQueries(Attack):
         """Send queries until all thresholds are found or the budget is spent."""
         if not any(view.messages(HeldModel)) or view.oracle is None:
             return Guess.none(self.inapplicable(view) or Reason("no-tree-splits"))
-        search = Search(view, rng, m=self.m, epsilon=self.epsilon, told=self.columns == "told")
+        search = Search(
+            view, rng, m=self.m, epsilon=self.epsilon, use_split_columns=self.columns == "told"
+        )
         search.all()
         return search.guess()

@@ -57,7 +57,7 @@ class PathRestriction(Attack):
         model = next((m for _, m in view.messages(HeldModel)), None)
         if model is None:
             return Reason("no-tree-splits")
-        if not _theirs(view, model).any():
+        if not _foreign_nodes(view, model).any():
             return Reason("no-others-splits")
         if any(True for _ in view.messages(RoutesOfRows)):
             return None
@@ -86,7 +86,7 @@ class PathRestriction(Attack):
         model = next((m for _, m in view.messages(HeldModel)), None)
         if model is None:
             return Guess.none(Reason("no-tree-splits"))
-        nodes = np.flatnonzero(_theirs(view, model))
+        nodes = np.flatnonzero(_foreign_nodes(view, model))
         rows, left = _routed(view, model)
         notes = {"routed": float(len(rows))}
         if len(rows):
@@ -100,7 +100,7 @@ class PathRestriction(Attack):
         return Guess((claim,), notes)
 
 
-def _theirs(view: View, model: HeldModel) -> NDArray[np.bool_]:
+def _foreign_nodes(view: View, model: HeldModel) -> NDArray[np.bool_]:
     """Return at which nodes another party splits by a bin, bool, shape (n_nodes,).
 
     Splits that only separate missing values are excluded.
@@ -137,7 +137,7 @@ def _answered(
     """
     assert view.oracle is not None
     assert view.asked is not None
-    query_rows, hidden_nodes = view.asked, _theirs(view, model)
+    query_rows, hidden_nodes = view.asked, _foreign_nodes(view, model)
     n = min(view.oracle.left, len(query_rows))
     X = np.full((n, len(view.schema.features)), np.nan, dtype=np.float32)
     X[:, query_rows.columns] = query_rows.X[:n]
@@ -170,7 +170,7 @@ def _answered(
         prior[i] = np.where(np.isnan(branch_chances), prior[i], branch_chances)
         fitting, n_complete, n_paths = (
             fitting + 1,
-            n_complete + ways.whole,
+            n_complete + ways.complete,
             n_paths + np.isfinite(odds).sum(),
         )
     notes = {"fitting": fitting, "whole": n_complete, "ways": n_paths / max(fitting, 1)}

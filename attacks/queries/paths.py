@@ -242,7 +242,7 @@ class Ways:
         Prior log probability of each path, in nats.
     total : float64 array, shape (M,)
         Sum of the leaf values, 0 if leaf values are vectors.
-    whole : bool
+    complete : bool
         Whether no path was discarded because of `_MOST_WAYS`.
     """
 
@@ -251,12 +251,12 @@ class Ways:
     high: NDArray[np.int32]
     odds: NDArray[np.float64]
     total: NDArray[np.float64]
-    whole: bool = True
+    complete: bool = True
 
-    def take(self, kept: NDArray[np.intp], whole: bool) -> Ways:
+    def take(self, positions: NDArray[np.intp], complete: bool) -> Ways:
         """Return the paths at the given positions."""
         parts = (self.leaves, self.low, self.high, self.odds, self.total)
-        return Ways(*(part[kept] for part in parts), whole)  # type: ignore[arg-type]
+        return Ways(*(part[positions] for part in parts), complete)  # type: ignore[arg-type]
 
 
 class Paths:
@@ -266,9 +266,9 @@ class Paths:
     ----------
     model : HeldModel
         Trees as the active party knows them.
-    theirs : bool array, shape (n_nodes,)
+    is_foreign : bool array, shape (n_nodes,)
         Nodes at which other parties split.
-    alike : bool
+    share_bins : bool
         Whether the bins of a column are the same at all nodes. If not, each node counts as a
         separate column.
     values : float64 array, shape (n_nodes,)
@@ -278,21 +278,21 @@ class Paths:
     def __init__(
         self,
         model: HeldModel,
-        theirs: NDArray[np.bool_],
-        alike: bool,
+        is_foreign: NDArray[np.bool_],
+        share_bins: bool,
         values: NDArray[np.float64],
     ) -> None:
-        self.model, self.theirs, self.values = model, theirs, values
-        nodes = np.flatnonzero(theirs)
-        columns = model.feature[nodes] if alike else nodes
-        self.column = np.full(len(theirs), -1)
+        self.model, self.is_foreign, self.values = model, is_foreign, values
+        nodes = np.flatnonzero(is_foreign)
+        columns = model.feature[nodes] if share_bins else nodes
+        self.column = np.full(len(is_foreign), -1)
         # Number the columns (or nodes) that have an interval of bins.
         names, self.column[nodes] = np.unique(columns, return_inverse=True)
         self.width = len(names)
 
     def of_row(
         self,
-        own: NDArray[np.int8],
+        local_sides: NDArray[np.int8],
         left: NDArray[np.float64],
         fits: Callable[[NDArray[np.float64], float, float], NDArray[np.bool_]],
     ) -> Ways:
@@ -300,7 +300,7 @@ class Paths:
 
         Parameters
         ----------
-        own : int8 array, shape (n_nodes,)
+        local_sides : int8 array, shape (n_nodes,)
             Side at splits on the adversary's columns: 1 for left, 0 for right.
         left : float64 array, shape (n_nodes,)
             Probability of going left at splits of other parties.
@@ -313,7 +313,7 @@ class Paths:
         ways : Ways
             Consistent paths, at most `_MOST_WAYS`.
         """
-        tree_ways = [self._of_tree(t, own, left) for t in range(len(self.model.sizes))]
+        tree_ways = [self._of_tree(t, local_sides, left) for t in range(len(self.model.sizes))]
         least, greatest = (
             np.cumsum([0.0, *(end(w.total) for w in tree_ways[::-1])])[::-1]
             for end in (np.min, np.max)
@@ -325,10 +325,10 @@ class Paths:
             complete = len(retained) <= _MOST_WAYS
             if not complete:
                 retained = retained[np.argpartition(-ways.odds[retained], _MOST_WAYS)[:_MOST_WAYS]]
-            ways = ways.take(retained, ways.whole and complete)
+            ways = ways.take(retained, ways.complete and complete)
         return ways
 
-    def _of_tree(self, t: int, own: NDArray[np.int8], left: NDArray[np.float64]) -> Ways:
+    def _of_tree(self, t: int, local_sides: NDArray[np.int8], left: NDArray[np.float64]) -> Ways:
         """Return the paths of a row through one tree by a depth-first search."""
         m, start, rows = self.model, int(self.model.starts[t]), []
         box = np.tile(np.array([[0], [_ABOVE_ALL]], dtype=np.int32), (1, self.width))
@@ -338,8 +338,8 @@ class Paths:
             at = start + node
             if m.feature[at] < 0:
                 rows.append((node, box, odds, self.values[at]))
-            elif not self.theirs[at]:
-                stack.append((int((m.left if own[at] else m.right)[at]), box, odds))
+            elif not self.is_foreign[at]:
+                stack.append((int((m.left if local_sides[at] else m.right)[at]), box, odds))
             else:
                 c, cut = self.column[at], np.int32(m.threshold[at])
                 # A split at bin c limits the row's bin from above on the left (`high`) and from
@@ -394,5 +394,5 @@ def _joined(ways: Ways, more: Ways) -> Ways:
         high[i, j],
         ways.odds[i] + more.odds[j],
         ways.total[i] + more.total[j],
-        ways.whole,
+        ways.complete,
     )

@@ -78,7 +78,7 @@ class RegressionInversion(Attack):
         read = ColumnsView.of(view)
         if read is None:
             return Reason("no-regression")
-        if not read.others or not read.hidden:
+        if not read.other_scales or not read.hidden:
             return Reason("no-varying-column")
         n, count = read.hidden, len(read.batches)
         if (lacking := read.lacking) is not None:
@@ -120,14 +120,14 @@ class RegressionInversion(Attack):
             again, _ = self._inverted(view, read.shaken(variance, rng), weights)
             differences = [
                 (values[s.party] - again[s.party]) / np.where(s.scale > 0, s.scale, np.inf)
-                for s in read.others
+                for s in read.other_scales
             ]  # fmt: skip
             total = sum(float((x**2).sum()) for x in differences)
             blind = total > 2 * LIKELY**2 * len(differences[0]) * read.hidden
         if blind:
-            values = {s.party: _likely(view, s) for s in read.others}
+            values = {s.party: _likely(view, s) for s in read.other_scales}
         ids = view.own[0].ids
-        claims = [_claim(s.party, ids, s.columns, values[s.party]) for s in read.others]
+        claims = [_claim(s.party, ids, s.columns, values[s.party]) for s in read.other_scales]
         notes |= {"submits_blind": float(blind)}
         return Guess.of(claims, notes, otherwise=Reason("no-varying-column"))
 
@@ -145,7 +145,7 @@ class RegressionInversion(Attack):
         ids, bits = view.own[0].ids, int(view.parameters["bits"])
         row_of = {i: k for k, i in enumerate(ids.tolist())}
         known_columns, where = [], []
-        for s in read.others:
+        for s in read.other_scales:
             for k in np.flatnonzero(s.scale > 0).tolist():
                 rows, values = _entries_of_column(view, int(s.columns[k]), row_of)
                 ends = s.mean[k : k + 1], s.scale[k : k + 1]
@@ -165,7 +165,7 @@ class RegressionInversion(Attack):
         best, count = _best(
             rotation.L, known_columns, direction, cost, precise, rotation.L.shape[1] == n
         )
-        tables = {s.party: np.repeat(s.mean[None], len(ids), axis=0) for s in read.others}
+        tables = {s.party: np.repeat(s.mean[None], len(ids), axis=0) for s in read.other_scales}
         for j, (s, k) in enumerate(where):
             if j in best.columns:
                 x = (rotation.L @ best.columns[j]).astype(np.float64)

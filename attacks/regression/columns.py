@@ -71,7 +71,7 @@ class ColumnsView:
         Columns and targets of the active party.
     designs : tuple of Design
         Parties of the adversary that have data.
-    others : tuple of ColumnScales
+    other_scales : tuple of ColumnScales
         Means and scales of the columns of all remaining parties.
     rounds : int
         Number of rounds of which all gradients are known.
@@ -81,7 +81,7 @@ class ColumnsView:
 
     active: OwnDesign
     designs: tuple[Design, ...]
-    others: tuple[ColumnScales, ...]
+    other_scales: tuple[ColumnScales, ...]
     rounds: int
     batches: tuple[slice, ...]
 
@@ -148,7 +148,7 @@ class ColumnsView:
     @property
     def hidden(self) -> int:
         """Number of other parties' columns that are not constant."""
-        return sum(int((s.scale > 0).sum()) for s in self.others)
+        return sum(int((s.scale > 0).sum()) for s in self.other_scales)
 
     def opened(self) -> tuple[Integers, int]:
         """Return the adversary's gradients of all rounds, shape (c, rounds), and binary places."""

@@ -200,7 +200,7 @@ def asked_weights(view: View, read: ColumnsView, precise: bool) -> Reals | None:
         None if the endpoint does not return scores or does not answer enough queries.
     """
     oracle, b = view.oracle, int(view.parameters["bits"])
-    hidden = [(s, k) for s in read.others for k in np.flatnonzero(s.scale > 0)]
+    hidden = [(s, k) for s in read.other_scales for k in np.flatnonzero(s.scale > 0)]
     if (
         oracle is None
         or oracle.answers != "score"
@@ -214,7 +214,7 @@ def asked_weights(view: View, read: ColumnsView, precise: bool) -> Reals | None:
     mean, _ = moments(view.own[0].X)
     # local columns at their mean contribute nothing to the score
     rows[:, view.own[0].columns] = mean
-    for s in read.others:
+    for s in read.other_scales:
         rows[:, s.columns] = s.mean
     # Numeric predictions are not clipped, and the largest steps give the most digits of W.
     step = 1.0 if view.schema.classes else 2.0**20
