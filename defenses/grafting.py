@@ -241,7 +241,7 @@ def _repaired_boosting(model: Any, local_data: LocalData, parameters: Mapping[st
 class _Boosting:
     """Data and parameters for the repair of boosted trees, independent of the margins."""
 
-    held: LocalData
+    local_data: LocalData
     cuts: Cuts
     params: TreeParams
     bits: Bits
@@ -289,9 +289,9 @@ class _Boosting:
             Fixed-point gradients and hessians of all rows.
         """
         params = replace(self.params, max_depth=self.params.max_depth - depth)
-        bins = bin_rows(self.held.X[here], self.cuts)
+        bins = bin_rows(self.local_data.X[here], self.cuts)
         grown = [grow_tree([(bins, g[here])], self.cuts, params, bits=self.bits)[0] for g in gh]
-        return _graft(self.held, grown, [tree.value for tree in grown])
+        return _graft(self.local_data, grown, [tree.value for tree in grown])
 
 
 def _graft(local_data: LocalData, trees: Sequence[Any], outputs: Sequence[NDArray[Any]]) -> Graft:

@@ -34,19 +34,19 @@ CASES = {
 }
 
 
-def figures(found: Tried) -> str:
+def figures(tried: Tried) -> str:
     """Format the worst figures of a recipe: the mean, and the upper end of its interval."""
     descriptions = []
     for metric, name in (("exact_rows", "rows"), ("members_1pct", "members")):
         cells = [
-            c for t in found.candidate.trials for c in t.cells if c.metric == metric and c.scores
+            c for t in tried.candidate.trials for c in t.cells if c.metric == metric and c.scores
         ]
         worst = max(cells, key=lambda c: c.score, default=None)
         descriptions.append(
             f"{name} {percent(worst.score)} (≤ {percent(max(map(highest, cells)))})"
             if worst else f"{name} not measured"
         )  # fmt: skip
-    return "; ".join([*descriptions, f"AUC {interval(found.utility)}"])
+    return "; ".join([*descriptions, f"AUC {interval(tried.utility)}"])
 
 
 def wished(wish: Wish) -> str:

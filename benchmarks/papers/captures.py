@@ -125,19 +125,21 @@ def boosting(**more: Any) -> str:
     return json.dumps({"objective": "binary:logistic", "max_depth": 3, **more})
 
 
-def held(found: list[Reading], what: str, truth: Mapping[str, Table]) -> tuple[int, int]:
+def count_correct_facts(
+    party_readings: list[Reading], what: str, truth: Mapping[str, Table]
+) -> tuple[int, int]:
     """Return how many facts of a kind were read, and how many of them are correct.
 
     Parameters
     ----------
-    found : list of Reading
+    party_readings : list of Reading
         Readings of one party.
     what : str
         Kind of fact.
     truth : mapping of str to Table
         Rows of the parties.
     """
-    readings_of_kind = [r for r in found if r.what == what and r.owner in truth]
+    readings_of_kind = [r for r in party_readings if r.what == what and r.owner in truth]
     n_facts = sum(len(r.facts) for r in readings_of_kind)
     return n_facts, n_facts - sum(r.wrong(truth[r.owner]) for r in readings_of_kind)
 
@@ -159,15 +161,17 @@ def of_rows(seen: Seen, who: str, framework: str, spec: tuple[str, str]) -> Iter
     inferred = readings(seen.by(who), (who,))
     tables = {k: t for k, t in seen.truth.items() if k != who}
     values = sum(len(np.unique(c)) for t in tables.values() for c in t.X.T)
-    n_facts, right = held(inferred, "values of a column, each with its rows", tables)
+    n_facts, right = count_correct_facts(inferred, "values of a column, each with its rows", tables)
     n_wrong = n_facts - right
     yield Figure(framework, f"values with their rows, {who}", 0, right, values, n_wrong,
                  "of nobody", spec[0])  # fmt: skip
-    n_facts, right = held(inferred, LABELLED, tables)
-    _, chance = held(inferred, LABELLED, {k: t for k, t in seen.shuffled().items() if k != who})
+    n_facts, right = count_correct_facts(inferred, LABELLED, tables)
+    _, chance = count_correct_facts(
+        inferred, LABELLED, {k: t for k, t in seen.shuffled().items() if k != who}
+    )
     yield Figure(framework, f"values with labels, {who}", 0, right, n_facts, chance,
                  "labels shuffled", spec[1])  # fmt: skip
-    n_facts, right = held(inferred, "number of positives", tables)
+    n_facts, right = count_correct_facts(inferred, "number of positives", tables)
     yield Figure(framework, f"positives of each, {who}", 0, right, len(tables), n_facts - right,
                  "wrong", "all")  # fmt: skip
 
@@ -253,8 +257,8 @@ def vertical(seen: Seen, framework: str, who: str, spec: str) -> Iterator[Figure
     """
     inferred = readings(seen.by(who), (who,))
     fact_kind = "labels of rows, in their order"
-    _, right = held(inferred, fact_kind, seen.truth)
-    _, chance = held(inferred, fact_kind, seen.shuffled())
+    _, right = count_correct_facts(inferred, fact_kind, seen.truth)
+    _, chance = count_correct_facts(inferred, fact_kind, seen.shuffled())
     yield Figure(framework, f"labels, {who}", 0, right, len(seen.truth["worker-0"]), chance,
                  "labels shuffled", spec)  # fmt: skip
 
@@ -269,9 +273,9 @@ def ring(workers: int) -> Callable[[Path, str], Iterator[Figure]]:
         first = [r.message for r in seen.by("worker-1") if isinstance(r.message, HistogramSegment)
                  and r.message.tree == r.message.level == 0]  # fmt: skip
         numbers = max(m.first + len(m.sums) for m in first)
-        own = sum(len(m.sums) for m in first if m.parties == "worker-0")
-        yield Figure(name, "numbers of worker-0's root, worker-1", 0, own, numbers, 0, "",
-                     {2: "139 of 278", 3: "92 of 278"}[workers])  # fmt: skip
+        n_single_worker = sum(len(m.sums) for m in first if m.parties == "worker-0")
+        yield Figure(name, "numbers of worker-0's root, worker-1", 0, n_single_worker, numbers, 0,
+                     "", {2: "139 of 278", 3: "92 of 278"}[workers])  # fmt: skip
         spec = "835 of 835, 836 of 836" if workers == 3 else ""
         yield from of_rows(seen, "worker-1", name, (spec, ""))
 
@@ -295,16 +299,18 @@ def lightgbm(machines: int) -> Callable[[Path, str], Iterator[Figure]]:
         wide = 12 // machines
         cells = sum(len(np.unique(c)) for k, t in tables.items()
                     for c in t.X.T[wide * int(k[-1]) : wide * (int(k[-1]) + 1)])  # fmt: skip
-        n_facts, right = held(inferred, "values off the bins of a column", tables)
+        n_facts, right = count_correct_facts(inferred, "values off the bins of a column", tables)
         spec = {2: "1,479 of 1,479", 3: "984 of 984, 992 of 992"}.get(machines, "")
         yield Figure(name, f"values off bins, {who}", 0, right, cells, n_facts - right, "of nobody",
                      spec)  # fmt: skip
-        n_facts, right = held(inferred, LABELLED, tables)
-        _, chance = held(inferred, LABELLED, {k: t for k, t in seen.shuffled().items() if k != who})
+        n_facts, right = count_correct_facts(inferred, LABELLED, tables)
+        _, chance = count_correct_facts(
+            inferred, LABELLED, {k: t for k, t in seen.shuffled().items() if k != who}
+        )
         spec = {2: "732 (0)", 3: "984 (0)"}.get(machines, "")
         yield Figure(name, f"values with labels, {who}", 0, right, n_facts, chance,
                      "labels shuffled", spec)  # fmt: skip
-        n_facts, right = held(inferred, "number of positives", tables)
+        n_facts, right = count_correct_facts(inferred, "number of positives", tables)
         yield Figure(name, f"positives of each, {who}", 0, right, len(tables), n_facts - right,
                      "wrong", "all")  # fmt: skip
 
@@ -397,10 +403,10 @@ def figures(seeds: int, data_dir: str | None) -> Iterator[Figure]:
                     yield replace(figure, seed=seed)
 
 
-def table(found: list[Figure]) -> str:
+def table(collected: list[Figure]) -> str:
     """Return the figures next to those of the specification, with all seeds in one cell."""
     lines: dict[tuple[str, str], list[Figure]] = {}
-    for figure in found:
+    for figure in collected:
         lines.setdefault((figure.framework, figure.what), []).append(figure)
     rows = [
         [

@@ -180,14 +180,14 @@ def cost(
 
 
 def _attacked(
-    run: Training, held: Mapping[str, LocalData], case: Case, name: str, seed: int
+    run: Training, local_data: Mapping[str, LocalData], case: Case, name: str, seed: int
 ) -> tuple[float, float]:
     """Return two accuracies of an attack by the server.
 
     The first compares as many rows as are true. The second compares all reconstructed rows.
     """
     attack = register.make("attack", parse_grid(name)[0])
-    guess = attack.run(view_of(run, ("server",), held), np.random.default_rng(seed))
+    guess = attack.run(view_of(run, ("server",), local_data), np.random.default_rng(seed))
     scores = {r["metric"]: r["value"] for r in score_guess(attack.name, guess, case, None)}
     table, true = guess.first(Records).table, case.victims_rows
     assert true is not None

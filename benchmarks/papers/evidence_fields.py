@@ -405,7 +405,7 @@ def _caller() -> str:
     return sys._getframe(2).f_code.co_filename
 
 
-def pieces_read(name: str, view: View, known: Collection[Piece] = ()) -> Iterator[Piece]:
+def pieces_read(name: str, view: View, known_pieces: Collection[Piece] = ()) -> Iterator[Piece]:
     """Yield the pieces of evidence in a view that an attack reads, none if it does not apply.
 
     Parameters
@@ -414,7 +414,7 @@ def pieces_read(name: str, view: View, known: Collection[Piece] = ()) -> Iterato
         Attack.
     view : View
         View of the adversary.
-    known : collection of Piece
+    known_pieces : collection of Piece
         Pieces that the attack is already known to read. They are not tested again.
     """
     attack = register.make("attack", Spec(name, QUICK.get(name, {})))
@@ -426,7 +426,9 @@ def pieces_read(name: str, view: View, known: Collection[Piece] = ()) -> Iterato
         raise FedtreesError(
             f"attack {name!r} {full_digest}, on a view of which nothing was removed"
         )
-    pieces = [p for p in pieces_of(view) if (p.message, p.field) in accessed and p not in known]
+    pieces = [
+        p for p in pieces_of(view) if (p.message, p.field) in accessed and p not in known_pieces
+    ]
     if pieces and digest_in_child(attack, view) != full_digest:
         raise FedtreesError(f"attack {name!r} gives two guesses for one seed")
     for piece in pieces:

@@ -137,23 +137,23 @@ def weakened(k: float) -> Iterator[None]:
 class Cell:
     """One audit, and its duration in CPU seconds."""
 
-    found: Audited
+    outcome: Audited
     seconds: float
 
     @property
     def refuted(self) -> bool:
         """Whether the audit demonstrated a larger epsilon than was spent."""
-        return refuted(self.found.claimed, self.found.spent, (self.found.found,))
+        return refuted(self.outcome.claimed, self.outcome.spent, (self.outcome.found,))
 
     @property
     def too_little(self) -> bool:
         """Whether noisy sums are closer to the true ones than the stated noise allows."""
-        return self.found.noise is not None and self.found.noise.too_little
+        return self.outcome.noise is not None and self.outcome.noise.too_little
 
     @property
     def epsilon(self) -> float:
         """Epsilon that the audit demonstrated."""
-        return self.found.found.epsilon
+        return self.outcome.found.epsilon
 
 
 def audited(protocol: str, defense: str, k: float, seed: int, fewer: int = 1) -> Cell:

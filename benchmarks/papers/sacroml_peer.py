@@ -97,7 +97,7 @@ class Model:
         np.savez(self.folder / "rows.npz", **parts)  # type: ignore[arg-type]
         return [str(self.folder), *self.setting, MODELS]
 
-    def compared(self, found: dict[str, Any]) -> dict[str, Any]:
+    def compared(self, peer_result: dict[str, Any]) -> dict[str, Any]:
         """Return the results of both: checks, true positives at 1%, AUC and CPU seconds."""
         (trees, depth, weight), member = self.setting, self.member
         forest = from_xgboost_json(self.folder / "model.json")
@@ -110,12 +110,12 @@ class Model:
         cpu, parts = process_time() - begun, (self.rows.take(member), self.rows.take(~member))
         # A check that fails here corresponds to a risk in sacroml.
         failed_checks = [not c.passed for c in checks(forest, *parts, weight)]
-        peer_checks = [found["checks"][name] for name in SAME]
+        peer_checks = [peer_result["checks"][name] for name in SAME]
         differ = [n for n, a, b in zip(SAME, failed_checks, peer_checks, strict=True) if a != b]
         return {
             "data": self.data, "trees": trees, "depth": depth, "min_child_weight": weight,
-            "seed": self.seed, **_scored("peer", np.array(found["scores"]), member),
-            "peer_cpu": found["cpu"], **_scored("ours", our_scores, member), "ours_cpu": cpu,
+            "seed": self.seed, **_scored("peer", np.array(peer_result["scores"]), member),
+            "peer_cpu": peer_result["cpu"], **_scored("ours", our_scores, member), "ours_cpu": cpu,
             "checks_differ": "+".join(differ),
         }  # fmt: skip
 

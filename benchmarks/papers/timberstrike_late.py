@@ -99,9 +99,9 @@ def counted(data: str, depth: int, seed: int, data_dir: str | None) -> dict[str,
     return out
 
 
-def by_depth(found: dict[tuple[str, str, int], list[Late]]) -> Iterator[list[str]]:
+def by_depth(cells: dict[tuple[str, str, int], list[Late]]) -> Iterator[list[str]]:
     """Yield one line per table, client and depth, over seeds."""
-    for (data, turn, depth), late in found.items():
+    for (data, turn, depth), late in cells.items():
         wrong = sum(int((x.certain & ~x.right).sum()) for x in late)
         yield [
             data, turn, str(depth), str(sum(len(x.rows) for x in late)),
@@ -110,10 +110,10 @@ def by_depth(found: dict[tuple[str, str, int], list[Late]]) -> Iterator[list[str
         ]  # fmt: skip
 
 
-def by_size(found: dict[tuple[str, str, int], list[Late]]) -> Iterator[list[str]]:
+def by_size(cells: dict[tuple[str, str, int], list[Late]]) -> Iterator[list[str]]:
     """Yield one line per table, client and leaf size, over all depths and seeds."""
-    for data, turn in dict.fromkeys(key[:2] for key in found):
-        pooled = [x for key, late in found.items() if key[:2] == (data, turn) for x in late]
+    for data, turn in dict.fromkeys(key[:2] for key in cells):
+        pooled = [x for key, late in cells.items() if key[:2] == (data, turn) for x in late]
         rows, *shares = (
             np.concatenate([getattr(x, name) for x in pooled]) for name in ("rows", *_SHARES)
         )

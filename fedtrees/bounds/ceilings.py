@@ -66,7 +66,9 @@ def ceiling(tables: TinyTables, views: Views) -> Ceiling:
     """
     victims, places = tables.victims(views.principals), tables.places(views.principals)
     rows = int(victims[0].sum())
-    _, local_view = np.unique(tables.own(views.principals), axis=0, return_inverse=True)
+    _, local_view = np.unique(
+        tables.encode_local_data(views.principals), axis=0, return_inverse=True
+    )
     blind, best = (
         best_of(tables, victims, number, places) for number in (local_view.ravel(), views.of)
     )
@@ -81,7 +83,9 @@ def recognition(tables: TinyTables, views: Views) -> Ceiling:
     (Neyman and Pearson 1933).
     """
     victims = tables.victims(views.principals)
-    _, local_view = np.unique(tables.own(views.principals), axis=0, return_inverse=True)
+    _, local_view = np.unique(
+        tables.encode_local_data(views.principals), axis=0, return_inverse=True
+    )
     values = []
     for number in (local_view.ravel(), views.of):
         expected_counts = np.zeros((int(number.max()) + 1, victims.shape[1]))
@@ -211,7 +215,7 @@ def recognised(tiny: Tiny, views: Views, attack: Spec, draws: int = 100) -> Atta
     tables, rng = tiny.tables, np.random.default_rng(tiny.seed)
     victims, expected, beyond = tables.victims(views.principals), list[float](), list[float]()
     candidates = tables.table_of(range(len(tables.types)))
-    for t in rng.choice(len(tables.held), draws, p=tables.weight):
+    for t in rng.choice(len(tables.row_types), draws, p=tables.weight):
         view = tiny.view(int(t), views.principals)
         guess = (
             None
@@ -251,7 +255,7 @@ def attacked(tiny: Tiny, views: Views, submits: Submits, draws: int = 100) -> At
     """
     tables, rng = tiny.tables, np.random.default_rng(tiny.seed)
     victims, expected, beyond = tables.victims(views.principals), list[float](), list[float]()
-    for t in rng.choice(len(tables.held), draws, p=tables.weight):
+    for t in rng.choice(len(tables.row_types), draws, p=tables.weight):
         view = tiny.view(int(t), views.principals)
         # If the training fails, there is no view, and the blind guess is scored.
         guess = (None if view is None else submits(view)) or Guess.none("the attack does not apply")
@@ -277,11 +281,13 @@ def _submission(
     Missing rows are chosen greedily to maximise the expected number of correct rows, given only the
     local rows of the principals in table `at`.
     """
-    victims, local_values = tables.victims(principals), tables.own(principals)
+    victims, local_values = tables.victims(principals), tables.encode_local_data(principals)
     same_local_data = np.flatnonzero((local_values == local_values[at]).all(axis=1))
     weight = tables.weight[same_local_data]
     if isinstance(tables, AlignedTables) and tables.places(principals):
-        return tables.named(principals, guess, weight @ victims[same_local_data] / weight.sum())
+        return tables.encode_claims(
+            principals, guess, weight @ victims[same_local_data] / weight.sum()
+        )
     n, V, claims = int(victims[at].sum()), victims.shape[1], guess.all(Records)
     claimed = tables.types_of(claims[0].table)[:n] if claims else np.zeros(0, dtype=np.int64)
     types = np.bincount(claimed, minlength=V)

@@ -32,7 +32,7 @@ class ChainedEquations:
 
     Parameters
     ----------
-    own : Table
+    background : Table
         Background rows, which determine the regression and donate values.
     schema : Schema
         Distinguishes categorical and numeric columns.
@@ -50,9 +50,9 @@ class ChainedEquations:
     Softw. 45(3).
     """
 
-    def __init__(self, own: Table, schema: Schema, rng: np.random.Generator) -> None:
-        rows = np.sort(rng.permutation(len(own))[:_MOST_ROWS])
-        self._X, self._y = own.X[rows], own.y[rows]
+    def __init__(self, background: Table, schema: Schema, rng: np.random.Generator) -> None:
+        rows = np.sort(rng.permutation(len(background))[:_MOST_ROWS])
+        self._X, self._y = background.X[rows], background.y[rows]
         kinds = [f.kind == "categorical" for f in schema.features]
         self._values = [
             _frequent(column) if categorical else np.sort(_lowest(column))

@@ -59,7 +59,7 @@ class Recipe:
         return "imputed" if self.guess == "frequent" else self.guess.partition("+")[0]
 
 
-def best_recipe(own: Table, schema: Schema, rng: np.random.Generator) -> Recipe:
+def best_recipe(background: Table, schema: Schema, rng: np.random.Generator) -> Recipe:
     """Select the blind guess for rows that resemble the background rows.
 
     Start from `usual_guess`. From `TOLD_BY` rows on, cross-validation selects the share: one part
@@ -71,16 +71,16 @@ def best_recipe(own: Table, schema: Schema, rng: np.random.Generator) -> Recipe:
     With fewer than `TOLD_BY` rows, the result is the usual guess with the share 0.1, or 0.3 with
     fewer than `FEWEST_ROWS`.
     """
-    usual = usual_guess(own)
-    if len(own) < TOLD_BY:
-        return Recipe(SHARES["mixed-30" if len(own) < FEWEST_ROWS else "mixed-10"], usual)
-    may_replace = len(own) >= HEARD_FROM and usual not in ("frequent", COPIES)
+    usual = usual_guess(background)
+    if len(background) < TOLD_BY:
+        return Recipe(SHARES["mixed-30" if len(background) < FEWEST_ROWS else "mixed-10"], usual)
+    may_replace = len(background) >= HEARD_FROM and usual not in ("frequent", COPIES)
     # Cross-validation may select a guess that repeats background rows. It would look too good in
     # samples that repeat them too, so that the samples of the usual guess are used.
     apart = usual.partition("+")[0] if may_replace else ""
     shares = {f"{kind}+consensus": share for kind, share in SHARES.items()}
     score = _cross_validated(
-        own, schema, [*shares, "imputed+refined"][: None if may_replace else -1], rng
+        background, schema, [*shares, "imputed+refined"][: None if may_replace else -1], rng
     )
     best = max(shares, key=lambda name: score[name])
     if may_replace:
@@ -91,20 +91,20 @@ def best_recipe(own: Table, schema: Schema, rng: np.random.Generator) -> Recipe:
     return Recipe(shares[best], usual, apart)
 
 
-def usual_guess(own: Table) -> str:
+def usual_guess(background: Table) -> str:
     """Return the guess that is best for tables of this type, without cross-validation.
 
     It is ``given-label+consensus`` if a share of at least `MANY_MISSING` of the cells is missing,
     ``frequent`` if all values are 0 or 1, `COPIES` if many rows are duplicates, and otherwise
     ``imputed+refined``, which is close to the best blind guess on most tables.
     """
-    if np.isnan(own.X).sum() >= MANY_MISSING * max(own.X.size, 1):
+    if np.isnan(background.X).sum() >= MANY_MISSING * max(background.X.size, 1):
         return "given-label+consensus"
-    if np.isin(own.X, (0, 1)).all():
+    if np.isin(background.X, (0, 1)).all():
         return "frequent"
-    rows = np.column_stack([np.nan_to_num(own.X, nan=np.inf), own.y])
+    rows = np.column_stack([np.nan_to_num(background.X, nan=np.inf), background.y])
     _, times = np.unique(rows, axis=0, return_counts=True)
-    return COPIES if times[times > 1].sum() >= MANY_COPIES * len(own) else "imputed+refined"
+    return COPIES if times[times > 1].sum() >= MANY_COPIES * len(background) else "imputed+refined"
 
 
 def _cross_validated(

@@ -42,13 +42,13 @@ class VictimsCounts:
         Number of rows of each class in every bin, by victim.
     part : int64 array, shape (total_bins,)
         Third of its column in which each bin lies. 0 contains the lowest values.
-    own : int64 array, shape (total_bins, K), or None
+    local_counts : int64 array, shape (total_bins, K), or None
         Class counts of the complete rows of the adversary. None if it has none.
     """
 
     counts: Counts
     part: NDArray[np.int64]
-    own: NDArray[np.int64] | None = None
+    local_counts: NDArray[np.int64] | None = None
 
 
 @register.metric("bin-counts")
@@ -117,8 +117,8 @@ class BinCountsMetric(Metric[VictimsCounts]):
         even = share(lambda n: np.rint(true_counts[n].mean(axis=0, keepdims=True)))
         most_frequent = share(lambda n: _most_frequent(true_counts[n], truth.part))
         baseline = max(even, most_frequent)
-        if truth.own is not None:
-            prior = truth.own
+        if truth.local_counts is not None:
+            prior = truth.local_counts
             total = max(prior.sum(), 1)
             baseline = max(
                 baseline, share(lambda n: np.rint(prior * (true_counts[n].sum() / total)))

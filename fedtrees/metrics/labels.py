@@ -182,13 +182,13 @@ class AskedRows:
         Class codes.
     classes : int
         Number of classes, K.
-    own : mapping of str to float32 array, shape (n, c)
+    local_columns : mapping of str to float32 array, shape (n, c)
         Columns of each principal for these rows.
     """
 
     y: NDArray[np.int64]
     classes: int
-    own: Mapping[str, NDArray[np.float32]]
+    local_columns: Mapping[str, NDArray[np.float32]]
 
 
 @register.metric("routed-labels")
@@ -242,7 +242,7 @@ class RoutedLabelScores(Metric[AskedRows]):
         n, K = len(truth.y), truth.classes
         rows = np.arange(n)
         guesses: dict[str, Sequence[Claim]] = {"even": [RoutedLabels(rows, np.full((n, K), 1 / K))]}
-        for name, X in truth.own.items():
+        for name, X in truth.local_columns.items():
             if X.shape[1]:
                 rank = middle_ranks(main_direction(X))
                 centres = (np.arange(K) + 0.5) / K

@@ -147,7 +147,7 @@ class RowPeers(Protocol):
 
     Attributes
     ----------
-    alike : str
+    party_noun : str
         Plural noun for the parties in error messages.
     kinds : (type, type)
         Class of the first party, and class of the remaining parties.
@@ -155,7 +155,7 @@ class RowPeers(Protocol):
 
     peers: ClassVar[bool] = True
     example: ClassVar[str] = "digits[rows=300]"  # all columns declare a range
-    alike: ClassVar[str]
+    party_noun: ClassVar[str]
     kinds: ClassVar[tuple[type[RowHolder], type[RowHolder]]]
 
     def roles(self, parties: int) -> Mapping[str, str]:
@@ -167,7 +167,7 @@ class RowPeers(Protocol):
             If there is a single party.
         """
         if parties < 2:
-            raise UsageError(f"{self.name!r} needs two {self.alike} or more")
+            raise UsageError(f"{self.name!r} needs two {self.party_noun} or more")
         return dict.fromkeys(client_names(parties), "client")
 
     def party(

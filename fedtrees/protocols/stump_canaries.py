@@ -38,7 +38,7 @@ class StumpCanaries(Canaries):
 
     Parameters
     ----------
-    most : int
+    max_canaries : int
         Largest number of canaries. 1 if only sums of all clients' histograms are decrypted.
     quantiles : int
         Number of quantiles of a summary that each client draws. 0 if none is drawn.
@@ -46,7 +46,7 @@ class StumpCanaries(Canaries):
         Read only messages that cut points are computed from.
     """
 
-    most: int = _MANY
+    max_canaries: int = _MANY
     quantiles: int = 0
     cuts_alone: bool = False
 
@@ -64,7 +64,7 @@ class StumpCanaries(Canaries):
     @property
     def runs(self) -> int:  # type: ignore[override]
         """Number of runs for 2,048 canaries in total, or 1,024 runs with one canary each."""
-        return min(2048 // self.most, 1024)
+        return min(2048 // self.max_canaries, 1024)
 
     def rows(self, count: int, rng: np.random.Generator) -> tuple[Table, Table]:
         """Return canaries of class 0, and the further rows of each client.
@@ -79,7 +79,7 @@ class StumpCanaries(Canaries):
         X = (position[:, None] * _HIGH).astype(np.float32)
         return Table(X, np.zeros(count, np.int64)), Table(besides, np.ones(step, np.int64))
 
-    def held(
+    def distribute(
         self, rows: Table, is_included: NDArray[np.bool_], companions: Table
     ) -> dict[str, LocalData]:
         """Return at most one canary per client, or all for one client if only sums are visible."""

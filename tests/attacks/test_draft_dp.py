@@ -160,7 +160,7 @@ def test_known_attributes_stay_as_they_are():
     variables, rows = rows_of(20, 5)
     known = {0: rows[:, 0], 2: rows[:, 2]}
     forest = forest_of(variables, rows, scale=1.0)
-    question = Question(forest, Noise("geometric", 1.0), 20, known=known)
+    question = Question(forest, Noise("geometric", 1.0), 20, known_levels=known)
     world, noisy = question.world()
     state = question.start(world, noisy, np.random.default_rng(0))
     advance(world, state, 20, 1.0, 5000, np.array([1], dtype=np.uint64))
@@ -169,7 +169,7 @@ def test_known_attributes_stay_as_they_are():
     answer = posterior(question, np.random.default_rng(1), 0.02)
     assert np.array_equal(answer.value[:, [0, 2]], rows[:, [0, 2]])
     with pytest.raises(DataError, match=r"known levels of variable 2 are 0 to 2"):
-        Question(forest, Noise("geometric"), 20, known={2: np.full(20, 3)})
+        Question(forest, Noise("geometric"), 20, known_levels={2: np.full(20, 3)})
 
 
 @pytest.mark.long

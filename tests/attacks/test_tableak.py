@@ -465,8 +465,8 @@ def published():
 
 @pytest.mark.long
 def test_batches_of_the_published_network_are_found(published):
-    assert published.inverted(8, 0, true=False, steps=1)[0] > 99.9
-    assert published.inverted(32, 3, true=False, steps=1)[0] > 99.9
+    assert published.score_inversion(8, 0, true=False, steps=1)[0] > 99.9
+    assert published.score_inversion(32, 3, true=False, steps=1)[0] > 99.9
     for size in (8, 32, 128):
         truth, _ = published.batch(size, 0)
         assert np.array_equal(truth.y, published.arrays[f"B{size}/labels"][0])

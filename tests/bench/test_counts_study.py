@@ -5,7 +5,14 @@ import csv
 import numpy as np
 import pytest
 
-from fedtrees.benchmarks.papers.counts import FRONTIER, UNROUNDED, Found, measured, store, text_of
+from fedtrees.benchmarks.papers.counts import (
+    FRONTIER,
+    UNROUNDED,
+    Measurement,
+    measured,
+    store,
+    text_of,
+)
 from fedtrees.benchmarks.papers.counts_frontier import Line, cost, padded
 from fedtrees.benchmarks.papers.counts_leaves import read
 from fedtrees.core.schema import Feature, Schema, Table
@@ -52,12 +59,12 @@ def test_random_rows_lie_in_the_ranges_of_a_client_and_are_whole_codes():
 def test_tables_pair_auc_by_seed_and_leave_out_what_was_not_measured(tmp_path):
     step = FRONTIER[1].name
     values = [(UNROUNDED.name, 0, 0.8), (UNROUNDED.name, 1, 0.6), (step, 0, 0.7), (step, 1, 0.55)]
-    found = [Found("t", name, seed, "auc", value) for name, seed, value in values]
+    found = [Measurement("t", name, seed, "auc", value) for name, seed, value in values]
     found += [
-        Found("t", step, 0, f"{k}, {n}", n / 4) for k in ("certain", "likely") for n in (1, 3)
+        Measurement("t", step, 0, f"{k}, {n}", n / 4) for k in ("certain", "likely") for n in (1, 3)
     ]
-    found += [Found("t", step, 0, "read", 0.5), Found("t", step, 1, "read", 0.7)]
-    text = text_of([*found, Found("t", step, 0, "wrong", 2.0)])
+    found += [Measurement("t", step, 0, "read", 0.5), Measurement("t", step, 1, "read", 0.7)]
+    text = text_of([*found, Measurement("t", step, 0, "wrong", 2.0)])
     assert "2 certain are wrong" in text
     assert "deviations up to 14.1" in text
     assert f"| {step} | 0.25 / 0.25 | - / - | 0.75 / 0.75 |" in text

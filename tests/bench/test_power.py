@@ -31,7 +31,7 @@ CLAIM_1 = "laplace-hist[epsilon=1,calibrated=true]"
 def test_a_fourth_of_the_noise_is_refuted(protocol, defense):
     cell = audited(protocol, defense, 4, seed=0, fewer=8)
     assert cell.refuted
-    assert cell.epsilon <= cell.found.found.most
+    assert cell.epsilon <= cell.outcome.found.most
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,9 @@ def test_a_sixteenth_of_a_step_of_dp_sgd_is_refuted():
 @pytest.mark.parametrize(("k", "too_little"), [(1, False), (2, True)])
 def test_half_the_noise_of_dp_ebm_is_too_little_and_all_is_not(k, too_little):
     cell = audited("dp-ebm[epsilon=4]", "none", k, 0, fewer=4)
-    assert cell.found.noise.share == pytest.approx(1 / k, abs=0.1 / k)  # 384 sums: 4%
+    assert cell.outcome.noise.share == pytest.approx(1 / k, abs=0.1 / k)  # 384 sums: 4%
     assert (cell.too_little, cell.refuted) == (too_little, False)
-    assert 0.5 < cell.epsilon < cell.found.spent[0].epsilon
+    assert 0.5 < cell.epsilon < cell.outcome.spent[0].epsilon
 
 
 @pytest.mark.extra("interpret")
@@ -95,7 +95,7 @@ def test_published_noise_is_told_from_geometric_and_its_claim_from_what_it_spend
 
 def test_counts_without_noise_are_shown_to_the_end():
     cell = audited("fedtree-hist", "laplace-gradient[epsilon=1]", 1, 0, 8)
-    assert cell.epsilon == pytest.approx(cell.found.found.most, abs=1e-3)
+    assert cell.epsilon == pytest.approx(cell.outcome.found.most, abs=1e-3)
     assert not cell.refuted  # it says that it spends without bound
 
 

@@ -59,7 +59,7 @@ def test_probabilities_of_all_tables_add_up():
 
 def test_ceiling_is_the_best_of_all_that_can_be_submitted():
     rng = np.random.default_rng(0)
-    at, victims = rng.integers(0, 5, len(FEW.held)), FEW.victims(())
+    at, victims = rng.integers(0, 5, len(FEW.row_types)), FEW.victims(())
     every = [np.bincount(c, minlength=4) for c in combinations_with_replacement(range(4), 2)]
     for view, best in enumerate(best_of(FEW, victims, at)):
         of = at == view
@@ -152,7 +152,7 @@ def test_an_attack_that_knows_more_than_its_view_is_caught():
 
     def cheating(view):
         at = int(sys._getframe(1).f_locals["t"])  # the harness's own frame
-        rows = FEW.table_of([v for part in FEW.held[at] for v in part])
+        rows = FEW.table_of([v for part in FEW.row_types[at] for v in part])
         return Guess((Records(rows),))
 
     blind, cheat = (attacked(cell, seen, submits, draws=25) for submits in (honest, cheating))
@@ -227,7 +227,7 @@ def test_rows_known_by_id_have_one_guess_each():
     """The best of all that can be said of two rows, of every view, adds up to the ceiling."""
     tables, rng = aligned(), np.random.default_rng(0)
     assert tables.weight.sum() == pytest.approx(1, abs=1e-12)
-    at = rng.integers(0, 5, len(tables.held))
+    at = rng.integers(0, 5, len(tables.row_types))
     for who in (("labels",), ("columns",)):
         victims = tables.victims(who)
         every = [np.eye(2, dtype=int)[list(said)].ravel() for said in product((0, 1), repeat=2)]
@@ -242,7 +242,9 @@ def test_what_an_attack_leaves_out_of_rows_is_what_is_likeliest():
     blind = np.array([[0.35, 0.65], [0.65, 0.35], [0.35, 0.65]]).ravel()
 
     def said(who, *claims):
-        return tables.named((who,), Guess(claims), blind).reshape(3, 2).argmax(axis=1).tolist()
+        return (
+            tables.encode_claims((who,), Guess(claims), blind).reshape(3, 2).argmax(axis=1).tolist()
+        )
 
     assert said("columns") == [1, 0, 1]
     assert said("columns", Labels(ids[:1], ids[:1], np.array([[0.9, 0.1]]))) == [0, 0, 1]

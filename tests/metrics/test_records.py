@@ -173,7 +173,7 @@ def test_more_victims_than_can_be_matched_are_sampled_by_the_seed(monkeypatch):
     for seed in (0, 0, 1):
         case = federation.case(roles, client_names(3)[:1], seed, "client")
         truth = RecordMetric().truth(case)
-        assert (len(truth.rows), truth.whole) == (50, len(case.victims_rows))
+        assert (len(truth.rows), truth.n_rows) == (50, len(case.victims_rows))
         drawn.append(truth.rows.X.tobytes())
     assert drawn[0] == drawn[1] != drawn[2]
     scores = RecordMetric().score([Records(case.victims_rows)], truth)

@@ -335,7 +335,7 @@ class LightGBMData(RowPeers):
     says: ClassVar[tuple[type[Message], ...]] = (
         BinMappers, ClassRows, WeightedLabels, OwnStart, RootSums, HistogramSegment, FoundSplits
     )  # fmt: skip
-    alike: ClassVar[str] = "machines"
+    party_noun: ClassVar[str] = "machines"
     kinds: ClassVar[tuple[type[Machine], type[Machine]]] = (FirstMachine, Machine)
     sometimes: ClassVar[Mapping[type[Message], str]] = dict.fromkeys(
         (ClassRows, WeightedLabels), "labels are classes"

@@ -33,7 +33,7 @@ class ShapeCanaries(Canaries):
 
     Parameters
     ----------
-    most : int
+    max_canaries : int
         Number of canaries.
     scales : (float, float)
         Scales of the noise on counts, in rows, and on sums of residuals.
@@ -41,7 +41,7 @@ class ShapeCanaries(Canaries):
         Learning rate. 0 if the scores contain the sums of several rounds.
     """
 
-    most: int
+    max_canaries: int
     scales: tuple[float, float]
     rate: float = 0.0
 
@@ -50,9 +50,9 @@ class ShapeCanaries(Canaries):
     @property
     def schema(self) -> Schema:  # type: ignore[override]
         """A column whose equal-width bins have width 1."""
-        return Schema((Feature("x", low=0.0, high=float(_APART * self.most)),), "y")
+        return Schema((Feature("x", low=0.0, high=float(_APART * self.max_canaries)),), "y")
 
-    def held(
+    def distribute(
         self, rows: Table, is_included: NDArray[np.bool_], companions: Table
     ) -> dict[str, LocalData]:
         """Return the included canaries and the crowd for one client, and one row for another.

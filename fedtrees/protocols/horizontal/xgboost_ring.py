@@ -224,7 +224,7 @@ class XGBoostRing(RowPeers, PlainBoosting):
         RowCount, LabelShare, Intercept, AgreedStart, RankedSketch, MergedCuts, HistogramSegment,
         GradientTotals, MergedHistogram,
     )  # fmt: skip
-    alike: ClassVar[str] = "workers"
+    party_noun: ClassVar[str] = "workers"
     kinds: ClassVar[tuple[type[Worker], type[Worker]]] = (FirstWorker, Worker)
     deployed: ClassVar[Mapping[str, Deployed]] = {
         "xgboost": Deployed("xgboost.dask.train, or workers of a RabitTracker", XGBOOST)

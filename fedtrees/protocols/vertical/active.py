@@ -112,7 +112,7 @@ class Active(Coordinator):
         schema: Schema,
     ) -> None:
         super().__init__(name)
-        self.held, self.bins, self.share = local_data, bins, share
+        self.local_data, self.bins, self.share = local_data, bins, share
         self.params, self.schema = protocol, schema
 
     # --- before the first tree
@@ -208,7 +208,7 @@ class Active(Coordinator):
         left : int64 array or None
             Class counts left of each candidate split, if a defense reads them.
         """
-        classes, y = len(self.schema.classes), self.held.y
+        classes, y = len(self.schema.classes), self.local_data.y
         counts = np.zeros((len(nodes), classes), dtype=np.int64)
         totals = np.zeros(classes, dtype=np.int64)
         # Class counts follow from the local labels, without any message.

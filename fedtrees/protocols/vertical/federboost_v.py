@@ -104,7 +104,7 @@ class BoostingAlone(Active):
 
     def train(self, net: Network) -> VerticalModel:
         """Request the bins, boost, and send each owner its splits."""
-        y = self.held.y
+        y = self.local_data.y
         assert y is not None
         objective = self.params.objective_for(self.schema)
         self.owner = [self.name] * len(self.schema.features)
@@ -112,7 +112,7 @@ class BoostingAlone(Active):
         bins = self.gathered(net)
         forest = grow_forest(
             bins, y, self.cuts, self.params, objective,
-            weight=self.held.weight, streams=self.streams,
+            weight=self.local_data.weight, streams=self.streams,
         )  # fmt: skip
         for number, tree in enumerate(forest.trees):
             for party in net.members(PASSIVE):
@@ -129,7 +129,7 @@ class BoostingAlone(Active):
 
     def gathered(self, net: Network) -> Bins:
         """Return the bins of all columns. The cut points of passive columns are bin numbers."""
-        d, n = len(self.schema.features), len(self.held)
+        d, n = len(self.schema.features), len(self.local_data)
         codes, sizes = np.full((n, d), -1), np.zeros(d, dtype=np.int32)
         local_bins = self.bins.of_rows()
         sizes[self.bins.columns] = self.bins.n_bins

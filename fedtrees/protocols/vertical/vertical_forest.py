@@ -37,8 +37,8 @@ class ForestActive(Active):
     def train(self, net: Network) -> VerticalModel:
         """Grow tree by tree, level by level."""
         self.n_classes = class_count(self.schema)
-        assert self.held.y is not None
-        self.labels = self.held.y.astype(np.int64)
+        assert self.local_data.y is not None
+        self.labels = self.local_data.y.astype(np.int64)
         self.settle(net)
         grown = [self.grow(net, t) for t in range(self.params.trees)]
         trees, rows = zip(*grown, strict=True)

@@ -52,7 +52,7 @@ class ColumnHolder(Lockstep):
         self, name: str, local_data: LocalData, schema: Schema, params: XGBoostVertical
     ) -> None:
         super().__init__(name)
-        self.held, self.schema, self.params = local_data, schema, params
+        self.local_data, self.schema, self.params = local_data, schema, params
         self.objective = params.objective_for(schema)
         if local_data.y is not None:
             self.objective.check(local_data.y)
@@ -75,19 +75,19 @@ class ColumnHolder(Lockstep):
     def trained(self) -> Script:
         """Agree on the initial prediction, compute local cut points, and boost."""
         self.sit()
-        local_columns = TreeColumns(self.name, self.held.columns.astype(np.int32))
+        local_columns = TreeColumns(self.name, self.local_data.columns.astype(np.int32))
         received = yield from self.gathered(local_columns, "how many columns each party has")
         self.columns = np.concatenate([t.columns for t in received])
         sizes = [len(t.columns) for t in received]
         self.first = sum(sizes[: self.rank])
-        self.cuts = xgboost_cuts(self.held.X, self.params.max_bin)
-        self.bins = bin_rows(self.held.X, self.cuts)
+        self.cuts = xgboost_cuts(self.local_data.X, self.params.max_bin)
+        self.bins = bin_rows(self.local_data.X, self.cuts)
         score = self.params.base_score
         if score is None:
             mean = yield from self.said_first(lambda: Intercept(self.mean, self.name), Intercept(0))
             score = mean.value
         start = self.objective.base_margin(score)
-        margin, trees = np.repeat(start[:, None], len(self.held), axis=1), []
+        margin, trees = np.repeat(start[:, None], len(self.local_data), axis=1), []
         for round in range(self.params.trees):
             received = yield from self.said_first(
                 lambda at=round: self.gradients(at, margin), RowGradients(round, *np.zeros((2, 0)))
@@ -95,7 +95,7 @@ class ColumnHolder(Lockstep):
             # All parties sum the same float32 gradients in fixed point, so that their trees are
             # equal.
             self.gh = to_fixed(np.stack([received.g, received.h], axis=1), UNIT_BITS)
-            self.rows = RowPartition(len(self.held))
+            self.rows = RowPartition(len(self.local_data))
             grown = yield from self.grown(round)
             leaves = grown.leaves.astype(np.int32)
             self.rows.add_to(margin[0], leaves, grown.value[leaves])
@@ -108,13 +108,13 @@ class ColumnHolder(Lockstep):
     @property
     def mean(self) -> float:
         """Mean label, for the party with the labels."""
-        assert self.held.y is not None
-        return float(np.float32(self.held.y.mean()))
+        assert self.local_data.y is not None
+        return float(np.float32(self.local_data.y.mean()))
 
     def gradients(self, round: int, margin: NDArray[np.float32]) -> RowGradients:
         """Return the gradients and hessians of all rows, for the party with the labels."""
-        assert self.held.y is not None
-        g, h = self.objective.gradients(margin, self.held.y)[0].T
+        assert self.local_data.y is not None
+        g, h = self.objective.gradients(margin, self.local_data.y)[0].T
         return RowGradients(round, g.copy(), h.copy())
 
     def said_first(self, state: Any, like: Message) -> Script:
@@ -171,7 +171,7 @@ class ColumnHolder(Lockstep):
         feature = np.where(s.feature < 0, 0, s.feature + self.first).astype(np.int32)
         return BestSplits(
             round, nodes.astype(np.int32), feature, s.threshold, s.gain, left, right,
-            self.name, self.first, len(self.held.columns), level, s.default_left,
+            self.name, self.first, len(self.local_data.columns), level, s.default_left,
         )  # fmt: skip
 
     def moved(self, round: int, level: int, chosen: Decisions) -> Script:
@@ -186,14 +186,14 @@ class ColumnHolder(Lockstep):
         """
         if not len(chosen):
             return
-        left, missing = np.zeros((2, len(self.held)), np.bool_)
+        left, missing = np.zeros((2, len(self.local_data)), np.bool_)
         rows = [self.rows.rows[begin:end] for begin, end in self.rows.ranges(chosen.nodes)]
         for rows_at_node, feature, threshold in zip(
             rows, chosen.feature, chosen.threshold, strict=True
         ):
             missing[rows_at_node] = True  # unless the party has the column and the value is present
-            if 0 <= feature - self.first < len(self.held.columns):
-                x = self.held.X[rows_at_node, feature - self.first]
+            if 0 <= feature - self.first < len(self.local_data.columns):
+                x = self.local_data.X[rows_at_node, feature - self.first]
                 left[rows_at_node], missing[rows_at_node] = x < threshold, np.isnan(x)
         local_bits = PartitionBits(round, level, left, missing, self.name)
         all_bits = yield from self.gathered(local_bits, "which rows go left")
