@@ -87,7 +87,7 @@ class SketchReading(Attack):
         is the share of cells with a value that occurs once.
         """
         columns = columns_of(view)
-        claims = [*_told(view, columns), *_extremes(view)]
+        claims = [*_claim_columns(view, columns), *_extremes(view)]
         seen = [c for parts in columns.values() for c in parts]
         cells = max(sum(c.present for c in seen), 1)
         notes = {
@@ -155,7 +155,7 @@ class SketchReading(Attack):
         return Records(rows, owner=None if choice["submits_blind"] else names), choice
 
 
-def _told(view: View, columns: Mapping[str, Sequence[Column]]) -> Iterator[Claim]:
+def _claim_columns(view: View, columns: Mapping[str, Sequence[Column]]) -> Iterator[Claim]:
     """Yield a claim about every column of every owner.
 
     Values that a private mechanism drew lie between true values. They show how many values of the

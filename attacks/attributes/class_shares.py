@@ -318,7 +318,7 @@ def _sums(view: View) -> Iterator[tuple[str, Floats, Floats]]:
         first = seen.trees[: len(start)]
         shows_sums = all(t.g is not None and t.h is not None for t in first)
         if victim.owner is not None and shows_sums and not seen.is_foreign(0):
-            yield victim.owner, start, np.array([_whole(t) for t in first])
+            yield victim.owner, start, np.array([_summed_leaves(t) for t in first])
 
 
 def _broadcast_sums(view: View) -> Iterator[tuple[str, Floats, Floats]]:
@@ -349,7 +349,7 @@ def _total(view: View, m: Histogram) -> Floats:
     return np.asarray(np.average(estimates, axis=0, weights=1 / np.maximum(off, NOISE_FLOOR)))
 
 
-def _whole(tree: Tree) -> list[float]:
+def _summed_leaves(tree: Tree) -> list[float]:
     return [float(part[tree.leaves].sum()) for part in (tree.g, tree.h) if part is not None]
 
 

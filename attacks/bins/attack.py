@@ -79,7 +79,7 @@ def columns_of(view: View) -> list[Column]:
                     [column_sums, node_statistics.sum(axis=0) - column_sums.sum(axis=0)]
                 )
                 nodes[column].append(NodeSums(tree, rows, node_statistics, with_missing))
-    allowed = _allowed(view, trees, {c: widths[c] for c in nodes})
+    allowed = _restrict_bins(view, trees, {c: widths[c] for c in nodes})
     return [
         Column(owners[c], c, tuple(sorted(seen, key=lambda at: len(at.rows))), allowed[c])
         for c, seen in sorted(nodes.items())
@@ -110,7 +110,7 @@ def _every_node(
     return sums_of
 
 
-def _allowed(
+def _restrict_bins(
     view: View, trees: Mapping[int, KnownNodes], widths: Mapping[int, int]
 ) -> dict[int, NDArray[np.bool_]]:
     """Return the bins that a row can have after all splits of its column, (N, B + 1)."""

@@ -54,7 +54,7 @@ class LinearConstraints:
         _on_simplex(at, self.allowed, shares)
         return shares
 
-    def moved(self, rank: Floats, middle: Floats) -> Floats:
+    def condition_ranks(self, rank: Floats, middle: Floats) -> Floats:
         """Return the expected ranks of all rows given the sums, for a normal prior.
 
         Parameters

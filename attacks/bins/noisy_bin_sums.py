@@ -55,7 +55,7 @@ def likeliest(
     best, most_probable = -np.inf, np.zeros(n, dtype=np.int64)
     for expected in (
         np.repeat(all_rows, n, axis=0),
-        *_beside(reported, bins, odds, local_columns, all_rows),
+        *_candidate_priors(reported, bins, odds, local_columns, all_rows),
     ):
         expected_reports = expected[rows, reported]
         likelihood = float(np.log(odds * expected_reports + 1 - expected_reports).sum())
@@ -64,7 +64,7 @@ def likeliest(
     return most_probable
 
 
-def _beside(
+def _candidate_priors(
     reported: NDArray[np.int64], bins: int, odds: float, features: Floats, all_rows: Floats
 ) -> Iterator[Floats]:
     """Yield candidate prior distributions of the true bins, shape (n, bins)."""
@@ -247,7 +247,7 @@ def likely_shares(
         )
         spread = max(float(np.sqrt(error)), _SMALLEST_SPREAD)
         if equations is not None:
-            mean = equations.moved(mean, middle)
+            mean = equations.condition_ranks(mean, middle)
         rank = np.clip(mean, low, high)
     doubt = spread * np.sqrt(np.clip(within, _SMALLEST_REST, 1.0))
     inside = np.diff(ndtr((ends - mean[:, None]) / doubt[:, None]), axis=1) + _SMALLEST_SHARE

@@ -125,7 +125,7 @@ def likely_class_counts(
     return likeliest
 
 
-def denoised(counts: Doubles, variance: Doubles) -> Doubles:
+def shrink_counts(counts: Doubles, variance: Doubles) -> Doubles:
     """Shrink the counts of bins towards their mean by the share of noise in their variance.
 
     Parameters

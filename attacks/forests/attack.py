@@ -16,7 +16,7 @@ from fedtrees.attacks.forests.informed import Enumeration
 from fedtrees.attacks.forests.likelihoods import Noise
 from fedtrees.attacks.forests.posterior import (
     Question,
-    annealed,
+    anneal,
     cut_short,
     posterior,
     seconds,
@@ -285,9 +285,9 @@ class DraftDP(Attack):
             row, _ = every.missing_row(question.noise, local_rows, known_values=given_levels)
             return row[None, :], 0.0
         if self.mode == "map":
-            return annealed(question, rng, work).value, 0.0
+            return anneal(question, rng, work).value, 0.0
         if self.mode == "cpsat-cells":
-            hint = annealed(question, rng, work).value
+            hint = anneal(question, rng, work).value
             solved = cells_program(question, self.limit, hint)
         else:
             solved = rows_program(question, self.limit)

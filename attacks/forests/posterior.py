@@ -94,14 +94,16 @@ def consensus(
             of_kind = np.stack([t[np.lexsort(t.T)] for t in of_kind])
             blocks = np.array_split(blocks[0], -(-len(rows) // BLOCK))
         for block in blocks:
-            votes[rows[block]] = _agreed(of_kind[:, block], weight, levels, rounds) / len(samples)
+            votes[rows[block]] = _count_votes(of_kind[:, block], weight, levels, rounds) / len(
+                samples
+            )
     majority = votes.argmax(axis=2)
     wrong = (1.0 - np.take_along_axis(votes, majority[:, :, None], axis=2)[:, :, 0]) * weight
     spread = float(wrong.sum() / max(n * int(weight.sum(dtype=np.int64)), 1))
     return Agreement(majority.astype(np.int16), votes, spread)
 
 
-def _agreed(
+def _count_votes(
     samples: NDArray[np.int16], weight: NDArray[np.uint8], levels: int, rounds: int
 ) -> NDArray[np.int64]:
     """Return the votes of matched samples, int64, shape (n, G + 1, levels)."""
@@ -341,7 +343,7 @@ def seconds(question: Question, work: float = 1.0) -> float:
     return CHAINS * sum(_moves(per_row, question.n, work) for per_row in (BURN_IN, SAMPLING)) * move
 
 
-def annealed(question: Question, rng: np.random.Generator, work: float = 1.0) -> Answer:
+def anneal(question: Question, rng: np.random.Generator, work: float = 1.0) -> Answer:
     """Return a table of nearly minimal cost under a uniform prior: the published objective.
 
     Parameters

@@ -119,7 +119,7 @@ class ForestBoxes(Attack):
         worlds, apart = (
             [
                 Table(
-                    _drawn(boxes, values, level, likely, rng)
+                    _draw_values(boxes, values, level, likely, rng)
                     if len(likely)
                     else _at(values, level),
                     y,
@@ -219,7 +219,7 @@ def _values(boxes: FlatForest, likely: Table, view: View) -> list[NDArray[np.flo
     return out
 
 
-def _drawn(
+def _draw_values(
     boxes: FlatForest,
     values: list[NDArray[np.float32]],
     level: Ints,

@@ -82,7 +82,7 @@ def expected_ranks(
         mean = X @ np.linalg.solve(gram, X.T @ rank)
         spread = max(float(np.sqrt(((rank - mean) ** 2 + extra).mean())), 1e-3)
         mean = mean if adjust is None else adjust(mean)
-        rank, extra = _truncated(mean, spread, low, high)
+        rank, extra = _truncated_moments(mean, spread, low, high)
     return rank
 
 
@@ -145,7 +145,7 @@ def common_ranks(columns: NDArray[np.float64]) -> NDArray[np.float64]:
     return _centred_ranks(along) + 0.5
 
 
-def _truncated(
+def _truncated_moments(
     mean: NDArray[np.float64], spread: float, low: NDArray[np.float64], high: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return means and variances of normal variables truncated to intervals."""

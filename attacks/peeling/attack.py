@@ -21,9 +21,9 @@ from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.peeling.annealing import CHAINS, LIKELY, Sought, likely_rows
 from fedtrees.attacks.peeling.class_histograms import (
     CountedSources,
-    altered,
     coins,
     counted_sources,
+    counts_are_altered,
     presence,
 )
 from fedtrees.attacks.peeling.noise_fingerprints import marked_rows
@@ -126,7 +126,7 @@ class HistogramPeeling(Attack):
         for owner, left in sources.parts.items():
             own_bins = to_bins(sources.cuts, own_rows.X) if owner == EVERYONE else None
             if view.defense.unit_hessian:
-                peeled.append(self._marked(sources, left, law, own_bins))
+                peeled.append(self._read_marked_rows(sources, left, law, own_bins))
                 continue
             if own_bins is not None:
                 take_out(sources.forest, left, own_bins, own_rows.y)
@@ -174,7 +174,7 @@ class HistogramPeeling(Attack):
         records = Records(table, confidence, named)
         return Guess.of((records,), notes, otherwise=Reason("no-certain-rows"))
 
-    def _marked(
+    def _read_marked_rows(
         self, sources: Sources, left: Residual, law: Channel | None, own_bins: Ints | None
     ) -> Peeled:
         """Read rows that the noise on their gradients distinguishes, except for local ones."""
@@ -195,7 +195,9 @@ class HistogramPeeling(Attack):
 
     def _of_classes(self, view: View, rng: np.random.Generator) -> Guess:
         """Return rows from class counts per bin."""
-        sources = None if altered(view) or self.confidence > SURE else counted_sources(view)
+        sources = (
+            None if counts_are_altered(view) or self.confidence > SURE else counted_sources(view)
+        )
         if sources is None:
             return _unreadable()
         own_rows = Table.empty(view.schema) if view.rows is None else view.rows
@@ -253,7 +255,7 @@ def _with_likely(
     sought = Sought(bins, np.concatenate([own_rows.y, sure.y]), left, *odds)
     seeds = rng.integers(0, 1 << 62, CHAINS)
     spare = search.most_work - sure.work
-    return sure.beside(*likely_rows(search.state, search.counts, sought, seeds, spare), LIKELY)
+    return sure.append(*likely_rows(search.state, search.counts, sought, seeds, spare), LIKELY)
 
 
 def _unreadable() -> Guess:

@@ -19,7 +19,7 @@ WORD = 64
 NONE = np.uint64(0)
 
 
-class Masked(NamedTuple):
+class MaskedForest(NamedTuple):
     """Trees and counts in the format of kernels. A mask is uint64 (d, W), a bit for each column."""
 
     start: Ints
@@ -36,7 +36,7 @@ class Masked(NamedTuple):
     levels: int
 
 
-def masked(forest: AskedForest, counts: Counts) -> Masked:
+def build_masks(forest: AskedForest, counts: Counts) -> MaskedForest:
     """Return trees and a copy of the counts with the bits of both."""
     nodes, offsets = forest.nodes, forest.offsets
     words = -(-int(np.diff(offsets).max(initial=1)) // WORD)
@@ -47,7 +47,7 @@ def masked(forest: AskedForest, counts: Counts) -> Masked:
     left = np.zeros((len(nodes), words), dtype=np.uint64)
     bins, totals = counts.bins.copy(), counts.nodes.copy()
     occupied = np.zeros((len(forest.feature), totals.shape[1], words), dtype=np.uint64)
-    state = Masked(
+    state = MaskedForest(
         forest.start, nodes, above, forest.pairs, forest.feature, forest.at, offsets,
         left, occupied, bins, totals, forest.levels,
     )  # fmt: skip

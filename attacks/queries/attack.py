@@ -358,14 +358,14 @@ class Search:
         if self.noisy:
             ways = every[0]
             assert ways is not None
-            self._learn_way(X[0], ways, self._repeated(X[0], ways, u, gap))
+            self._learn_way(X[0], ways, self._repeat_record(X[0], ways, u, gap))
             return
         for i, answer in zip(useful, self._query(X[useful]), strict=True):
             ways = every[i]
             assert ways is not None
             self._learn_way(X[i], ways, self.endpoint.likelihood(ways, answer[None]))
 
-    def _repeated(
+    def _repeat_record(
         self, x: NDArray[np.float32], ways: list[Way], u: int, gap: float
     ) -> NDArray[np.float64]:
         """Repeat a record until the odds of one side reach e^7, and return the log-likelihoods."""

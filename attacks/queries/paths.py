@@ -65,18 +65,18 @@ class Endpoint:
             0.0 if self.exact else float(np.sqrt(self.law.error(middle_scores)[1].max() / 2))
         )
 
-    def predicted(self, ways: Sequence[Way]) -> NDArray[np.float64]:
+    def predict_paths(self, ways: Sequence[Way]) -> NDArray[np.float64]:
         """Return the scores of paths, shape (M,) or (M, K), rounded if the channel rounds."""
-        return self.scored(np.array([way.leaves for way in ways]))
+        return self.score_leaves(np.array([way.leaves for way in ways]))
 
-    def scored(self, leaves: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
+    def score_leaves(self, leaves: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
         """Return the scores of leaves, int array of shape (M, T), rounded if the channel rounds."""
         scores = self.model.scores(leaves)
         return self.law.send(scores) if self.exact else scores
 
-    def answered(self, leaves: NDArray[np.integer[Any]]) -> NDArray[Any]:
+    def answer_leaves(self, leaves: NDArray[np.integer[Any]]) -> NDArray[Any]:
         """Return the noise-free answers for leaves, int array (M, T): scores or classes."""
-        scores = self.scored(leaves)
+        scores = self.score_leaves(leaves)
         if not self.labels:
             return scores
         return scores > 0.5 if scores.ndim == 1 else scores.argmax(axis=1)
@@ -98,7 +98,7 @@ class Endpoint:
             Otherwise the share of paths whose answer occurs on one side only. 0 if all paths are on
             one side.
         """
-        scores = self._comparable(self.predicted(ways))
+        scores = self._comparable(self.predict_paths(ways))
         side = np.array([way.went.get(u, -1) for way in ways])
         nearest = []
         for tested_side in (0, 1):
@@ -115,7 +115,7 @@ class Endpoint:
 
     def distinct(self, ways: Sequence[Way]) -> bool:
         """Return whether the noise-free answers of all paths differ from one another."""
-        scores = self._comparable(self.predicted(ways))
+        scores = self._comparable(self.predict_paths(ways))
         distances = np.abs(scores[:, None] - scores[None]).max(axis=2)
         # The distance of a path to itself must not count.
         np.fill_diagonal(distances, np.inf)
@@ -123,7 +123,7 @@ class Endpoint:
 
     def likelihood(self, ways: Sequence[Way], answers: NDArray[Any]) -> NDArray[np.float64]:
         """Return the log-likelihood of each path, given n answers to the same record."""
-        return self.fit(self.predicted(ways), answers)
+        return self.fit(self.predict_paths(ways), answers)
 
     def window(self, answer: NDArray[Any]) -> tuple[float, float]:
         """Return the lower and upper end of the interval that contains a record's score.
@@ -320,7 +320,7 @@ class Paths:
         )
         ways = tree_ways[0]
         for t, more in enumerate(tree_ways):
-            ways = ways if t == 0 else _joined(ways, more)
+            ways = ways if t == 0 else _join_paths(ways, more)
             retained = np.flatnonzero(fits(ways.total, least[t + 1], greatest[t + 1]))
             complete = len(retained) <= _MOST_WAYS
             if not complete:
@@ -383,7 +383,7 @@ class Paths:
         return out
 
 
-def _joined(ways: Ways, more: Ways) -> Ways:
+def _join_paths(ways: Ways, more: Ways) -> Ways:
     """Return all pairs of paths that some bin of every column satisfies together."""
     low = np.maximum(ways.low[:, None], more.low[None])
     high = np.minimum(ways.high[:, None], more.high[None])

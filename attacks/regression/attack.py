@@ -19,7 +19,7 @@ from fedtrees.attacks.regression.rotation import (
     rotated_rows,
     solutions,
 )
-from fedtrees.attacks.regression.vertical import asked_weights, reals, rotated
+from fedtrees.attacks.regression.vertical import asked_weights, reals, recover_rotated
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import check_known
 from fedtrees.core.guess import Claim, Entries, Guess
@@ -111,13 +111,13 @@ class RegressionInversion(Attack):
         read, precise = ColumnsView.of(view), self.arithmetic == "exact"
         assert read is not None
         weights = asked_weights(view, read, precise)
-        values, notes = self._inverted(view, read, weights)
+        values, notes = self._invert_rounds(view, read, weights)
         law = view.channel(Gradient, "values", "arbiter")
         blind = False
         if law is not None and not notes["exact"]:
             variance = float(law.error(np.zeros(1))[1][0])
             # the change of the result under a second error of the same size estimates its error
-            again, _ = self._inverted(view, read.shaken(variance, rng), weights)
+            again, _ = self._invert_rounds(view, read.add_noise(variance, rng), weights)
             differences = [
                 (values[s.party] - again[s.party]) / np.where(s.scale > 0, s.scale, np.inf)
                 for s in read.other_scales
@@ -131,12 +131,12 @@ class RegressionInversion(Attack):
         notes |= {"submits_blind": float(blind)}
         return Guess.of(claims, notes, otherwise=Reason("no-varying-column"))
 
-    def _inverted(
+    def _invert_rounds(
         self, view: View, read: ColumnsView, weights: Reals | None
     ) -> tuple[dict[str, NDArray[np.float64]], dict[str, float]]:
         """Return the columns of other parties, float64, shape (m, c) each, and notes."""
         precise = self.arithmetic == "exact"
-        rotation = rotated(view, read, precise, weights)
+        rotation = recover_rotated(view, read, precise, weights)
         n, direction = read.hidden, rotation.direction
         if direction is not None and rotation.weights is not None:
             apart = abs(float(norm(direction)) - float(norm(rotation.weights)))

@@ -76,7 +76,7 @@ def number(value: Any, precise: bool) -> Any:
     return gmpy2.mpfr(exact.numerator) / exact.denominator
 
 
-def rotated(view: View, read: ColumnsView, precise: bool, weights: Reals | None) -> Rotated:
+def recover_rotated(view: View, read: ColumnsView, precise: bool, weights: Reals | None) -> Rotated:
     """Return the other parties' columns up to a rotation, from the rounds of a regression.
 
     Parameters
@@ -153,7 +153,7 @@ def _factor_of_batches(D: list[Reals], Z: list[Reals], shrunk: Any, lr: Any, n: 
 
 def _approximate(view: View, read: ColumnsView, precise: bool) -> tuple[list[Reals], list[Reals]]:
     """Return residuals and scores by batch for rounded gradients, by least squares."""
-    g, places = read.opened()
+    g, places = read.open_gradients()
     values, parts = read.values, []
     for k, rows in enumerate(read.batches):
         A = reals(values[rows], int(view.parameters["bits"]), precise)

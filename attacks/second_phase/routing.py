@@ -143,7 +143,7 @@ class SoftTrees:
         _soft(u, np.float32(tau), *where, right, out)
         return out.reshape(len(u), self.models, -1), right
 
-    def pulled(self, right: Floats, slope: Floats, tau: float) -> Floats:
+    def backpropagate(self, right: Floats, slope: Floats, tau: float) -> Floats:
         """Return the derivative by the coordinates, float32, shape (n, d).
 
         Parameters

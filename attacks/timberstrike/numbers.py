@@ -24,7 +24,7 @@ from fedtrees.attacks.evidence.values import first_counts
 from fedtrees.attacks.peeling.regression_peeling import (
     CountedBins,
     agreeing,
-    completed,
+    complete_rows,
     first_rows,
     read_off,
 )
@@ -148,7 +148,7 @@ def _from_bins(
     ranges = prior.low[:-1], prior.high[:-1]
     worlds = []
     for _ in range(min(CHAINS, options.chains_for(len(read_rows.g)))):
-        bins, g = completed(counted, read_rows, similar_bins, rng)
+        bins, g = complete_rows(counted, read_rows, similar_bins, rng)
         bins = agreeing(counted, read_rows, bins, g, rng)
         X = values_in(cuts, few, bins, prior.own.X[:, :d], ranges, rng)
         worlds.append(wide(Table(X, counted.targets(g))))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.forests.likelihoods import Noise
-from fedtrees.attacks.forests.posterior import Answer, Question, annealed
+from fedtrees.attacks.forests.posterior import Answer, Question, anneal
 from fedtrees.benchmarks.papers.draft_dp_anytime import anytime, draw
 from fedtrees.benchmarks.papers.draft_dp_informed import informed
 from fedtrees.benchmarks.papers.draft_dp_settings import settings
@@ -71,7 +71,7 @@ def most_likely(study: Study) -> Iterator[Part]:
     """Yield the errors of the most probable table, found by annealing, for an L1 objective."""
 
     def l1(question: Question, rng: np.random.Generator) -> Answer:
-        return annealed(replace(question, noise=Noise("geometric", question.noise.scale)), rng)
+        return anneal(replace(question, noise=Noise("geometric", question.noise.scale)), rng)
 
     lines = [
         line_of(

@@ -21,7 +21,7 @@ from scipy.optimize import linear_sum_assignment
 
 from fedtrees.attacks.gradients.gradient_matching import LocalSteps
 from fedtrees.attacks.gradients.inversion import Inversion, invert
-from fedtrees.attacks.gradients.published import published
+from fedtrees.attacks.gradients.published import invert_as_published
 from fedtrees.benchmarks.papers.study import markdown
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.data.catalogue import load
@@ -212,7 +212,7 @@ class Reference:
         """
         truth, gradient = self.batch(size, which)
         begin = process_time()
-        inversion = published(
+        inversion = invert_as_published(
             self.layers, self.weights, gradient, self.encoding, self.encoding.bounds(self.schema),
             truth.y, np.random.default_rng([0, size, which]), settings,
         )  # fmt: skip

@@ -15,7 +15,7 @@ from fedtrees.attacks.forests.informed import Enumeration
 from fedtrees.attacks.forests.likelihoods import NAT, Labels, Noise
 from fedtrees.attacks.forests.posterior import (
     Question,
-    annealed,
+    anneal,
     consensus,
     cut_short,
     posterior,
@@ -216,7 +216,7 @@ def test_programs_prove_what_the_annealing_finds():
         question = Question(forest, Noise(kind, 1.0), 5)
         live = forest.live[:, :, None]
         dead = float((question.noise.costs(forest.noisy) * ~live).sum())
-        best = annealed(question, np.random.default_rng(0))
+        best = anneal(question, np.random.default_rng(0))
         cells, published = cells_program(question, 20, best.value), rows_program(question, 20)
         assert cells.optimal
         assert published.optimal
@@ -240,7 +240,7 @@ def test_the_published_objective_of_a_published_forest_is_407():
     forest = NoisyForest.of(variables, *parts)
     assert forest.live.mean() == pytest.approx(0.51, abs=0.02)
     question = Question(forest, Noise("geometric", 1.0), 100)
-    solved = cells_program(question, 30, annealed(question, np.random.default_rng(0)).value)
+    solved = cells_program(question, 30, anneal(question, np.random.default_rng(0)).value)
     assert (solved.optimal, solved.cost, solved.bound) == (True, 407.0, 407.0)
 
 

@@ -61,7 +61,7 @@ def test_derivatives_are_those_of_differences(world, signs):
     pull = rng.standard_normal(out.shape).astype(np.float32)
     step = rng.standard_normal(u.shape).astype(np.float32)
     ends = [(trees.soft(u + s * step, 0.5)[0] * pull).sum() for s in (1e-2, -1e-2)]
-    told = (trees.pulled(right, pull, 0.5) * step).sum()
+    told = (trees.backpropagate(right, pull, 0.5) * step).sum()
     np.testing.assert_allclose((ends[0] - ends[1]) / 2e-2, told, rtol=1e-2)
 
 
