@@ -89,7 +89,7 @@ class Seen:
         return {k: Table(t.X, rng.permutation(t.y)) for k, t in self.truth.items()}
 
 
-def trained(script: str, folder: Path, *arguments: str) -> Seen:
+def run_example(script: str, folder: Path, *arguments: str) -> Seen:
     """Run one of the example scripts in this process and read the capture.
 
     Parameters
@@ -181,8 +181,8 @@ def xgboost_server(folder: Path, csv_file: str) -> Iterator[Figure]:
     watched = (
         '{"objective": "binary:logistic", "max_depth": 3, "eval_metric": "auc", "watched": true}'
     )
-    seen = trained("loopback", folder, "--over", "xgboost", "--csv", csv_file, "--trees", "3",
-                   "--params", watched)  # fmt: skip
+    seen = run_example("loopback", folder, "--over", "xgboost", "--csv", csv_file, "--trees", "3",
+                       "--params", watched)  # fmt: skip
     yield from of_rows(seen, "server", "XGBoost server", ("2,148 of 2,152", "own histograms"))
     means = {r.sender: r.message for r in seen.records if isinstance(r.message, LabelShare)}
     rows = sum(m.rows for m in means.values())
@@ -198,8 +198,8 @@ def xgboost_server(folder: Path, csv_file: str) -> Iterator[Figure]:
 
 def xgboost_columns(folder: Path, csv_file: str) -> Iterator[Figure]:
     """Yield figures of XGBoost's federated server, vertical partition."""
-    seen = trained("loopback", folder, "--over", "xgboost", "--csv", csv_file, "--trees", "3",
-                   "--params", boosting(vertical=True))  # fmt: skip
+    seen = run_example("loopback", folder, "--over", "xgboost", "--csv", csv_file, "--trees", "3",
+                       "--params", boosting(vertical=True))  # fmt: skip
     yield from vertical(seen, "XGBoost columns", "worker-1", "768 of 768 (414)")
     best = [r.message for r in seen.records
             if isinstance(r.message, BestSplits) and r.receivers == ("server",)]  # fmt: skip
@@ -220,12 +220,12 @@ def xgboost_columns(folder: Path, csv_file: str) -> Iterator[Figure]:
                  "63 of 63")  # fmt: skip
     yield Figure("XGBoost columns", "splits that lost and cross", 0, len(model), total, 0, "",
                  "42 of 63")  # fmt: skip
-    right, n_rows = routed(seen, best)
+    right, n_rows = count_routed_bits(seen, best)
     yield Figure("XGBoost columns", "first splits' rows by bits", 0, right, n_rows, 0, "",
                  "768 of 768")  # fmt: skip
 
 
-def routed(seen: Seen, best: list[BestSplits]) -> tuple[int, int]:
+def count_routed_bits(seen: Seen, best: list[BestSplits]) -> tuple[int, int]:
     """Return how many side bits of root splits agree with the owner's column, and their number."""
     right = total = 0
     roots = {m.round: max((x for x in best if x.round == m.round and not x.level),
@@ -267,8 +267,8 @@ def ring(workers: int) -> Callable[[Path, str], Iterator[Figure]]:
     """Return a function that yields the figures of a ring of workers."""
 
     def figures(folder: Path, csv_file: str) -> Iterator[Figure]:
-        seen = trained("loopback", folder, "--over", "rabit", "--csv", csv_file, "--trees", "3",
-                       "--workers", str(workers), "--params", boosting())  # fmt: skip
+        seen = run_example("loopback", folder, "--over", "rabit", "--csv", csv_file, "--trees", "3",
+                           "--workers", str(workers), "--params", boosting())  # fmt: skip
         name = f"XGBoost ring, {workers}"
         first = [r.message for r in seen.by("worker-1") if isinstance(r.message, HistogramSegment)
                  and r.message.tree == r.message.level == 0]  # fmt: skip
@@ -286,11 +286,11 @@ def lightgbm(machines: int) -> Callable[[Path, str], Iterator[Figure]]:
     """Return a function that yields the figures of LightGBM machines."""
 
     def figures(folder: Path, csv_file: str) -> Iterator[Figure]:
-        seen = trained("loopback", folder, "--over", "lightgbm", "--rows", str(250 * machines),
-                       "--columns", "12", "--digits", "3", "--workers", str(machines), "--trees",
-                       "2", "--seed", Path(csv_file).stem.rpartition("-")[2], "--params",
-                       '{"objective": "binary", "min_data_in_bin": 1, "min_data_in_leaf": 5, '
-                       '"num_leaves": 4}')  # fmt: skip
+        seen = run_example("loopback", folder, "--over", "lightgbm", "--rows", str(250 * machines),
+                           "--columns", "12", "--digits", "3", "--workers", str(machines),
+                           "--trees", "2", "--seed", Path(csv_file).stem.rpartition("-")[2], "--params",
+                           '{"objective": "binary", "min_data_in_bin": 1, "min_data_in_leaf": 5, '
+                           '"num_leaves": 4}')  # fmt: skip
         name = f"LightGBM, {machines}"
         who = "worker-1"  # of three, the leader of the odd one
         inferred = list(machine_readings(seen.by(who), (who,)))
@@ -331,7 +331,7 @@ def trees(script: str, framework: str, spec: str) -> Callable[[Path, str], Itera
     """
 
     def figures(folder: Path, csv_file: str) -> Iterator[Figure]:
-        seen = trained(script, folder, "bagging", "--csv", csv_file, "--trees", "2")
+        seen = run_example(script, folder, "bagging", "--csv", csv_file, "--trees", "2")
         for who in ("server", min(seen.truth)):
             shared = audited(Capture(seen.path), who)
             assert shared is not None
@@ -355,7 +355,7 @@ def trees(script: str, framework: str, spec: str) -> Callable[[Path, str], Itera
 
 def nvflare_vertical(folder: Path, csv_file: str) -> Iterator[Figure]:
     """Yield the figures of NVFlare's vertical partition with `secure=True`."""
-    seen = trained("nvflare_loopback", folder, "vertical", "--secure", "--csv", csv_file)
+    seen = run_example("nvflare_loopback", folder, "vertical", "--secure", "--csv", csv_file)
     yield from vertical(seen, "NVFlare secure", "server", "768 of 768")
     calls = [r.message for r in Capture(seen.path) if isinstance(r.message, CollectiveCall)]
     sealed = sum(m.sealed for m in calls)
@@ -365,7 +365,7 @@ def nvflare_vertical(folder: Path, csv_file: str) -> Iterator[Figure]:
 
 def nvflare_histogram(folder: Path, csv_file: str) -> Iterator[Figure]:
     """Yield the figures of NVFlare's server with histograms."""
-    seen = trained("nvflare_loopback", folder, "histogram", "--csv", csv_file, "--trees", "3")
+    seen = run_example("nvflare_loopback", folder, "histogram", "--csv", csv_file, "--trees", "3")
     yield from of_rows(seen, "server", "NVFlare histograms", ("2,148 of 2,152", ""))
 
 
@@ -409,12 +409,12 @@ def table(collected: list[Figure]) -> str:
     for figure in collected:
         lines.setdefault((figure.framework, figure.what), []).append(figure)
     rows = [
-        [
-            framework, what, ", ".join(f"{f.measured:,} of {f.of:,}" for f in group),
-            ", ".join(f"{f.control:,}" for f in group) + f" {group[0].control_is}"
-            if group[0].control_is else "", group[0].spec,
-        ]
-        for (framework, what), group in lines.items()
+                       [
+                           framework, what, ", ".join(f"{f.measured:,} of {f.of:,}" for f in group),
+                           ", ".join(f"{f.control:,}" for f in group) + f" {group[0].control_is}"
+                           if group[0].control_is else "", group[0].spec,
+                       ]
+                       for (framework, what), group in lines.items()
     ]  # fmt: skip
     return markdown(["framework", "what", "read", "control", "specification"], rows)
 

@@ -52,7 +52,7 @@ class Measurement:
     value: float
 
 
-def measured(
+def measure_lines(
     data: str, lines: Iterable[Line], seeds: int, row_seeds: int, data_dir: str | None
 ) -> Iterator[Measurement]:
     """Yield the measurements of some defenses.
@@ -182,7 +182,9 @@ def main() -> None:
     lines = tuple(dict.fromkeys((*STEPS, *FRONTIER)))
     measurements: list[Measurement] = []
     for data in options.tables:
-        measurements += measured(data, lines, options.seeds, options.row_seeds, options.data_dir)
+        measurements += measure_lines(
+            data, lines, options.seeds, options.row_seeds, options.data_dir
+        )
         store(measurements, Path(options.out or "runs/counts"))
     print(text_of(measurements))
 

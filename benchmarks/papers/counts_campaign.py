@@ -175,7 +175,7 @@ def _defense(rng: np.random.Generator) -> Composition:
     return Composition(tuple(parts))
 
 
-def trained(drawn: Drawn) -> Training | None:
+def train_drawn(drawn: Drawn) -> Training | None:
     """Train a run, or return None if its parts are incompatible."""
     try:
         return train(
@@ -250,12 +250,12 @@ def campaign(first: int, runs: int, data_dir: str | None = None) -> Counter[str]
     seen: Counter[str] = Counter()
     for seed in range(first, first + runs):
         drawn = draw(seed, data_dir)
-        run = trained(drawn)
+        run = train_drawn(drawn)
         seen["runs"] += 1
         if run is None:
             seen["refused"] += 1
             continue
-        inferred, wrong = _compared(drawn, run, seen)
+        inferred, wrong = _compare_counts(drawn, run, seen)
         seen["open" if not inferred else "read"] += 1
         if wrong:
             seen["wrong"] += wrong
@@ -263,7 +263,7 @@ def campaign(first: int, runs: int, data_dir: str | None = None) -> Counter[str]
     return seen
 
 
-def _compared(drawn: Drawn, run: Training, seen: Counter[str]) -> tuple[bool, int]:
+def _compare_counts(drawn: Drawn, run: Training, seen: Counter[str]) -> tuple[bool, int]:
     """Return whether counts were inferred, and how many bounds exclude the truth."""
     local_data = over_clients(drawn.shares)
     sealed = Data(roles=run.transcript.roles)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedtrees.attacks.forests.likelihoods import Noise
 from fedtrees.attacks.forests.posterior import Answer, Question, anneal
 from fedtrees.benchmarks.papers.draft_dp_anytime import anytime, draw
-from fedtrees.benchmarks.papers.draft_dp_informed import informed
+from fedtrees.benchmarks.papers.draft_dp_informed import informed_errors
 from fedtrees.benchmarks.papers.draft_dp_settings import settings
 from fedtrees.benchmarks.papers.draft_dp_study import (
     SCORES,
@@ -185,7 +185,7 @@ def shapes(study: Study) -> Iterator[Part]:
 
 PARTS = {
     "targets": targets, "many": many_rows, "map": most_likely, "unknown": unknown_rows,
-    "anytime": anytime, "references": references, "shapes": shapes, "informed": informed,
+    "anytime": anytime, "references": references, "shapes": shapes, "informed": informed_errors,
     "settings": settings, "attributes": attributes,
 }  # fmt: skip
 

@@ -167,12 +167,12 @@ def run(
     answer = solve(question, np.random.default_rng(seed))
     spent = process_time() - begin
     rows = question.forest.variables.decode(answer.value[:, :-1])
-    guess = _resized(Table(rows, answer.value[:, -1].astype(np.int64)), len(truth), seed)
+    guess = _resize(Table(rows, answer.value[:, -1].astype(np.int64)), len(truth), seed)
     scores = row_errors(guess, truth, np.ones(len(truth), dtype=bool), known_columns)
     return Run(scores.mean, scores.right, scores.worst, spent)
 
 
-def _resized(guess: Table, n: int, seed: int) -> Table:
+def _resize(guess: Table, n: int, seed: int) -> Table:
     """Return n rows: a subset of the guess, or the guess with repeated rows, as in the paper."""
     rng = np.random.default_rng(seed)
     if len(guess) >= n:

@@ -284,7 +284,7 @@ def noisy(reference: Reference, batches: int) -> Iterator[list[Any]]:
         yield [f"{scale:g}", f"{np.mean(accuracies):.1f}", f"{blind:.1f}"]
 
 
-def averaged(reference: Reference, batches: int) -> Iterator[list[Any]]:
+def averaged_accuracies(reference: Reference, batches: int) -> Iterator[list[Any]]:
     """Yield the accuracy on updates of local steps on 32 rows, by epochs and batch size.
 
     Labels are inferred, and the order of rows is not known.
@@ -326,7 +326,7 @@ def speed(reference: Reference, batches: int) -> Iterator[list[Any]]:
 
 TABLES: dict[str, Callable[[Reference, int], Iterator[list[Any]]]] = {
     "accuracy": accuracy, "ablation": ablation, "entropy": entropy, "noise": noisy,
-    "fedavg": averaged, "speed": speed,
+    "fedavg": averaged_accuracies, "speed": speed,
 }  # fmt: skip
 
 

@@ -34,7 +34,7 @@ class Cost:
     mib: float
 
 
-def measured(rows: int, options: Sequence[str] = RUN) -> Cost:
+def measure_bench(rows: int, options: Sequence[str] = RUN) -> Cost:
     """Run the bench in a separate process, on a file with the given number of rows."""
     data = table(rows, COLUMNS)
     with tempfile.TemporaryDirectory() as folder:
@@ -52,7 +52,7 @@ def lines(size: Size = FULL) -> Iterator[Line]:
     """Yield the cost of a bench on tables of `ROWS`."""
     options = RUN if size.scale >= 1 else [*RUN, *LESS]
     for rows in size.cases(ROWS):
-        yield _line(measured(size.rows(rows), options))
+        yield _line(measure_bench(size.rows(rows), options))
 
 
 def _line(cost: Cost) -> Line:
@@ -102,6 +102,6 @@ def draw(costs: Sequence[attack_rows.Cost], bench_costs: Sequence[Cost], path: s
 if __name__ == "__main__":
     benches = []
     for step in ROWS:
-        benches.append(measured(step))
+        benches.append(measure_bench(step))
         print(_line(benches[-1]), flush=True)
     draw(list(attack_rows.costs()), benches, sys.argv[1])

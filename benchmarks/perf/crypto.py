@@ -37,7 +37,7 @@ def lines(size: Size = FULL) -> Iterator[Line]:
     keys = KeyPair.generate()
     owner = OwnerObfuscators(keys)
     private = of_phe(keys)
-    naive = Naive.measured(private, max(size.trees(40), 5))
+    naive = Naive.measure(private, max(size.trees(40), 5))
     yield from _rates(keys, owner, private, naive, size)
     trees = [
         (_breast_cancer, "breast cancer, 569 x 30 (15), depth 4", (1.5, None)),
@@ -57,7 +57,7 @@ class Naive:
     decrypt: float
 
     @classmethod
-    def measured(cls, private: PaillierPrivateKey, count: int) -> Naive:
+    def measure(cls, private: PaillierPrivateKey, count: int) -> Naive:
         """Time each operation `count` times."""
         public = private.public_key
         sealed: list[object] = []

@@ -45,7 +45,7 @@ def _masks(what: str, call: Call, size: Size) -> Iterator[Line]:
 
 def _paillier(what: str, call: Call, size: Size) -> Iterator[Line]:
     """Compare with phe, which encrypts every number of every client in a separate ciphertext."""
-    naive = Naive.measured(of_phe(KeyPair.generate()), max(size.trees(40), 5))
+    naive = Naive.measure(of_phe(KeyPair.generate()), max(size.trees(40), 5))
     started = time.process_time()
     done = call("paillier")()
     seconds = time.process_time() - started
