@@ -289,7 +289,8 @@ def lightgbm(machines: int) -> Callable[[Path, str], Iterator[Figure]]:
         seen = run_example("loopback", folder, "--over", "lightgbm", "--rows", str(250 * machines),
                            "--columns", "12", "--digits", "3", "--workers", str(machines),
                            "--trees", "2", "--seed", Path(csv_file).stem.rpartition("-")[2],
-                           "--params", '{"objective": "binary", "min_data_in_bin": 1, "min_data_in_leaf": 5, '
+                           "--params",
+                           '{"objective": "binary", "min_data_in_bin": 1, "min_data_in_leaf": 5, '
                            '"num_leaves": 4}')  # fmt: skip
         name = f"LightGBM, {machines}"
         who = "worker-1"  # of three, the leader of the odd one
