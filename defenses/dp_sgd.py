@@ -21,7 +21,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.networks import NetworkUpdate
-from fedtrees.privacy.accounting import composed
+from fedtrees.privacy.accounting import compose_releases
 from fedtrees.privacy.gaussian_dp import multiplier
 
 
@@ -133,7 +133,7 @@ class DPSGD(Defense):
             sent. In the second case the field ``updates`` contains the epsilon of the steps.
         """
         events = [e for e in transcript.events if e.what == "NetworkUpdate"]
-        epsilon = composed(events, self.delta) if events else math.inf
+        epsilon = compose_releases(events, self.delta) if events else math.inf
         names = {Trait.SUMMED_SECURELY: "columns", Trait.GROWN_ALONE: "trees"}
         # The traits of all sent messages show whether exact sums or trees were among them.
         crossed = {trait for d in transcript for trait in d.message.traits}

@@ -24,7 +24,7 @@ from fedtrees.messages.captured import BestSplits, Intercept, RowGradients
 from fedtrees.messages.models import BoostedModel
 from fedtrees.messages.vertical import ChosenSplits, NodeRows, RowStatistics, RowsToRoute
 from fedtrees.privacy.noise import Response
-from fedtrees.privacy.randomised_response import odds_within, ranked, respond, true_shares
+from fedtrees.privacy.randomised_response import odds_within, rank_labels, respond, true_shares
 from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.forest.grower import grow_random_forest
 from fedtrees.trees.forest.params import ForestParams
@@ -130,7 +130,7 @@ class NoisyLabels(Defense):
         )
         for rows in np.array_split(order, self.parts):
             prior = self.estimate_prior(noisy_labels, uniform_rows, rows, ctx)
-            n_candidates = ranked(prior, odds)[1]
+            n_candidates = rank_labels(prior, odds)[1]
             # With the authors' rule a response outside the candidates has probability 0 for every
             # label among them, so that no epsilon bounds the privacy loss.
             unbounded = self.as_published and (n_candidates < K).any()

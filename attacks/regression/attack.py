@@ -26,7 +26,7 @@ from fedtrees.core.guess import Claim, Entries, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
-from fedtrees.guessing.entries import regressed
+from fedtrees.guessing.entries import predict_columns
 from fedtrees.messages.regression import ColumnScales, Gradient, standardised
 
 ARITHMETIC = ("exact", "float64")
@@ -218,7 +218,7 @@ def _likely(view: View, s: ColumnScales) -> NDArray[np.float64]:
     if view.entries is not None:
         places = {c: k for k, c in enumerate(s.columns.tolist())}
         ends = {c: (float(s.mean[k]), float(s.scale[k])) for c, k in places.items()}
-        for c, likely in regressed(ends, view.entries, view.own[0], together=True).items():
+        for c, likely in predict_columns(ends, view.entries, view.own[0], together=True).items():
             values[:, places[c]] = likely
     return values
 

@@ -91,12 +91,12 @@ def recognition(tables: TinyTables, views: Views) -> Ceiling:
         expected_counts = np.zeros((int(number.max()) + 1, victims.shape[1]))
         np.add.at(expected_counts, number, tables.weight[:, None] * victims)
         chance = np.bincount(number, tables.weight)
-        values.append(sum(c * ranked(m / tables.prior, m, tables.prior)
+        values.append(sum(c * rank_probability(m / tables.prior, m, tables.prior)
                          for c, m in zip(chance, expected_counts, strict=True)))  # fmt: skip
     return Ceiling(1, float(values[0]), float(values[1]), int(views.of.max()) + 1)
 
 
-def ranked(
+def rank_probability(
     score: NDArray[np.float64], is_present: NDArray[np.float64], prior: NDArray[np.float64]
 ) -> float:
     """Return the probability that a row of the victims scores above a non-member (AUC).
@@ -154,7 +154,7 @@ def splits(views: Views, same_view: NDArray[np.int64]) -> tuple[int, int]:
     return len(seen), int((seen > 1).sum())
 
 
-def pooled(tables: TinyTables) -> NDArray[np.int64]:
+def pool_types(tables: TinyTables) -> NDArray[np.int64]:
     """Return the information in a secure sum: rows of each type at all clients, shape (T, V)."""
     return np.asarray(tables.counts.sum(axis=1), dtype=np.int64)
 
@@ -199,18 +199,18 @@ class Attacked:
         return self.beyond <= 4 * self.beyond_error + 1e-9
 
 
-def submitted(attack: Spec) -> Submits:
+def submit_attack(attack: Spec) -> Submits:
     """Return a function that runs a registered attack on a view, in a separate process."""
 
     return lambda view: attacks().run(attack, view).guess
 
 
-def recognised(tiny: Tiny, views: Views, attack: Spec, draws: int = 100) -> Attacked:
+def recognise_members(tiny: Tiny, views: Views, attack: Spec, draws: int = 100) -> Attacked:
     """Run a membership inference attack on tables that are drawn with their prior probability.
 
     The candidates are one row of every type. The score is the AUC of
     `fedtrees.bounds.ceilings.recognition`, and 1/2 if the attack makes no claim. Arguments are as
-    in `attacked`, with a registered attack instead of a function.
+    in `attack_tables`, with a registered attack instead of a function.
     """
     tables, rng = tiny.tables, np.random.default_rng(tiny.seed)
     victims, expected, beyond = tables.victims(views.principals), list[float](), list[float]()
@@ -226,13 +226,15 @@ def recognised(tiny: Tiny, views: Views, attack: Spec, draws: int = 100) -> Atta
         score = claims[0].score if claims else np.zeros(len(candidates))
         same_view = np.flatnonzero(views.of == views.of[t])
         posterior_counts = np.average(victims[same_view], axis=0, weights=tables.weight[same_view])
-        expected.append(ranked(score, posterior_counts, tables.prior))
-        beyond.append(ranked(score, victims[t].astype(np.float64), tables.prior) - expected[-1])
+        expected.append(rank_probability(score, posterior_counts, tables.prior))
+        beyond.append(
+            rank_probability(score, victims[t].astype(np.float64), tables.prior) - expected[-1]
+        )
     (score_, error), (difference, spread) = map(_mean, (expected, beyond))
     return Attacked(score_, error, difference, spread)
 
 
-def attacked(tiny: Tiny, views: Views, submits: Submits, draws: int = 100) -> Attacked:
+def attack_tables(tiny: Tiny, views: Views, submits: Submits, draws: int = 100) -> Attacked:
     """Run an attack on tables that are drawn with their prior probability.
 
     Rows or values without a claim are completed by the best blind guess.
@@ -244,7 +246,7 @@ def attacked(tiny: Tiny, views: Views, submits: Submits, draws: int = 100) -> At
     views : Views
         Views of all tables.
     submits : callable
-        Function from a view to a guess, for example from `submitted`.
+        Function from a view to a guess, for example from `submit_attack`.
     draws : int
         Number of tables.
 
@@ -394,14 +396,14 @@ def _reconstruction_line(
         "threat": view.threat, "rows": top.rows, "blind": top.blind, "ceiling": top.ceiling,
         "tables": len(view.of), "views": top.views, "refused": int(view.refused.sum()),
     }  # fmt: skip
-    # A party with data can subtract its part from a sum, so that `pooled` does not describe its
+    # A party with data can subtract its part from a sum, so that `pool_types` does not describe its
     # view.
     summed = any("summed" in part.acts_through for part in tiny_run.defense.parts)
     holders = tiny_run.protocol.holder_names(tiny_run.tables.holders)
     if summed and not {*view.principals} & {*holders}:
-        line["alike"], line["told_apart"] = splits(view, pooled(tiny_run.tables))
+        line["alike"], line["told_apart"] = splits(view, pool_types(tiny_run.tables))
     return line | _best_attack(
-        top, {str(a): attacked(tiny_run, view, submitted(a), draws) for a in attacks}
+        top, {str(a): attack_tables(tiny_run, view, submit_attack(a), draws) for a in attacks}
     )
 
 
@@ -414,7 +416,9 @@ def _membership_line(
         "threat": view.threat, "rows": "AUC", "blind": top.blind, "ceiling": top.ceiling,
         "tables": len(view.of), "views": top.views, "refused": int(view.refused.sum()),
     }  # fmt: skip
-    return line | _best_attack(top, {str(a): recognised(tiny_run, view, a, draws) for a in attacks})
+    return line | _best_attack(
+        top, {str(a): recognise_members(tiny_run, view, a, draws) for a in attacks}
+    )
 
 
 def _best_attack(top: Ceiling, scored: dict[str, Attacked]) -> dict[str, Any]:

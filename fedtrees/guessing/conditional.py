@@ -26,7 +26,7 @@ from fedtrees.guessing.rows import all_narrow, wide, widened
 _CANDIDATES, _VOTERS = 1000, 15
 
 
-def fitted(
+def insert_known_values(
     guess: Table,
     columns: NDArray[np.int64],
     known_values: NDArray[np.float32],
@@ -55,8 +55,8 @@ def nearest_guesses(
 
     The first guess is the most similar row. The second takes the lower median of every number and
     the most frequent category, one-hot group and label of the 15 most similar rows. Both contain
-    the known values. The arguments are those of `fitted`. At most 1,000 background rows are used,
-    drawn at random, and ties of similarity are resolved at random.
+    the known values. The arguments are those of `insert_known_values`. At most 1,000 background
+    rows are used, drawn at random, and ties of similarity are resolved at random.
     """
     if not schema.classes:
         rows = wide(background), widened(schema)

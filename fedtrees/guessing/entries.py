@@ -17,7 +17,7 @@ from fedtrees.core.local_data import KnownEntries, LocalData
 RIDGE = 1.0
 
 
-def regressed(
+def predict_columns(
     columns: Mapping[int, tuple[float, float]],
     known_entries: KnownEntries,
     local_data: LocalData,

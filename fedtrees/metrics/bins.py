@@ -223,7 +223,7 @@ class ColumnBinsMetric(Metric[VictimsBins]):
         guesses: dict[str, Sequence[Claim]] = {"fullest-bin": fullest}
         for name, orders in orders_of_own(case, truth.columns).items():
             guesses[name] = [
-                _filled(key, *orders[key], bins) for key, bins in truth.columns.items()
+                _fill_bins(key, *orders[key], bins) for key, bins in truth.columns.items()
             ]
         return {**guesses, **super().blind(case, truth)}
 
@@ -259,7 +259,7 @@ def _fullest(bin: NDArray[np.int64]) -> int:
     return int(np.bincount(bin + 1).argmax()) - 1
 
 
-def _filled(
+def _fill_bins(
     key: tuple[str, int],
     ids: NDArray[np.int64],
     rank: NDArray[np.float64],

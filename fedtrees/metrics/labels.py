@@ -333,7 +333,7 @@ class ClassSharesMetric(Metric[VictimsClasses]):
             return None
         counts = {n: np.bincount(t.y, minlength=classes) for n, t in tables.items()}
         if len(counts) >= FEWEST_TOLD:
-            return VictimsClasses(counts, _pooled(counts))
+            return VictimsClasses(counts, _pooled_shares(counts))
         return VictimsClasses(counts, _own_share(case, classes))
 
     def refuses(self, claims: Sequence[ClassShares], case: Case) -> str | None:
@@ -351,7 +351,7 @@ class ClassSharesMetric(Metric[VictimsClasses]):
         counts, classes = truth.counts, len(truth.assumed)
         shares = {"own": _own_share(case, classes), "even": np.full(classes, 1 / classes)}
         if len(counts) >= FEWEST_TOLD:
-            shares |= {"pooled": _pooled(counts), "median": _least_wrong(counts)}
+            shares |= {"pooled": _pooled_shares(counts), "median": _least_wrong(counts)}
         return {how: [ClassShares(n, share) for n in counts] for how, share in shares.items()}
 
     def score(self, claims: Sequence[ClassShares], truth: VictimsClasses) -> list[Score]:
@@ -398,7 +398,7 @@ def _least_wrong(counts: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float64]
     return np.asarray(shares_at_level / shares_at_level.sum())
 
 
-def _pooled(counts: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float64]:
+def _pooled_shares(counts: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float64]:
     """Return the class shares among the rows of all victims."""
     together = np.sum([*counts.values()], axis=0)
     return np.asarray(together / together.sum(), dtype=np.float64)

@@ -22,7 +22,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.results import Measure
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import Streams
-from fedtrees.guessing.conditional import fitted, nearest_guesses
+from fedtrees.guessing.conditional import insert_known_values, nearest_guesses
 from fedtrees.guessing.rows import MOST_ROWS, spaced, wanted
 from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.messages.horizontal import CutPoints
@@ -132,7 +132,8 @@ def _insert_known_columns(
     # adversary can compute.
     width = Tolerance.of(case.victims_rows, case.schema).width
     guesses = {
-        name: fitted(rows, columns, known_values, width) for name, rows in blind_guesses.items()
+        name: insert_known_values(rows, columns, known_values, width)
+        for name, rows in blind_guesses.items()
     }
     adversary_rows, rng = case.blind_view().rows, case.streams.child("blind").rng("told")
     if adversary_rows is not None and len(adversary_rows):

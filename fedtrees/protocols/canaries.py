@@ -355,7 +355,7 @@ class HistogramCanaries(Canaries):
             units, _ = message.unit_of("sums")
             law = total_law if d.receivers == (d.sender,) else client_law
             sums, noise = _read(law, message.sums[root], units)
-            contributions = brings(training, message.tree, rows)
+            contributions = gradients_of_rows(training, message.tree, rows)
             for which in (0, 1):  # gradients, hessians
                 contribution = np.broadcast_to(contributions[:, which, None], places.shape)
                 # Subtract the expected contribution of the other canaries in the same bin.
@@ -376,7 +376,7 @@ def _only(leaf: NDArray[np.int32]) -> NDArray[np.bool_]:
     return np.asarray(np.bincount(leaf)[leaf] == 1)
 
 
-def brings(training: Any, tree: int, rows: Table) -> NDArray[np.float64]:
+def gradients_of_rows(training: Any, tree: int, rows: Table) -> NDArray[np.float64]:
     """Return the gradient and hessian of each row in a tree of two classes, shape (n, 2).
 
     Parameters

@@ -118,8 +118,8 @@ def test_no_own_candidate_gains_more_than_what_was_taken():
 
         taken = gain(np.arange(len(rows)) < middle - begin)
         for f in np.flatnonzero(tree.usable):
-            for b in range(model.own.n_bins[f] - 1):
-                assert gain(model.own.codes[rows, f] <= b) <= taken + 1e-9
+            for b in range(model.candidates.n_bins[f] - 1):
+                assert gain(model.candidates.codes[rows, f] <= b) <= taken + 1e-9
                 checked += 1
     assert checked > 1000
 
@@ -135,7 +135,7 @@ def test_the_slope_is_the_derivative(lam):
     tree, way = model.trees[0], 1e-6 * rng.normal(size=(N, 2))
 
     def told(G):
-        return log_probability(tree, model.own, G, H, lam, 0.1, 0.2)
+        return log_probability(tree, model.candidates, G, H, lam, 0.1, 0.2)
 
     fit, slope = told(G)
     change = told(G + way)[0] - told(G - way)[0]

@@ -9,16 +9,16 @@ import pytest
 from present import here
 
 from fedtrees.bounds.ceilings import (
-    attacked,
+    attack_tables,
     best_of,
     ceiling,
     equal_views,
-    pooled,
-    ranked,
-    recognised,
+    pool_types,
+    rank_probability,
+    recognise_members,
     recognition,
     splits,
-    submitted,
+    submit_attack,
     tiny,
 )
 from fedtrees.bounds.tables import AlignedTables, TinyTables
@@ -76,7 +76,7 @@ def test_who_sees_nothing_but_its_rows_has_no_more_than_blind():
 
 
 def test_sums_over_public_cut_points_tell_pooled_tables_alone(summed):
-    alike, apart = splits(summed, pooled(FEW))
+    alike, apart = splits(summed, pool_types(FEW))
     assert (alike, apart) == (10, 0)
     top = ceiling(FEW, summed)
     assert top.blind < top.ceiling <= 2 + 1e-12
@@ -84,7 +84,7 @@ def test_sums_over_public_cut_points_tell_pooled_tables_alone(summed):
 
 def test_a_sketch_undoes_the_sum():
     (found,) = views(made("secure-sum"), ["server"])
-    assert splits(found, pooled(FEW))[1] > 0
+    assert splits(found, pool_types(FEW))[1] > 0
 
 
 @pytest.mark.parametrize("masks", here("defense", ["masking"]))
@@ -122,7 +122,7 @@ class Marking(FedTreeHist):
 def test_a_leaking_protocol_is_caught():
     honest = made("secure-sum+public-cuts")
     (found,) = views(replace(honest, protocol=Marking(**vars(honest.protocol))), ["server"])
-    assert splits(found, pooled(FEW))[1] > 0
+    assert splits(found, pool_types(FEW))[1] > 0
     assert Histogram in Marking.says
 
 
@@ -155,7 +155,7 @@ def test_an_attack_that_knows_more_than_its_view_is_caught():
         rows = FEW.table_of([v for part in FEW.row_types[at] for v in part])
         return Guess((Records(rows),))
 
-    blind, cheat = (attacked(cell, seen, submits, draws=25) for submits in (honest, cheating))
+    blind, cheat = (attack_tables(cell, seen, submits, draws=25) for submits in (honest, cheating))
     assert blind.pure
     assert blind.score <= top.ceiling
     assert not cheat.pure
@@ -177,7 +177,7 @@ def test_all_tables_tried_give_most_of_the_possible_gain(attack):
     for seen, draws, least in zip(
         views(cell, ["client", "public"]), (60, 25), (0.75, 0.5), strict=True
     ):
-        got = attacked(cell, seen, submits, draws=draws)
+        got = attack_tables(cell, seen, submits, draws=draws)
         assert got.pure
         assert ceiling(cell.tables, seen).share(got.score) > least
 
@@ -192,7 +192,7 @@ def test_all_tables_tried_give_most_of_the_possible_gain(attack):
 def test_all_tables_are_tried_against_clients_trees_and_bins(attack, protocol, threat, least):
     cell = made("none", protocol, TinyTables(columns=1, rows=(2, 2)))
     (seen,) = views(cell, [threat])
-    got = attacked(cell, seen, submitted(Spec(attack)), draws=25)
+    got = attack_tables(cell, seen, submit_attack(Spec(attack)), draws=25)
     assert got.pure
     assert ceiling(cell.tables, seen).share(got.score) > least
 
@@ -205,7 +205,7 @@ def test_no_order_of_types_recognises_more_than_the_ceiling(summed):
     for view in range(int(summed.of.max()) + 1):
         of = summed.of == view
         held = FEW.weight[of] @ victims[of]
-        total += FEW.weight[of].sum() * max(ranked(o, held, FEW.prior) for o in orders)
+        total += FEW.weight[of].sum() * max(rank_probability(o, held, FEW.prior) for o in orders)
     assert top.ceiling == pytest.approx(total, abs=1e-12)
     assert top.blind == pytest.approx(0.5, abs=1e-12)
 
@@ -214,7 +214,7 @@ def test_no_order_of_types_recognises_more_than_the_ceiling(summed):
 def test_members_are_recognised_beneath_the_ceiling(attack):
     cell = made("none")
     (seen,) = views(cell, ["server"])
-    got = recognised(cell, seen, Spec(attack, {"models": 2}), draws=8)
+    got = recognise_members(cell, seen, Spec(attack, {"models": 2}), draws=8)
     assert got.pure
     assert 0.55 < got.score < recognition(FEW, seen).ceiling + 3 * got.error
 
@@ -262,6 +262,6 @@ def test_gradients_in_the_clear_tell_every_label(protocol):
     assert len(told) == len(np.unique(seen.of[trained]))
     stopped, both = seen.of[seen.refused], labels[seen.refused]
     assert len(np.unique(np.column_stack([stopped, both]), axis=0)) == 2 * len(np.unique(stopped))
-    got = attacked(cell, seen, submitted(Spec("clear-gradients")), 12)
+    got = attack_tables(cell, seen, submit_attack(Spec("clear-gradients")), 12)
     assert got.pure
     assert got.score == pytest.approx(ceiling(cell.tables, seen).ceiling, abs=4 * got.error)

@@ -128,7 +128,7 @@ class Machine(RowHolder):
             mean = min(max(mean, 1e-15), 1 - 1e-15)
             local_start = float(np.log(mean / (1 - mean)))
         else:
-            local_start = float(_added(y.astype(np.float32)) / n)
+            local_start = float(_add_in_order(y.astype(np.float32)) / n)
         # All machines use the mean of the local starts, as in LightGBM.
         starts = yield from self.gathered(OwnStart(self.rank, local_start), "where boosting starts")
         return sum(s.score for s in starts) / self.world
@@ -137,7 +137,9 @@ class Machine(RowHolder):
         """Grow a tree, splitting the leaf with the greatest gain first."""
         p, n = self.params, len(self.data)
         self.gh = self.gradients(margin)
-        sums = RootSums(self.rank, tree, _added(self.gh[:, 0]), _added(self.gh[:, 1]), n)
+        sums = RootSums(
+            self.rank, tree, _add_in_order(self.gh[:, 0]), _add_in_order(self.gh[:, 1]), n
+        )
         roots = yield from self.gathered(sums, "sums over the root of a tree")
         root_sums = LeafTotals(
             sum(r.gradient for r in roots),
@@ -280,7 +282,7 @@ class FirstMachine(Machine, First):
     role = "client"
 
 
-def _added(values: NDArray[np.float32]) -> float:
+def _add_in_order(values: NDArray[np.float32]) -> float:
     """Return the sum in float64, in the order of the rows."""
     return float(np.bincount(np.zeros(len(values), np.int64), values, 1)[0])
 

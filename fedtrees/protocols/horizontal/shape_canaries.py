@@ -70,7 +70,7 @@ class ShapeCanaries(Canaries):
 
     def scores(self, training: Any, rows: Table, companions: Table) -> NDArray[np.float64]:
         """Compare the count of a canary's bin with that of its crowd."""
-        shapes, scale = _told(training), self.scales[0]
+        shapes, scale = _sent_shapes(training), self.scales[0]
         bins = np.searchsorted(shapes.cuts, rows.X[:, 0], side="right")
         # Number of canaries in the bin, half of which take part on average.
         n_canaries = np.bincount(bins)[bins]
@@ -88,7 +88,7 @@ class ShapeCanaries(Canaries):
         self, training: Any, rows: Table, is_included: NDArray[np.bool_], companions: Table
     ) -> NDArray[np.float64]:
         """Compare the noisy sums of residuals of every bag's single round with the true sums."""
-        shapes, parts = _told(training), [np.zeros(0)]
+        shapes, parts = _sent_shapes(training), [np.zeros(0)]
         if not self.rate:
             return parts[0]
         included = Table.concat([rows.take(is_included), companions])
@@ -107,7 +107,7 @@ class ShapeCanaries(Canaries):
         return np.concatenate(parts)
 
 
-def _told(training: Any) -> ClientShapes:
+def _sent_shapes(training: Any) -> ClientShapes:
     """Return the shape functions that client 0 sent."""
     return next(
         d.message

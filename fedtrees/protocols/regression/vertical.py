@@ -226,7 +226,7 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
         return 2 * self.bits * (len(link_of(vars(self), bool(schema.classes))) - 1) + SIGMOID_BITS
 
 
-def declared(
+def declared_moments(
     local_data: LocalData, schema: Schema
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return mean and deviation of columns, assuming that they are uniform on the declared range.
@@ -315,7 +315,9 @@ class Holder(Party):
         if np.isinf(local_data.X).any():
             raise DataError("a column has an infinite value; leave it missing")
         public = protocol.statistics == "public"
-        self.mean, self.scale = declared(local_data, schema) if public else moments(local_data.X)
+        self.mean, self.scale = (
+            declared_moments(local_data, schema) if public else moments(local_data.X)
+        )
         design = standardised(local_data.X, self.mean, self.scale, protocol.bits)
         self.design = shortened(design, protocol.bits, bounds)
         self.weights = integers(np.zeros(self.design.shape[1], dtype=np.int64))

@@ -316,11 +316,11 @@ class Active(Coordinator):
             left = None
             if classes:
                 parts = sums[..., sums.shape[2] - len(self.schema.classes) :]
-                tree.classes.update(completed(tree, nodes, requested, parts))
+                tree.classes.update(complete_counts(tree, nodes, requested, parts))
                 class_counts = np.stack([tree.classes[node] for node in nodes.tolist()])
                 # Bins whose owner does not know the node have no valid counts.
                 class_counts[~is_known] = 0
-                left = cumulated(class_counts, self.cuts.offsets)
+                left = cumulate(class_counts, self.cuts.offsets)
             level = self.level(tree, nodes, left)
             allowed = net.allowed_splits(tree.number, len(nodes), is_known.shape[1], level)
             if allowed is not None:
@@ -480,7 +480,7 @@ def _rows_at(rows: RowPartition, node: int) -> NDArray[np.int32]:
     return rows.rows[begin:end]
 
 
-def completed(
+def complete_counts(
     tree: TreeInProgress,
     open_nodes: NDArray[np.int32],
     requested: NDArray[np.int32],
@@ -509,7 +509,7 @@ def completed(
     return counts
 
 
-def cumulated(counts: NDArray[np.int64], offsets: NDArray[np.int32]) -> NDArray[np.int64]:
+def cumulate(counts: NDArray[np.int64], offsets: NDArray[np.int32]) -> NDArray[np.int64]:
     """Return the sums up to each bin within its column, of an array of shape (k, bins, K)."""
     total = np.cumsum(counts, axis=1)
     before = np.zeros_like(total[:, : len(offsets) - 1])

@@ -25,7 +25,7 @@ from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.horizontal import GrowRequest
 from fedtrees.messages.vertical import ChosenSplits, HeldModel, RowBuckets
-from fedtrees.privacy.accounting import composed
+from fedtrees.privacy.accounting import compose_releases
 from fedtrees.privacy.noise import Response
 from fedtrees.privacy.randomised_response import odds_within
 from fedtrees.protocols.settings import BoostingProtocol
@@ -240,7 +240,7 @@ class FederBoostV(VerticallyHeld, BoostingProtocol):
 
     def spent(self, transcript: Transcript) -> Guarantee:
         """Return the guarantee of one reply according to the ledger."""
-        return _given_ends(composed(transcript.events)) if self.noisy else NoGuarantee()
+        return _given_ends(compose_releases(transcript.events)) if self.noisy else NoGuarantee()
 
     def party(
         self,

@@ -16,7 +16,7 @@ from fedtrees.core.network import Network
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.protocols.settings import class_count
-from fedtrees.protocols.vertical.active import Active, TreeInProgress, completed
+from fedtrees.protocols.vertical.active import Active, TreeInProgress, complete_counts
 from fedtrees.protocols.vertical.label_canaries import LabelCanaries
 from fedtrees.protocols.vertical.local_bins import GlobalBins
 from fedtrees.protocols.vertical.passive import Limits, Passive
@@ -102,7 +102,7 @@ class ForestActive(Active):
             requested = np.where(sizes[:, 1] < sizes[:, 0], left + 1, left).astype(np.int32)
         sums, allowed = self.sums(net, tree, open_nodes, requested)
         if not net.reads_levels()[1]:
-            tree.classes = completed(tree, open_nodes, requested, sums)
+            tree.classes = complete_counts(tree, open_nodes, requested, sums)
         return None if allowed is None else dict(zip(open_nodes.tolist(), allowed, strict=True))
 
     def asked(self, grower: ForestGrower, known_rows: Mapping[int, NDArray[Any]]) -> NDArray[Any]:

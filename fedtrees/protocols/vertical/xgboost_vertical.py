@@ -319,7 +319,7 @@ class XGBoostVertical(VerticallyHeld, PlainBoosting):
         queries : mapping of str to LocalData
             Test rows by party.
         """
-        scores: NDArray[np.float64] = model.predict(joined(queries))
+        scores: NDArray[np.float64] = model.predict(join_columns(queries))
         return scores
 
     def leaves(
@@ -333,11 +333,11 @@ class XGBoostVertical(VerticallyHeld, PlainBoosting):
             As for `predict`.
         """
         reached: Any = model
-        leaves: NDArray[np.int32] = reached.apply(joined(queries))
+        leaves: NDArray[np.int32] = reached.apply(join_columns(queries))
         return leaves
 
 
-def joined(queries: Mapping[str, LocalData]) -> NDArray[np.float32]:
+def join_columns(queries: Mapping[str, LocalData]) -> NDArray[np.float32]:
     """Return rows with the columns of all parties at their positions in the schema."""
     parts = [*queries.values()]
     X = np.zeros((len(parts[0]), sum(len(p.columns) for p in parts)), np.float32)
