@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.attributes.sum_constraints import Sums, fit_probabilities
 from fedtrees.attacks.evidence.column import Column
-from fedtrees.attacks.evidence.marginals import pooled
+from fedtrees.attacks.evidence.marginals import pool_columns
 from fedtrees.attacks.evidence.readable import no_trees
 from fedtrees.attacks.evidence.replay import cuts_are_of_rows, cuts_of
 from fedtrees.attacks.evidence.sketched import columns_of
@@ -105,7 +105,7 @@ def _read_column(view: View, knowledge: Told) -> Column | None:
     """Return all values of the victims' column if their sketches reveal these, else None."""
     if len(knowledge.columns) > 1 or not columns_of(view):
         return None
-    together = pooled(view)
+    together = pool_columns(view)
     return (
         None
         if together is None or not together[knowledge.columns[0]].exact

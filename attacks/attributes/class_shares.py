@@ -261,7 +261,7 @@ def announced_counts(view: View) -> dict[str, Floats]:
 
 def _victims(view: View) -> list[Victim]:
     """Return clients whose trees, or sums in leaves, are seen separately."""
-    return victims_of(view, most="statistics")
+    return victims_of(view, max_level="statistics")
 
 
 def _of_all(view: View, clients: set[str]) -> Floats | None:

@@ -87,8 +87,8 @@ def constrain_open_rows(column: Column, certain: Certain) -> LinearConstraints:
         if not free.any():
             continue
         rest = node.sums.copy()
-        np.subtract.at(rest, certain_bin[~free], node.brings[~free])
-        statistics = node.brings[free].astype(np.float64)
+        np.subtract.at(rest, certain_bin[~free], node.contributions[~free])
+        statistics = node.contributions[free].astype(np.float64)
         length = np.linalg.norm(statistics, axis=0)
         for s in np.flatnonzero(length > 0).tolist():
             side = np.zeros(len(open))

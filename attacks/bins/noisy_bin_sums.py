@@ -130,9 +130,9 @@ def shares_of_changed(
     """
     law = chained(changes)
     n = len(column.allowed)
-    A = np.zeros((len(column.nodes), n, column.nodes[0].brings.shape[1]))
+    A = np.zeros((len(column.nodes), n, column.nodes[0].contributions.shape[1]))
     for at, node in enumerate(column.nodes):
-        A[at, node.rows] = node.brings / unit
+        A[at, node.rows] = node.contributions / unit
     sums = np.stack([node.sums[:-1] for node in column.nodes]) / unit  # (nodes, B, s)
     mean, variance = (sums, np.zeros(sums.shape)) if law is None else law.error(sums)
     weight = 1 / np.maximum(variance, _SMALLEST_VARIANCE)

@@ -153,14 +153,14 @@ class _Chain:
         self.parts, inner, self.square = space(encoding.encode(likely.X), likely.y)
         at = rng.integers(0, len(likely), rows)
         self.X, self.y = likely.X[at], likely.y[at]
-        self.own = [(A[at], D[at]) for A, D in self.parts]
+        self.parts_of_row = [(A[at], D[at]) for A, D in self.parts]
         self.met = np.stack([self._met(i) for i in range(rows)])
         self.left = inner - self.met.sum(axis=0, dtype=np.float64)
         self.cells = _Cells(encoding, likely, rng)
 
     def _met(self, i: int) -> Any:
         """Return the inner products of a row's gradient with those of all likely rows."""
-        pairs = zip(self.parts, self.own, strict=True)
+        pairs = zip(self.parts, self.parts_of_row, strict=True)
         return sum((A @ a[i]) * (D @ d[i]) for (A, D), (a, d) in pairs)
 
     def sweep(self, heat: float, cells: bool) -> Table:
@@ -176,7 +176,7 @@ class _Chain:
                 new -= len(log)
                 X, y, parts = self.likely.X, self.likely.y, self.parts
             self.X[i], self.y[i] = X[new], y[new]
-            for (A, D), (a, d) in zip(parts, self.own, strict=True):
+            for (A, D), (a, d) in zip(parts, self.parts_of_row, strict=True):
                 a[i], d[i] = A[new], D[new]
             self.met[i] = self._met(i)
             self.left = left - self.met[i]
@@ -187,7 +187,7 @@ class _Chain:
         X, prior = self.cells.change_cell(self.X[i], int(self.y[i]))
         y = np.full(len(X), self.y[i])
         parts, inner, square = self.space(self.encoding.encode(X), y)
-        pairs = zip(parts, self.own, strict=True)
+        pairs = zip(parts, self.parts_of_row, strict=True)
         met = sum((A @ a.T) * (D @ d.T) for (A, D), (a, d) in pairs)
         left = inner - met.sum(axis=1, dtype=np.float64) + met[:, i]
         return X, y, parts, prior + (left - square / 2) / heat

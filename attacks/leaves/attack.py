@@ -5,7 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.submission import Blind, Weight, submitted, told_by
+from fedtrees.attacks.evidence.submission import (
+    BlindEnsemble,
+    EvidenceWeight,
+    share_determined,
+    vote_on_rows,
+)
 from fedtrees.attacks.leaves.forests import FlatForest, Ints, TargetForest, read_target_forests
 from fedtrees.attacks.leaves.gibbs import Numbers, State, advance, likelihood, start
 from fedtrees.core.attack import Attack
@@ -133,13 +138,13 @@ class ForestBoxes(Attack):
         agreed_rows = matched_consensus(worlds, width)
         if not len(likely):
             return agreed_rows, {"log_likelihood": max(fit), "submits_blind": 0.0}
-        blind = Blind.of_rows(likely, view.schema, rng)
+        blind = BlindEnsemble.of_rows(likely, view.schema, rng)
         counted = boxes.counts[boxes.nodes[:, 0] < 0].size
-        evidence_share = told_by(counted, n * len(boxes.thresholds))
+        evidence_share = share_determined(counted, n * len(boxes.thresholds))
         # Chains use only the counts. They contain no prior of the values or of their dependence, so
         # that the prior gets the weight of the missing evidence.
-        guess, notes = submitted(
-            agreed_rows, apart, blind, Weight(evidence_share, evidence_share), rng
+        guess, notes = vote_on_rows(
+            agreed_rows, apart, blind, EvidenceWeight(evidence_share, evidence_share), rng
         )
         return guess, {
             "log_likelihood": max(fit), "submits_blind": notes["submits_blind"],

@@ -18,7 +18,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.machines import Told, bins_of, extremes, values_of, values_told
+from fedtrees.attacks.evidence.machines import (
+    LightGBMTranscript,
+    bins_of,
+    extremes,
+    values_of,
+    values_told,
+)
 from fedtrees.attacks.evidence.shares import counts, shares
 from fedtrees.attacks.mappers.column_values import ColumnFacts, allocate_counts, likely_column
 from fedtrees.core.attack import Attack
@@ -106,9 +112,9 @@ def _start(view: View) -> float | None:
 Read = dict[tuple[str, int], NDArray[np.float64]]
 
 
-def _read_transcript(view: View) -> Told:
+def _read_transcript(view: View) -> LightGBMTranscript:
     """Return the messages of a LightGBM training in the view."""
-    return Told.of((item.sender, item.message) for item in view.seen)
+    return LightGBMTranscript.of((item.sender, item.message) for item in view.seen)
 
 
 def _claim(
@@ -133,7 +139,7 @@ def _claim(
     return ColumnValues(owner, column, distinct, totals, exact)
 
 
-def _read_values(view: View, transcript: Told) -> Read:
+def _read_values(view: View, transcript: LightGBMTranscript) -> Read:
     """Return the values that follow from bins or are their extremes, by owner and column."""
     read: Read = {}
     for owner, mappers in transcript.mappers.items():
@@ -147,7 +153,7 @@ def _read_values(view: View, transcript: Told) -> Read:
 
 def _fill_columns(
     view: View,
-    transcript: Told,
+    transcript: LightGBMTranscript,
     read: Read,
     bin_rows: Mapping[tuple[str, int], NDArray[np.int64]],
 ) -> Iterator[ColumnValues]:
@@ -160,7 +166,7 @@ def _fill_columns(
     ----------
     view : View
         Provides the schema and the prior rows.
-    transcript : Told
+    transcript : LightGBMTranscript
         Bins and sums of the machines.
     read : mapping
         Known values by machine and column.

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack
 
-from fedtrees.attacks.evidence.merged_shapes import parted
+from fedtrees.attacks.evidence.merged_shapes import split_bins
 from fedtrees.attacks.membership.posterior import LinearSums
 from fedtrees.core.channel import Channel, Mechanism, Share, chained
 from fedtrees.core.schema import Table
@@ -83,7 +83,7 @@ def _client_columns(view: View, rows: Table) -> Iterator[list[tuple[Floats, Floa
     if models or merged is None or len(merged.bag_weights) != bags:
         return
     noisy = bool(view.changes(ClientShapes, "bin_weights", "client"))
-    columns = list(parted(merged, len(clients), noisy, rows.X))
+    columns = list(split_bins(merged, len(clients), noisy, rows.X))
     for k, name in enumerate(clients):
         if name not in view.principals:
             yield [(column[k].edges, column[k].rows) for column in columns]

@@ -12,7 +12,7 @@ from fedtrees.attacks.evidence.clients.histograms import told_apart
 from fedtrees.attacks.evidence.column import Column
 from fedtrees.attacks.evidence.counts import counts_bins
 from fedtrees.attacks.evidence.laws import law_of_rows
-from fedtrees.attacks.evidence.marginals import pooled
+from fedtrees.attacks.evidence.marginals import pool_columns
 from fedtrees.attacks.evidence.readable import classes_of_leaves, shows, squared_error
 from fedtrees.attacks.evidence.replay import EVERYONE, OTHERS
 from fedtrees.attacks.evidence.rows_held import victims_rows
@@ -209,7 +209,7 @@ class HistogramPeeling(Attack):
             search = Search(sources.forest, counts, likely, view.n_rows, self.work)
             supported[owner] = search.rows(to_bins(sources.cuts, known_rows.X), known_rows.y)
             owner_columns = columns.get(
-                owner, pooled(view) if owner == EVERYONE and columns else None
+                owner, pool_columns(view) if owner == EVERYONE and columns else None
             )
             if (
                 self.confidence <= LIKELY
@@ -283,7 +283,7 @@ def _records(
     if EVERYONE in rows_by_owner or OTHERS in rows_by_owner:
         names = list(columns)
         owner = None
-        if columns and pooled(view) is not None:
+        if columns and pool_columns(view) is not None:
             found_in = owners_of(bins, cuts, columns, victims_rows(view))
             owner = [names[k] for k in found_in]
     for name, parts in columns.items():

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.column import Column
 from fedtrees.attacks.evidence.laws import law_of_sums, reach_of
-from fedtrees.attacks.evidence.machines import Told, values_of
+from fedtrees.attacks.evidence.machines import LightGBMTranscript, values_of
 from fedtrees.attacks.evidence.readable import classes_of_leaves, some_rows
 from fedtrees.attacks.evidence.replay import (
     EVERYONE,
@@ -106,7 +106,7 @@ def sources_of(view: View) -> Sources | None:
     def at_terminal_nodes(field: Callable[[ReplayedTree], NDArray[Any]]) -> NDArray[Any]:
         return np.concatenate([field(one)[k] for one, k in zip(trees, terminal, strict=True)])
 
-    n_summands, off = at_terminal_nodes(lambda t: t.made), at_terminal_nodes(lambda t: t.off)
+    n_summands, off = at_terminal_nodes(lambda t: t.n_summands), at_terminal_nodes(lambda t: t.off)
     parts = {}
     for name in owners:
         if name in view.principals:
@@ -133,7 +133,7 @@ def told_whole(view: View) -> list[str]:
     These are odd machines, which send all their sums to a leader. For halving partners only sums of
     some columns are seen, so that the sides of the remaining splits are unknown.
     """
-    messages = Told.of((s.sender, s.message) for s in view.seen)
+    messages = LightGBMTranscript.of((s.sender, s.message) for s in view.seen)
     if messages.start is None or "num_leaves" not in view.parameters:
         return []
     total_bins = sum(
@@ -209,7 +209,10 @@ def machine_sources(view: View) -> Sources | None:
     owners = told_whole(view)
     if not owners:
         return None
-    first_messages, messages = Told.of((s.sender, s.message) for s in view.seen), _Messages.of(view)
+    first_messages, messages = (
+        LightGBMTranscript.of((s.sender, s.message) for s in view.seen),
+        _Messages.of(view),
+    )
     columns = _columns(first_messages, len(view.schema.features))
     cuts = _cuts(columns)
     grown, size = list[_TreeHistograms](), 0.0
@@ -236,7 +239,7 @@ def machine_sources(view: View) -> Sources | None:
     return Sources(forest, cuts, parts)
 
 
-def _columns(messages: Told, d: int) -> list[_Bins]:
+def _columns(messages: LightGBMTranscript, d: int) -> list[_Bins]:
     unused = Mapper(np.array([np.inf]), 0.0, 0.0, False, 0, 1.0)
     columns = [_Bins(unused, None)] * d
     for c, (owner, k) in messages.columns.items():

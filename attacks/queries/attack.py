@@ -112,7 +112,7 @@ class Search:
             if sorted_values
             else np.zeros((1, 0))
         )
-        self.own = local_values.astype(np.float32)
+        self.local_values = local_values.astype(np.float32)
         self.noisy = self.endpoint.scale > 0 and not self.leaf_ids
         self.m = m or self._affordable()
         self.asked: tuple[int, frozenset[int]] = (-1, frozenset())
@@ -225,7 +225,7 @@ class Search:
         x[c] = points[0]
         if self._hidden and not self.leaf_ids:
             return Base(x, within=within)
-        free = np.setdiff1d(np.flatnonzero(~bound), [*s.own, c])
+        free = np.setdiff1d(np.flatnonzero(~bound), [*s.own_columns, c])
         return Base(x, tuple(free.tolist()), within=within)
 
     def _anything(self) -> NDArray[np.float32]:
@@ -239,7 +239,7 @@ class Search:
             x = s.least.copy()
         else:
             x = np.array([self._sure_value(c) for c in range(len(s.least))], dtype=np.float32)
-        x[s.own] = self.own[self.rng.integers(len(self.own))]
+        x[s.own_columns] = self.local_values[self.rng.integers(len(self.local_values))]
         return x
 
     def _bounds(

@@ -106,7 +106,7 @@ class Splits:
     ----------
     model : HeldModel
         Trees as the active party knows them.
-    own : int array
+    own_columns : int array
         Columns of the principals.
     unknown : list of Unknown
         All thresholds. Those on the active party's columns are closed from the beginning.
@@ -120,14 +120,16 @@ class Splits:
 
     def __init__(self, view: View, use_split_columns: bool) -> None:
         self.model = next(m for _, m in view.messages(HeldModel))
-        self.own = np.concatenate([h.columns for h in view.own])
+        self.own_columns = np.concatenate([h.columns for h in view.own])
         self.least, self.most = _beyond(*view.schema.ranges)
         # With candidates per node, the bin numbers of two nodes refer to different thresholds.
         self.share_bins = (
             use_split_columns and view.parameters.get("candidates", "global") == "global"
         )
-        passive_columns = np.setdiff1d(np.arange(len(self.least)), self.own).tolist()
-        active_columns = next((h.columns for h in view.own if h.y is not None), self.own[:0])
+        passive_columns = np.setdiff1d(np.arange(len(self.least)), self.own_columns).tolist()
+        active_columns = next(
+            (h.columns for h in view.own if h.y is not None), self.own_columns[:0]
+        )
         places: dict[tuple[int, ...], int] = {}
         self.unknown: list[Unknown] = []
         self.at = np.full(len(self.model.feature), -1)
@@ -182,7 +184,7 @@ class Splits:
     def _read_colluders(self, view: View, active_columns: NDArray[np.intp]) -> None:
         """Narrow thresholds on columns of colluding parties by the routing of their rows."""
         values = {int(c): h.X[:, i] for h in view.own for i, c in enumerate(h.columns)}
-        seen = replayed(view) if len(self.own) > len(active_columns) else {}
+        seen = replayed(view) if len(self.own_columns) > len(active_columns) else {}
         for u in self.unknown:
             if u.victim or u.column in active_columns or u.column < 0 or not np.isfinite(u.low):
                 continue

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence import evidence_of
-from fedtrees.attacks.evidence.readback.forms import Counted
+from fedtrees.attacks.evidence.readback.forms import CountBounds
 from fedtrees.attacks.evidence.readback.likely import likely_counts
 from fedtrees.attacks.evidence.readback.read import FirstTree, first_trees
 from fedtrees.attacks.evidence.readback.sources import members
@@ -112,7 +112,7 @@ def _mean_shares(tree: FirstTree, tables: dict[str, tuple[Table, Table]], cuts: 
 
 def _against(
     tree: FirstTree,
-    counted: Counted,
+    counted: CountBounds,
     guess: NDArray[np.int64],
     real: NDArray[np.int64],
     used: NDArray[np.int64],

@@ -101,7 +101,7 @@ def test_a_chain_finds_tables_as_likely_as_the_truth():
         advance(boxes, state, beta, 500, bits)
     assert likelihood(boxes, state) > wanted - 0.15 * (wanted - before)
     again = State.of(boxes, state.level.copy(), state.y, state.free)
-    assert (again.held == state.held).all()
+    assert (again.occupancy == state.occupancy).all()
     assert (again.leaf == state.leaf).all()
 
 

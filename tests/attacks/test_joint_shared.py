@@ -81,8 +81,8 @@ class Victims:
         box = np.zeros_like(self.cell), np.tile(self.grid.width, (len(self.cell), 1))
         prior = self.prior
         return State.of(
-            self.world, self.cell if cell is None else cell, box, self.rows.y, prior.own_cells,
-            prior.own.y,
+            self.world, self.cell if cell is None else cell, box, self.rows.y, prior.row_cells,
+            prior.rows.y,
         )  # fmt: skip
 
 

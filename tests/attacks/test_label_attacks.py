@@ -357,7 +357,7 @@ def test_restarts_never_lose_and_leave_known_labels_as_they_are(few_restarts):
     assert v_measure_score(y, found) > v_measure_score(y, climbed[1])
     known = np.full(len(y), -1)
     known[:30] = 1 - y[:30]
-    fixed = replace(model, known=known)
+    fixed = replace(model, known_labels=known)
     assert (fixed.restart([fixed.fit(start)], np.random.default_rng(0))[:30] == known[:30]).all()
 
 

@@ -101,7 +101,7 @@ def _likely(leaf: LeafEquations, cells: Cells, spread: float) -> _Ranges | None:
     The result is None if it would have more than `MOST_SCORES` entries.
     """
     largest = int((leaf.h + leaf.h_error) / cells.h.min()) + 1
-    r = cells.own + ROWS_BEFORE
+    r = cells.local_counts + ROWS_BEFORE
     scale = max(leaf.h / float(r @ cells.h), 1e-3)  # ratio of client rows to local rows
     low, high = np.zeros(len(r), dtype=np.int64), np.full(len(r), largest)
     if np.isfinite(spread):
