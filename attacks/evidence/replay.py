@@ -375,7 +375,7 @@ class _Source:
         Histograms of all nodes of every level.
     hidden : list of bool array, shape (k, total_bins)
         As in `ReplayedTree`, per level. Empty if no bin is left out.
-    made, off : list of int64 array, shape (k,)
+    n_summands, off : list of int64 array, shape (k,)
         As in `ReplayedTree`, per level.
     total : dict of int to int64 array, shape (2,)
         Sums over the rows of every node.

@@ -157,9 +157,9 @@ class TabLeak(Attack):
     Labels are counted from the output bias.
 
     With noise or many rows, an adversary with local rows or rows of the population samples batches
-    of such rows that explain the gradient (`explained`). If a batch has fewer rows than hidden
-    units, its rows are roots of equations. With local steps, the rows of one step are solved for
-    after the other (`hidden`), and the remaining update is treated as one gradient at an
+    of such rows that explain the gradient (`explain_gradient`). If a batch has fewer rows than
+    hidden units, its rows are roots of equations. With local steps, the rows of one step are solved
+    for after the other (`hidden`), and the remaining update is treated as one gradient at an
     intermediate point. If only some coordinates were sent, the remaining ones only bound the
     gradient.
 

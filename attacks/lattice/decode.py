@@ -42,9 +42,9 @@ class Decoder:
 
     Attributes
     ----------
-    whole : Paths
+    complete_paths : Paths
         Paths after the last tree up to which every leaf is solved.
-    known : list of bool array, shape (J,)
+    solved : list of bool array, shape (J,)
         Solved leaves, per tree.
     count, positives : list of int64 array, shape (J,)
         Rows, and rows with label 1, in solved leaves.

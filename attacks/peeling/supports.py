@@ -267,7 +267,7 @@ def _only(state, k, least, own_tree, fits, known_rows, other_rows, sizes, room, 
 
 @inner_kernel
 def _fitting(mask, rows, n, limit):  # type: ignore[no-untyped-def]
-    """Return how many of the first n rows fit, at most `most`, and the last of these."""
+    """Return how many of the first n rows fit, at most `limit`, and the last of these."""
     fits, last = 0, -1
     for r in range(n):
         if holds(mask, rows[r]):

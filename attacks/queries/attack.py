@@ -85,7 +85,7 @@ class Search:
         Draws base records.
     m, epsilon : int, float
         See `ThresholdQueries`.
-    told : bool
+    use_split_columns : bool
         Whether to use the split columns that messages contain.
     """
 

@@ -145,7 +145,7 @@ class Endpoint:
         Parameters
         ----------
         scores : float64 array, shape (M,) or (M, K)
-            Scores of the paths, as returned by `predicted`.
+            Scores of the paths, as returned by `predict_paths`.
         answers : array, shape (n,) or (n, K)
             Answers to the same record.
 

@@ -97,7 +97,7 @@ class Splits:
     ----------
     view : View
         Messages and local data of the active party.
-    told : bool
+    use_split_columns : bool
         Whether to use the split columns that messages contain. Without them, a split of another
         party may be on any column of the other parties, and equal thresholds are not recognised.
         For example, with 20 such columns every split has 20 candidates.

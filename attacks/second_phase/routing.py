@@ -134,7 +134,7 @@ class SoftTrees:
         -------
         outputs : float32 array, shape (n, models, trees per model)
         right : float32 array, shape (n, nodes)
-            Share that goes right at each node, which `pulled` needs.
+            Share that goes right at each node, which `backpropagate` needs.
         """
         right = np.empty((len(u), len(self.value)), dtype=np.float32)
         out = np.empty((len(u), len(self.trees)), dtype=np.float32)

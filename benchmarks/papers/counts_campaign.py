@@ -207,7 +207,7 @@ def true_counts(
     Returns
     -------
     counts : int64 array, shape (n_nodes, columns + 1, 3)
-        Rows outside the class, in the class, and of both, in the columns of `Counted`.
+        Rows outside the class, in the class, and of both, in the columns of `CountBounds`.
     """
     counts = np.zeros((*first_tree.counted.lo.shape[:2], 3), dtype=np.int64)
     start = first_tree.counted.start

@@ -86,7 +86,7 @@ def ratio(
     ----------
     what : str
         Description of the work.
-    ours, rival_result : float
+    our_result, rival_result : float
         Measured results.
     rival : str
         Name of the competing implementation.

@@ -220,7 +220,7 @@ def _predict_cells(
     local_data: LocalData,
     together: bool = False,
 ) -> NDArray[np.float64]:
-    """Return the prediction of `regressed` in every cell of a local row, else the mean."""
+    """Return the prediction of `predict_columns` in every cell of a local row, else the mean."""
     features, first = np.unique(truth.feature, return_index=True)
     ends = zip(features.tolist(), truth.mean[first], truth.spread[first], strict=True)
     values = predict_columns(

@@ -236,7 +236,7 @@ def test_peeling_reads_most_rows_where_some_are_held_out():
 def test_sampled_rounds_are_read(monkeypatch):
     """What is found, whatever is submitted, is better than rows like one's own."""
     found_in = sys.modules["fedtrees.attacks.timberstrike.reconstruct"]  # a function hides its name
-    monkeypatch.setattr(found_in, "submitted", lambda found, *_, **__: (found, {}))
+    monkeypatch.setattr(found_in, "vote_on_rows", lambda found, *_, **__: (found, {}))
     pima, gains = catalogue.load("pima", data_dir()), []
     for seed in range(2):
         made = spread(pima, Partition("iid"), client_names(5), seed)

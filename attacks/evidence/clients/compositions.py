@@ -192,7 +192,8 @@ def _list(
 
 @kernel
 def _count(h: Floats, width: Ints, limit: float, max_count: int) -> int:
-    """Return the number of compositions with a sum of at most `limit`, but no more than `most`."""
+    """Return the number of compositions with a sum of at most `limit`, but no more than
+    `max_count`."""
     c = h.shape[0]
     n = np.zeros(c, dtype=np.int64)
     above = np.zeros(c + 1)  # sum over this cell and those after
