@@ -225,7 +225,7 @@ def _repaired_boosting(model: Any, local_data: LocalData, parameters: Mapping[st
         refreshed, added = repair.leaves(tree, rows, gh[outputs])
         for node, depth in nodes.items():
             node_rows = _rows_at(rows, node)
-            grafts[t, node] = graft = repair.grown(node_rows, depth, gh[outputs])
+            grafts[t, node] = graft = repair.grow_graft(node_rows, depth, gh[outputs])
             # Grafts name features by their position in the schema, and use only the active party's
             # columns. All remaining columns stay NaN.
             wide = np.full((len(node_rows), len(model.owners)), np.nan, dtype=np.float32)
@@ -276,7 +276,7 @@ class _Boosting:
             added[rows.rows[begin:end]] = leaf_output
         return replace(tree, value=value), added
 
-    def grown(self, here: NDArray[np.int32], depth: int, gh: NDArray[np.int64]) -> Graft:
+    def grow_graft(self, here: NDArray[np.int32], depth: int, gh: NDArray[np.int64]) -> Graft:
         """Grow the graft of a node.
 
         Parameters

@@ -285,7 +285,7 @@ class MaskedReplies(Closing):
             self._masker = sums.masker(plan, batch, self._name, self.ledger, opened)
             return MaskKeys(sums.opaque(self._masker.keys(), KEY_BYTES))
         if isinstance(message, MaskRoster):
-            roster_names = self._named(message, message.parties)
+            roster_names = self._named_parties(message, message.parties)
             self._rostered.take(message)
             self._dealt = len(roster_names)
             text = self._masker.shares(message.keys.payload, roster_names)
@@ -293,12 +293,12 @@ class MaskedReplies(Closing):
                 sums.opaque(text, mask_messages.deal(self._masker.plan, len(roster_names)))
             )
         if isinstance(message, MaskBoxes):
-            senders = self._named(message, message.parties)
+            senders = self._named_parties(message, message.parties)
             self._boxed.take(message)
             self._masker.collect(message.boxes.payload, senders)
             return None
         assert isinstance(message, MaskSurvivors)
-        survivors = self._named(message, message.parties)
+        survivors = self._named_parties(message, message.parties)
         if self._name not in survivors:  # the client records the set to refuse later ones
             self._opened.note(survivors)
             return None
@@ -310,7 +310,7 @@ class MaskedReplies(Closing):
         text = self._masker.opening(message.sum, survivors)
         return MaskOpening(message.sum, sums.opaque(text, mask_messages.unmasking(self._dealt)))
 
-    def _named(self, message: Message, parties: str) -> list[str]:
+    def _named_parties(self, message: Message, parties: str) -> list[str]:
         """Return the parties that a message names. Refuse unknown and repeated names."""
         names = parties.split(",")
         if len({*names}) != len(names) or not {*names} <= {*self._parties}:

@@ -232,7 +232,7 @@ class AlignedTables(TinyTables):
         unknown = np.setdiff1d(np.arange(self.columns + 1), np.concatenate(local_columns))
         return unknown[-1:] if self.columns in unknown else unknown
 
-    def _coded(self, columns: NDArray[np.intp]) -> NDArray[np.int64]:
+    def _encode_columns(self, columns: NDArray[np.intp]) -> NDArray[np.int64]:
         """Return the columns of every row as one binary number, shape (T, n)."""
         powers: NDArray[np.int64] = 2 ** np.arange(len(columns))[::-1]
         return np.asarray((self.types[:, columns] @ powers)[self._types], dtype=np.int64)
@@ -246,7 +246,7 @@ class AlignedTables(TinyTables):
         if not self.places(principals):
             return super().victims(principals)
         columns = self._guessed_columns(principals)
-        codes = self._coded(columns)[:, :, None] == np.arange(2 ** len(columns))
+        codes = self._encode_columns(columns)[:, :, None] == np.arange(2 ** len(columns))
         return np.asarray(codes.reshape(len(codes), -1), dtype=np.int64)
 
     def encode_local_data(self, principals: Sequence[str]) -> NDArray[np.int64]:
@@ -254,7 +254,7 @@ class AlignedTables(TinyTables):
         local_columns = [
             self._columns_of_party[n] for n in principals if n in self._columns_of_party
         ]
-        return self._coded(np.concatenate([np.zeros(0, dtype=np.intp), *local_columns]))
+        return self._encode_columns(np.concatenate([np.zeros(0, dtype=np.intp), *local_columns]))
 
     def encode_claims(
         self, principals: Sequence[str], guess: Guess, blind: NDArray[np.float64]

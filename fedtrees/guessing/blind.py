@@ -273,16 +273,16 @@ class Draws:
                 self.of("bootstrap"), self.width, rounds=BINARY_ROUNDS, block=BINARY_BLOCK
             )
         if name == "near+refined":
-            return self._refined(self.guess("near+consensus"), self.of("near"))
+            return self._refine(self.guess("near+consensus"), self.of("near"))
         if name == "imputed+refined":
             # The start is the consensus of one half of the samples. Only the other half votes in
             # the refinement, so that the votes are independent of the start.
             half = self._draws // 2
             start = matched_consensus(self.of("imputed")[:half], self.width)
-            return self._refined(start, self.of("imputed")[half:])
+            return self._refine(start, self.of("imputed")[half:])
         if name == "frequent":
             return self._frequent()
-        return self._refined(
+        return self._refine(
             self._start(), self.of({"refined": "mixed-30", "refined-near": "near"}[name])
         )
 
@@ -306,7 +306,7 @@ class Draws:
         frequent = frequent_rows(candidates, imputed[: self._draws // 2], self.width)
         return frequent.take(self._rng.permutation(len(frequent)))
 
-    def _refined(self, start: Table, samples: list[Table]) -> Table:
+    def _refine(self, start: Table, samples: list[Table]) -> Table:
         return matched_consensus(samples, self.width, rounds=1, block=WIDE_BLOCK, start=start)
 
 

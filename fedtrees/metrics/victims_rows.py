@@ -100,7 +100,7 @@ class VictimsRows:
         return wanted(self.n_rows)
 
     @staticmethod
-    def drawn(rows: Table, case: Case) -> VictimsRows:
+    def draw(rows: Table, case: Case) -> VictimsRows:
         """Return the truth for the rows of the victims, or for a sample of them."""
         known_columns = () if case.told is None else tuple(case.told[0].tolist())
         return VictimsRows(
@@ -198,7 +198,7 @@ class RecordMetric(Metric[VictimsRows]):
     def truth(self, case: Case) -> VictimsRows | None:
         """Return the victims' rows, None if no victim has complete rows."""
         rows = case.victims_rows
-        return None if rows is None else VictimsRows.drawn(rows, case)
+        return None if rows is None else VictimsRows.draw(rows, case)
 
     def refuses(self, claims: Sequence[Records], case: Case) -> str | None:
         """Refuse rows that do not fit the schema."""

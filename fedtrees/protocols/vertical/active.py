@@ -261,7 +261,7 @@ class Active(Coordinator):
         allowed : bool array, shape (k, total_bins), or None
             None if all splits are permitted.
         """
-        shown = self._shown(net, tree, open_nodes)
+        shown = self._announced_nodes(net, tree, open_nodes)
         out = np.zeros(
             (len(requested), self.cuts.total_bins, tree.statistics.shape[1]), dtype=np.int64
         )
@@ -280,9 +280,9 @@ class Active(Coordinator):
                 places = self._places(tree.columns[party])
                 out[np.ix_(is_shown, places)] = party_sums
                 is_known[np.ix_(shown, places)] = True
-        return out, self._allowed(net, tree, open_nodes, requested, out, is_known)
+        return out, self._permitted_splits(net, tree, open_nodes, requested, out, is_known)
 
-    def _shown(
+    def _announced_nodes(
         self, net: Network, tree: TreeInProgress, nodes: NDArray[np.int32]
     ) -> NDArray[np.bool_]:
         """Return which nodes are announced to the passive parties, bool, shape (k,)."""
@@ -298,7 +298,7 @@ class Active(Coordinator):
         tree.hidden.update(nodes[~above].tolist())
         return above
 
-    def _allowed(
+    def _permitted_splits(
         self,
         net: Network,
         tree: TreeInProgress,

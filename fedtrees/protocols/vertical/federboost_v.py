@@ -71,7 +71,7 @@ class BucketHolder(SplitHolder):
             rng = self.streams.noise.rng("buckets")
             ends = zip(self.bins.columns.tolist(), self.bins.n_bins.tolist(), strict=True)
             bins = [
-                p.answered(b, int(n), bool(self.schema.complete[c]), rng)
+                p.randomise_bins(b, int(n), bool(self.schema.complete[c]), rng)
                 for b, (c, n) in zip(bins, ends, strict=True)
             ]
         return RowBuckets(self.name, self.bins.columns, self.bins.n_bins, np.stack(bins))
@@ -109,7 +109,7 @@ class BoostingAlone(Active):
         objective = self.params.objective_for(self.schema)
         self.owner = [self.name] * len(self.schema.features)
         self.passive = bool(net.members(PASSIVE))
-        bins = self.gathered(net)
+        bins = self.request_bins(net)
         forest = grow_forest(
             bins, y, self.cuts, self.params, objective,
             weight=self.local_data.weight, streams=self.streams,
@@ -117,7 +117,7 @@ class BoostingAlone(Active):
         for number, tree in enumerate(forest.trees):
             for party in net.members(PASSIVE):
                 party_columns = [c for c, owner in enumerate(self.owner) if owner == party]
-                # The threshold of a passive column is its bin number plus 1 (`gathered`).
+                # The threshold of a passive column is its bin number plus 1 (`request_bins`).
                 nodes = np.flatnonzero(np.isin(tree.feature, party_columns)).astype(np.int32)
                 if len(nodes):
                     message = ChosenSplits(
@@ -127,7 +127,7 @@ class BoostingAlone(Active):
                     net.tell(party, message, why="its splits, for rows to predict")
         return VerticalModel(forest, tuple(self.owner), (), y)
 
-    def gathered(self, net: Network) -> Bins:
+    def request_bins(self, net: Network) -> Bins:
         """Return the bins of all columns. The cut points of passive columns are bin numbers."""
         d, n = len(self.schema.features), len(self.local_data)
         codes, sizes = np.full((n, d), -1), np.zeros(d, dtype=np.int32)
@@ -198,7 +198,7 @@ class FederBoostV(VerticallyHeld, BoostingProtocol):
         """Return the randomised response of a column."""
         return Response(float(self.epsilon), bins + (not complete))
 
-    def answered(
+    def randomise_bins(
         self, bin: NDArray[np.int64], bins: int, complete: bool, rng: np.random.Generator
     ) -> NDArray[np.int64]:
         """Return the randomised bins of a column.

@@ -65,8 +65,8 @@ class ForestActive(Active):
             # The grower can ask for the same nodes again with further features.
             if int(grower.nodes[0]) not in tree.classes:
                 allowed = self.look(net, tree, grower.nodes)
-            counts = self.asked(grower, tree.classes)
-            mask = None if allowed is None else self.asked(grower, allowed)
+            counts = self.select_requested(grower, tree.classes)
+            mask = None if allowed is None else self.select_requested(grower, allowed)
             chosen = grower.decide(counts, mask)
             if len(chosen):
                 self.split(net, tree, chosen)
@@ -105,7 +105,9 @@ class ForestActive(Active):
             tree.classes = complete_counts(tree, open_nodes, requested, sums)
         return None if allowed is None else dict(zip(open_nodes.tolist(), allowed, strict=True))
 
-    def asked(self, grower: ForestGrower, known_rows: Mapping[int, NDArray[Any]]) -> NDArray[Any]:
+    def select_requested(
+        self, grower: ForestGrower, known_rows: Mapping[int, NDArray[Any]]
+    ) -> NDArray[Any]:
         """Select the arrays that the grower requested, one node and feature after the other.
 
         Parameters

@@ -72,11 +72,11 @@ class ColumnHolder(Lockstep):
             sender = self.names[rank]
         return type(message), *place, sender
 
-    def trained(self) -> Script:
+    def run_training(self) -> Script:
         """Agree on the initial prediction, compute local cut points, and boost."""
         self.sit()
         local_columns = TreeColumns(self.name, self.local_data.columns.astype(np.int32))
-        received = yield from self.gathered(local_columns, "how many columns each party has")
+        received = yield from self.exchange(local_columns, "how many columns each party has")
         self.columns = np.concatenate([t.columns for t in received])
         sizes = [len(t.columns) for t in received]
         self.first = sum(sizes[: self.rank])
@@ -96,7 +96,7 @@ class ColumnHolder(Lockstep):
             # equal.
             self.gh = to_fixed(np.stack([received.g, received.h], axis=1), UNIT_BITS)
             self.rows = RowPartition(len(self.local_data))
-            grown = yield from self.grown(round)
+            grown = yield from self.grow_tree(round)
             leaves = grown.leaves.astype(np.int32)
             self.rows.add_to(margin[0], leaves, grown.value[leaves])
             inner = grown.feature >= 0
@@ -131,7 +131,7 @@ class ColumnHolder(Lockstep):
             return self.to_others(state(), "every party sums them over its own bins")
         return (yield self.key(like, 0))
 
-    def grown(self, round: int) -> Script:
+    def grow_tree(self, round: int) -> Script:
         """Grow one tree. Each party searches for the best splits by its columns."""
         root_sums = node_sums(self.gh, self.rows.rows, self.rows.ranges(ROOT))[0]
         grower, level = TreeGrower(self.cuts, self.params, root_sums), 0
@@ -140,7 +140,7 @@ class ColumnHolder(Lockstep):
             hist = grower.complete(build_histogram(self.bins, self.gh, self.rows.rows, ranges))
             # Gamma prunes only the best split over all parties, not the local ones.
             local_splits = grower.best(hist, pruned=False)
-            best_splits = yield from self.gathered(
+            best_splits = yield from self.exchange(
                 self.best(round, level, grower.nodes, local_splits),
                 "everybody finds the best of all",
             )
@@ -148,7 +148,7 @@ class ColumnHolder(Lockstep):
             splits = together(best_splits, local_splits, self.rank)
             prune(splits, self.params)
             chosen = grower.accept(splits, hist)
-            yield from self.moved(round, level, chosen)
+            yield from self.move_rows(round, level, chosen)
             level += 1
         return grower.finish()
 
@@ -174,7 +174,7 @@ class ColumnHolder(Lockstep):
             self.name, self.first, len(self.local_data.columns), level, s.default_left,
         )  # fmt: skip
 
-    def moved(self, round: int, level: int, chosen: Decisions) -> Script:
+    def move_rows(self, round: int, level: int, chosen: Decisions) -> Script:
         """Send which rows go left at the party's splits, and move all rows.
 
         Parameters
@@ -196,7 +196,7 @@ class ColumnHolder(Lockstep):
                 x = self.local_data.X[rows_at_node, feature - self.first]
                 left[rows_at_node], missing[rows_at_node] = x < threshold, np.isnan(x)
         local_bits = PartitionBits(round, level, left, missing, self.name)
-        all_bits = yield from self.gathered(local_bits, "which rows go left")
+        all_bits = yield from self.exchange(local_bits, "which rows go left")
         # Only the column owner sends True. All other parties mark the value as missing.
         left = np.any([t.left for t in all_bits], axis=0)
         missing = np.all([t.missing for t in all_bits], axis=0)
