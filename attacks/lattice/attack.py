@@ -125,6 +125,8 @@ class Lattice(Attack):
             counts = _certify(added_up(decoded[0].leaf_counts))
             return Guess.of(counts, decoded[0].notes, otherwise=self._why_none(decoded[0].notes))
         notes: dict[str, float] = {}
+        # Numbers of leaves are added up over clients. Numbers of trees are those of the client with
+        # the most.
         for key in {key: None for one in decoded for key in one.notes}:
             values = [one.notes.get(key, 0.0) for one in decoded]
             several = not key.startswith(("trees", "stopped", "least"))

@@ -124,6 +124,7 @@ class HistogramPeeling(Attack):
         law = law_of_rows(view)
         peeled: list[Peeled] = []
         for owner, left in sources.parts.items():
+            # A sum over all clients contains the local rows, which are subtracted first.
             own_bins = to_bins(sources.cuts, own_rows.X) if owner == EVERYONE else None
             if view.defense.unit_hessian:
                 peeled.append(self._read_marked_rows(sources, left, law, own_bins))
@@ -184,6 +185,8 @@ class HistogramPeeling(Attack):
                 np.zeros((0, d), np.int32), np.zeros(0, np.int64), np.zeros(0), 0, 0, True
             )
         marked = marked_rows(sources.forest, left, law)
+        # The sums may contain the local rows. As many equal rows as the adversary has are not
+        # returned.
         spare = Counter(map(tuple, [] if own_bins is None else own_bins.tolist()))
         accepted = marked.confidence >= self.confidence
         for i, row in enumerate(map(tuple, marked.bins.tolist())):
@@ -244,9 +247,13 @@ def _with_likely(
     draws, cuts = int(search.counts.nodes[0].sum()), sources.cuts
     rows = max(draws - len(own_rows), *(c.present for c in columns))
     room = room_of(cuts, columns, rows)
+    # Masks number the bins of a feature and then its missing values, while `room_of` returns the
+    # missing values of all features at the end.
     left = np.insert(room[: cuts.total_bins], cuts.offsets[1:], room[cuts.total_bins :])
     last = np.diff(search.state.offsets) - 1
     at = search.state.offsets[:-1] + np.where(sure.bins < 0, last, sure.bins)
+    # The certain rows occupy their places. If there is not enough room, the sketches contradict
+    # them and are not used.
     np.subtract.at(left, at.ravel(), 1)
     if search.whole or len(sure.y) == rows or (left < 0).any():
         return sure
