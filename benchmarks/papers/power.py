@@ -209,7 +209,7 @@ def line(protocol: str, defense: str, seeds: int, repeats: int) -> list[str]:
         f"`{protocol}`" if defense == "none" else f"`{defense}`",
         f"{spent[-1]:.3g}",
         *map(_format_epsilon, cells.values()),
-        f"{all_cells[0].found.found.most:.1f}",
+        f"{all_cells[0].outcome.found.most:.1f}",
         f"{max(cell.seconds for cell in all_cells):.1f}",
         f"{sum(cell.refuted for cell in honest)} of {repeats}",
         *(
