@@ -13,20 +13,20 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.column import Column, filled, fullest, nearest
+from fedtrees.attacks.evidence.column import Column, fullest, nearest, replace_points
 from fedtrees.attacks.evidence.counts import share_out
 from fedtrees.attacks.evidence.marginals import (
     LEAST_RELIABLE,
     label_shares,
     labels_of,
-    pooled,
+    pool_columns,
     redraws_of,
     rows_with,
 )
 from fedtrees.attacks.evidence.readable import shows
 from fedtrees.attacks.evidence.rows_held import owners_rows, victims_rows
 from fedtrees.attacks.evidence.sketched import are_drawn, columns_of, ranges_of_owners, ranks_told
-from fedtrees.attacks.evidence.submission import Blind, Weight, submitted
+from fedtrees.attacks.evidence.submission import BlindEnsemble, EvidenceWeight, vote_on_rows
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import check_whole
 from fedtrees.core.guess import Claim, ColumnValues, Guess, Records
@@ -75,7 +75,7 @@ class SketchReading(Attack):
         """Return why the principals see no summary of other parties' columns, None if they do."""
         if (
             shows(view, FeatureSketch, FeatureRanges, ClientShapes, MergedShapes)
-            or pooled(view) is not None
+            or pool_columns(view) is not None
         ):
             return None
         return Reason("no-sketches")
@@ -87,7 +87,7 @@ class SketchReading(Attack):
         is the share of cells with a value that occurs once.
         """
         columns = columns_of(view)
-        claims = [*_told(view, columns), *_extremes(view)]
+        claims = [*_claim_columns(view, columns), *_extremes(view)]
         seen = [c for parts in columns.values() for c in parts]
         cells = max(sum(c.present for c in seen), 1)
         notes = {
@@ -95,7 +95,7 @@ class SketchReading(Attack):
             "columns_seen": float(len(seen)),
             "values_of_one_row": float(sum((c.counts == 1).sum() for c in seen)) / cells,
         }
-        pooled_columns = pooled(view)
+        pooled_columns = pool_columns(view)
         # Sums over all parties contain columns without an owner.
         if not columns and pooled_columns is not None:
             columns = {"": pooled_columns}
@@ -110,8 +110,8 @@ class SketchReading(Attack):
     ) -> tuple[Records, dict[str, float]]:
         """Return rows with the inferred columns, and diagnostics of the submitted guess."""
         prior_rows = view.prior_rows or Table.empty(view.schema)
-        is_pooled = pooled(view) is not None
-        columns = {owner: filled(parts, prior_rows) for owner, parts in columns.items()}
+        is_pooled = pool_columns(view) is not None
+        columns = {owner: replace_points(parts, prior_rows) for owner, parts in columns.items()}
         rows_of_owner = owners_rows(columns, victims_rows(view) if is_pooled else 0)
         total = sum(rows_of_owner.values())
         reduced_sizes = share_out(
@@ -149,13 +149,13 @@ class SketchReading(Attack):
         if drawn and not len(prior_rows) and trust < LEAST_RELIABLE:
             guess = Draws(None, view.schema, len(y), rng).of("low")[-1]
             return Records(guess), {"submits_blind": 1.0}
-        weight = Weight(trust, 1.0)
-        blind = Blind.of_rows(prior_rows, view.schema, rng)
-        rows, choice = submitted(Table(X, y), tables, blind, weight, rng)
+        weight = EvidenceWeight(trust, 1.0)
+        blind = BlindEnsemble.of_rows(prior_rows, view.schema, rng)
+        rows, choice = vote_on_rows(Table(X, y), tables, blind, weight, rng)
         return Records(rows, owner=None if choice["submits_blind"] else names), choice
 
 
-def _told(view: View, columns: Mapping[str, Sequence[Column]]) -> Iterator[Claim]:
+def _claim_columns(view: View, columns: Mapping[str, Sequence[Column]]) -> Iterator[Claim]:
     """Yield a claim about every column of every owner.
 
     Values that a private mechanism drew lie between true values. They show how many values of the

@@ -166,15 +166,15 @@ def _recipes() -> dict[str, Any]:
             change = 0.0 if name == UNDEFENDED else e.mean
             score = f"{wording.shown(cell)} ({wording.line(cell)})"
             say = f"{name}: {score}, {number(change, 3, signed=True)}"
-            marks.append(inline_svg.Mark(change, cell.score, _called(name), letter, say, "#recipes",
-                                  cell.state, e.low, e.high))  # fmt: skip
+            marks.append(inline_svg.Mark(change, cell.score, _short_name(name), letter, say,
+                                         "#recipes", cell.state, e.low, e.high))  # fmt: skip
     f = _figure("Server and a client together", "cells right, Pima; dp-gbdt by ε", "AUC",
                 inline_svg.draw(marks, blind))  # fmt: skip
     return {"title": "Recipes against whoever sees most", "f": f, "page": "", "id": "recipes",
             "command": "python -m fedtrees.benchmarks.papers.recipes --data-dir DATA"}  # fmt: skip
 
 
-def _called(name: str) -> str:
+def _short_name(name: str) -> str:
     """Return a short name of a recipe. For example, a recipe with `dp-gbdt` is called ``ε=4``."""
     if not isinstance(name, Elsewhere):
         return wording.short(name)

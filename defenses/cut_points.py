@@ -221,7 +221,7 @@ class PrivateGridCuts(SummedCounts):
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State the noise that all clients add together."""
-        scale = self.cuts().count_scale(_counted(schema, parameters))
+        scale = self.cuts().count_scale(_count_features(schema, parameters))
         if not scale:
             return {}
         share = Share(Laplace(scale, whole=True), self.survivors or 0, self.colluders)
@@ -258,7 +258,7 @@ class PrivateGridCuts(SummedCounts):
         return spent_on_cuts(GridCounts, transcript)
 
 
-def _counted(schema: Schema, parameters: Mapping[str, Any]) -> int:
+def _count_features(schema: Schema, parameters: Mapping[str, Any]) -> int:
     """Return the number of features that are counted.
 
     Features with declared cut points, or with few categories, have public cut points.

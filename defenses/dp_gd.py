@@ -27,7 +27,7 @@ from fedtrees.messages.regression import (
     largest_residual,
     link_of,
 )
-from fedtrees.privacy.accounting import composed
+from fedtrees.privacy.accounting import compose_releases
 from fedtrees.privacy.gaussian_dp import mu_of
 from fedtrees.privacy.noise import Gaussian
 
@@ -174,7 +174,7 @@ class DPGradientDescent(Defense):
             ``updates`` contains the epsilon of the gradients.
         """
         events = [e for e in transcript.events if e.what == "Gradient"]
-        epsilon = composed(events, self.delta) if events else math.inf
+        epsilon = compose_releases(events, self.delta) if events else math.inf
         statistics_sent = any(isinstance(d.message, ColumnScales) and not d.message.declared
                    for d in transcript)  # fmt: skip
         if statistics_sent:

@@ -23,7 +23,7 @@ from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.networks import NetworkUpdate
 from fedtrees.neural.opacus_engine import OPACUS, noisy_sum
-from fedtrees.privacy.accounting import composed
+from fedtrees.privacy.accounting import compose_releases
 from fedtrees.privacy.gaussian_dp import multiplier
 from fedtrees.privacy.opacus_accountants import epsilons_of_events
 
@@ -162,7 +162,7 @@ class DPSGD(Defense):
             the accountants of opacus.
         """
         events = [e for e in transcript.events if e.what == "NetworkUpdate"]
-        epsilon = composed(events, self.delta) if events else math.inf
+        epsilon = compose_releases(events, self.delta) if events else math.inf
         others: dict[str, Any] = {}
         if events and self.engine == OPACUS:
             others = epsilons_of_events(events, self.delta)._asdict()

@@ -225,7 +225,7 @@ def _repaired_boosting(model: Any, local_data: LocalData, parameters: Mapping[st
         refreshed, added = repair.leaves(tree, rows, gh[outputs])
         for node, depth in nodes.items():
             node_rows = _rows_at(rows, node)
-            grafts[t, node] = graft = repair.grown(node_rows, depth, gh[outputs])
+            grafts[t, node] = graft = repair.grow_graft(node_rows, depth, gh[outputs])
             # Grafts name features by their position in the schema, and use only the active party's
             # columns. All remaining columns stay NaN.
             wide = np.full((len(node_rows), len(model.owners)), np.nan, dtype=np.float32)
@@ -241,7 +241,7 @@ def _repaired_boosting(model: Any, local_data: LocalData, parameters: Mapping[st
 class _Boosting:
     """Data and parameters for the repair of boosted trees, independent of the margins."""
 
-    held: LocalData
+    local_data: LocalData
     cuts: Cuts
     params: TreeParams
     bits: Bits
@@ -276,7 +276,7 @@ class _Boosting:
             added[rows.rows[begin:end]] = leaf_output
         return replace(tree, value=value), added
 
-    def grown(self, here: NDArray[np.int32], depth: int, gh: NDArray[np.int64]) -> Graft:
+    def grow_graft(self, here: NDArray[np.int32], depth: int, gh: NDArray[np.int64]) -> Graft:
         """Grow the graft of a node.
 
         Parameters
@@ -289,9 +289,9 @@ class _Boosting:
             Fixed-point gradients and hessians of all rows.
         """
         params = replace(self.params, max_depth=self.params.max_depth - depth)
-        bins = bin_rows(self.held.X[here], self.cuts)
+        bins = bin_rows(self.local_data.X[here], self.cuts)
         grown = [grow_tree([(bins, g[here])], self.cuts, params, bits=self.bits)[0] for g in gh]
-        return _graft(self.held, grown, [tree.value for tree in grown])
+        return _graft(self.local_data, grown, [tree.value for tree in grown])
 
 
 def _graft(local_data: LocalData, trees: Sequence[Any], outputs: Sequence[NDArray[Any]]) -> Graft:

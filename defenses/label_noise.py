@@ -24,7 +24,7 @@ from fedtrees.messages.captured import BestSplits, Intercept, RowGradients
 from fedtrees.messages.models import BoostedModel
 from fedtrees.messages.vertical import ChosenSplits, NodeRows, RowStatistics, RowsToRoute
 from fedtrees.privacy.noise import Response
-from fedtrees.privacy.randomised_response import odds_within, ranked, respond, true_shares
+from fedtrees.privacy.randomised_response import odds_within, rank_labels, respond, true_shares
 from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.forest.grower import grow_random_forest
 from fedtrees.trees.forest.params import ForestParams
@@ -129,8 +129,8 @@ class NoisyLabels(Defense):
             odds_within(self.epsilon),
         )
         for rows in np.array_split(order, self.parts):
-            prior = self.believed(noisy_labels, uniform_rows, rows, ctx)
-            n_candidates = ranked(prior, odds)[1]
+            prior = self.estimate_prior(noisy_labels, uniform_rows, rows, ctx)
+            n_candidates = rank_labels(prior, odds)[1]
             # With the authors' rule a response outside the candidates has probability 0 for every
             # label among them, so that no epsilon bounds the privacy loss.
             unbounded = self.as_published and (n_candidates < K).any()
@@ -155,10 +155,10 @@ class NoisyLabels(Defense):
         """Whether labels outside the k likeliest are replaced by any of all K classes."""
         return False
 
-    def believed(
+    def estimate_prior(
         self,
-        said: NDArray[np.int64],
-        told: NDArray[np.intp],
+        noisy_labels: NDArray[np.int64],
+        uniform_rows: NDArray[np.intp],
         rows: NDArray[np.intp],
         ctx: Context,
     ) -> NDArray[np.float64]:
@@ -171,9 +171,9 @@ class NoisyLabels(Defense):
 
         Parameters
         ----------
-        said : int64 array, shape (n,)
+        noisy_labels : int64 array, shape (n,)
             Noisy labels of all rows of earlier stages.
-        told : intp array, shape (t,)
+        uniform_rows : intp array, shape (t,)
             Rows of earlier stages whose response was over all K classes. The same noise matrix
             applies to all of them.
         rows : intp array, shape (m,)
@@ -185,12 +185,14 @@ class NoisyLabels(Defense):
         prior : float64 array, shape (m, K)
         """
         K, local_data, odds = len(ctx.schema.classes), ctx.held, odds_within(self.epsilon)
-        too_few = len(told) < 2 * PRIOR.min_samples_leaf
+        too_few = len(uniform_rows) < 2 * PRIOR.min_samples_leaf
         if too_few or odds == 1 or local_data is None or not len(local_data.columns):
             return np.full((len(rows), K), 1.0 / K)
         X, cuts = local_data.X, quantile_cuts(local_data.X, PRIOR.max_bin)
-        randomness = ctx.streams.child("prior", str(len(told)))
-        forest = grow_random_forest(X[told], said[told], cuts, PRIOR, n_classes=K, seed=randomness)
+        randomness = ctx.streams.child("prior", str(len(uniform_rows)))
+        forest = grow_random_forest(
+            X[uniform_rows], noisy_labels[uniform_rows], cuts, PRIOR, n_classes=K, seed=randomness
+        )
         # The forest predicts noisy labels. Inverting the noise matrix gives shares of true labels.
         return true_shares(forest.probabilities(X[rows]), odds)
 

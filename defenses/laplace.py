@@ -38,7 +38,7 @@ from fedtrees.messages.horizontal import (
 )
 from fedtrees.messages.vertical import BinCounts, BinSums, OpenedBinSums, RoutedRows, RoutesOfRows
 from fedtrees.privacy.accounting import (
-    composed,
+    compose_releases,
     histogram_sensitivity,
     trusted_with,
     with_adversaries,
@@ -219,13 +219,15 @@ class LaplaceHistogram(Defense):
         # Sums of passive parties exist in vertical training only, where exact routes are sent, too.
         bins = [e for e in transcript.events if e.what == "OpenedBinSums"]
         if bins:
-            return PureDP(math.inf, histograms=composed(bins), unprotected="routes")
+            return PureDP(math.inf, histograms=compose_releases(bins), unprotected="routes")
         histogram_events = [e for e in transcript.events if e.what == "Histogram"]
         held_out = [e for e in transcript.events if e.what == "ValidationLoss"]
         # A row is in the training set or in the validation set, by a draw that does not depend on
         # its values. It therefore pays for one of the two.
         cuts = [e for e in transcript.events if e.what in {t.__name__ for t in SUMMARIES}]
-        epsilon = max(composed([*histogram_events, *cuts]), composed([*held_out, *cuts]))
+        epsilon = max(
+            compose_releases([*histogram_events, *cuts]), compose_releases([*held_out, *cuts])
+        )
         unprotected = exact_releases(transcript)
         if not histogram_events:
             return PureDP(epsilon=math.inf, unprotected="everything")
@@ -355,7 +357,7 @@ class LaplaceGradient(Defense):
         The field ``histograms`` contains the latter. It holds for a row whose gradient is replaced
         by any other gradient and whose bins stay the same.
         """
-        epsilon = composed(e for e in transcript.events if e.what == "gradients")
+        epsilon = compose_releases(e for e in transcript.events if e.what == "gradients")
         # Hessians of 1 make the hessian sums equal to the numbers of rows.
         unprotected = "+".join(["counts", *exact_releases(transcript)])
         return PureDP(math.inf, histograms=epsilon, unprotected=unprotected)

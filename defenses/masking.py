@@ -186,9 +186,9 @@ class MaskedSums(Aggregation):
         self.threshold, self.real, self.lost, self.exposing = threshold, real, lost, exposing
         self._kept: defaultdict[int, Kept] = defaultdict(dict)  # ideal arrays, by batch
 
-    def closing(self, name: str, rows: int | None, known: Known) -> Closing:
+    def closing(self, name: str, rows: int | None, facts: Known) -> Closing:
         """Create the side of one client. Its number of rows is not used."""
-        return MaskedReplies(self, name, known)
+        return MaskedReplies(self, name, facts)
 
     def opening(self) -> Opening:
         """Create the side of the server."""
@@ -250,10 +250,10 @@ class MaskedReplies(Closing):
         },
     }
 
-    def __init__(self, sums: MaskedSums, name: str, known: Known) -> None:
+    def __init__(self, sums: MaskedSums, name: str, facts: Known) -> None:
         super().__init__()
-        self._sums, self._name, self._parties = sums, name, known.parties
-        self._known, self._shares = known, dict[int, int]()  # replies that the noise needs, by sum
+        self._sums, self._name, self._parties = sums, name, facts.parties
+        self._known, self._shares = facts, dict[int, int]()  # replies that the noise needs, by sum
         self._rostered, self._boxed = Once(), Once()  # of the current batch
         self._batches = Turns(1 << 31, gaps=True)  # a client that drops out misses batches
         self._opened = SurvivorSets(exposing=sums.exposing)
@@ -285,7 +285,7 @@ class MaskedReplies(Closing):
             self._masker = sums.masker(plan, batch, self._name, self.ledger, opened)
             return MaskKeys(sums.opaque(self._masker.keys(), KEY_BYTES))
         if isinstance(message, MaskRoster):
-            roster_names = self._named(message, message.parties)
+            roster_names = self._named_parties(message, message.parties)
             self._rostered.take(message)
             self._dealt = len(roster_names)
             text = self._masker.shares(message.keys.payload, roster_names)
@@ -293,12 +293,12 @@ class MaskedReplies(Closing):
                 sums.opaque(text, mask_messages.deal(self._masker.plan, len(roster_names)))
             )
         if isinstance(message, MaskBoxes):
-            senders = self._named(message, message.parties)
+            senders = self._named_parties(message, message.parties)
             self._boxed.take(message)
             self._masker.collect(message.boxes.payload, senders)
             return None
         assert isinstance(message, MaskSurvivors)
-        survivors = self._named(message, message.parties)
+        survivors = self._named_parties(message, message.parties)
         if self._name not in survivors:  # the client records the set to refuse later ones
             self._opened.note(survivors)
             return None
@@ -310,7 +310,7 @@ class MaskedReplies(Closing):
         text = self._masker.opening(message.sum, survivors)
         return MaskOpening(message.sum, sums.opaque(text, mask_messages.unmasking(self._dealt)))
 
-    def _named(self, message: Message, parties: str) -> list[str]:
+    def _named_parties(self, message: Message, parties: str) -> list[str]:
         """Return the parties that a message names. Refuse unknown and repeated names."""
         names = parties.split(",")
         if len({*names}) != len(names) or not {*names} <= {*self._parties}:
@@ -368,12 +368,12 @@ class UnmaskedSums(Opening):
         for name in names:
             self._told[name].update(digest_of(message))
 
-    def opened(self, waiting: Mapping[str, Message], wire: Wire, why: str) -> Message:
+    def opened(self, incomplete_replies: Mapping[str, Message], wire: Wire, why: str) -> Message:
         """Collect masked replies and return their sum. Agree on keys if none are left.
 
         Parameters
         ----------
-        waiting : mapping of str to Message
+        incomplete_replies : mapping of str to Message
             Incomplete reply of every party.
         wire : Wire
             Access to the network.
@@ -392,10 +392,14 @@ class UnmaskedSums(Opening):
         WrongKeyError
             If the clients received different messages from the server.
         """
-        names = tuple(waiting)
-        arrived = {n: reply for n, reply in waiting.items() if not self._sums.lost(n, reply, wire)}
+        names = tuple(incomplete_replies)
+        arrived = {
+            n: reply
+            for n, reply in incomplete_replies.items()
+            if not self._sums.lost(n, reply, wire)
+        }
         plan = self._sums.plan(wire.known.parties, self._batches)
-        plan.need(arrived, f"sent {type(next(iter(waiting.values()))).__name__}")
+        plan.need(arrived, f"sent {type(next(iter(incomplete_replies.values()))).__name__}")
         _check_noise(names, tuple(arrived), wire.least)
         first = agreed(arrived.values())
         self._check_series(first.series, tuple(arrived))

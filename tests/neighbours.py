@@ -28,7 +28,7 @@ from fedtrees.defenses.cut_points import PrivateQuantileCuts
 from fedtrees.messages.aggregation import MaskSurvivors, OpenedSum
 from fedtrees.messages.horizontal import CUT_MESSAGES, GridCounts
 from fedtrees.privacy.noise import Gaussian, Noise, TruncatedLaplace
-from fedtrees.privacy.randomised_response import ranked
+from fedtrees.privacy.randomised_response import rank_labels
 from fedtrees.protocols.compatibility import fit
 from fedtrees.protocols.forests import dp_forest
 from fedtrees.protocols.horizontal import dp_gbdt
@@ -159,7 +159,7 @@ class Tape:
 def matrix(prior, odds, *, published=False):
     """Return the probabilities of `respond` for every true label (row) and answer (column)."""
     K = len(prior)
-    order, among = ranked(np.array([prior], dtype=np.float64), odds)
+    order, among = rank_labels(np.array([prior], dtype=np.float64), odds)
     k = int(among[0])
     top = order[0, :k].tolist()
     probabilities = [[Fraction(0)] * K for _ in range(K)]

@@ -6,9 +6,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.attributes.sum_constraints import Sums, fitted
+from fedtrees.attacks.attributes.sum_constraints import Sums, fit_probabilities
 from fedtrees.attacks.evidence.column import Column
-from fedtrees.attacks.evidence.marginals import pooled
+from fedtrees.attacks.evidence.marginals import pool_columns
 from fedtrees.attacks.evidence.readable import no_trees
 from fedtrees.attacks.evidence.replay import cuts_are_of_rows, cuts_of
 from fedtrees.attacks.evidence.sketched import columns_of
@@ -64,7 +64,7 @@ class AttributeInference(Attack):
         if knowledge is None:
             return Guess.none(Reason("not-all-but-one"))
         imputer = Imputer(view.prior_rows, view.schema, knowledge.columns)
-        column = _held(view, knowledge)
+        column = _read_column(view, knowledge)
         values = imputer.values if column is None else column.values[:, None]
         p = imputer.chances(knowledge.rows, values)
         if column is None and not imputer.taught:
@@ -80,9 +80,11 @@ class AttributeInference(Attack):
         seen = None if no_trees(view) else evidence_of(view)
         sums = None if seen is None else Sums.of(view, seen, knowledge, values)
         if sums is not None or column is not None:
-            prior, p = p, fitted(p, sums, column)
+            prior, p = p, fit_probabilities(p, sums, column)
             for _ in range(_TAUGHT if sums is not None and not imputer.taught else 0):
-                p = fitted(prior * _taught(knowledge, view.schema, values, p), sums, column)
+                p = fit_probabilities(
+                    prior * _taught(knowledge, view.schema, values, p), sums, column
+                )
         cells = guessed(knowledge, view.schema, p, values, SIGMA_SHARE)
         return Guess((Entries("", *cells),), {"confidence_weight": weight})
 
@@ -99,11 +101,11 @@ def _taught(knowledge: Told, schema: Schema, values: NDArray[np.float32], p: Flo
     return np.ones(p.shape) if held_out is None else held_out[1]
 
 
-def _held(view: View, knowledge: Told) -> Column | None:
+def _read_column(view: View, knowledge: Told) -> Column | None:
     """Return all values of the victims' column if their sketches reveal these, else None."""
     if len(knowledge.columns) > 1 or not columns_of(view):
         return None
-    together = pooled(view)
+    together = pool_columns(view)
     return (
         None
         if together is None or not together[knowledge.columns[0]].exact

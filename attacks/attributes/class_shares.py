@@ -64,7 +64,7 @@ class Equation:
         Variance of the noise on the total.
     spread : float64 array, shape (K,)
         Variance of the gradient within each class.
-    own : float64 array, shape (K,)
+    local_counts : float64 array, shape (K,)
         Number of the adversary's rows of each class.
     """
 
@@ -72,7 +72,7 @@ class Equation:
     each: Floats
     variance: float
     spread: Floats
-    own: Floats
+    local_counts: Floats
 
 
 def other_clients(view: View) -> tuple[str, ...]:
@@ -133,7 +133,7 @@ def _solve_class_counts(equations: Sequence[Equation], rows: float, prior: Float
     because clients may differ by more than chance. The variances depend on the counts, so that the
     fit is repeated.
     """
-    n_own, shares = float(equations[0].own.sum()), prior
+    n_own, shares = float(equations[0].local_counts.sum()), prior
     each = np.stack([e.each for e in equations])
     left = np.array([e.total for e in equations]) - rows * each @ prior
     basis = np.linalg.svd(np.ones((1, len(prior))))[2][1:]  # directions that keep the sum of shares
@@ -143,7 +143,7 @@ def _solve_class_counts(equations: Sequence[Equation], rows: float, prior: Float
     for _ in range(_REPEATS):
         counts = rows * shares
         noise = np.array([
-            e.variance + float((counts * e.spread * (1 + counts / e.own)).sum())
+            e.variance + float((counts * e.spread * (1 + counts / e.local_counts)).sum())
             for e in equations
         ])  # fmt: skip
         noise = np.maximum(noise, _LEAST)
@@ -228,7 +228,7 @@ def counts_of(view: View) -> dict[str, Floats]:
                 for name, client_sums in sums.items()
             }
         else:
-            counts_by_client = agreed(
+            counts_by_client = reconcile_counts(
                 {
                     name: _shares_by_intervals(view, *client_sums)
                     for name, client_sums in sums.items()
@@ -261,7 +261,7 @@ def announced_counts(view: View) -> dict[str, Floats]:
 
 def _victims(view: View) -> list[Victim]:
     """Return clients whose trees, or sums in leaves, are seen separately."""
-    return victims_of(view, most="statistics")
+    return victims_of(view, max_level="statistics")
 
 
 def _of_all(view: View, clients: set[str]) -> Floats | None:
@@ -278,7 +278,9 @@ def _of_all(view: View, clients: set[str]) -> Floats | None:
     )
 
 
-def agreed(counts_by_client: dict[str, Floats], whole: Floats) -> dict[str, Floats]:
+def reconcile_counts(
+    counts_by_client: dict[str, Floats], class_totals: Floats
+) -> dict[str, Floats]:
     """Return the closest non-negative counts that add up, for equal noise at all clients.
 
     The first argument maps clients to noisy rows of each class (float64, shape (K,)), and the
@@ -286,7 +288,9 @@ def agreed(counts_by_client: dict[str, Floats], whole: Floats) -> dict[str, Floa
     1.0.
     """
     counts = np.stack([*counts_by_client.values()])
-    columns = [_adding_up(x, total) for x, total in zip(counts.T, whole.tolist(), strict=True)]
+    columns = [
+        _adding_up(x, total) for x, total in zip(counts.T, class_totals.tolist(), strict=True)
+    ]
     return dict(zip(counts_by_client, np.column_stack(columns), strict=True))
 
 
@@ -314,7 +318,7 @@ def _sums(view: View) -> Iterator[tuple[str, Floats, Floats]]:
         first = seen.trees[: len(start)]
         shows_sums = all(t.g is not None and t.h is not None for t in first)
         if victim.owner is not None and shows_sums and not seen.is_foreign(0):
-            yield victim.owner, start, np.array([_whole(t) for t in first])
+            yield victim.owner, start, np.array([_summed_leaves(t) for t in first])
 
 
 def _broadcast_sums(view: View) -> Iterator[tuple[str, Floats, Floats]]:
@@ -345,7 +349,7 @@ def _total(view: View, m: Histogram) -> Floats:
     return np.asarray(np.average(estimates, axis=0, weights=1 / np.maximum(off, NOISE_FLOOR)))
 
 
-def _whole(tree: Tree) -> list[float]:
+def _summed_leaves(tree: Tree) -> list[float]:
     return [float(part[tree.leaves].sum()) for part in (tree.g, tree.h) if part is not None]
 
 

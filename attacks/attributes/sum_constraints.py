@@ -154,7 +154,7 @@ class _Reader:
             if seen.own_inside and own_passed is not None and own_g is not None:
                 at = own_passed[:, leaf]
                 local_sums = np.array([own_g[at].sum(), own_h[at].sum()])  # type: ignore[index]
-            rows, both = self._added(inside, g, h)
+            rows, both = self._add_rows(inside, g, h)
             if tree.g is not None and tree.h is not None:
                 total = np.array([tree.g[leaf], tree.h[leaf]]) - local_sums
                 noise = np.full(2, _ROUNDED**2)
@@ -201,14 +201,14 @@ class _Reader:
                     # a bin whose hessian is smaller than that of the row cannot contain it
                     lack |= present & (of.sums[k, cell, 1] < h[at] * (1 - _ROUNDED) - 1e-6)
                 self.possible.reshape(-1)[at[lack]] = False
-            rows, terms = self._added(inside, g, h)
+            rows, terms = self._add_rows(inside, g, h)
             for c in self._told.columns:
                 column = codes[:, c].reshape(self._shape)[0].astype(np.int64)
                 group = np.where(column == missing, -1, column)
                 total = of.sums[k, ends[c] : ends[c + 1]].T
                 yield Sum(rows, terms, total, group, variance)
 
-    def _added(
+    def _add_rows(
         self, inside: NDArray[np.bool_], g: Floats, h: Floats
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return rows that may be in a node, with their gradients and hessians."""
@@ -217,7 +217,7 @@ class _Reader:
         return rows, np.stack(both).astype(np.float32)
 
 
-def fitted(p: Floats, sums: Sums | None, victims_values: Column | None) -> Floats:
+def fit_probabilities(p: Floats, sums: Sums | None, victims_values: Column | None) -> Floats:
     """Return the closest probabilities under which the expected sums are the observed ones.
 
     Each sum in turn changes the log odds of rows and values in proportion to their contribution
@@ -266,14 +266,14 @@ def fitted(p: Floats, sums: Sums | None, victims_values: Column | None) -> Float
         for s, dual_of_sum in zip(sums.every, dual, strict=True):
             if not len(s.rows):
                 continue
-            change = _moved(inside[s.rows], s, dual_of_sum)
+            change = _update_dual(inside[s.rows], s, dual_of_sum)
             log_factor[s.rows] += change
             part = inside[s.rows] * np.exp(change)
             inside[s.rows] = part / part.sum(axis=1, keepdims=True)
     return law()
 
 
-def _moved(inside: Floats, s: Sum, dual: Floats) -> Floats:
+def _update_dual(inside: Floats, s: Sum, dual: Floats) -> Floats:
     """Return the change of the log odds by one sum, (m, B), and update its dual variable."""
     groups = s.total.shape[1]
     used = s.group >= 0

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.bins.feasible import MOST_ROWS, Told, told_of_open
+from fedtrees.attacks.bins.feasible import MOST_ROWS, LinearConstraints, constrain_open_rows
 from fedtrees.attacks.bins.noisy_bin_sums import (
     likely_shares,
     middles,
@@ -22,7 +22,7 @@ from fedtrees.attacks.bins.noisy_bin_sums import (
     shares_of_changed,
 )
 from fedtrees.attacks.evidence.subsets import Certain, Column, NodeSums, certain_bins
-from fedtrees.attacks.orders.attack import expected_ranks, what_is_known
+from fedtrees.attacks.orders.attack import encode_local_data, expected_ranks
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import Claim, ColumnBins, ColumnRanks, Guess
 from fedtrees.core.reasons import Reason
@@ -79,7 +79,7 @@ def columns_of(view: View) -> list[Column]:
                     [column_sums, node_statistics.sum(axis=0) - column_sums.sum(axis=0)]
                 )
                 nodes[column].append(NodeSums(tree, rows, node_statistics, with_missing))
-    allowed = _allowed(view, trees, {c: widths[c] for c in nodes})
+    allowed = _restrict_bins(view, trees, {c: widths[c] for c in nodes})
     return [
         Column(owners[c], c, tuple(sorted(seen, key=lambda at: len(at.rows))), allowed[c])
         for c, seen in sorted(nodes.items())
@@ -110,7 +110,7 @@ def _every_node(
     return sums_of
 
 
-def _allowed(
+def _restrict_bins(
     view: View, trees: Mapping[int, KnownNodes], widths: Mapping[int, int]
 ) -> dict[int, NDArray[np.bool_]]:
     """Return the bins that a row can have after all splits of its column, (N, B + 1)."""
@@ -172,7 +172,7 @@ class LinearReconstruction(Attack):
         """Return bins and ranks of all rows in every column with decrypted sums."""
         if self.inapplicable(view):
             return Guess.none(self.inapplicable(view) or Reason("no-opened-sums"))
-        ids, known_features, claims = view.own[0].ids, what_is_known(view), list[Claim]()
+        ids, known_features, claims = view.own[0].ids, encode_local_data(view), list[Claim]()
         sure = cells = 0
         changes = view.changes(OpenedBinSums, "sums")
         unit = next(m.unit_of("sums")[0] for _, m in view.messages(OpenedBinSums))
@@ -206,7 +206,7 @@ class LinearReconstruction(Attack):
 
 def _read(
     column: Column, certain: Certain, known_features: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], Told | None]:
+) -> tuple[NDArray[np.float64], LinearConstraints | None]:
     """Return shares of rows in bins that satisfy the sums, (N, B + 1), and the equations.
 
     The equations are None if every bin is certain or if too many rows are open.
@@ -217,7 +217,7 @@ def _read(
         return shares, None
     open_shares = None
     if np.count_nonzero(open) <= MOST_ROWS:
-        open_shares = told_of_open(column, certain)
+        open_shares = constrain_open_rows(column, certain)
         shares[open] = open_shares.nearest(open_shares.even)
     likely = np.where(
         certain.allowed, likely_shares(known_features, shares, certain.allowed, open_shares), 0.0

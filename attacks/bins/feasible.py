@@ -18,7 +18,7 @@ MOST_ROWS = 5000
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
+class LinearConstraints:
     """Orthonormalised linear equations for the bins of the open rows.
 
     Attributes
@@ -54,7 +54,7 @@ class Told:
         _on_simplex(at, self.allowed, shares)
         return shares
 
-    def moved(self, rank: Floats, middle: Floats) -> Floats:
+    def condition_ranks(self, rank: Floats, middle: Floats) -> Floats:
         """Return the expected ranks of all rows given the sums, for a normal prior.
 
         Parameters
@@ -75,7 +75,7 @@ class Told:
         return np.asarray(self.allowed / self.allowed.sum(axis=1, keepdims=True))
 
 
-def told_of_open(column: Column, certain: Certain) -> Told:
+def constrain_open_rows(column: Column, certain: Certain) -> LinearConstraints:
     """Return the equations for the open rows, after subtracting the rows with certain bins."""
     open = np.flatnonzero(certain.bin < 0)
     place = np.full(len(certain.bin), -1)
@@ -87,8 +87,8 @@ def told_of_open(column: Column, certain: Certain) -> Told:
         if not free.any():
             continue
         rest = node.sums.copy()
-        np.subtract.at(rest, certain_bin[~free], node.brings[~free])
-        statistics = node.brings[free].astype(np.float64)
+        np.subtract.at(rest, certain_bin[~free], node.contributions[~free])
+        statistics = node.contributions[free].astype(np.float64)
         length = np.linalg.norm(statistics, axis=0)
         for s in np.flatnonzero(length > 0).tolist():
             side = np.zeros(len(open))
@@ -97,7 +97,7 @@ def told_of_open(column: Column, certain: Certain) -> Told:
             right.append(rest[:, s] / length[s])
     nothing = np.zeros((0, len(open))), np.zeros((0, certain.allowed.shape[1]))
     sides, sums = _orthonormal(*((np.array(left), np.array(right)) if left else nothing))
-    return Told(open, sides, sums, np.ascontiguousarray(certain.allowed[open]))
+    return LinearConstraints(open, sides, sums, np.ascontiguousarray(certain.allowed[open]))
 
 
 def _orthonormal(left: Floats, right: Floats) -> tuple[Floats, Floats]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.linalg import solve
 from scipy.special import ndtr
 
-from fedtrees.attacks.bins.feasible import Told
+from fedtrees.attacks.bins.feasible import LinearConstraints
 from fedtrees.attacks.evidence.subsets import Column
 from fedtrees.core.channel import Change, chained
 from fedtrees.core.statistics import middle_ranks
@@ -55,7 +55,7 @@ def likeliest(
     best, most_probable = -np.inf, np.zeros(n, dtype=np.int64)
     for expected in (
         np.repeat(all_rows, n, axis=0),
-        *_beside(reported, bins, odds, local_columns, all_rows),
+        *_candidate_priors(reported, bins, odds, local_columns, all_rows),
     ):
         expected_reports = expected[rows, reported]
         likelihood = float(np.log(odds * expected_reports + 1 - expected_reports).sum())
@@ -64,7 +64,7 @@ def likeliest(
     return most_probable
 
 
-def _beside(
+def _candidate_priors(
     reported: NDArray[np.int64], bins: int, odds: float, features: Floats, all_rows: Floats
 ) -> Iterator[Floats]:
     """Yield candidate prior distributions of the true bins, shape (n, bins)."""
@@ -130,9 +130,9 @@ def shares_of_changed(
     """
     law = chained(changes)
     n = len(column.allowed)
-    A = np.zeros((len(column.nodes), n, column.nodes[0].brings.shape[1]))
+    A = np.zeros((len(column.nodes), n, column.nodes[0].contributions.shape[1]))
     for at, node in enumerate(column.nodes):
-        A[at, node.rows] = node.brings / unit
+        A[at, node.rows] = node.contributions / unit
     sums = np.stack([node.sums[:-1] for node in column.nodes]) / unit  # (nodes, B, s)
     mean, variance = (sums, np.zeros(sums.shape)) if law is None else law.error(sums)
     weight = 1 / np.maximum(variance, _SMALLEST_VARIANCE)
@@ -205,7 +205,10 @@ def ranks_of(shares: Floats) -> tuple[Floats, Floats]:
 
 
 def likely_shares(
-    local_ranks: Floats, shares: Floats, allowed: NDArray[np.bool_], equations: Told | None
+    local_ranks: Floats,
+    shares: Floats,
+    allowed: NDArray[np.bool_],
+    equations: LinearConstraints | None,
 ) -> Floats:
     """Return the probability of every bin by a regression of ranks on the adversary's columns.
 
@@ -220,7 +223,7 @@ def likely_shares(
         Shares that satisfy the sums.
     allowed : bool array, shape (N, B + 1)
         Possible bins.
-    equations : Told or None
+    equations : LinearConstraints or None
         Equations for the open rows. None if there are none.
 
     Returns
@@ -244,7 +247,7 @@ def likely_shares(
         )
         spread = max(float(np.sqrt(error)), _SMALLEST_SPREAD)
         if equations is not None:
-            mean = equations.moved(mean, middle)
+            mean = equations.condition_ranks(mean, middle)
         rank = np.clip(mean, low, high)
     doubt = spread * np.sqrt(np.clip(within, _SMALLEST_REST, 1.0))
     inside = np.diff(ndtr((ends - mean[:, None]) / doubt[:, None]), axis=1) + _SMALLEST_SHARE

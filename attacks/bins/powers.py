@@ -76,9 +76,9 @@ def _read(
     for node in column.nodes:
         if not len(node.rows):
             continue
-        which = node.brings.argmax(axis=1)
-        power = node.brings[np.arange(len(which)), which]
-        single_statistic = (node.brings != 0).sum(axis=1) == 1
+        which = node.contributions.argmax(axis=1)
+        power = node.contributions[np.arange(len(which)), which]
+        single_statistic = (node.contributions != 0).sum(axis=1) == 1
         different = len({*zip(which.tolist(), power.tolist(), strict=True)}) == len(power)
         if not (different and (single_statistic & (power > 0) & (power & (power - 1) == 0)).all()):
             continue

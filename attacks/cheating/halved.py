@@ -20,7 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.cheating.isolated import lone_rows
-from fedtrees.attacks.cheating.nodes import Grown, Nodes, Row, rows_alike, unmoved_trees, unreadable
+from fedtrees.attacks.cheating.nodes import (
+    Nodes,
+    Row,
+    TreeSums,
+    rows_alike,
+    unmoved_trees,
+    unreadable,
+)
 from fedtrees.attacks.evidence.laws import cell_variance, law_of_rows, law_of_sums, reach_of
 from fedtrees.attacks.evidence.replay import hides
 from fedtrees.core.attack import Attack
@@ -105,7 +112,7 @@ class HalvedRows(Attack):
         return Guess.of((rows_read,), notes, otherwise=Reason("no-certain-rows"))
 
 
-def _lone(view: View, grown: list[Grown], start: BaseScore, cuts: CutPoints) -> Records:
+def _lone(view: View, grown: list[TreeSums], start: BaseScore, cuts: CutPoints) -> Records:
     """Estimate isolated rows from noisy sums, with the posterior probability of each row.
 
     The result is empty if a defense suppresses bins or changes the gradients of single rows,

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from fedtrees.attacks.cheating.nodes import (
-    Grown,
+    TreeSums,
     class_counts,
-    denoised,
     likely_class_counts,
+    shrink_counts,
     sums_by_node,
     unreadable,
 )
@@ -49,7 +49,7 @@ SAME = 0.7
 
 
 def lone_rows(
-    trees: Sequence[Grown],
+    trees: Sequence[TreeSums],
     start: BaseScore,
     offsets: NDArray[np.int32],
     noise: Doubles,
@@ -62,7 +62,7 @@ def lone_rows(
 
     Parameters
     ----------
-    trees : sequence of Grown
+    trees : sequence of TreeSums
         Sums of the nodes, as fixed-point numbers.
     start : BaseScore
         Initial log-odds and the fixed-point units.
@@ -169,7 +169,7 @@ class IsolatedHistogram(Attack):
         victim = max(single_splits, key=lambda item: int(item[1].bin[0]))[0]
         clients = sum(role == "client" for role in view.roles.values())
         opened = [m for name, m in single_splits if name == victim and (m.tree, 1) in node_sums]
-        histograms = list(_own(view, victim, len(cuts.offsets) - 1))
+        histograms = list(_root_histograms(view, victim, len(cuts.offsets) - 1))
         if not histograms:
             counts = class_counts(node_sums[0, 0], base_score, clients)
         elif hides(view.changes(Histogram, "sums", "client")):
@@ -181,7 +181,7 @@ class IsolatedHistogram(Attack):
         return Guess((BinClassCounts(victim, counts),), {"opened": len(opened)})
 
 
-def _own(view: View, client: str, trees: int) -> Iterator[Histogram]:
+def _root_histograms(view: View, client: str, trees: int) -> Iterator[Histogram]:
     """Yield the root histograms of one client from trees before the first update.
 
     The server uses the first `trees` trees, one per column, for isolation. They have leaf values of
@@ -208,7 +208,7 @@ def _likely(
     rows = h / (p * (1 - p))
     # Variance of the noise on the class counts n (1 - p) + g and n p - g.
     off = noise[1] / (1 - p, p) ** np.array(2) + noise[0]
-    expected = denoised(np.stack([rows * (1 - p) + g, rows * p - g], axis=1), off)
+    expected = shrink_counts(np.stack([rows * (1 - p) + g, rows * p - g], axis=1), off)
     sums = np.mean([m.sums[0] for m in histograms], axis=0) / units
     return likely_class_counts(sums, start, (noise[0], noise[1]), expected)
 

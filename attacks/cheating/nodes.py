@@ -125,7 +125,7 @@ def likely_class_counts(
     return likeliest
 
 
-def denoised(counts: Doubles, variance: Doubles) -> Doubles:
+def shrink_counts(counts: Doubles, variance: Doubles) -> Doubles:
     """Shrink the counts of bins towards their mean by the share of noise in their variance.
 
     Parameters
@@ -218,7 +218,7 @@ class Nodes:
 
 
 @dataclass(frozen=True, eq=False)
-class Grown:
+class TreeSums:
     """One tree with its splits and the sums of its nodes.
 
     Attributes
@@ -256,7 +256,7 @@ class Grown:
         return Nodes(node_counts, size, places, self.splits)
 
 
-def unmoved_trees(view: View, offsets: NDArray[np.int32]) -> list[Grown]:
+def unmoved_trees(view: View, offsets: NDArray[np.int32]) -> list[TreeSums]:
     """Return the trees up to the first that has a leaf value other than 0.
 
     The sums of a node that was not requested are the difference between its parent's and its
@@ -275,7 +275,7 @@ def unmoved_trees(view: View, offsets: NDArray[np.int32]) -> list[Grown]:
                     sibling, (sums, n_summands) = 2 * split.left + 1 - child, sums_of_node[node]
                     sums_of_node[child] = node_sums[tree, child], 1
                     sums_of_node[sibling] = sums - node_sums[tree, child], n_summands + 1
-        grown.append(Grown(totals[tree], sums_of_node, splits))
+        grown.append(TreeSums(totals[tree], sums_of_node, splits))
     return grown
 
 

@@ -39,7 +39,7 @@ class Basis:
         Distribution of the victims' rows on the grid before the sums are used.
     sums : list of LeafSums
         Leaf sums of the victims' rows, one entry per tree.
-    own : Table
+    background : Table
         Sample of the adversary's local rows, or of the rows of the population if there are none. It
         contains these rows even if the prior was estimated from sketches.
     """
@@ -48,12 +48,12 @@ class Basis:
     prior: Prior
     sums: list[LeafSums]
     # Large tables are sampled (`spaced`).
-    own: Table
+    background: Table
 
     @staticmethod
     def of(
         evidence: Evidence,
-        own: Table,
+        local_rows: Table,
         schema: Schema,
         n_trees: int | None = None,
         *,
@@ -70,7 +70,7 @@ class Basis:
         ----------
         evidence : Evidence
             The trees and sums that the adversary has seen.
-        own : Table
+        local_rows : Table
             Local rows of the adversary. May be empty.
         schema : Schema
             Names, ranges and categories of the columns.
@@ -88,9 +88,9 @@ class Basis:
         if evidence.targets is not None:
             grid = replace(grid, edges=(*grid.edges[:-1], evidence.targets.edges))
         cuts = evidence.cuts if evidence.ranges_told else None
-        background = evidence.prior_rows(own) if use_prior else own
+        background = evidence.prior_rows(local_rows) if use_prior else local_rows
         low, high = value_ranges(schema, background, grid, cuts, ranges)
-        prior_rows = background if use_prior else own.take(np.zeros(0, dtype=np.intp))
+        prior_rows = background if use_prior else local_rows.take(np.zeros(0, dtype=np.intp))
         from_sketches = use_prior and evidence.likely is not None
         if from_sketches and evidence.likely is not None:
             prior_rows = evidence.likely
@@ -102,8 +102,8 @@ class Basis:
         sample = spaced(prior_rows, wanted(len(prior_rows)))
         trees = len(evidence.trees) if n_trees is None else n_trees
         # the victims' sums need all local rows, even if the prior uses a sample of them
-        sums = victim_sums(evidence, own, trees, evidence.own_inside and subtract)
-        if from_sketches or len(prior_rows) != len(own) or len(sample) < len(prior_rows):
+        sums = victim_sums(evidence, local_rows, trees, evidence.own_inside and subtract)
+        if from_sketches or len(prior_rows) != len(local_rows) or len(sample) < len(prior_rows):
             prior_rows = sample
             sums = with_leaves_of(prior_rows, evidence, sums)
         local_sample = spaced(background, wanted(len(background)))
@@ -117,7 +117,7 @@ class Basis:
         Only reconstructions with boxes use it. The cells of `joint` and `lattice` contain no
         missing values.
         """
-        missing = np.isnan(self.prior.own.X).any(axis=0)
+        missing = np.isnan(self.prior.rows.X).any(axis=0)
         return replace(self, grid=replace(self.grid, missing=missing))
 
     def with_recipe(
@@ -143,9 +143,9 @@ class Basis:
         Basis
             The same basis if the prior has no rows.
         """
-        if (self.prior.told and not redraws_told) or not len(self.prior.own):
+        if (self.prior.from_sketches and not redraws_told) or not len(self.prior.rows):
             return self
-        recipe, rows = recipe_and_pool(self.prior.own, schema, rng)
+        recipe, rows = recipe_and_pool(self.prior.rows, schema, rng)
         pool = (rows, self.grid.cells(rows.X))
         return replace(self, prior=replace(self.prior, recipe=recipe, pool=pool))
 

@@ -262,12 +262,12 @@ class Evidence:
         start = np.asarray(self.base_margin, dtype=np.float32)
         return np.full(shape, start.reshape(()) if self.outputs == 1 else start)
 
-    def prior_rows(self, own: Table) -> Table:
+    def prior_rows(self, local_rows: Table) -> Table:
         """Return the rows from which a prior is estimated: local rows, else the population's.
 
         The result is empty if there are neither.
         """
-        return own if len(own) or self.population is None else self.population
+        return local_rows if len(local_rows) or self.population is None else self.population
 
     def is_foreign(self, t: int) -> bool:
         """Return whether tree ``t`` only changes margins (`Evidence.foreign`)."""

@@ -24,7 +24,7 @@ Rest = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 @dataclass(eq=False)
-class Boxes:
+class FeatureBoxes:
     """The present state of a reconstruction. Arrays change in place from tree to tree.
 
     Attributes
@@ -82,24 +82,24 @@ class Boxes:
         self.missing = np.zeros(self.lo.shape, dtype=bool)
         self.codes = np.full(self.lo.shape, ANY)
 
-    def copy(self) -> Boxes:
+    def copy(self) -> FeatureBoxes:
         """Return a copy in which no value may be missing and no tree has a residual."""
         parts = (self.lo, self.hi, self.y, self.margin, self.history)
-        boxes = Boxes(*(a.copy() for a in parts), first=self.first, share=self.share)
+        boxes = FeatureBoxes(*(a.copy() for a in parts), first=self.first, share=self.share)
         boxes.codes = self.codes.copy()
         return boxes
 
 
-def stacked(parts: Sequence[Boxes]) -> Boxes:
+def stack_boxes(parts: Sequence[FeatureBoxes]) -> FeatureBoxes:
     """Concatenate the rows of several reconstructions. Their residuals are dropped."""
     names = ("lo", "hi", "y", "margin", "history", "missing", "codes")
     joined = {name: np.concatenate([getattr(b, name) for b in parts]) for name in names}
-    boxes = Boxes(*(joined[name] for name in names[:5]))
+    boxes = FeatureBoxes(*(joined[name] for name in names[:5]))
     boxes.missing, boxes.codes = joined["missing"], joined["codes"]
     return boxes
 
 
-def open_boxes(sizes: Sequence[int], grid: Grid, evidence: Evidence) -> Boxes:
+def open_boxes(sizes: Sequence[int], grid: Grid, evidence: Evidence) -> FeatureBoxes:
     """Return boxes without bounds for the given number of rows of each class.
 
     Parameters
@@ -113,7 +113,7 @@ def open_boxes(sizes: Sequence[int], grid: Grid, evidence: Evidence) -> Boxes:
     """
     n, d = int(sum(sizes)), len(grid.edges)
     y = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
-    boxes = Boxes(
+    boxes = FeatureBoxes(
         lo=np.zeros((n, d), dtype=np.int32),
         hi=np.tile(grid.width, (n, 1)),
         y=y,
@@ -128,7 +128,7 @@ def open_boxes(sizes: Sequence[int], grid: Grid, evidence: Evidence) -> Boxes:
 
 def boxes_after_first_tree(
     evidence: Evidence, grid: Grid, counts: Counts, rest: Rest | None = None
-) -> Boxes:
+) -> FeatureBoxes:
     """Initialise the rows from the first tree's counts (Di Gennaro et al. 2025, Sec. 5.1, Fig. 6).
 
     Parameters
@@ -156,7 +156,7 @@ def boxes_after_first_tree(
 
 def boxes_by_class(
     evidence: Evidence, grid: Grid, counts: Sequence[Counts], rest: Rest | None = None
-) -> Boxes:
+) -> FeatureBoxes:
     """Initialise the rows of every class from the first-round tree of that class.
 
     Parameters
@@ -172,7 +172,7 @@ def boxes_by_class(
 
     Returns
     -------
-    Boxes
+    FeatureBoxes
         Margins are unchanged, because the leaves of the rows in the trees of the other classes are
         not yet determined.
 
@@ -190,7 +190,9 @@ def boxes_by_class(
     return boxes
 
 
-def _with_rest(sizes: Sequence[int], rest: Rest | None, grid: Grid, evidence: Evidence) -> Boxes:
+def _with_rest(
+    sizes: Sequence[int], rest: Rest | None, grid: Grid, evidence: Evidence
+) -> FeatureBoxes:
     """Return open boxes of the rows of the first round and of the remaining rows, by class."""
     if rest is None:
         return open_boxes(sizes, grid, evidence)
@@ -206,7 +208,7 @@ def _with_rest(sizes: Sequence[int], rest: Rest | None, grid: Grid, evidence: Ev
 
 
 def send(
-    boxes: Boxes,
+    boxes: FeatureBoxes,
     leaves: LeafConstraints,
     chosen: NDArray[np.int32],
     rows: NDArray[np.intp] | None = None,
@@ -215,7 +217,7 @@ def send(
 
     Parameters
     ----------
-    boxes : Boxes
+    boxes : FeatureBoxes
         The reconstruction.
     leaves : LeafConstraints
         Leaves of one tree.

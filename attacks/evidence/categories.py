@@ -16,7 +16,10 @@ STAND_FOR_ALL = 100  # number of values for which the likelihood is computed
 
 
 def likely_shares(
-    log_chance: Callable[[Floats, float], float], known: Floats, n: int, rng: np.random.Generator
+    log_chance: Callable[[Floats, float], float],
+    known_counts: Floats,
+    n: int,
+    rng: np.random.Generator,
 ) -> tuple[Floats, float]:
     """Return posterior mean shares of categories and how strongly the data determine them.
 
@@ -29,7 +32,7 @@ def likely_shares(
     log_chance : callable
         ``log_chance(values, rows_per_value)`` returns the log probability of the released values
         (nats) for a column with these codes.
-    known : float64 array, shape (k,)
+    known_counts : float64 array, shape (k,)
         Known number of rows of each category. The prior adds one row to each.
     n : int
         Number of rows of the column.
@@ -43,10 +46,10 @@ def likely_shares(
     reliability : float
         Share of the prior variance that the released values removed, 0 to 1.
     """
-    k, fewer = len(known), min(n, STAND_FOR_ALL)
+    k, fewer = len(known_counts), min(n, STAND_FOR_ALL)
     if k < 2 or n < 1:
         return np.full(k, 1.0 / max(k, 1)), 1.0
-    before = known + 1.0
+    before = known_counts + 1.0
     codes = np.arange(k, dtype=np.float64)
     around = before
     for _ in range(ROUNDS):

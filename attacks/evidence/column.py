@@ -77,7 +77,9 @@ def nearest(X: Floats, values: Floats) -> Floats:
     return np.where(np.isnan(X), X, near)
 
 
-def of_own(values: Floats, counts: Longs, borders: NDArray[np.float64], own: Floats) -> Column:
+def of_own(
+    values: Floats, counts: Longs, borders: NDArray[np.float64], local_values: Floats
+) -> Column:
     """Return a column with the local values in each cell, or else the given value.
 
     Parameters
@@ -88,22 +90,24 @@ def of_own(values: Floats, counts: Longs, borders: NDArray[np.float64], own: Flo
         Rows in each cell. They are shared out evenly among the local values in it.
     borders : float64 array, shape (k - 1,)
         Borders between the cells.
-    own : float32 array
+    local_values : float32 array
         Local values. May contain NaN.
     """
-    local_values = np.sort(own[np.isfinite(own)])
-    cell = np.searchsorted(borders, local_values, side="right")
+    sorted_values = np.sort(local_values[np.isfinite(local_values)])
+    cell = np.searchsorted(borders, sorted_values, side="right")
     empty = np.setdiff1d(np.flatnonzero(counts), cell)
     each = [share_out(np.ones(k), int(counts[c])) for c, k in enumerate(np.bincount(cell)) if k]
-    value = np.concatenate([local_values, values[empty]]).astype(np.float32)
+    value = np.concatenate([sorted_values, values[empty]]).astype(np.float32)
     rows = np.concatenate([*each, counts[empty]]).astype(np.int64)
     unique_values, group = np.unique(value[rows > 0], return_inverse=True)
     return Column(unique_values, np.bincount(group, rows[rows > 0]).astype(np.int64), False)
 
 
-def filled(columns: Sequence[Column], own: Table) -> tuple[Column, ...]:
+def replace_points(columns: Sequence[Column], local_rows: Table) -> tuple[Column, ...]:
     """Replace the values of columns marked `points` by nearby values of the local rows."""
-    return tuple(_next_to(c, x) if c.points else c for c, x in zip(columns, own.X.T, strict=True))
+    return tuple(
+        _next_to(c, x) if c.points else c for c, x in zip(columns, local_rows.X.T, strict=True)
+    )
 
 
 def _next_to(column: Column, local_values: Floats) -> Column:
@@ -112,13 +116,13 @@ def _next_to(column: Column, local_values: Floats) -> Column:
     return replace(filled_column, reliability=column.reliability)
 
 
-def unknown(feature: Feature, n: int, own: Floats) -> Column:
+def unknown(feature: Feature, n: int, local_values: Floats) -> Column:
     """Return a column of n rows for a feature without counts, with reliability 0.
 
-    If there are local values (`own`, float32), they determine the distribution. Otherwise all
-    categories are equally likely, or all rows have the lowest declared value or 0.
+    If there are local values (`local_values`, float32), they determine the distribution. Otherwise
+    all categories are equally likely, or all rows have the lowest declared value or 0.
     """
-    values, times = np.unique(own[np.isfinite(own)], return_counts=True)
+    values, times = np.unique(local_values[np.isfinite(local_values)], return_counts=True)
     if not len(values):
         values = np.arange(max(len(feature.categories), 1), dtype=np.float32)
         times = np.ones(len(values), dtype=np.int64)

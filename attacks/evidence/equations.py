@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.grid import LeafConstraints
-from fedtrees.attacks.evidence.prior import Reach
+from fedtrees.attacks.evidence.prior import ReachableLeaves
 from fedtrees.attacks.evidence.sums import LeafSums
 
 Floats = NDArray[np.float64]
@@ -60,7 +60,7 @@ def contributions(
     t: int,
     sums: LeafSums,
     leaves: LeafConstraints,
-    options_of: Reach,
+    options_of: ReachableLeaves,
     gh: tuple[Floats, Floats],
 ) -> Floats:
     """Return the contribution of each row to the equations of each leaf it can reach.
@@ -75,7 +75,7 @@ def contributions(
         Sums of the victims' rows in its leaves.
     leaves : LeafConstraints
         Leaves of the tree.
-    options_of : Reach
+    options_of : ReachableLeaves
         Leaves that each row can reach.
     gh : tuple of float64 array, shape (n,) each
         Gradient and hessian of each row.

@@ -65,7 +65,7 @@ class Tables:
     prior: Floats
 
     @staticmethod
-    def of(schema: Schema, n: int, own: Table) -> Tables | None:
+    def of(schema: Schema, n: int, known_rows: Table) -> Tables | None:
         """Enumerate the tables of n rows. The local rows determine their prior.
 
         The result is None if a column has no codes or if there are more than `MOST_TABLES` tables.
@@ -78,7 +78,7 @@ class Tables:
         rows = np.array(list(combinations_with_replacement(range(V), n)))
         counts = np.zeros((len(rows), V), dtype=np.int64)
         np.add.at(counts, (np.arange(len(rows))[:, None], rows), 1)
-        local_rows = np.column_stack([own.X, own.y])
+        local_rows = np.column_stack([known_rows.X, known_rows.y])
         weight = EVEN / V + np.array([(local_rows == one).all(axis=1).sum() for one in row_types])
         prior = counts @ np.log(weight / weight.sum()) - gammaln(counts + 1).sum(axis=1)
         return Tables(Table(row_types[:, :-1].astype(np.float32), row_types[:, -1]), counts, prior)
@@ -132,14 +132,14 @@ def likeliest(types: Table, shares: Sequence[Floats]) -> tuple[Table, float]:
 class Training:
     """Public knowledge about how the trees were grown, and the adversary's local rows.
 
-    ``made`` is True if the cut points were computed from the training rows.
+    ``computed_cuts`` is True if the cut points were computed from the training rows.
     """
 
     evidence: Evidence
     params: TreeParams
     schema: Schema
-    own: Table
-    made: bool
+    local_rows: Table
+    computed_cuts: bool
 
     @cached_property
     def exact(self) -> bool:
@@ -162,11 +162,11 @@ class Training:
 
         The adversary's rows are added if the trees were grown on them (`Evidence.own_inside`).
         """
-        rows = Table.concat([victims, self.own]) if self.evidence.own_inside else victims
+        rows = Table.concat([victims, self.local_rows]) if self.evidence.own_inside else victims
         seen, cuts = self.evidence.cuts, quantile_cuts(rows.X, self.params.max_bin)
-        if self.made and seen is not None and not _alike(seen, cuts):
+        if self.computed_cuts and seen is not None and not _same_cuts(seen, cuts):
             return False
-        if not self.made:  # announced cut points, or one for every code
+        if not self.computed_cuts:  # announced cut points, or one for every code
             cuts = seen or self._of_codes
         objective = objective_of(None, self.schema.classes)
         try:
@@ -199,7 +199,7 @@ class Training:
         return True
 
 
-def _alike(one: Cuts, other: Cuts) -> bool:
+def _same_cuts(one: Cuts, other: Cuts) -> bool:
     pairs = ((one.values, other.values), (one.minimum, other.minimum))
     return all(np.array_equal(a, b) for a, b in pairs)
 

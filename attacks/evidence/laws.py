@@ -36,7 +36,7 @@ def law_of_sums(view: View, parties: int = 1, hiding: bool = True) -> Channel | 
     return chained(c for c in (chained(sent, parties), chained(back)) if c is not None)
 
 
-def reach_of(law: Channel | None, made: NDArray[np.int64], bits: Bits) -> NDArray[np.float64]:
+def reach_of(law: Channel | None, n_summands: NDArray[np.int64], bits: Bits) -> NDArray[np.float64]:
     """Return the largest error of sums of several sent statistics, shape (k,).
 
     For unbounded noise, it is the error that one sum in 300,000 exceeds.
@@ -45,19 +45,19 @@ def reach_of(law: Channel | None, made: NDArray[np.int64], bits: Bits) -> NDArra
     ----------
     law : Channel or None
         Mechanism applied to one sent statistic. None gives zeros.
-    made : int64 array, shape (k,)
+    n_summands : int64 array, shape (k,)
         Number of statistics in each sum.
     bits : Bits
         Fixed-point exponents of the gradient and hessian sums.
     """
     if law is None:
-        return np.zeros(len(made))
+        return np.zeros(len(n_summands))
     # channels are stated in gradients, and sums are fixed-point integers
     units = np.ldexp(1.0, bits)
     largest_error = float(np.max(np.abs(law.within(units).spread(2)) / units))
     if np.isfinite(largest_error):
-        return largest_error * made
-    return DEVIATIONS * float(np.sqrt(max(cell_variance(law)))) * np.sqrt(made)
+        return largest_error * n_summands
+    return DEVIATIONS * float(np.sqrt(max(cell_variance(law)))) * np.sqrt(n_summands)
 
 
 def cell_variance(law: Channel | None) -> tuple[float, float]:

@@ -24,7 +24,7 @@ _NEAR = 1e-5
 
 
 @dataclass
-class Told:
+class LightGBMTranscript:
     """Messages before the second step of the first tree, by machine.
 
     Attributes
@@ -48,10 +48,10 @@ class Told:
     segments: list[HistogramSegment] = field(default_factory=list)
 
     @staticmethod
-    def of(said: Iterable[tuple[str, Message]]) -> Told:
+    def of(messages_by_sender: Iterable[tuple[str, Message]]) -> LightGBMTranscript:
         """Collect the relevant messages from pairs of sender and message."""
-        messages = Told()
-        for sender, m in said:
+        messages = LightGBMTranscript()
+        for sender, m in messages_by_sender:
             if isinstance(m, BinMappers):
                 messages.mappers[sender] = m
             elif isinstance(m, ClassRows):
@@ -132,20 +132,20 @@ class Bins:
     sure: bool
 
 
-def bins_of(told: Told) -> Iterator[tuple[str, Bins]]:
+def bins_of(transcript: LightGBMTranscript) -> Iterator[tuple[str, Bins]]:
     """Yield each machine with its rows in the bins of each column that can be determined.
 
     Nothing is yielded if the loss is not logistic or if there are too many rows for float32 sums.
     """
-    start, total = told.start, sum(r.rows for r in told.roots.values())
+    start, total = transcript.start, sum(r.rows for r in transcript.roots.values())
     if start is None or total >= _MOST_ROWS:
         return
-    columns, places = told.columns, told.places
-    full = all((m.sparse[m.used] < 0.5).all() for m in told.mappers.values())
-    for owner, machine_sums in shares(told.segments).items():
-        classes = told.classes[owner]
+    columns, places = transcript.columns, transcript.places
+    full = all((m.sparse[m.used] < 0.5).all() for m in transcript.mappers.values())
+    for owner, machine_sums in shares(transcript.segments).items():
+        classes = transcript.classes[owner]
         for column, first in places.items():
-            mappers, k = told.mappers[columns[column][0]], columns[column][1]
+            mappers, k = transcript.mappers[columns[column][0]], columns[column][1]
             part = machine_sums[first : first + 2 * mappers.sent(k)]
             if len(part) < 2 * mappers.sent(k) or np.isnan(part).any():
                 continue

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dposv
 
-from fedtrees.attacks.evidence.prior import Reach
+from fedtrees.attacks.evidence.prior import ReachableLeaves
 from fedtrees.core.compilation import kernel
 
 Floats = NDArray[np.float64]
@@ -26,12 +26,14 @@ TOLERANCE = 1e-3  # on the largest unmet equation
 ARMIJO = 1e-4
 
 
-def max_entropy(reach: Reach, weight: Floats, x: Floats, target: Floats, ridge: Floats) -> Floats:
+def max_entropy(
+    reach: ReachableLeaves, weight: Floats, x: Floats, target: Floats, ridge: Floats
+) -> Floats:
     """Return the probability of each reachable leaf of each row.
 
     Parameters
     ----------
-    reach : Reach
+    reach : ReachableLeaves
         Reachable leaves and log prior of n rows.
     weight : float64 array, shape (n,)
         Number of equal rows that each row represents.
@@ -45,7 +47,7 @@ def max_entropy(reach: Reach, weight: Floats, x: Floats, target: Floats, ridge: 
     Returns
     -------
     float64 array, shape (nnz,)
-        P in the order of `Reach.leaf`. The entries of each row add up to 1.
+        P in the order of `ReachableLeaves.leaf`. The entries of each row add up to 1.
     """
     J, K = target.shape
     # exact sums may be infeasible after rounding, so that they also need a small ridge
@@ -131,12 +133,14 @@ def _hessian(offsets, leaf, weight, x, P, J):  # type: ignore[no-untyped-def]
     return H
 
 
-def draw_leaves(reach: Reach, P: Floats, rows: NDArray[np.intp], u: Floats) -> NDArray[np.int32]:
+def draw_leaves(
+    reach: ReachableLeaves, P: Floats, rows: NDArray[np.intp], u: Floats
+) -> NDArray[np.int32]:
     """Draw one leaf per row from P by inversion.
 
     Parameters
     ----------
-    reach : Reach
+    reach : ReachableLeaves
         Reachable leaves.
     P : float64 array, shape (nnz,)
         Result of `max_entropy`.

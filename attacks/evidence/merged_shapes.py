@@ -42,8 +42,8 @@ class ClientBins:
     rows: Doubles
 
 
-def parted(
-    m: ShapeFunctions, clients: int, noisy: bool, known: NDArray[np.float32]
+def split_bins(
+    m: ShapeFunctions, clients: int, noisy: bool, known_values: NDArray[np.float32]
 ) -> Iterator[list[ClientBins]]:
     """Yield, for every column, the bins of every client.
 
@@ -59,7 +59,7 @@ def parted(
         Number of clients whose models were merged.
     noisy : bool
         If True, cuts are not midway between values, and counts are not integers.
-    known : float32 array, shape (k, d)
+    known_values : float32 array, shape (k, d)
         Rows of which some may be rows of a client.
     """
     for f, bins in enumerate(m.bins):
@@ -72,7 +72,7 @@ def parted(
         for is_own in own_cuts:
             values, client_cuts = np.zeros(0), cuts[is_own]
             if not noisy:
-                values, client_cuts = _chain(cuts, is_own, unused, ends, known[:, f])
+                values, client_cuts = _chain(cuts, is_own, unused, ends, known_values[:, f])
             low, high = (values[0], values[-1]) if len(values) else ends
             client_columns.append((values, np.concatenate([[low], client_cuts, [high]])))
         rows = _rows(
@@ -131,7 +131,7 @@ def _chain(
         last = min(high, ends[1])
         tried = _within(low, last, _SINGLE * max(map(abs, ends)))
         for value in tried + known_values[(known_values >= low) & (known_values <= last)].tolist():
-            values = _followed(float(np.float32(value)), cuts[list(taken)])
+            values = _values_of_cuts(float(np.float32(value)), cuts[list(taken)])
             x = values.astype(np.float32)
             places = float(np.where(np.isin(x, known_values), 0, _places(x)).mean())
             if places < min(best, float(_places_of_any(x).mean()) - _FEWER):
@@ -139,7 +139,7 @@ def _chain(
     return best_chain
 
 
-def _followed(last: float, cuts: Doubles) -> Doubles:
+def _values_of_cuts(last: float, cuts: Doubles) -> Doubles:
     """Return the values with the given cuts midway between them, from the largest value."""
     values = np.empty(len(cuts) + 1)
     values[-1] = last

@@ -9,7 +9,9 @@ Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
 
 
-def likely_counts(noisy: Longs, own: Longs, n: int, variance: float) -> tuple[Longs, float]:
+def likely_counts(
+    noisy: Longs, local_counts: Longs, n: int, variance: float
+) -> tuple[Longs, float]:
     """Return the likely number of rows in every cell, and the reliability of the counts.
 
     The prior shares of the cells are those of the local rows plus one row that is spread over all
@@ -28,9 +30,9 @@ def likely_counts(noisy: Longs, own: Longs, n: int, variance: float) -> tuple[Lo
     reliability : float
         Mean weight of the noisy counts over rows, 0 to 1.
     """
-    m = int(own.sum()) + 1
+    m = int(local_counts.sum()) + 1
     # one additional row, spread over all cells, excludes zero probabilities
-    p = (own + 1 / len(own)) / m
+    p = (local_counts + 1 / len(local_counts)) / m
     spread = n * p * (1 - p) * (1 + n / m)
     believed = spread / np.maximum(spread + variance, np.finfo(np.float64).tiny)
     mean = n * p + believed * (noisy - n * p)

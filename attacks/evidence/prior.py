@@ -38,12 +38,12 @@ class Prior:
         no row of the prior misses the value.
     low, high : float64 array, shape (d,)
         Range of each feature.
-    own : Table
+    rows : Table
         Rows that the prior is estimated from: local rows or likely rows. Empty if no rows may be
         used.
-    own_cells : int32 array, shape (n_own, d)
+    row_cells : int32 array, shape (n_own, d)
         Cells of these rows, -1 if the value is missing.
-    told : bool
+    from_sketches : bool
         Whether these rows are likely rows with the victims' marginals (`Evidence.likely`).
     recipe : Recipe
         Way of guessing that is best among the rows of the prior.
@@ -58,9 +58,9 @@ class Prior:
     # float64 (d,) each
     low: Floats
     high: Floats
-    own: Table
-    own_cells: NDArray[np.int32]
-    told: bool = False
+    rows: Table
+    row_cells: NDArray[np.int32]
+    from_sketches: bool = False
     # By cross-validation among the rows of the prior.
     recipe: Recipe = Recipe(0.0, "bootstrap+consensus")
     # None means the rows of the prior.
@@ -79,7 +79,7 @@ class Prior:
         0]:begin[f, 1]]``. The values of each class follow. A class without values gets those of all
         rows.
         """
-        parts, rows = [], self.own
+        parts, rows = [], self.rows
         for column in rows.X.T:
             present = ~np.isnan(column)
             every = np.sort(column[present])
@@ -93,16 +93,16 @@ class Prior:
     @cached_property
     def whole(self) -> NDArray[np.bool_]:
         """Features of which all values are integers, bool, shape (d,)."""
-        odd = np.where(np.isnan(self.own.X), 0, self.own.X % 1 != 0).any(axis=0)
-        return ~odd & ~np.isnan(self.own.X).all(axis=0)
+        odd = np.where(np.isnan(self.rows.X), 0, self.rows.X % 1 != 0).any(axis=0)
+        return ~odd & ~np.isnan(self.rows.X).all(axis=0)
 
     def tolerance(self, schema: Schema) -> Floats:
         """Return the largest difference of two values that count as equal, float64, shape (d,)."""
-        return estimated_width(self.own, schema, self.low, self.high)[:-1]
+        return estimated_width(self.rows, schema, self.low, self.high)[:-1]
 
 
 def value_ranges(
-    schema: Schema, own: Table, grid: Grid, cuts: Cuts | None, ranges: Ranges
+    schema: Schema, background: Table, grid: Grid, cuts: Cuts | None, ranges: Ranges
 ) -> tuple[Floats, Floats]:
     """Return a range per feature from cut points, the schema, local rows and thresholds.
 
@@ -114,7 +114,7 @@ def value_ranges(
     ----------
     schema : Schema
         Declared ranges and categories.
-    own : Table
+    background : Table
         Local rows.
     grid : Grid
         Thresholds of the trees.
@@ -134,7 +134,7 @@ def value_ranges(
         if feature.kind == "categorical" and feature.categories:
             low[f], high[f] = 0.0, float(len(feature.categories) - 1)
             continue
-        seen = [own.X[:, f], grid.edges[f]]
+        seen = [background.X[:, f], grid.edges[f]]
         limits = (None, None)
         if cuts is not None and f < cuts.n_features:
             seen.append(cuts.of(f) if feature.cuts else cuts.of(f)[:-1])
@@ -192,7 +192,7 @@ def ranges_within(rows: Table, low: Floats, high: Floats) -> tuple[Floats, Float
 
 
 def make_prior(
-    schema: Schema, own: Table, grid: Grid, low: Floats, high: Floats, told: bool = False
+    schema: Schema, rows: Table, grid: Grid, low: Floats, high: Floats, from_sketches: bool = False
 ) -> Prior:
     """Place rows on the grid and compute the cell masses of each class.
 
@@ -203,14 +203,14 @@ def make_prior(
     width = grid.width
     classes = max(len(schema.classes), 2)
     cumulative = np.zeros((classes, len(width), int(width.max(initial=1)) + 1))
-    cells = grid.cells(own.X)
+    cells = grid.cells(rows.X)
     for f, w in enumerate(width):
         uniform = _uniform_cells(grid.edges[f], low[f], high[f], schema.categorical[f])
-        if told and (cells[:, f] >= 0).any():
+        if from_sketches and (cells[:, f] >= 0).any():
             class_cells = cells[cells[:, f] >= 0, f]
             uniform = np.bincount(class_cells, minlength=w) / len(class_cells)
         for c in range(classes):
-            class_cells = cells[(own.y == c) & (cells[:, f] >= 0), f]
+            class_cells = cells[(rows.y == c) & (cells[:, f] >= 0), f]
             if class_cells.size == 0:
                 class_cells = cells[cells[:, f] >= 0, f]
             share = (
@@ -221,7 +221,9 @@ def make_prior(
             mass = (1 - UNIFORM_SHARE) * share + UNIFORM_SHARE * uniform + CELL_FLOOR
             cumulative[c, f, 1 : w + 1] = np.cumsum(mass)
             cumulative[c, f, w + 1 :] = cumulative[c, f, w]
-    return Prior(cumulative, _missing_odds(cells, own.y, classes), low, high, own, cells, told)
+    return Prior(
+        cumulative, _missing_odds(cells, rows.y, classes), low, high, rows, cells, from_sketches
+    )
 
 
 def _missing_odds(cells: NDArray[np.int32], y: NDArray[np.int64], classes: int) -> Floats:
@@ -251,7 +253,7 @@ def _uniform_cells(
 
 
 @dataclass(frozen=True, eq=False)
-class Reach:
+class ReachableLeaves:
     """Reachable leaves of rows, in compressed sparse rows.
 
     Attributes
@@ -278,7 +280,7 @@ def reach(
     missing: NDArray[np.bool_] | None = None,
     own_leaf: NDArray[np.int32] | None = None,
     codes: NDArray[np.uint64] | None = None,
-) -> Reach:
+) -> ReachableLeaves:
     """Return the reachable leaves of boxes under the marginal prior.
 
     Parameters
@@ -304,8 +306,8 @@ def reach(
         leaves.offsets, leaves.feature, leaves.lo, leaves.hi, leaves.missing, leaves.codes,
         prior.cumulative, prior.missing,
     )  # fmt: skip
-    out = Reach(offsets, leaf, np.log(mass))
-    if own_leaf is not None and len(prior.own):
+    out = ReachableLeaves(offsets, leaf, np.log(mass))
+    if own_leaf is not None and len(prior.rows):
         add_own_rows(out, boxes, prior, own_leaf, len(leaves), missing, codes)
     return out
 
@@ -315,7 +317,7 @@ def _any(shape: tuple[int, ...]) -> NDArray[np.uint64]:
 
 
 def add_own_rows(
-    options: Reach,
+    options: ReachableLeaves,
     boxes: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]],
     prior: Prior,
     own_leaf: NDArray[np.int32],
@@ -330,8 +332,8 @@ def add_own_rows(
 
     Parameters
     ----------
-    options : Reach
-        Reachable leaves. `Reach.log_prior` is changed.
+    options : ReachableLeaves
+        Reachable leaves. `ReachableLeaves.log_prior` is changed.
     boxes : tuple (lo, hi, y)
         Cells and labels of n rows.
     prior : Prior
@@ -347,7 +349,7 @@ def add_own_rows(
     """
     sets = _any(boxes[0].shape) if codes is None else codes
     anywhere = np.ones(boxes[0].shape, dtype=np.bool_) if missing is None else missing
-    own_arguments = (prior.own_cells, prior.own.y, own_leaf, n_leaves, anywhere, sets)
+    own_arguments = (prior.row_cells, prior.rows.y, own_leaf, n_leaves, anywhere, sets)
     _add_own_rows(options.offsets, options.leaf, options.log_prior, *boxes, *own_arguments)
 
 

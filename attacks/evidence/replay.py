@@ -173,8 +173,8 @@ def levels_of(view: View) -> dict[int, list[TreeLevel]]:
 class _Taken:
     """Messages of the adversary's parties, and the ways in which bins are sent as 0."""
 
-    own: Mapping[tuple[int, bytes], Histogram]
-    others: int  # number of clients that the adversary does not control
+    local_histograms: Mapping[tuple[int, bytes], Histogram]
+    n_other_clients: int  # number of clients that the adversary does not control
     sent: bool  # clients send some bins as 0
     late: bool  # the server sends some bins back as 0
 
@@ -196,10 +196,10 @@ class _Taken:
             hidden = {o: _nothing(part) for o, part in sums.items() if self.sent}
             return TreeLevel(sums, hidden, totals, *shared, one.bits, _off(one))
         masked, few = _nothing(one.sums) & self.late, False
-        own_histogram = self.own.get((one.tree, one.nodes.tobytes()))
+        own_histogram = self.local_histograms.get((one.tree, one.nodes.tobytes()))
         if own_histogram is not None:
             sums = {OTHERS: one.sums - np.where(masked[..., None], 0, own_histogram.sums)}
-            totals, few = {OTHERS: one.totals - own_histogram.totals}, self.others == 1
+            totals, few = {OTHERS: one.totals - own_histogram.totals}, self.n_other_clients == 1
         ((source, part),) = sums.items()
         if self.sent:  # any of several clients may have left rows out
             masked |= _nothing(part) if few else True
@@ -252,7 +252,7 @@ class ReplayedTree:
         Sums over all rows of every node of the tree, by source.
     hidden : mapping of str to bool array, shape (k, total_bins)
         Bins that may contain more rows than the sums show, by source.
-    made : int64 array, shape (k,)
+    n_summands : int64 array, shape (k,)
         Number of sent histograms from which each histogram was computed.
     off : int64 array, shape (k,)
         Largest error of sums that were computed with floats, in fixed-point units.
@@ -270,7 +270,7 @@ class ReplayedTree:
     # bool (k, total_bins)
     hidden: Mapping[str, NDArray[np.bool_]]
     # int64 (k,)
-    made: NDArray[np.int64]
+    n_summands: NDArray[np.int64]
     # int64 (k,)
     off: NDArray[np.int64]
     bits: Bits
@@ -346,7 +346,7 @@ def _replay_tree(
         {name: np.concatenate(s.levels) for name, s in sources.items()},
         {name: np.array([s.total[n] for n in sorted(s.total)]) for name, s in sources.items()},
         {name: np.concatenate(s.hidden) for name, s in sources.items() if s.hidden},
-        np.concatenate(any_source.made),
+        np.concatenate(any_source.n_summands),
         np.concatenate(any_source.off),
         bits,
     )
@@ -375,7 +375,7 @@ class _Source:
         Histograms of all nodes of every level.
     hidden : list of bool array, shape (k, total_bins)
         As in `ReplayedTree`, per level. Empty if no bin is left out.
-    made, off : list of int64 array, shape (k,)
+    n_summands, off : list of int64 array, shape (k,)
         As in `ReplayedTree`, per level.
     total : dict of int to int64 array, shape (2,)
         Sums over the rows of every node.
@@ -383,7 +383,7 @@ class _Source:
 
     def __init__(self, cuts: Cuts, totals: Sums) -> None:
         self.cuts, self.levels = cuts, list[Sums]()
-        self.hidden, self.made = list[NDArray[np.bool_]](), list[NDArray[np.int64]]()
+        self.hidden, self.n_summands = list[NDArray[np.bool_]](), list[NDArray[np.int64]]()
         self.off = list[NDArray[np.int64]]()
         self.total: dict[int, Sums] = {0: totals[0]}
         self._of: dict[int, tuple[int, int]] = {}  # level and position of every node
@@ -418,14 +418,14 @@ class _Source:
             left = built == open_nodes[::2]
             sums = with_siblings(sums, left, np.stack([self.levels[a][k] for a, k in above]))
             other = 2 * np.arange(len(left)) + left
-            n_summands[other] += [self.made[a][k] for a, k in above]
+            n_summands[other] += [self.n_summands[a][k] for a, k in above]
             off = np.repeat(off, 2)
             off[other] += [self.off[a][k] for a, k in above]
             if hidden is not None:
                 hidden = np.repeat(hidden, 2, axis=0)
                 hidden[other] |= [self.hidden[a][k] for a, k in above]
         self.levels.append(sums)
-        self.made.append(n_summands)
+        self.n_summands.append(n_summands)
         self.off.append(off)
         if hidden is not None:
             self.hidden.append(hidden)

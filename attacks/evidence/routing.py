@@ -111,6 +111,7 @@ def at_tree(
     margin : float32 array, shape (n,) or (n, K)
     """
     nodes, margin = Routes.of(evidence.trees[: t + 1]).apply(X), evidence.start(len(X))
+    # The values are added tree by tree in float32, as in the training, so that roundings agree.
     for k in range(t):
         add_values(margin, k % evidence.outputs, evidence.trees[k].value[nodes[:, k]])
     return nodes[:, t], margin

@@ -8,9 +8,9 @@ from fedtrees.attacks.evidence.column import Column, fullest
 from fedtrees.core.view import View
 
 
-def not_held_out(view: View, own: int) -> int:
+def not_held_out(view: View, n_local: int) -> int:
     """Return the estimated number of victims' rows that are not held out for validation."""
-    return round((view.n_rows - own) * (1 - float(view.parameters["validation_fraction"])))
+    return round((view.n_rows - n_local) * (1 - float(view.parameters["validation_fraction"])))
 
 
 def victims_rows(view: View) -> int:

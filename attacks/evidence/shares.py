@@ -39,14 +39,14 @@ def shares(segments: Iterable[HistogramSegment]) -> dict[str, NDArray[np.float64
     return contributions
 
 
-def counts(own: NDArray[np.float64], start: float) -> NDArray[np.int64]:
+def counts(bin_sums: NDArray[np.float64], start: float) -> NDArray[np.int64]:
     """Return rows and positives of every bin of the root of the first tree.
 
     The gradient of every row is then `start` less its label, and its hessian start (1 - start).
 
     Parameters
     ----------
-    own : float64 array, shape (2 bins,)
+    bin_sums : float64 array, shape (2 bins,)
         Gradient and hessian sums of each bin, NaN where they are not known.
     start : float
         Initial probability.
@@ -56,7 +56,7 @@ def counts(own: NDArray[np.float64], start: float) -> NDArray[np.int64]:
     int64 array, shape (bins, 2)
         -1 where the sums are not known or do not give integers.
     """
-    g, h = own.reshape(-1, 2).T
+    g, h = bin_sums.reshape(-1, 2).T
     with np.errstate(over="ignore", invalid="ignore"):  # of sums that were garbled
         rows = h / (start * (1 - start))
         positives = rows * start - g

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.categories import likely_shares
 from fedtrees.attacks.evidence.column import Column, reliability, shortest
 from fedtrees.attacks.evidence.counts import share_out
-from fedtrees.attacks.evidence.merged_shapes import ClientBins, parted
+from fedtrees.attacks.evidence.merged_shapes import ClientBins, split_bins
 from fedtrees.core.channel import Change, Mechanism
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.view import View
@@ -60,7 +60,7 @@ def columns_of(view: View) -> dict[str, tuple[Column, ...]]:
         if item.sender not in view.principals and len(shapes.bag_weights):
             by_owner[item.sender] = tuple(_between_cuts(shapes, view.schema, exact))
     if not by_owner:
-        by_owner = _merged(view, not exact)
+        by_owner = _merged_columns(view, not exact)
     order = [*view.roles, *by_owner]  # independent of the order of the messages
     return dict(sorted(by_owner.items(), key=lambda item: order.index(item[0])))
 
@@ -98,7 +98,7 @@ def _in_bins(edges: Doubles, counts: Longs, feature: Feature) -> Column:
     return Column(unique_values, rows, False, middles=True)
 
 
-def _merged(view: View, noisy: bool) -> dict[str, tuple[Column, ...]]:
+def _merged_columns(view: View, noisy: bool) -> dict[str, tuple[Column, ...]]:
     """Return the columns of every victim in a model merged from all clients' models, by owner."""
     merged = next((m for _, m in view.messages(MergedShapes)), None)
     clients = [name for name, role in view.roles.items() if role == "client"]
@@ -106,7 +106,7 @@ def _merged(view: View, noisy: bool) -> dict[str, tuple[Column, ...]]:
     if merged is None or len(merged.bag_weights) != bags * len(clients):
         return {}
     candidates = Table.empty(view.schema) if view.candidates is None else view.candidates
-    client_bins = parted(merged, len(clients), noisy, candidates.X)
+    client_bins = split_bins(merged, len(clients), noisy, candidates.X)
     columns = [
         [_of_bins(bins, feature) for bins in column]
         for column, feature in zip(client_bins, view.schema.features, strict=True)

@@ -21,10 +21,10 @@ from fedtrees.guessing.recipes import Recipe, agreement, best_recipe
 VOTES, JUDGES = 16, 4
 #: Number of local rows from which their draws have full weight. With 10 to 20 rows (Pima), samples
 #: without draws are up to 6 points of reconstruction accuracy better, with 40 half a point.
-HEARD_BY = 50
+FULL_WEIGHT_ROWS = 50
 #: Number of sums per cell from which the evidence determines rows fully. From .31 (Pima, 5 clients,
 #: 20 trees of depth 6) samples are as accurate as they claim. Up to .15, half of it is chance.
-TOLD_BY = 0.4
+SUMS_PER_CELL = 0.4
 # Gain that a guess from reconstructed rows must promise if the evidence reveals nothing of a row.
 _CLEAR = 0.01
 # Number of rows of a sample that are compared.
@@ -36,28 +36,28 @@ _FEWEST_EXPECTED = 5
 
 
 @dataclass(frozen=True)
-class Weight:
+class EvidenceWeight:
     """Reliability of the samples of a reconstruction.
 
     Attributes
     ----------
     trust : float
         Share of their evidence that is not noise, 0 to 1.
-    told : float
+    determined : float
         How far the evidence determines a row, 0 (hardly at all) to 1.
     """
 
     trust: float
-    told: float
+    determined: float
 
     @staticmethod
-    def of(evidence: Evidence, basis: Basis, rows: int, share: float = 1.0) -> Weight:
+    def of(evidence: Evidence, basis: Basis, rows: int, share: float = 1.0) -> EvidenceWeight:
         """Return the weight of samples whose rows follow from leaf sums.
 
         Trust is the average over leaves of V / (V + noise), a reliability (Spearman 1904). V is the
         prior variance of a leaf's gradient sum: that of drawing the rows, plus that of estimating
         the leaf's share from local rows. The other field is the number of sums per cell divided by
-        `TOLD_BY`, at most 1.
+        `SUMS_PER_CELL`, at most 1.
 
         Parameters
         ----------
@@ -86,52 +86,52 @@ class Weight:
                 sums += len(leaf.var_g) * (1 if leaf.g is None else 2)
         every = np.concatenate(parts)
         trust = float(every.mean()) if len(every) else 1.0
-        return Weight(trust, told_by(sums * share, rows * len(basis.grid.width)))
+        return EvidenceWeight(trust, share_determined(sums * share, rows * len(basis.grid.width)))
 
 
-def told_by(sums: float, cells: int) -> float:
+def share_determined(sums: float, cells: int) -> float:
     """Return how far the given number of sums determines a row, 0 to 1, for a number of cells."""
-    return min(1.0, sums / max(cells, 1) / TOLD_BY)
+    return min(1.0, sums / max(cells, 1) / SUMS_PER_CELL)
 
 
 @dataclass(frozen=True, eq=False)
-class Blind:
+class BlindEnsemble:
     """Input of a blind guess.
 
     Attributes
     ----------
-    own : Table
+    rows : Table
         Local rows, likely rows, or draws from declared ranges.
     schema : Schema
         Names, ranges and categories of the columns.
     recipe : Recipe
         Recipe that suits these rows best (`fedtrees.guessing.recipes.best_recipe`).
-    heard : float
+    row_weight : float
         Weight of draws from these rows, 0 to 1.
     """
 
-    own: Table
+    rows: Table
     schema: Schema
     recipe: Recipe
-    heard: float
+    row_weight: float
 
     @staticmethod
-    def of_rows(own: Table, schema: Schema, rng: np.random.Generator) -> Blind:
+    def of_rows(local_rows: Table, schema: Schema, rng: np.random.Generator) -> BlindEnsemble:
         """Return the input for local rows, or for draws from declared ranges if there are none."""
-        rows = own if len(own) else rows_in_ranges(schema)
+        rows = local_rows if len(local_rows) else rows_in_ranges(schema)
         recipe = best_recipe(rows, schema, rng) if len(rows) else Recipe(0.0, "")
-        return Blind(rows, schema, recipe, min(1.0, len(rows) / HEARD_BY))
+        return BlindEnsemble(rows, schema, recipe, min(1.0, len(rows) / FULL_WEIGHT_ROWS))
 
     @staticmethod
     def of(
         basis: Basis, schema: Schema, share: float, rng: np.random.Generator, *, strange: bool
-    ) -> Blind:
+    ) -> BlindEnsemble:
         """Return the input for a prior.
 
-        If the prior's rows come from sketches (`Prior.told`), they are used if the adversary has
-        local rows and reconstructs all rows. If only a share of the rows is reconstructed, the
-        local rows are used, because with many rows the columns hardly determine which values belong
-        together. A prior that does not come from sketches is always used.
+        If the prior's rows come from sketches (`Prior.from_sketches`), they are used if the
+        adversary has local rows and reconstructs all rows. If only a share of the rows is
+        reconstructed, the local rows are used, because with many rows the columns hardly determine
+        which values belong together. A prior that does not come from sketches is always used.
 
         Parameters
         ----------
@@ -147,20 +147,22 @@ class Blind:
             Whether the victims' rows are distributed differently (`own_rows_differ`). The draws
             then have no weight, as for an adversary without local rows.
         """
-        prior, n_own = basis.prior, len(basis.own)
-        if prior.told and n_own and share < 1:
-            blind = Blind.of_rows(basis.own, schema, rng)
+        prior, n_own = basis.prior, len(basis.background)
+        if prior.from_sketches and n_own and share < 1:
+            blind = BlindEnsemble.of_rows(basis.background, schema, rng)
         else:
-            rows = prior.own if n_own or not prior.told else basis.own
-            blind = Blind(rows, schema, prior.recipe, min(1.0, len(rows) / HEARD_BY))
-        return blind if n_own and not strange else replace(blind, heard=0.0)
+            rows = prior.rows if n_own or not prior.from_sketches else basis.background
+            blind = BlindEnsemble(
+                rows, schema, prior.recipe, min(1.0, len(rows) / FULL_WEIGHT_ROWS)
+            )
+        return blind if n_own and not strange else replace(blind, row_weight=0.0)
 
 
-def submitted(
-    found: Table,
+def vote_on_rows(
+    reconstruction: Table,
     worlds: Sequence[Table],
-    blind: Blind,
-    weight: Weight,
+    blind: BlindEnsemble,
+    weight: EvidenceWeight,
     rng: np.random.Generator,
     rows: int | None = None,
 ) -> tuple[Table, dict[str, float]]:
@@ -175,13 +177,13 @@ def submitted(
 
     Parameters
     ----------
-    found : Table
+    reconstruction : Table
         The reconstruction.
     worlds : sequence of Table
         Samples that it is the consensus of, row by row.
-    blind : Blind
+    blind : BlindEnsemble
         Input of the blind guess.
-    weight : Weight
+    weight : EvidenceWeight
         Reliability of the samples.
     rng : numpy.random.Generator
         Randomness of the draws.
@@ -192,23 +194,23 @@ def submitted(
     Returns
     -------
     table : Table
-        ``found`` if there are no rows to draw from or fewer than two samples.
+        ``reconstruction`` if there are no rows to draw from or fewer than two samples.
     notes : dict of str to float
         ``submits_blind`` is 1 if the slots are those of the blind guess. If there was a choice,
         ``expected_gain`` is the expected gain of the reconstructed slots, as a share of cells, and
         ``votes`` is the share of votes that samples have.
     """
-    rows = rows if rows is not None and rows > 0 else len(found)
-    found, worlds = _at_most(found, worlds, rows, rng)
-    n = len(found)
-    if not len(blind.own) or len(worlds) < 2 or not n or any(len(w) != n for w in worlds):
-        return found, {"submits_blind": 0.0}
-    classes = _classes(found, blind, weight.trust)
-    blind_draws = Draws(blind.own, blind.schema, rows, rng, classes, at_once=True)
+    rows = rows if rows is not None and rows > 0 else len(reconstruction)
+    reconstruction, worlds = _at_most(reconstruction, worlds, rows, rng)
+    n = len(reconstruction)
+    if not len(blind.rows) or len(worlds) < 2 or not n or any(len(w) != n for w in worlds):
+        return reconstruction, {"submits_blind": 0.0}
+    classes = _classes(reconstruction, blind, weight.trust)
+    blind_draws = Draws(blind.rows, blind.schema, rows, rng, classes, at_once=True)
     guess, kind = blind_draws.guess(blind.recipe.guess), blind.recipe.apart or blind.recipe.kind
     draws = [drawn.take(np.arange(n)) for drawn in blind_draws.of(kind)]
     # draws count where they are reliable and the evidence is weak
-    doubt = blind.heard * (1 - weight.told)
+    doubt = blind.row_weight * (1 - weight.determined)
     votes = round(VOTES * weight.trust * (1 - doubt / 2))
     if not votes:
         return guess, {"submits_blind": 1.0, "votes": 0.0}
@@ -219,9 +221,9 @@ def submitted(
     voters = [worlds[k].take(order) for k in voting] + draws[JUDGES:][: VOTES - votes]
     blindly, by_rows = (
         matched_consensus(voters, blind_draws.width, rounds=1, block=WIDE_BLOCK, start=start)
-        for start in (guess.take(np.arange(n)), found.take(order))
+        for start in (guess.take(np.arange(n)), reconstruction.take(order))
     )
-    part = 1 - blind.heard * (1 - weight.trust * weight.told)
+    part = 1 - blind.row_weight * (1 - weight.trust * weight.determined)
     judges = [worlds[k] for k in judging], draws[:JUDGES]
     gains = [_gain(by_rows, blindly, some, blind_draws.width, rng) for some in judges]
     gain = float(np.dot((part, 1 - part), gains))
@@ -248,10 +250,10 @@ def _at_most(
     ]
 
 
-def _classes(records: Table, blind: Blind, trust: float) -> NDArray[np.int64]:
+def _classes(records: Table, blind: BlindEnsemble, trust: float) -> NDArray[np.int64]:
     """Return the class shares of the blind guess: those found, shrunk to the prior's by trust."""
     K = max(len(blind.schema.classes), 2)
-    share = [np.bincount(t.y, minlength=K) / len(t) for t in (records, blind.own)]
+    share = [np.bincount(t.y, minlength=K) / len(t) for t in (records, blind.rows)]
     return share_out(trust * share[0] + (1 - trust) * share[1], _SHARES)
 
 
@@ -270,7 +272,9 @@ def _gain(
     return float(np.mean(parts))
 
 
-def own_rows_differ(victims: Sequence[NDArray[np.int64]], own: Sequence[NDArray[np.int64]]) -> bool:
+def own_rows_differ(
+    victims: Sequence[NDArray[np.int64]], prior_counts: Sequence[NDArray[np.int64]]
+) -> bool:
     """Return whether the victims' rows have another distribution than the rows of the prior.
 
     If so, no blind guess is reliable. Pearson's test of equal shares is used at the level 0.01
@@ -279,11 +283,11 @@ def own_rows_differ(victims: Sequence[NDArray[np.int64]], own: Sequence[NDArray[
 
     Parameters
     ----------
-    victims, own : sequence of int64 array, shape (J, K)
+    victims, prior_counts : sequence of int64 array, shape (J, K)
         Number of the victims' rows and of the prior's rows of each class in each leaf, for every
         tree of the first round.
     """
-    for pair in zip(victims, own, strict=False):
+    for pair in zip(victims, prior_counts, strict=False):
         both = np.stack([each.ravel() for each in pair])
         # expected counts are smallest in the smaller of both groups
         smaller = both.sum(axis=1).min() / max(both.sum(), 1)

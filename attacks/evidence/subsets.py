@@ -27,7 +27,7 @@ class NodeSums:
         The tree.
     rows : int32 array, shape (m,)
         Rows of the node with a nonzero contribution.
-    brings : int64 array, shape (m, s)
+    contributions : int64 array, shape (m, s)
         Contribution of each row.
     sums : int64 array, shape (B + 1, s)
         Sums over the rows in every bin. The last entry is the sum over rows without a value.
@@ -35,7 +35,7 @@ class NodeSums:
 
     tree: int
     rows: NDArray[np.int32]
-    brings: NDArray[np.int64]
+    contributions: NDArray[np.int64]
     sums: NDArray[np.int64]
 
 
@@ -94,16 +94,18 @@ def certain_bins(column: Column) -> Certain:
         return Certain(bin, allowed)
     trees = sorted({node.tree for node in nodes})
     place = {tree: k for k, tree in enumerate(trees)}
-    width = nodes[0].brings.shape[1]
+    width = nodes[0].contributions.shape[1]
     odd = np.random.default_rng(_SEED).integers(2**63, size=width, dtype=np.uint64) * 2 + 1
     # one hash per row and tree replaces its vector of statistics; sums of hashes are hashes of sums
     value = np.zeros((len(trees), len(bin)), dtype=np.uint64)
     for node in nodes:
-        value[place[node.tree], node.rows] = _one_number(node.brings, odd)
-    measures = {node.tree: _measure(node.brings) for node in nodes}  # of the largest that is seen
+        value[place[node.tree], node.rows] = _one_number(node.contributions, odd)
+    measures = {
+        node.tree: _measure(node.contributions) for node in nodes
+    }  # of the largest that is seen
     size = np.zeros(value.shape, dtype=np.int64)
     for node in nodes:
-        size[place[node.tree], node.rows] = node.brings @ measures[node.tree]
+        size[place[node.tree], node.rows] = node.contributions @ measures[node.tree]
     system = (
         np.cumsum([0, *(len(node.rows) for node in nodes)]),
         np.concatenate([node.rows for node in nodes]).astype(np.int64),
@@ -140,7 +142,7 @@ def _measure(statistics: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 @inner_kernel
-def _listed(value, group_size, first, last, out):  # type: ignore[no-untyped-def]
+def _list_sums(value, group_size, first, last, out):  # type: ignore[no-untyped-def]
     """List the sums of all choices among some groups and return their number."""
     out[0], size = np.uint64(0), 1
     for g in range(first, last):
@@ -179,8 +181,8 @@ def _of_all(value, group_size, goal, effort, low, high):  # type: ignore[no-unty
         if rest > 4 * effort:
             return -1
     left, right = np.empty(half, np.uint64), np.empty(rest, np.uint64)
-    _listed(value, group_size, 0, cut, left)
-    _listed(value, group_size, cut, N, right)
+    _list_sums(value, group_size, 0, cut, left)
+    _list_sums(value, group_size, cut, N, right)
     order = _order(left)
     left = left[order]
     n_solutions = 0

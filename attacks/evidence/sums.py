@@ -57,7 +57,7 @@ class LeafSums:
 
 
 def victim_sums(
-    evidence: Evidence, own: Table, n_trees: int, subtract: bool = True
+    evidence: Evidence, local_rows: Table, n_trees: int, subtract: bool = True
 ) -> list[LeafSums]:
     """Return the sums of the victims' rows for each tree.
 
@@ -68,7 +68,7 @@ def victim_sums(
     ----------
     evidence : Evidence
         Trees and sums.
-    own : Table
+    local_rows : Table
         Local rows.
     n_trees : int
         Number of trees.
@@ -76,17 +76,17 @@ def victim_sums(
         Whether to subtract the contribution of the local rows.
     """
     # float32 margins reproduce the gradients of the training exactly
-    margin = evidence.start(len(own))
+    margin = evidence.start(len(local_rows))
     out = []
-    nodes = Routes.of(evidence.trees[:n_trees]).apply(own.X)
-    likely = evidence.prior_rows(own)
-    placed = None if likely is own else Routes.of(evidence.trees[:n_trees]).apply(likely.X)
+    nodes = Routes.of(evidence.trees[:n_trees]).apply(local_rows.X)
+    likely = evidence.prior_rows(local_rows)
+    placed = None if likely is local_rows else Routes.of(evidence.trees[:n_trees]).apply(likely.X)
     for t in range(n_trees):
         tree, node, k = evidence.trees[t], nodes[:, t], t % evidence.outputs
         if k == 0:
             before = margin.copy()
-        g, h = gradients_of(evidence, before, own.y, own.X[:, -1], k)
-        positive = own.y == evidence.class_of(t)
+        g, h = gradients_of(evidence, before, local_rows.y, local_rows.X[:, -1], k)
+        positive = local_rows.y == evidence.class_of(t)
         sums = _one_tree(evidence, t, positive, node, (g, h), subtract)
         if placed is not None:
             of_class = likely.y == evidence.class_of(t)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from fedtrees.attacks.evidence.boosted import Evidence, Targets
-from fedtrees.attacks.evidence.boxes import Boxes
+from fedtrees.attacks.evidence.boxes import FeatureBoxes
 from fedtrees.attacks.evidence.counts import share_out
 from fedtrees.attacks.evidence.routing import at_tree
 from fedtrees.attacks.evidence.sums import LeafSums, leaf_sums
@@ -58,7 +58,11 @@ def told_moments(view: View) -> Moments:
 
 
 def with_targets(
-    evidence: Evidence, own: Table, schema: Schema, told: Moments, inside: int | None = None
+    evidence: Evidence,
+    local_rows: Table,
+    schema: Schema,
+    known_moments: Moments,
+    inside: int | None = None,
 ) -> tuple[Evidence, Table, Schema]:
     """Return evidence with cells of the victims' targets, and rows with the target as a column.
 
@@ -68,24 +72,24 @@ def with_targets(
     ----------
     evidence : Evidence
         Trees for numeric targets.
-    own : Table
+    local_rows : Table
         Local rows.
     schema : Schema
         It is returned with the additional column.
-    told : Moments
+    known_moments : Moments
         Known moments of the victims' targets.
     inside : int, optional
         Number of training rows that are not rows of the victims. None means all local rows.
     """
-    moments = moments_of(evidence, own, told)
-    n = _victims_in(evidence, len(own) if inside is None else inside)
-    targets = targets_of(moments, evidence.prior_rows(own).y.astype(np.float64), n)
+    moments = moments_of(evidence, local_rows, known_moments)
+    n = _victims_in(evidence, len(local_rows) if inside is None else inside)
+    targets = targets_of(moments, evidence.prior_rows(local_rows).y.astype(np.float64), n)
     likely = None if evidence.population is None else wide(evidence.population)
     evidence = replace(evidence, targets=targets, sizes=(n, 0), population=likely)
-    return evidence, wide(own), widened(schema, moments.range)
+    return evidence, wide(local_rows), widened(schema, moments.range)
 
 
-def narrowed(guess: Guess) -> Guess:
+def narrow_targets(guess: Guess) -> Guess:
     """Move the last column of reconstructed rows back to the targets.
 
     Leaf counts are summed over classes.
@@ -99,7 +103,7 @@ def narrowed(guess: Guess) -> Guess:
     return replace(guess, claims=tuple(map(one, guess.claims)))
 
 
-def moments_of(evidence: Evidence, rows: Table, told: Moments) -> Moments:
+def moments_of(evidence: Evidence, rows: Table, known_moments: Moments) -> Moments:
     """Return the best available moments of the victims' targets.
 
     Parameters
@@ -108,7 +112,7 @@ def moments_of(evidence: Evidence, rows: Table, told: Moments) -> Moments:
         Its leaf sums include the local rows if ``own_inside``.
     rows : Table
         Local rows. Without any, the deviation is that of the rows of the population.
-    told : Moments
+    known_moments : Moments
         Moments known from other messages. They take precedence.
     """
     local_targets, first = rows.y.astype(np.float64), evidence.first_own
@@ -116,7 +120,7 @@ def moments_of(evidence: Evidence, rows: Table, told: Moments) -> Moments:
     base = float(np.ravel(evidence.base_margin)[0])
     if first and len(likely):  # mean prediction of the foreign trees for rows of the prior
         base = float(at_tree(evidence, likely.X, first)[1].mean())
-    mean, deviation, exact = told.mean, told.deviation, evidence.noise is None
+    mean, deviation, exact = known_moments.mean, known_moments.deviation, evidence.noise is None
     if deviation is None and len(likely) > 1:
         deviation = float(likely.y.astype(np.float64).std())
     sums = leaf_sums(evidence, first) if evidence.trees else None
@@ -139,7 +143,7 @@ def moments_of(evidence: Evidence, rows: Table, told: Moments) -> Moments:
     return Moments(mean, float(deviation or 0.0))
 
 
-def targets_of(moments: Moments, own: Floats, n: int) -> Targets:
+def targets_of(moments: Moments, prior_targets: Floats, n: int) -> Targets:
     """Return cells of the targets of n victims' rows with the given moments.
 
     Their distribution is that of the prior's targets, tilted to the victims' mean. With fewer than
@@ -147,8 +151,8 @@ def targets_of(moments: Moments, own: Floats, n: int) -> Targets:
     """
     assert moments.mean is not None
     assert moments.deviation is not None
-    support = own
-    if len(own) < 2:
+    support = prior_targets
+    if len(prior_targets) < 2:
         support = moments.mean + moments.deviation * ndtri((np.arange(DRAWN) + 0.5) / DRAWN)
     support = np.sort(support.astype(np.float32))
     cuts = np.quantile(support, np.arange(1, CELLS) / CELLS, method="nearest")
@@ -156,10 +160,10 @@ def targets_of(moments: Moments, own: Floats, n: int) -> Targets:
     cell = np.searchsorted(edges, support, side="right")
     count = np.bincount(cell, minlength=len(edges) + 1).astype(np.float64)
     values = np.bincount(cell, support, len(edges) + 1) / np.maximum(count, 1)
-    return Targets(edges, values, share_out(_tilted(count, values, moments.mean), n))
+    return Targets(edges, values, share_out(_tilt(count, values, moments.mean), n))
 
 
-def _tilted(share: Floats, values: Floats, mean: float) -> Floats:
+def _tilt(share: Floats, values: Floats, mean: float) -> Floats:
     """Return the distribution closest in relative entropy to the shares that has the given mean."""
     spread = float(np.ptp(values))
     if not spread:
@@ -189,7 +193,7 @@ def _victims_in(evidence: Evidence, n_local: int) -> int:
 
 
 def place_targets(
-    boxes: Boxes,
+    boxes: FeatureBoxes,
     evidence: Evidence,
     sums: LeafSums | None = None,
     n: NDArray[np.int64] | None = None,
@@ -198,7 +202,7 @@ def place_targets(
 
     Parameters
     ----------
-    boxes : Boxes
+    boxes : FeatureBoxes
         Rows whose last feature is the target.
     evidence : Evidence
         Cells of the targets.
@@ -215,7 +219,7 @@ def place_targets(
     if n is not None and sums is not None and sums.g is not None:
         means = np.ravel(evidence.base_margin)[0] - sums.g / np.maximum(n, 1)
         for mean, size in zip(means.tolist(), n.tolist(), strict=True):
-            shares = _tilted(targets.sizes + 1e-9, targets.values, mean)
+            shares = _tilt(targets.sizes + 1e-9, targets.values, mean)
             parts.append(np.repeat(each, share_out(shares, size)))
     rest = len(boxes.y) - sum(map(len, parts))
     parts.append(np.repeat(each, share_out(targets.sizes.astype(np.float64), rest)))

@@ -55,7 +55,9 @@ class Candidates:
     score: Floats
 
 
-def first_counts(evidence: Evidence, sums: LeafSums, n_own: int, whole: bool, t: int = 0) -> Counts:
+def first_counts(
+    evidence: Evidence, sums: LeafSums, n_own: int, with_local_rows: bool, t: int = 0
+) -> Counts:
     """Return the counts of a tree of the first round from its sums, or else from its leaf values.
 
     Parameters
@@ -66,24 +68,24 @@ def first_counts(evidence: Evidence, sums: LeafSums, n_own: int, whole: bool, t:
         Sums of this tree.
     n_own : int
         Number of local rows.
-    whole : bool
+    with_local_rows : bool
         If True, all training rows are counted. Otherwise the adversary's rows are left out.
     t : int, default 0
         The tree.
     """
     ph = first_gradient(evidence, t)
     if sums.g is not None:
-        n_victims = victims_of(evidence, n_own, whole)
+        n_victims = victims_of(evidence, n_own, with_local_rows)
         if n_victims is not None:
             n_victims = round(evidence.share * n_victims)
         return counts_from_sums(sums, *ph, n_victims, evidence.most_rows)
     counts = counts_from_values(evidence, sums, ph, t)
-    if whole and evidence.own_inside:
+    if with_local_rows and evidence.own_inside:
         return Counts(counts.n0 + sums.own_n0, counts.n1 + sums.own_n1, counts.residual)
     return counts
 
 
-def victims_of(evidence: Evidence, n_own: int, whole: bool) -> int | None:
+def victims_of(evidence: Evidence, n_own: int, with_local_rows: bool) -> int | None:
     """Return the declared number of rows to reconstruct. None if no number was declared.
 
     Parameters
@@ -92,16 +94,16 @@ def victims_of(evidence: Evidence, n_own: int, whole: bool) -> int | None:
         Declared number of rows.
     n_own : int
         Number of local rows.
-    whole : bool
+    with_local_rows : bool
         If True, the local rows are counted as well.
     """
     if evidence.n_rows is None:
         return None
-    return max(evidence.n_rows - (n_own if evidence.own_inside and not whole else 0), 0)
+    return max(evidence.n_rows - (n_own if evidence.own_inside and not with_local_rows else 0), 0)
 
 
 def left_out(
-    evidence: Evidence, counts: Sequence[Counts], sums: LeafSums, n_own: int, whole: bool
+    evidence: Evidence, counts: Sequence[Counts], sums: LeafSums, n_own: int, with_local_rows: bool
 ) -> tuple[Ints, Ints]:
     """Return the number of rows of each class that are in no leaf of the first round.
 
@@ -118,7 +120,7 @@ def left_out(
         Sums of the first tree.
     n_own : int
         Number of local rows.
-    whole : bool
+    with_local_rows : bool
         If True, the local rows are counted as well.
 
     Returns
@@ -130,13 +132,15 @@ def left_out(
         inside = np.array([counts[0].n0.sum(), counts[0].n1.sum()])
     else:
         inside = np.array([c.n1.sum() for c in counts])
-    n = victims_of(evidence, n_own, whole)
+    n = victims_of(evidence, n_own, with_local_rows)
     total = round(int(inside.sum()) / evidence.share) if n is None else n
     rest = max(total - int(inside.sum()), 0)
     rate = inside + DIRICHLET_PRIOR
     if evidence.mean_start and evidence.outputs == 1 and n is not None:
         p = first_gradient(evidence)[0]
-        own1 = int((sums.own_n1 if evidence.own_inside and not whole else 0 * sums.own_n1).sum())
+        own1 = int(
+            (sums.own_n1 if evidence.own_inside and not with_local_rows else 0 * sums.own_n1).sum()
+        )
         positives = np.clip(p * (evidence.n_rows or n) - own1 - inside[1], 0, rest)
         rate = np.array([rest - positives, positives])
     sizes = share_out(rate, rest)

@@ -50,14 +50,14 @@ from fedtrees.trees.routing import Routes
 LEVELS: tuple[Level, ...] = ("values", "statistics", "histograms")
 
 
-def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
+def evidence_of(view: View, max_level: Level = "histograms") -> Evidence | None:
     """Return the trees of a run with all visible statistics, read from the messages in a view.
 
     Parameters
     ----------
     view : View
         The adversary's view.
-    most : {"histograms", "statistics", "values"}
+    max_level : {"histograms", "statistics", "values"}
         Most detailed level to use. It serves to compare the value of each level of detail.
 
     Returns
@@ -70,9 +70,9 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     cuts, start, classes = cuts_of(view), _start(view), len(view.schema.classes)
     params = params_of(view)
     histograms: tuple[NodeHistograms, ...] | None = None
-    source, level = EVERYONE, most
+    source, level = EVERYONE, max_level
     if cuts is None or start is None:  # the view contains only the model
-        trees, start, level = _released(view)
+        trees, start, level = _released_trees(view)
     elif replayed := list(replay_trees(view, by_client=False)):
         (source,) = replayed[0].sums
         trees = tuple(one.tree for one in replayed)
@@ -84,8 +84,8 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     sent_with_splits = histograms is None  # sums were sent with splits and leaf values
     if not trees or len(start) != (1 if classes in (0, 2) else classes):
         return None
-    if LEVELS.index(most) < LEVELS.index(level):
-        level, histograms = most, None
+    if LEVELS.index(max_level) < LEVELS.index(level):
+        level, histograms = max_level, None
     law, p = law_of_sums(view), view.parameters
     suppressed = law is not None and bool(law.hides)
     held_out = p["validation_fraction"] if p.get("early_stopping_rounds") else 0.0
@@ -172,7 +172,7 @@ def histograms_of(view: View, replayed: ReplayedTree, source: str) -> NodeHistog
     fixed = replayed.sums[source], replayed.totals[source][replayed.nodes]
     sums, totals = (from_fixed(part, replayed.bits) for part in fixed)
     law = law_of_sums(view, clients_in(view, source), hiding=False)
-    slack = None if law is None else reach_of(law, replayed.made, replayed.bits)
+    slack = None if law is None else reach_of(law, replayed.n_summands, replayed.bits)
     return NodeHistograms(replayed.nodes, sums, totals, slack)
 
 
@@ -195,7 +195,7 @@ def _assemble(view: View) -> tuple[Tree, ...]:
     return tuple(builders[t].build() for t in sorted(builders))
 
 
-def _released(view: View) -> tuple[tuple[Tree, ...], NDArray[np.float32], Level]:
+def _released_trees(view: View) -> tuple[tuple[Tree, ...], NDArray[np.float32], Level]:
     """Return trees, base margin and level of the model that all parties have.
 
     There are no trees if the view contains no model.
@@ -227,7 +227,7 @@ def noise_of(
     trees: tuple[Tree, ...],
     cuts: Cuts,
     parties: tuple[int, int],
-    told: bool = False,
+    sent_with_splits: bool = False,
     rows: tuple[Tree, ...] | None = None,
 ) -> tuple[NodeNoise, ...] | None:
     """Return the known noise on the sums of every tree, None if they are exact.
@@ -242,7 +242,7 @@ def noise_of(
         Bins of the histograms.
     parties : tuple of int
         Number of clients whose noise is in the sums of nodes, and in those of bins.
-    told : bool, default False
+    sent_with_splits : bool, default False
         Whether the sums were sent with splits and leaf values.
     rows : tuple of Tree, optional
         The trees with the sums that contain the noise, if these are different.
@@ -252,7 +252,7 @@ def noise_of(
     cell_of = [
         cell_variance(law_of_sums(view, n, hiding=False)) if n else (0.0, 0.0) for n in parties
     ]
-    each, more = row_variance(view), told_variance(view) if told else (0.0, 0.0)
+    each, more = row_variance(view), told_variance(view) if sent_with_splits else (0.0, 0.0)
     if not (any(map(any, cell_of)) or each or any(more)):
         return None
     nodes, bins = ([node_noise(t, cuts, cell) for t in trees] for cell in cell_of)

@@ -16,7 +16,7 @@ from fedtrees.attacks.forests.informed import Enumeration
 from fedtrees.attacks.forests.likelihoods import Noise
 from fedtrees.attacks.forests.posterior import (
     Question,
-    annealed,
+    anneal,
     cut_short,
     posterior,
     seconds,
@@ -37,7 +37,7 @@ from fedtrees.privacy.noise import Laplace, TruncatedLaplace
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class NoisyLeafCounts:
     """Tests, counts of their leaves, and the noise on the counts.
 
     Attributes
@@ -87,8 +87,8 @@ class Source:
         own_levels = None if own_rows is None else coded
         return Question(
             forest, self.noise, max(1, total - n_own),
-            own=None if own_levels is None else own_levels.astype(np.int16),
-            known=None if known_columns is None else _levels(variables, *known_columns),
+            local_rows=None if own_levels is None else own_levels.astype(np.int16),
+            known_levels=None if known_columns is None else _levels(variables, *known_columns),
             population=prior,
         )  # fmt: skip
 
@@ -117,7 +117,7 @@ def _levels(
     }
 
 
-def sources_of(view: View) -> list[Source]:
+def read_leaf_counts(view: View) -> list[NoisyLeafCounts]:
     """Return the best available counts: of single clients, else their sum, else the release.
 
     If some values of each row are known, the sum is used, because the owners of these rows are
@@ -132,21 +132,24 @@ def sources_of(view: View) -> list[Source]:
         exact = Noise("exact")
         if told_columns(view) is not None:
             return [
-                Source(
+                NoisyLeafCounts(
                     tests, sum((m.counts for _, m in messages), 0 * messages[0][1].counts), exact
                 )
             ]
-        return [Source(tests, m.counts, exact, s.sender, int(m.rows[0])) for s, m in from_others]
+        return [
+            NoisyLeafCounts(tests, m.counts, exact, s.sender, int(m.rows[0]))
+            for s, m in from_others
+        ]
     if tests is not None and opened and not distributed:
-        return [Source(tests, opened[-1][1].counts, Noise("exact"))]
+        return [NoisyLeafCounts(tests, opened[-1][1].counts, Noise("exact"))]
     released = [m for _, m in view.messages(PrivateForest)]
     noise = _noise(view) if released else None
-    return [] if noise is None else [Source(released[-1], released[-1].counts, noise)]
+    return [] if noise is None else [NoisyLeafCounts(released[-1], released[-1].counts, noise)]
 
 
 def unreadable(view: View) -> Reason | None:
     """Return the reason if a view has no counts from which rows can be inferred, else None."""
-    sources = sources_of(view)
+    sources = read_leaf_counts(view)
     if not sources:
         return Reason("no-random-tests")
     tests = sources[0].tests
@@ -222,7 +225,7 @@ class DraftDP(Attack):
     def inapplicable(self, view: View) -> Reason | None:
         """Return the reason if there are no usable counts or the mode does not fit, else None."""
         reason = unreadable(view)
-        labels = reason is None and sources_of(view)[0].noise.kind == "labels"
+        labels = reason is None and read_leaf_counts(view)[0].noise.kind == "labels"
         if labels and self.mode.startswith("cpsat"):
             return Reason("leaves-tell-labels", mode=self.mode, use="mode=map")
         if reason is None and self.mode == "cpsat-cells" and told_columns(view) is not None:
@@ -238,7 +241,7 @@ class DraftDP(Attack):
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Reconstruct the rows of the victims."""
         tables, owners, expected, due = [], list[str](), 0.0, 0.0
-        sources = [] if unreadable(view) else sources_of(view)
+        sources = [] if unreadable(view) else read_leaf_counts(view)
         questions = [(source, source.question(view, self.rows)) for source in sources]
         rows = sum(question.n for _, question in questions)
         early, given_columns = False, told_columns(view)
@@ -274,17 +277,17 @@ class DraftDP(Attack):
         if self.mode == "informed":
             local_rows = (
                 np.zeros((0, len(question.sizes)), np.int16)
-                if question.own is None
-                else question.own
+                if question.local_rows is None
+                else question.local_rows
             )
-            given_levels = {g: int(level[0]) for g, level in (question.known or {}).items()}
+            given_levels = {g: int(level[0]) for g, level in (question.known_levels or {}).items()}
             every = Enumeration.of(question.forest)
             row, _ = every.missing_row(question.noise, local_rows, known_values=given_levels)
             return row[None, :], 0.0
         if self.mode == "map":
-            return annealed(question, rng, work).value, 0.0
+            return anneal(question, rng, work).value, 0.0
         if self.mode == "cpsat-cells":
-            hint = annealed(question, rng, work).value
+            hint = anneal(question, rng, work).value
             solved = cells_program(question, self.limit, hint)
         else:
             solved = rows_program(question, self.limit)

@@ -339,7 +339,8 @@ def _prior_ratio(state, scratch, a, b, rows, changed):  # type: ignore[no-untype
 def _rise(world, state, scratch, a, b, rows, changed, largest_rise):  # type: ignore[no-untyped-def]
     """Route the present rows, write their leaves, and return the rise of the energy.
 
-    If the remaining trees cannot reduce the rise to `most`, the result is some larger number.
+    If the remaining trees cannot reduce the rise to `largest_rise`, the result is some larger
+    number.
     """
     T, leaves, half = world.variable.shape[0], world.variable.shape[1], world.cost.shape[0] // 2
     label, residual = world.sizes.shape[0] - 1, state.residual

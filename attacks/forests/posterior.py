@@ -94,14 +94,16 @@ def consensus(
             of_kind = np.stack([t[np.lexsort(t.T)] for t in of_kind])
             blocks = np.array_split(blocks[0], -(-len(rows) // BLOCK))
         for block in blocks:
-            votes[rows[block]] = _agreed(of_kind[:, block], weight, levels, rounds) / len(samples)
+            votes[rows[block]] = _count_votes(of_kind[:, block], weight, levels, rounds) / len(
+                samples
+            )
     majority = votes.argmax(axis=2)
     wrong = (1.0 - np.take_along_axis(votes, majority[:, :, None], axis=2)[:, :, 0]) * weight
     spread = float(wrong.sum() / max(n * int(weight.sum(dtype=np.int64)), 1))
     return Agreement(majority.astype(np.int16), votes, spread)
 
 
-def _agreed(
+def _count_votes(
     samples: NDArray[np.int16], weight: NDArray[np.uint8], levels: int, rounds: int
 ) -> NDArray[np.int64]:
     """Return the votes of matched samples, int64, shape (n, G + 1, levels)."""
@@ -180,9 +182,9 @@ class Question:
         Noise on the counts.
     n : int
         Number of rows to reconstruct, at least 1.
-    own : int16 array, shape (k, G + 1), or None
+    local_rows : int16 array, shape (k, G + 1), or None
         Known rows, with their class, that the counts also contain.
-    known : dict of int to int16 array, shape (n,), or None
+    known_levels : dict of int to int16 array, shape (n,), or None
         Known levels of variables for every row. G represents the class.
     population : int16 array, shape (p, G + 1), or None
         Rows of the same population, with their class, that are in no count. They only enter the
@@ -198,9 +200,9 @@ class Question:
     noise: Noise
     n: int
     # shape (k, G + 1)
-    own: NDArray[np.int16] | None = None
+    local_rows: NDArray[np.int16] | None = None
     # variable to levels, each of shape (n,)
-    known: dict[int, NDArray[np.int16]] | None = None
+    known_levels: dict[int, NDArray[np.int16]] | None = None
     # shape (p, G + 1)
     population: NDArray[np.int16] | None = None
 
@@ -208,12 +210,12 @@ class Question:
         if isinstance(self.n, bool) or self.n < 1:
             raise DataError(f"n={self.n}: a reconstruction needs at least one row")
         width = len(self.forest.variables) + 1
-        for name, rows in (("own", self.own), ("population", self.population)):
+        for name, rows in (("local", self.local_rows), ("population", self.population)):
             if rows is not None and (rows.ndim != 2 or rows.shape[1] != width):
                 raise DataError(
                     f"{name} rows of shape {rows.shape}; give levels and class: (k, {width})"
                 )
-        for g, values in (self.known or {}).items():
+        for g, values in (self.known_levels or {}).items():
             if not 0 <= g < width or np.shape(values) != (self.n,):
                 raise DataError(
                     f"known levels of variable {g} have shape {np.shape(values)}; give one for "
@@ -233,9 +235,9 @@ class Question:
         The rows of the population are rows of the chain that cannot change. Their counts are added
         to the noisy ones, so that residuals do not depend on them.
         """
-        m = self.n + (0 if self.own is None else len(self.own))
+        m = self.n + (0 if self.local_rows is None else len(self.local_rows))
         noisy, cost = self.noise.table(self.forest.noisy, m)
-        known_variables = np.array(list(self.known or ()), dtype=int)
+        known_variables = np.array(list(self.known_levels or ()), dtype=int)
         labels = Labels.of(self.noise, self.forest.noisy, m)
         if self.population is not None:
             noisy = noisy + self.forest.counts(self.population[:, :-1], self.population[:, -1])
@@ -247,8 +249,8 @@ class Question:
         share, noisy = SMALL / self.n, self.forest.noisy
         if self.noise.kind == "labels":  # unchanged, but each represents fewer rows
             return Question(self.forest, Noise("labels", self.noise.scale * share), SMALL)
-        if self.own is not None:
-            noisy = noisy - self.forest.counts(self.own[:, :-1], self.own[:, -1])
+        if self.local_rows is not None:
+            noisy = noisy - self.forest.counts(self.local_rows[:, :-1], self.local_rows[:, -1])
         forest = replace(self.forest, noisy=np.rint(noisy * share).astype(np.int64))
         scale = 0.0 if self.noise.kind == "exact" else self.noise.scale
         noise = Noise("geometric", max(0.5, scale * share), self.noise.draws)
@@ -276,9 +278,9 @@ class Question:
         """
         value = np.stack([rng.integers(0, r, self.n) for r in self.sizes], axis=1)
         value = value if begin is None else begin.copy()
-        for g, levels in (self.known or {}).items():
+        for g, levels in (self.known_levels or {}).items():
             value[:, g] = levels
-        fixed = [rows for rows in (self.own, self.population) if rows is not None]
+        fixed = [rows for rows in (self.local_rows, self.population) if rows is not None]
         value = np.concatenate([value, *fixed])
         latent = rng.integers(0, CLASSES, len(value))
         return State.of(self.forest, world, noisy, value, latent)
@@ -326,8 +328,8 @@ def posterior(question: Question, rng: np.random.Generator, work: float = 1.0) -
     check_positive("work", work)
     samples, energy = _samples(question, rng, work)
     rounds, kind = FEW_ROUNDS if question.n > MANY else ROUNDS, None
-    if question.known:
-        known_levels = np.stack(list(question.known.values()), axis=1)
+    if question.known_levels:
+        known_levels = np.stack(list(question.known_levels.values()), axis=1)
         kind = np.unique(known_levels, axis=0, return_inverse=True)[1].reshape(-1)
     cost = weights(question.forest.variables)
     agreement: Agreement = consensus(samples, cost, question.sizes, rounds, kind)
@@ -341,7 +343,7 @@ def seconds(question: Question, work: float = 1.0) -> float:
     return CHAINS * sum(_moves(per_row, question.n, work) for per_row in (BURN_IN, SAMPLING)) * move
 
 
-def annealed(question: Question, rng: np.random.Generator, work: float = 1.0) -> Answer:
+def anneal(question: Question, rng: np.random.Generator, work: float = 1.0) -> Answer:
     """Return a table of nearly minimal cost under a uniform prior: the published objective.
 
     Parameters
@@ -425,6 +427,6 @@ def _small_table(question: Question, rng: np.random.Generator) -> NDArray[np.int
         advance(world, state, SMALL, beta, SMALL_MOVES * SMALL // STEPS, bits)
     rows = rng.permutation(-(-question.n // SMALL) * SMALL)[: question.n] % SMALL
     value = state.value[rows]
-    for g, levels in (question.known or {}).items():
+    for g, levels in (question.known_levels or {}).items():
         value[:, g] = levels
     return value

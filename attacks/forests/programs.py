@@ -68,7 +68,7 @@ def cells_program(
     """
     from ortools.sat.python import cp_model
 
-    if question.known:
+    if question.known_levels:
         raise DataError("attributes known of each row need mode=posterior, map or cpsat-rows")
     forest = question.forest
     possible = forest.variables.rows_possible
@@ -114,7 +114,7 @@ def rows_program(question: Question, limit: float) -> Solved:
     from ortools.sat.python import cp_model
 
     model, forest, n = cp_model.CpModel(), question.forest, question.n
-    known_levels, sizes = question.known or {}, question.sizes
+    known_levels, sizes = question.known_levels or {}, question.sizes
     # literal[k][g][v]: row k has level v of variable g, the class last
     literal = [[[model.NewBoolVar("") for _ in range(r)] for r in sizes.tolist()] for _ in range(n)]
     for k, row in enumerate(literal):
@@ -151,10 +151,12 @@ class _Costs:
     """Costs of counts in a program."""
 
     def __init__(self, question: Question, model: Any) -> None:
-        m = question.n + (0 if question.own is None else len(question.own))
+        m = question.n + (0 if question.local_rows is None else len(question.local_rows))
         noisy, table = question.noise.table(question.forest.noisy, m)
-        if question.own is not None:
-            noisy = noisy - question.forest.counts(question.own[:, :-1], question.own[:, -1])
+        if question.local_rows is not None:
+            noisy = noisy - question.forest.counts(
+                question.local_rows[:, :-1], question.local_rows[:, -1]
+            )
         self.noisy, self.table, self.model, self.n = noisy, table, model, question.n
         self.terms: list[Any] = []
 

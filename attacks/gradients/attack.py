@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.gradients.gradient_matching import LocalSteps, batch_gradient
 from fedtrees.attacks.gradients.hidden import rows_of_steps
-from fedtrees.attacks.gradients.inversion import Inversion, drowning, invert, likely_rows, rehearsed
+from fedtrees.attacks.gradients.inversion import Inversion, drowning, invert, likely_rows, rehearse
 from fedtrees.core.attack import Attack
 from fedtrees.core.channel import Event
 from fedtrees.core.errors import check_whole
@@ -157,9 +157,9 @@ class TabLeak(Attack):
     Labels are counted from the output bias.
 
     With noise or many rows, an adversary with local rows or rows of the population samples batches
-    of such rows that explain the gradient (`explained`). If a batch has fewer rows than hidden
-    units, its rows are roots of equations. With local steps, the rows of one step are solved for
-    after the other (`hidden`), and the remaining update is treated as one gradient at an
+    of such rows that explain the gradient (`explain_gradient`). If a batch has fewer rows than
+    hidden units, its rows are roots of equations. With local steps, the rows of one step are solved
+    for after the other (`hidden`), and the remaining update is treated as one gradient at an
     intermediate point. If only some coordinates were sent, the remaining ones only bound the
     gradient.
 
@@ -214,7 +214,7 @@ class TabLeak(Attack):
         claims, notes = [], {"likely_rows": 0.0}
         for k, at in enumerate(chosen):
             steps = local if self.by_algebra else None
-            item, first = _followed(seen[at], layers, encoding, steps, rng)
+            item, first = _follow_steps(seen[at], layers, encoding, steps, rng)
             table, sure = first, np.ones(first.X.shape)
             if item.rows:
                 rest, notes_of_batch = self.rest(item, view, layers, encoding, bounds, rng)
@@ -258,7 +258,7 @@ class TabLeak(Attack):
         doubted = noise and (local is None or encoding.groups)
         if few or ((local is not None) if prior_rows is not None else doubted):
             n_sent = int(item.shown.sum()) if few and item.shown is not None else 0
-            notes["rehearsed"], notes["likely"] = trial = rehearsed(
+            notes["rehearsed"], notes["likely"] = trial = rehearse(
                 layers, item.start, noise, view, encoding, bounds, item.rows, local, rng, n_sent
             )
             handicap = 1.0 if encoding.groups or prior_rows is not None else _FLATTERED
@@ -266,14 +266,14 @@ class TabLeak(Attack):
                 table = likely_rows(view, encoding, _as_many(view, item.rows), rng)
                 return (table, np.zeros(table.X.shape)), {**notes, "likely_rows": 1.0}
         likely = prior_rows if local is None else None
-        inversion = self.inverted(item, layers, encoding, bounds, likely, rng)
+        inversion = self.invert_gradient(item, layers, encoding, bounds, likely, rng)
         notes["loss"], table, sure = inversion.loss, inversion.table, inversion.confidence
         if (more := _as_many(view, item.rows) - len(table)) > 0:
             table = Table.concat([table, likely_rows(view, encoding, more, rng)])
             sure = np.append(sure, np.zeros((more, sure.shape[1])), axis=0)
         return (table, sure), notes
 
-    def inverted(
+    def invert_gradient(
         self,
         item: SeenGradient,
         layers: Layers,
@@ -305,7 +305,7 @@ class TabLeak(Attack):
         )  # fmt: skip
 
 
-def _followed(
+def _follow_steps(
     item: SeenGradient,
     layers: Layers,
     encoding: Encoding,

@@ -100,7 +100,7 @@ def exact_rows(
     *_, deeper, other = spaces(target[1], noise)
     sure = np.zeros(len(X), dtype=bool)
     if len(deeper) + open_.shape[1] + 3 <= min(target[1][0].shape):
-        X, distance = _settled(X, open_, encoding, network[0], other, rng)
+        X, distance = _fit_open_numbers(X, open_, encoding, network[0], other, rng)
         sure = distance < _NEAR
     classes = network[-1][0].shape[0]
     if not open_.shape[1]:
@@ -216,7 +216,7 @@ def _numbers(
     return X, right[rank:].T
 
 
-def _settled(
+def _fit_open_numbers(
     X: NDArray[np.float64],
     open_: NDArray[np.float64],
     encoding: Encoding,

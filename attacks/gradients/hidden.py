@@ -60,7 +60,9 @@ def rows_by_units(
         X, y = _terms(layers, weights, gradient, encoding, rows, 1 / rows, rng)
         if len(X):
             break
-    return _decoded(X, y, encoding) if len(X) <= rows else _decoded(X[:0], y[:0], encoding)
+    return (
+        _decode_inputs(X, y, encoding) if len(X) <= rows else _decode_inputs(X[:0], y[:0], encoding)
+    )
 
 
 def rows_of_steps(
@@ -117,7 +119,7 @@ def rows_of_steps(
         X, y = recovered[before:].astype(np.float32), labels[before:]
         step = batch_gradient(layers, at, X, y) * np.float32(len(X) / size)
         at = at - np.float32(local.rate) * step
-    return _decoded(recovered, labels, encoding)
+    return _decode_inputs(recovered, labels, encoding)
 
 
 def _terms(
@@ -224,7 +226,7 @@ def _roots(
     return at, best
 
 
-def _decoded(X: Floats, y: NDArray[np.int64], encoding: Encoding) -> Table:
+def _decode_inputs(X: Floats, y: NDArray[np.int64], encoding: Encoding) -> Table:
     """Return the rows of inputs whose categories are one-hot or missing."""
     raw = X * encoding.std + encoding.mean
     codes = np.full((len(X), len(encoding.groups)), -1, dtype=np.int64)

@@ -15,8 +15,14 @@ from scipy.optimize import linear_sum_assignment
 from fedtrees.attacks.gradients.exact import exact_rows, restored_counts
 from fedtrees.attacks.gradients.gradient_matching import LocalSteps, Matching, batch_gradient
 from fedtrees.attacks.gradients.hidden import left_over, rows_by_units
-from fedtrees.attacks.gradients.posterior import explained
-from fedtrees.attacks.gradients.search import accepted, average_pull, null_space, pooled, search
+from fedtrees.attacks.gradients.posterior import explain_gradient
+from fedtrees.attacks.gradients.search import (
+    accepted_errors,
+    average_pull,
+    null_space,
+    pool_restarts,
+    search,
+)
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.guessing.consensus import matched_consensus
@@ -145,7 +151,7 @@ def invert(
     """
     if not exact or not span or shown is not None:
         span = span and shown is None
-        return _searched(
+        return _search_batch(
             layers, weights, gradient, encoding, bounds, rows, rng, labels, restarts, steps, span,
             shown,
         )  # fmt: skip
@@ -158,12 +164,12 @@ def invert(
         labels = np.repeat(np.arange(len(counts)), counts.clip(0)) if (counts >= 0).all() else None
     noise = drowning(layers, rest, left, encoding)
     if likely is not None and (noise or left > _MANY):
-        table, sure_of = explained(layers, weights, rest, encoding, left, noise, likely, rng)
+        table, sure_of = explain_gradient(layers, weights, rest, encoding, left, noise, likely, rng)
         gradient_of_rows = batch_gradient(layers, weights, encoding.encode(table.X), table.y)
         size = float(np.linalg.norm(gradient_of_rows) * np.linalg.norm(rest))
         inversion = Inversion(table, sure_of, 1 - float(gradient_of_rows @ rest) / max(size, 1e-30))
     else:
-        inversion = _searched(
+        inversion = _search_batch(
             layers, weights, rest, encoding, bounds, left, rng, labels, restarts, steps, span
         )
     if not len(sure):
@@ -205,7 +211,7 @@ def _exact(
     return Table.concat([no_rows, *sure]), rest, left
 
 
-def _searched(
+def _search_batch(
     layers: Layers,
     weights: NDArray[np.float32],
     gradient: NDArray[np.float32],
@@ -229,13 +235,13 @@ def _searched(
     matching = Matching(network, target, mask)
     how: dict[str, Any] = {"bounds": bounds, "pull": pull, "rng": rng}
     if labels is None:
-        labels = _restored(matching, encoding, rows, how)
+        labels = _restore_labels(matching, encoding, rows, how)
     restarts_found = search(matching, encoding, labels, restarts=restarts, steps=steps, **how)
-    table, confidence = pooled(restarts_found, encoding, labels)
+    table, confidence = pool_restarts(restarts_found, encoding, labels)
     return Inversion(table, confidence, float(restarts_found.loss.min()))
 
 
-def _restored(
+def _restore_labels(
     matching: Matching, encoding: Encoding, rows: int, how: dict[str, Any]
 ) -> NDArray[np.int64]:
     """Return labels from counts, which short searches with these labels correct."""
@@ -295,7 +301,7 @@ def likely_rows(
         width = Tolerance.of(prior_rows, view.schema).width
     else:
         drawn = [_by_shares(view, encoding, rows, rng) for _ in range(samples)]
-        width = accepted(encoding)
+        width = accepted_errors(encoding)
     return matched_consensus(drawn, width)
 
 
@@ -310,7 +316,7 @@ def _by_shares(view: View, encoding: Encoding, rows: int, rng: np.random.Generat
     return Table(encoding.decode(codes, numbers), y)
 
 
-def rehearsed(
+def rehearse(
     layers: Layers,
     weights: NDArray[np.float32],
     noise: float,
@@ -380,7 +386,7 @@ def accuracy(guess: NDArray[np.float32], truth: NDArray[np.float32], encoding: E
     encoding : Encoding
         Determines the accepted errors.
     """
-    width = accepted(encoding)
+    width = accepted_errors(encoding)
     with np.errstate(invalid="ignore"):
         near = np.abs(truth[:, None] - guess[None]) <= width
     same = (near | (np.isnan(truth)[:, None] & np.isnan(guess)[None])).sum(axis=2)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from fedtrees.attacks.gradients.search import accepted
+from fedtrees.attacks.gradients.search import accepted_errors
 from fedtrees.core.schema import Table
 from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.neural.encoding import Encoding
@@ -36,7 +36,7 @@ _MOST = 8000
 Parts = list[tuple[Any, Any]]
 
 
-def explained(
+def explain_gradient(
     layers: Layers,
     weights: NDArray[np.float32],
     gradient: NDArray[np.float32],
@@ -87,7 +87,7 @@ def explained(
     for sweep in range(sweeps):
         heat = cold * (_HOT / _COLD) ** max(1 - sweep / (_WHOLE - 1), 0.0)
         samples.append(chain.sweep(heat, bool(is_informative) and sweep >= _WHOLE))
-    width = accepted(encoding)
+    width = accepted_errors(encoding)
     agreed = matched_consensus(samples[-_SAMPLES:], width)
     sure = [_agreeing(agreed.X, sample.X, width) for sample in samples[-_SAMPLES:]]
     return agreed, np.mean(sure, axis=0)
@@ -153,14 +153,14 @@ class _Chain:
         self.parts, inner, self.square = space(encoding.encode(likely.X), likely.y)
         at = rng.integers(0, len(likely), rows)
         self.X, self.y = likely.X[at], likely.y[at]
-        self.own = [(A[at], D[at]) for A, D in self.parts]
+        self.parts_of_row = [(A[at], D[at]) for A, D in self.parts]
         self.met = np.stack([self._met(i) for i in range(rows)])
         self.left = inner - self.met.sum(axis=0, dtype=np.float64)
         self.cells = _Cells(encoding, likely, rng)
 
     def _met(self, i: int) -> Any:
         """Return the inner products of a row's gradient with those of all likely rows."""
-        pairs = zip(self.parts, self.own, strict=True)
+        pairs = zip(self.parts, self.parts_of_row, strict=True)
         return sum((A @ a[i]) * (D @ d[i]) for (A, D), (a, d) in pairs)
 
     def sweep(self, heat: float, cells: bool) -> Table:
@@ -169,25 +169,25 @@ class _Chain:
             left = self.left + self.met[i]
             X, y, parts, log = self.likely.X, self.likely.y, self.parts, np.zeros(0)
             if cells:
-                X, y, parts, log = self._changed(i, heat)
-            new = _drawn(np.append(log, (left - self.square / 2) / heat), self.rng)
+                X, y, parts, log = self._propose_cells(i, heat)
+            new = _draw_index(np.append(log, (left - self.square / 2) / heat), self.rng)
             # the second part of the weights belongs to the likely rows
             if new >= len(log):
                 new -= len(log)
                 X, y, parts = self.likely.X, self.likely.y, self.parts
             self.X[i], self.y[i] = X[new], y[new]
-            for (A, D), (a, d) in zip(parts, self.own, strict=True):
+            for (A, D), (a, d) in zip(parts, self.parts_of_row, strict=True):
                 a[i], d[i] = A[new], D[new]
             self.met[i] = self._met(i)
             self.left = left - self.met[i]
         return Table(self.X.copy(), self.y.copy())
 
-    def _changed(self, i: int, heat: float) -> tuple[Any, Any, Parts, Any]:
+    def _propose_cells(self, i: int, heat: float) -> tuple[Any, Any, Parts, Any]:
         """Return variants of a row with one changed cell, with labels, factors and log weights."""
-        X, prior = self.cells.changed(self.X[i], int(self.y[i]))
+        X, prior = self.cells.change_cell(self.X[i], int(self.y[i]))
         y = np.full(len(X), self.y[i])
         parts, inner, square = self.space(self.encoding.encode(X), y)
-        pairs = zip(parts, self.own, strict=True)
+        pairs = zip(parts, self.parts_of_row, strict=True)
         met = sum((A @ a.T) * (D @ d.T) for (A, D), (a, d) in pairs)
         left = inner - met.sum(axis=1, dtype=np.float64) + met[:, i]
         return X, y, parts, prior + (left - square / 2) / heat
@@ -197,22 +197,22 @@ class _Cells:
     """Distribution of a cell given the other cells of its row, from similar likely rows."""
 
     def __init__(self, encoding: Encoding, likely: Table, rng: np.random.Generator) -> None:
-        self.likely, self.rng, self.width = likely, rng, accepted(encoding)
+        self.likely, self.rng, self.width = likely, rng, accepted_errors(encoding)
         self.step = np.where(self.width > 0, 2 * self.width, 1)
-        self.codes = np.ascontiguousarray(self._coded(likely.X).T)
+        self.codes = np.ascontiguousarray(self._encode(likely.X).T)
         self.ends = np.fmin.reduce(likely.X), np.fmax.reduce(likely.X)
         self.often: list[Any] = [None] * len(self.step)  # of numbers
         for k in np.flatnonzero(encoding.coded):
             count = np.bincount(self.codes[k] + 1, minlength=1 + int((encoding.feature == k).sum()))
             self.often[k] = (count + (np.arange(len(count)) > 0)) / len(likely)
 
-    def _coded(self, X: Any) -> NDArray[np.int32]:
+    def _encode(self, X: Any) -> NDArray[np.int32]:
         """Return categories, and intervals of the accepted width for numbers, -1 if missing."""
         return np.where(np.isnan(X), -1, np.floor(np.nan_to_num(X) / self.step)).astype(np.int32)
 
-    def changed(self, x: Any, y: int) -> tuple[Any, Any]:
+    def change_cell(self, x: Any, y: int) -> tuple[Any, Any]:
         """Return a row and its variants with one changed cell, (n, d), and log probabilities."""
-        apart = self.codes != self._coded(x)[:, None]
+        apart = self.codes != self._encode(x)[:, None]
         off = apart.sum(axis=0) + len(x) * (self.likely.y != y)
         near = np.flatnonzero(off <= off.min() + _FAR)
         apart, off = apart[:, near], off[near]
@@ -277,7 +277,7 @@ def _whitening(S: NDArray[np.float64], damping: float) -> NDArray[np.float32]:
     return np.asarray(vector / np.sqrt(damped), np.float32)
 
 
-def _drawn(log: Any, rng: np.random.Generator) -> int:
+def _draw_index(log: Any, rng: np.random.Generator) -> int:
     """Draw an index with the given log weights."""
     total = np.cumsum(np.exp(log - log.max()))
     return min(int(np.searchsorted(total, rng.random() * total[-1], "right")), len(log) - 1)

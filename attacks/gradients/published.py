@@ -30,7 +30,7 @@ class PublishedInversion(TabLeak):
     cosine: ClassVar[bool] = True
     ensemble: ClassVar[int] = 30
 
-    def inverted(
+    def invert_gradient(
         self,
         item: SeenGradient,
         layers: Layers,
@@ -62,7 +62,7 @@ class PublishedInversion(TabLeak):
         labels = np.repeat(np.arange(len(counts)), counts)
         runs, steps = self.restarts or self.ensemble, self.steps or _STEPS
         settings = (self.relaxed, self.cosine, runs, steps)
-        return published(
+        return invert_as_published(
             layers, item.weights, item.gradient, encoding, bounds, labels, rng, settings
         )
 
@@ -98,7 +98,7 @@ class DeepLeakage(PublishedInversion):
     ensemble: ClassVar[int] = 1
 
 
-def published(
+def invert_as_published(
     layers: Layers,
     weights: NDArray[np.float32],
     gradient: NDArray[np.float32],
@@ -138,16 +138,18 @@ def published(
         adam = torch.optim.Adam([x], lr=_RATE)
         for _ in range(steps):
             adam.zero_grad()
-            inputs = objective.relaxed(x) if relaxed else x
+            inputs = objective.relax(x) if relaxed else x
             objective.loss(inputs, create_graph=True).backward(inputs=[x])
             # as in the authors' code
             x.grad.sign_()
             adam.step()
         with torch.no_grad():
-            ends.append((objective.relaxed(x) if relaxed else x).numpy())
-        losses.append(float(objective.loss(torch.tensor(objective.projected(ends[-1]))).detach()))
+            ends.append((objective.relax(x) if relaxed else x).numpy())
+        losses.append(float(objective.loss(torch.tensor(objective.project(ends[-1]))).detach()))
     best = int(np.argmin(losses))
-    matched_ends = [ends[best]] + [_matched(ends[best], e) for k, e in enumerate(ends) if k != best]
+    matched_ends = [ends[best]] + [
+        _align_rows(ends[best], e) for k, e in enumerate(ends) if k != best
+    ]
     middle = np.median([objective.scores(e) for e in matched_ends], axis=0)
     codes = np.stack([middle[:, g].argmax(axis=1) for g in encoding.groups], axis=1)
     numbers = np.clip(np.median([e[:, encoding.continuous] for e in matched_ends], axis=0), *bounds)
@@ -155,7 +157,7 @@ def published(
     return Inversion(table, np.ones((len(labels), len(encoding.coded))), losses[best])
 
 
-def _matched(best: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[np.float32]:
+def _align_rows(best: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[np.float32]:
     _, order = linear_sum_assignment(((best[:, None] - other[None]) ** 2).sum(axis=2))
     return np.asarray(other[order])
 
@@ -182,7 +184,7 @@ class _Objective:
         self.mean, self.std = torch.tensor(encoding.mean), torch.tensor(encoding.std)
         self.low, self.high = (torch.tensor(end) for end in bounds)
 
-    def relaxed(self, x: Any) -> Any:
+    def relax(self, x: Any) -> Any:
         """Return inputs: softmax of destandardised columns, numbers between their bounds."""
         torch, e = self.torch, self.encoding
         raw = x * self.std + self.mean
@@ -215,7 +217,7 @@ class _Objective:
         """Return destandardised columns. The largest of a group is its category."""
         return end * self.encoding.std + self.encoding.mean
 
-    def projected(self, end: NDArray[np.float32]) -> NDArray[np.float32]:
+    def project(self, end: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the nearest inputs that a row can have."""
         e, raw = self.encoding, self.scores(end)
         codes = np.zeros((len(end), len(e.groups)), dtype=np.int64)

@@ -199,7 +199,7 @@ def _move(z, X, p, m, v, G, share, first, second, starts, sizes, mean, std, low,
 _STUCK = 1.5
 
 
-def pooled(
+def pool_restarts(
     restarts: Found, encoding: Encoding, labels: NDArray[np.int64]
 ) -> tuple[Table, NDArray[np.float64]]:
     """Match the rows of all good restarts with those of the best one and vote for each cell.
@@ -223,12 +223,17 @@ def pooled(
     """
     order = np.argsort(restarts.loss, kind="stable")
     good = order[restarts.loss[order] <= _STUCK * max(restarts.loss[order[0]], 1e-6)]
-    p, x = matched(restarts.weights[good], restarts.numbers[good], labels)
+    p, x = match_restarts(restarts.weights[good], restarts.numbers[good], labels)
     tables = [
         Table(encoding.decode(codes_of(q, encoding), z), labels) for q, z in zip(p, x, strict=True)
     ]
     table = matched_consensus(
-        tables, accepted(encoding), rounds=1, block=len(labels), groups=labels, start=tables[0]
+        tables,
+        accepted_errors(encoding),
+        rounds=1,
+        block=len(labels),
+        groups=labels,
+        start=tables[0],
     )
     confidence, mean = np.empty((len(labels), len(encoding.coded))), p.mean(axis=0)
     for g in encoding.groups:
@@ -248,7 +253,7 @@ def codes_of(shares: NDArray[np.float32], encoding: Encoding) -> NDArray[np.int6
     return codes
 
 
-def accepted(encoding: Encoding) -> NDArray[np.float64]:
+def accepted_errors(encoding: Encoding) -> NDArray[np.float64]:
     """Return the accepted error of each feature, float64, shape (d,). It is 0 for categories."""
     width = np.zeros(len(encoding.coded))
     k = encoding.continuous
@@ -256,7 +261,7 @@ def accepted(encoding: Encoding) -> NDArray[np.float64]:
     return width
 
 
-def matched(
+def match_restarts(
     weights: NDArray[np.float32], numbers: NDArray[np.float32], labels: NDArray[np.int64]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return shares and numbers of all restarts, with rows in the order of the first one's.

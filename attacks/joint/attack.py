@@ -20,7 +20,7 @@ from fedtrees.attacks.evidence.readback.read import FirstTree
 from fedtrees.attacks.evidence.replay import cuts_are_of_rows, params_of
 from fedtrees.attacks.evidence.targets import told_moments
 from fedtrees.attacks.evidence.view import LEVELS, evidence_of
-from fedtrees.attacks.joint.reconstruct import Options, enumerated, reconstruct
+from fedtrees.attacks.joint.reconstruct import Options, enumerate_tables, reconstruct
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.guess import Guess, LeafCounts, Records
@@ -100,7 +100,7 @@ class Joint(Options, Attack):
     def _reconstruct(
         self, view: View, read: Sequence[FirstTree] | None, rng: np.random.Generator
     ) -> Guess:
-        victims = victims_of(view, most=self.most)
+        victims = victims_of(view, max_level=self.most)
         if victims:
             few = self._enumerated(view, [v.evidence for v in victims])
             if few is not None:
@@ -134,4 +134,4 @@ class Joint(Options, Attack):
         own_rows = Table.empty(view.schema) if view.rows is None else view.rows
         quantile_cuts = cuts_are_of_rows(view)
         public = params_of(view), view.schema, own_rows, quantile_cuts
-        return enumerated([Training(one, *public) for one in evidence], self.max_trees)
+        return enumerate_tables([Training(one, *public) for one in evidence], self.max_trees)

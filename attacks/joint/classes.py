@@ -174,18 +174,18 @@ def log_weight(classes, cell, i, label, scratch):  # type: ignore[no-untyped-def
 
 
 @inner_kernel
-def draw_cell(classes, component, label, f, own, u):  # type: ignore[no-untyped-def]
+def draw_cell(classes, component, label, f, current_cell, u):  # type: ignore[no-untyped-def]
     """Draw a cell of a feature for a row, given all other rows of its component.
 
-    ``own`` is the current cell of the row. The counts include it, so that it is subtracted. ``u``
-    is a uniform random number in [0, 1).
+    ``current_cell`` is the current cell of the row. The counts include it, so that it is
+    subtracted. ``u`` is a uniform random number in [0, 1).
     """
     base, count = classes.base, classes.count
     left = u * (classes.present[component, f] - 1 + classes.weight)
     last = 0
     for c in range(base.shape[2]):
         mass = count[component, f, c] + base[label, f, c]
-        if c == own:
+        if c == current_cell:
             mass -= 1.0
         if mass > 0.0:
             left -= mass

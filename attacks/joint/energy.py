@@ -8,7 +8,7 @@ import math
 
 from fedtrees.attacks.evidence.grid import has
 from fedtrees.attacks.joint.moves import uniform
-from fedtrees.attacks.joint.state import brings, stands_for, walk
+from fedtrees.attacks.joint.state import contributions_of_row, target_of_row, walk
 from fedtrees.core.compilation import inner_kernel, kernel
 
 # Kernels in this module and in `moves` neither return early nor take views of rows. Otherwise numba
@@ -63,12 +63,12 @@ def accept(world, state, new, n_rows, first):  # type: ignore[no-untyped-def]
         for t in range(first, state.leaf.shape[1]):
             j, k = state.leaf[i, t], new.leaf[s, t]
             if state.inside[i, t]:
-                y = stands_for(world, state.label[i], state.cell, i, t)
-                g, h = brings(state.p[i, t], y, world.slope[j], world.bend)
+                y = target_of_row(world, state.label[i], state.cell, i, t)
+                g, h = contributions_of_row(state.p[i, t], y, world.slope[j], world.bend)
                 state.residual[j, 0] -= g
                 state.residual[j, 1] -= h
-                y = stands_for(world, state.label[i], new.cell, s, t)
-                g, h = brings(new.p[s, t], y, world.slope[k], world.bend)
+                y = target_of_row(world, state.label[i], new.cell, s, t)
+                g, h = contributions_of_row(new.p[s, t], y, world.slope[k], world.bend)
                 state.residual[k, 0] += g
                 state.residual[k, 1] += h
             if not world.foreign[t]:
@@ -160,10 +160,10 @@ def _alone(world, state, precision, new, s, first):  # type: ignore[no-untyped-d
     for t in range(first, state.leaf.shape[1]):
         if state.inside[i, t]:
             j, k = state.leaf[i, t], new.leaf[s, t]
-            y = stands_for(world, state.label[i], state.cell, i, t)
-            gj, hj = brings(state.p[i, t], y, world.slope[j], world.bend)
-            y = stands_for(world, state.label[i], new.cell, s, t)
-            gk, hk = brings(new.p[s, t], y, world.slope[k], world.bend)
+            y = target_of_row(world, state.label[i], state.cell, i, t)
+            gj, hj = contributions_of_row(state.p[i, t], y, world.slope[j], world.bend)
+            y = target_of_row(world, state.label[i], new.cell, s, t)
+            gk, hk = contributions_of_row(new.p[s, t], y, world.slope[k], world.bend)
             if j == k:
                 gain += _drop(j, gk - gj, hk - hj, state.residual, precision)
             else:
@@ -195,14 +195,14 @@ def _together(world, state, precision, new, n_rows, first):  # type: ignore[no-u
         # the rows interact only if they share one of their old or new leaves
         if ja != jb and ja != kb and ka != jb and ka != kb:
             continue
-        ya = stands_for(world, state.label[a], state.cell, a, t)
-        yb = stands_for(world, state.label[b], state.cell, b, t)
-        gja, hja = brings(state.p[a, t], ya, world.slope[ja], world.bend)
-        gjb, hjb = brings(state.p[b, t], yb, world.slope[jb], world.bend)
-        ya = stands_for(world, state.label[a], new.cell, 0, t)
-        yb = stands_for(world, state.label[b], new.cell, 1, t)
-        gka, hka = brings(new.p[0, t], ya, world.slope[ka], world.bend)
-        gkb, hkb = brings(new.p[1, t], yb, world.slope[kb], world.bend)
+        ya = target_of_row(world, state.label[a], state.cell, a, t)
+        yb = target_of_row(world, state.label[b], state.cell, b, t)
+        gja, hja = contributions_of_row(state.p[a, t], ya, world.slope[ja], world.bend)
+        gjb, hjb = contributions_of_row(state.p[b, t], yb, world.slope[jb], world.bend)
+        ya = target_of_row(world, state.label[a], new.cell, 0, t)
+        yb = target_of_row(world, state.label[b], new.cell, 1, t)
+        gka, hka = contributions_of_row(new.p[0, t], ya, world.slope[ka], world.bend)
+        gkb, hkb = contributions_of_row(new.p[1, t], yb, world.slope[kb], world.bend)
         gain += _meet(ja, jb, -1.0, gja, hja, gjb, hjb, precision)
         gain += _meet(ja, kb, 1.0, gja, hja, gkb, hkb, precision)
         gain += _meet(ka, jb, 1.0, gka, hka, gjb, hjb, precision)
@@ -211,7 +211,7 @@ def _together(world, state, precision, new, n_rows, first):  # type: ignore[no-u
 
 
 @inner_kernel
-def relabelled(state, precision, i):  # type: ignore[no-untyped-def]
+def relabel_gain(state, precision, i):  # type: ignore[no-untyped-def]
     """Return the decrease of the energy, in nats, if the label of row ``i`` changes."""
     gain, dg = 0.0, 2.0 * state.label[i] - 1.0
     for t in range(state.leaf.shape[1]):
@@ -241,8 +241,8 @@ def resample(world, state, precision, i, bits):  # type: ignore[no-untyped-def]
         if world.foreign[t]:
             continue
         j, was = state.leaf[i, t], state.inside[i, t]
-        y = stands_for(world, state.label[i], state.cell, i, t)
-        g, h = brings(state.p[i, t], y, world.slope[j], world.bend)
+        y = target_of_row(world, state.label[i], state.cell, i, t)
+        g, h = contributions_of_row(state.p[i, t], y, world.slope[j], world.bend)
         sign = -1.0 if was else 1.0
         gain = _drop(j, sign * g, sign * h, state.residual, precision) + sign * odds
         # accept the other value with probability exp(gain) / (1 + exp(gain))
@@ -262,10 +262,10 @@ def trade(world, state, precision, a, b, t, bits):  # type: ignore[no-untyped-de
         return
     i, o = (a, b) if state.inside[a, t] else (b, a)
     j, k = state.leaf[i, t], state.leaf[o, t]
-    yi = stands_for(world, state.label[i], state.cell, i, t)
-    yo = stands_for(world, state.label[o], state.cell, o, t)
-    gi, hi = brings(state.p[i, t], yi, world.slope[j], world.bend)
-    go, ho = brings(state.p[o, t], yo, world.slope[k], world.bend)
+    yi = target_of_row(world, state.label[i], state.cell, i, t)
+    yo = target_of_row(world, state.label[o], state.cell, o, t)
+    gi, hi = contributions_of_row(state.p[i, t], yi, world.slope[j], world.bend)
+    go, ho = contributions_of_row(state.p[o, t], yo, world.slope[k], world.bend)
     gain = _drop(j, -gi, -hi, state.residual, precision)
     gain += _drop(k, go, ho, state.residual, precision)
     gain += _meet(j, k, 1.0, gi, hi, go, ho, precision)

@@ -148,7 +148,7 @@ def exchange(state, classes, new, bits):  # type: ignore[no-untyped-def]
 
 
 @inner_kernel
-def swapped(state, new):  # type: ignore[no-untyped-def]
+def is_full_exchange(state, new):  # type: ignore[no-untyped-def]
     """Return whether the proposal exchanges all cells of both rows."""
     a, b, all_swapped = new.row[0], new.row[1], True
     for f in range(state.cell.shape[1]):

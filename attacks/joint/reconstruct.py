@@ -18,19 +18,25 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.boxes import (
-    Boxes,
+    FeatureBoxes,
     boxes_after_first_tree,
     boxes_by_class,
     open_boxes,
-    stacked,
+    stack_boxes,
 )
 from fedtrees.attacks.evidence.counts import Counts, first_gradient
 from fedtrees.attacks.evidence.exhaustive import Tables, Training, likeliest, posterior
 from fedtrees.attacks.evidence.fewer import share_of, with_fewer_rows
 from fedtrees.attacks.evidence.leaf_posterior import most_probable_claims
-from fedtrees.attacks.evidence.submission import JUDGES, Blind, Weight, own_rows_differ, submitted
+from fedtrees.attacks.evidence.submission import (
+    JUDGES,
+    BlindEnsemble,
+    EvidenceWeight,
+    own_rows_differ,
+    vote_on_rows,
+)
 from fedtrees.attacks.evidence.sums import LeafSums
-from fedtrees.attacks.evidence.targets import Moments, narrowed, place_targets, with_targets
+from fedtrees.attacks.evidence.targets import Moments, narrow_targets, place_targets, with_targets
 from fedtrees.attacks.evidence.values import first_counts, left_out
 from fedtrees.attacks.joint.classes import Classes
 from fedtrees.attacks.joint.sampler import draw_classes, sample
@@ -150,12 +156,12 @@ class Options:
 
 
 @dataclass(frozen=True, eq=False)
-class _Known:
+class _Constraints:
     """Constraints on the rows that are certain before the chains start.
 
     Attributes
     ----------
-    boxes : Boxes
+    boxes : FeatureBoxes
         Boxes after the solved trees. Unconstrained if no tree is solved.
     block : int64 array, shape (n,)
         Rows that these constraints do not distinguish have the same number.
@@ -173,7 +179,7 @@ class _Known:
         Number of rows in each leaf of the first tree, None if it is uncertain.
     """
 
-    boxes: Boxes
+    boxes: FeatureBoxes
     block: NDArray[np.int64]
     counts: tuple[LeafCounts, ...]
     solved: int
@@ -201,17 +207,17 @@ class _Problem:
     options: Options
     basis: Basis
     world: World
-    known: _Known
+    constraints: _Constraints
 
 
 def reconstruct(
     evidence: Evidence,
-    own: Table | None,
+    adversary_rows: Table | None,
     schema: Schema,
     options: Options,
     rng: np.random.Generator,
     certain: Sequence[Counts] = (),
-    told: Moments | None = None,
+    announced_moments: Moments | None = None,
 ) -> Guess:
     """Reconstruct the victims' rows from the leaf sums or values of all trees.
 
@@ -222,7 +228,7 @@ def reconstruct(
     ----------
     evidence : Evidence
         Trees and statistics from the view. Histograms are not used.
-    own : Table or None
+    adversary_rows : Table or None
         Local training rows of the adversary. They are subtracted from every sum, and are the prior.
         If there are none, the rows of `Evidence.population` are the prior.
     schema : Schema
@@ -234,7 +240,7 @@ def reconstruct(
     certain : sequence of Counts
         Victims' counts in the leaves of the first round, if they can be recovered in spite of noise
         or rounding. Empty: they are computed from the sums.
-    told : Moments or None
+    announced_moments : Moments or None
         Mean and standard deviation of numeric targets, as far as messages announce them.
 
     Returns
@@ -242,9 +248,9 @@ def reconstruct(
     guess : Guess
         `Records` and `LeafCounts` of the victims, with diagnostics.
     """
-    local_rows = Table.empty(schema) if own is None else own
+    local_rows = Table.empty(schema) if adversary_rows is None else adversary_rows
     evidence, numbers = _first(evidence, options.max_trees), evidence.targets is not None
-    moments = told or Moments()
+    moments = announced_moments or Moments()
     if not any(len(tree) > 1 for tree in evidence.trees):
         start = TimberStrikeOptions()
         if numbers:
@@ -253,7 +259,7 @@ def reconstruct(
     if numbers:
         evidence, local_rows, schema = with_targets(evidence, local_rows, schema, moments)
     basis = Basis.of(evidence, local_rows, schema)
-    certain_rows = _known(evidence, local_rows, schema, basis, options, certain)
+    certain_rows = _certain_constraints(evidence, local_rows, schema, basis, options, certain)
     few, sums, _ = with_fewer_rows(evidence, basis.sums, (), certain_rows.share)
     world = World.of(few, sums, basis.grid)
     problem = _Problem(few, schema, options, replace(basis, sums=sums), world, certain_rows)
@@ -272,10 +278,10 @@ def reconstruct(
         "trees_solved": float(certain_rows.solved),
     }
     guess = Guess((Records(records), *counts), notes)
-    return narrowed(guess) if numbers else guess
+    return narrow_targets(guess) if numbers else guess
 
 
-def enumerated(trainings: Sequence[Training], max_trees: int | None) -> Guess | None:
+def enumerate_tables(trainings: Sequence[Training], max_trees: int | None) -> Guess | None:
     """Return the rows that are most probable under the exact posterior over all possible tables.
 
     Parameters
@@ -292,7 +298,7 @@ def enumerated(trainings: Sequence[Training], max_trees: int | None) -> Guess | 
     """
     tried, shares, read = 0, [], 0
     for training in trainings:
-        schema, own_rows = training.schema, training.own
+        schema, own_rows = training.schema, training.local_rows
         evidence = _first(training.evidence, max_trees)
         if evidence.targets is not None or not evidence.trees:
             return None
@@ -325,14 +331,14 @@ def _victims(evidence: Evidence, basis: Basis, n_own: int) -> int:
     return round(float(h.sum()) / first_gradient(evidence)[1])
 
 
-def _known(
+def _certain_constraints(
     evidence: Evidence,
     own_rows: Table,
     schema: Schema,
     basis: Basis,
     options: Options,
     certain: Sequence[Counts],
-) -> _Known:
+) -> _Constraints:
     """Return the constraints on the rows that are certain.
 
     These are the leaves of the first tree, or of more trees if the exact search solves them. There
@@ -340,13 +346,13 @@ def _known(
     """
     if evidence.is_foreign(0):
         boxes = open_boxes(evidence.sizes or (0, 0), basis.grid, evidence)
-        return _Known(boxes, boxes.history, (), 0, {})
+        return _Constraints(boxes, boxes.history, (), 0, {})
     if evidence.outputs > 1:
         return _known_by_class(evidence, own_rows, basis, certain)
     numbers = evidence.targets is not None
     if numbers and basis.sums[0].h is None:  # leaf values do not determine counts
         boxes = open_boxes(evidence.sizes or (0, 0), basis.grid, evidence)
-        return _Known(boxes, boxes.history, (), 0, {})
+        return _Constraints(boxes, boxes.history, (), 0, {})
     counts = certain[0] if certain else first_counts(evidence, basis.sums[0], len(own_rows), False)
     notes = {"first_tree_residual": counts.residual}
     rest = None
@@ -358,15 +364,19 @@ def _known(
         notes["stopped_early"] = decoded.notes.get("stopped_early", 0.0)
         if decoded.paths is not None:
             boxes, block = rows_of(decoded.paths, counts)
-            return _Known(boxes, block, tuple(decoded.leaf_counts), decoded.paths.trees, notes)
+            return _Constraints(
+                boxes, block, tuple(decoded.leaf_counts), decoded.paths.trees, notes
+            )
     few, _, (of_them,) = with_fewer_rows(evidence, (), (counts,), share)
     if evidence.share == 1 and not certain and _uncertain(evidence, basis.sums[0]):
         sizes = int(of_them.n0.sum()), int(of_them.n1.sum())
         boxes = open_boxes(sizes, basis.grid, few)
-        return _Known(boxes, np.zeros_like(boxes.history), (), 0, notes, share, labels=numbers)
+        return _Constraints(
+            boxes, np.zeros_like(boxes.history), (), 0, notes, share, labels=numbers
+        )
     boxes = boxes_after_first_tree(few, basis.grid, of_them, rest)
     table = LeafCounts(0, evidence.trees[0].leaves, np.stack([counts.n0, counts.n1], axis=1))
-    return _Known(boxes, boxes.history, (table,), 1, notes, share, in_leaves=of_them.n0)
+    return _Constraints(boxes, boxes.history, (table,), 1, notes, share, in_leaves=of_them.n0)
 
 
 def _uncertain(evidence: Evidence, sums: LeafSums) -> bool:
@@ -378,7 +388,7 @@ def _uncertain(evidence: Evidence, sums: LeafSums) -> bool:
 
 def _known_by_class(
     evidence: Evidence, own_rows: Table, basis: Basis, certain: Sequence[Counts]
-) -> _Known:
+) -> _Constraints:
     """Return the constraints for more than two classes: the leaves of the first tree per class."""
     first = range(evidence.outputs)
     counts = list(certain) or [
@@ -392,7 +402,7 @@ def _known_by_class(
         for t, c in enumerate(counts)
     )
     notes = {"first_tree_residual": max(c.residual for c in counts)}
-    return _Known(boxes, boxes.history, tables, 0, notes, share)
+    return _Constraints(boxes, boxes.history, tables, 0, notes, share)
 
 
 def _first(evidence: Evidence, n: int | None) -> Evidence:
@@ -411,7 +421,7 @@ def _run_chains(
 
     Also return the class counts of the first tree: the certain ones, or medians over the samples.
     """
-    certain_rows = problem.known
+    certain_rows = problem.constraints
     if not len(certain_rows.block):
         return (
             _rows(problem, _Sample(certain_rows.boxes.lo, certain_rows.boxes.y), rng),
@@ -431,7 +441,7 @@ def _run_chains(
     tables = [_rows(problem, one, rng) for one in samples]
     tolerance = problem.basis.prior.tolerance(problem.schema)
     merged = matched_consensus(tables, tolerance, groups=certain_rows.block)
-    records, choice = _submitted(problem, merged, tables, rng)
+    records, choice = _vote(problem, merged, tables, rng)
     notes = choice | {
         "chains_run": float(len(squares)),
         "residual_rms": float(np.sqrt(np.mean(squares))),
@@ -451,31 +461,31 @@ def _likely_counts(problem: _Problem, samples: Sequence[_Sample]) -> tuple[LeafC
         return ()
     leaves = problem.evidence.trees[0].leaves
     each = [np.bincount(2 * s.leaf + s.y, minlength=2 * len(leaves)) for s in samples]
-    counts = np.rint(np.median(each, axis=0) / problem.known.share).astype(np.int64)
+    counts = np.rint(np.median(each, axis=0) / problem.constraints.share).astype(np.int64)
     return (LeafCounts(0, leaves, counts.reshape(-1, 2)),)
 
 
 def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> tuple[Table, dict[str, float]]:
     """Return rows for known boxes: for every box, the consensus of draws from it."""
-    boxes = problem.known.boxes
+    boxes = problem.constraints.boxes
     basis = problem.basis
     draws = POINTS + JUDGES
-    parts = (stacked([boxes] * draws), basis.grid, basis.prior, problem.schema)
+    parts = (stack_boxes([boxes] * draws), basis.grid, basis.prior, problem.schema)
     drawn = points("auto", *parts, rng)
     tables = [drawn.take(part) for part in np.split(np.arange(len(drawn)), draws)]
     walls = np.column_stack([boxes.lo, boxes.hi, boxes.y])
     box = np.unique(walls, axis=0, return_inverse=True)[1].reshape(-1)
     rows = matched_consensus(tables[:POINTS], basis.prior.tolerance(problem.schema), groups=box)
     low, high = basis.grid.bounds(boxes.lo, boxes.hi)
-    if basis.prior.told:
+    if basis.prior.from_sketches:
         records = Table(nearest_told(rows.X, low, high, basis.prior), rows.y)
     else:  # a draw from a narrow box can be rounded to its open end
         top = np.nextafter(high, np.float32(-np.inf))
         records = Table(np.minimum(np.maximum(rows.X, low), top), rows.y)
-    return _submitted(problem, records, tables, rng)
+    return _vote(problem, records, tables, rng)
 
 
-def _submitted(
+def _vote(
     problem: _Problem, records: Table, tables: Sequence[Table], rng: np.random.Generator
 ) -> tuple[Table, dict[str, float]]:
     """Weigh the reconstruction against draws from the prior.
@@ -483,14 +493,14 @@ def _submitted(
     If exact counts show that the rows of the prior are distributed differently from the victims',
     draws from the prior get no weight.
     """
-    evidence, certain_rows, basis = problem.evidence, problem.known, problem.basis
+    evidence, certain_rows, basis = problem.evidence, problem.constraints, problem.basis
     counts = [c.counts for c in certain_rows.counts[: evidence.outputs]]
     likely = [np.stack(s.prior_counts, axis=1) for s in basis.sums[: len(counts)]]
     strange = evidence.noise is None and own_rows_differ(counts, likely)
-    weight = Weight.of(evidence, basis, len(records), certain_rows.share)
+    weight = EvidenceWeight.of(evidence, basis, len(records), certain_rows.share)
     weight = replace(weight, trust=weight.trust * _share_of_complete_rows(problem))
-    blind = Blind.of(basis, problem.schema, certain_rows.share, rng, strange=strange)
-    rows, notes = submitted(records, tables, blind, weight, rng)
+    blind = BlindEnsemble.of(basis, problem.schema, certain_rows.share, rng, strange=strange)
+    rows, notes = vote_on_rows(records, tables, blind, weight, rng)
     return told_rows(rows, basis.prior), notes
 
 
@@ -499,26 +509,26 @@ def _share_of_complete_rows(problem: _Problem) -> float:
 
     Chains treat all rows as complete. The reconstruction is trusted in proportion to this share.
     """
-    own_values = problem.basis.prior.own.X
+    own_values = problem.basis.prior.rows.X
     return float((~np.isnan(own_values).any(axis=1)).mean()) if len(own_values) else 1.0
 
 
 def _start(problem: _Problem, rng: np.random.Generator) -> tuple[State, Classes]:
     """Return the initial state of a chain: the result of TimberStrike after the first trees."""
-    known_boxes, start = problem.known.boxes, _first(problem.evidence, START_TREES)
+    known_boxes, start = problem.constraints.boxes, _first(problem.evidence, START_TREES)
     grid, prior, sums = problem.basis.grid, problem.basis.prior, problem.basis.sums
     boxes = known_boxes.copy()
     if start.targets is not None:
-        place_targets(boxes, start, sums[0], problem.known.in_leaves)
+        place_targets(boxes, start, sums[0], problem.constraints.in_leaves)
     follow(
         start, sums[: len(start.trees)], grid, prior, boxes,
-        TimberStrikeOptions(), rng, problem.known.solved,
+        TimberStrikeOptions(), rng, problem.constraints.solved,
     )  # fmt: skip
     table = points("auto", boxes, grid, prior, problem.schema, rng)
     cell = np.clip(grid.cells(table.X), boxes.lo, boxes.hi - 1)
     state = State.of(
         problem.world, cell, (known_boxes.lo, known_boxes.hi), known_boxes.y,
-        prior.own_cells, prior.own.y,
+        prior.row_cells, prior.rows.y,
         known_boxes.codes, _inside(problem, boxes, rng), _may_be_anywhere(known_boxes),
     )  # fmt: skip
     classes = Classes.of(prior, problem.options.classes, problem.options.base_weight)
@@ -526,11 +536,13 @@ def _start(problem: _Problem, rng: np.random.Generator) -> tuple[State, Classes]
     return state, classes
 
 
-def _may_be_anywhere(boxes: Boxes) -> NDArray[np.bool_] | None:
+def _may_be_anywhere(boxes: FeatureBoxes) -> NDArray[np.bool_] | None:
     return None if boxes.share is None else boxes.share > 0
 
 
-def _inside(problem: _Problem, boxes: Boxes, rng: np.random.Generator) -> NDArray[np.bool_] | None:
+def _inside(
+    problem: _Problem, boxes: FeatureBoxes, rng: np.random.Generator
+) -> NDArray[np.bool_] | None:
     """Return in which trees each row takes part, bool, shape (n, T), None if in all.
 
     For the trees of the sequential start this is its result. For later trees it is drawn at random.
@@ -561,7 +573,7 @@ def _anneal(
 
     def go(sigma: float, part: float) -> None:
         if time.process_time() < deadline:
-            precision, labels = world.precision(sigma, unit), not problem.known.labels
+            precision, labels = world.precision(sigma, unit), not problem.constraints.labels
             sample(world, state, classes, precision, int(part * moves), _seed(rng), labels)
             state.refresh(world)  # incremental updates accumulate rounding errors
 
@@ -581,8 +593,8 @@ def _rows(problem: _Problem, of: _Sample, rng: np.random.Generator) -> Table:
     Values are missing with the odds of the prior. The chain treats a missing value like a value of
     some cell, because it takes the same path in all trees and the sums do not distinguish them.
     """
-    known_boxes, prior = problem.known.boxes, problem.basis.prior
-    boxes = Boxes(of.cell, of.cell + 1, of.y, known_boxes.margin, known_boxes.history)
+    known_boxes, prior = problem.constraints.boxes, problem.basis.prior
+    boxes = FeatureBoxes(of.cell, of.cell + 1, of.y, known_boxes.margin, known_boxes.history)
     table = points("auto", boxes, problem.basis.grid, prior, problem.schema, rng)
     odds = prior.missing[table.y]
     missing = rng.random(odds.shape) * (1 + odds) < odds

@@ -27,7 +27,7 @@ from fedtrees.attacks.joint.energy import (
     accept,
     judge,
     relabel,
-    relabelled,
+    relabel_gain,
     resample,
     trade,
 )
@@ -37,7 +37,7 @@ from fedtrees.attacks.joint.moves import (
     change_one,
     exchange,
     inside,
-    swapped,
+    is_full_exchange,
     uniform,
 )
 from fedtrees.attacks.joint.state import State
@@ -177,7 +177,7 @@ def _sample(world, state, classes, precision, mates, moves, new, scratch, bits, 
             and world.outputs == 1
             and state.leaf[new.row[0], 0] == state.leaf[new.row[1], 0]
             and state.inside[new.row[0], 0] == state.inside[new.row[1], 0]
-            and swapped(state, new)
+            and is_full_exchange(state, new)
         )
         if n_changed == 0 or not (exchanges_all or inside(state, new, n_rows, n_changed)):
             continue
@@ -197,7 +197,7 @@ def _sample(world, state, classes, precision, mates, moves, new, scratch, bits, 
 def _draw_label(state, classes, precision, i, scratch, bits):  # type: ignore[no-untyped-def]
     """Draw the label of row ``i`` given everything else (a Gibbs step), in place."""
     count_row(classes, state.cell, i, state.component[i], -1)
-    gain = relabelled(state, precision, i)
+    gain = relabel_gain(state, precision, i)
     gain += log_weight(classes, state.cell, i, 1 - state.label[i], scratch)
     gain -= log_weight(classes, state.cell, i, state.label[i], scratch)
     if uniform(bits) * (1.0 + math.exp(min(-gain, 700.0))) < 1.0:

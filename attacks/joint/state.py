@@ -139,26 +139,26 @@ def walk(world, t, cell, i):  # type: ignore[no-untyped-def]
 
 
 @inner_kernel
-def brings(p, mine, slope, bend):  # type: ignore[no-untyped-def]
+def contributions_of_row(p, true_value, slope, bend):  # type: ignore[no-untyped-def]
     """Return the contributions of a row to both sums of a leaf, see `World`.
 
     Parameters
     ----------
     p : float
         Predicted probability, or the prediction of a numeric target.
-    mine : float
-        True value of ``p``, as returned by `stands_for`.
+    true_value : float
+        True value of ``p``, as returned by `target_of_row`.
     slope : float
         `World.slope` of the leaf.
     bend : float
         `World.bend`.
     """
     h = bend * p * (1.0 - p) if bend > 0.0 else 1.0
-    return p - mine + slope * h, h
+    return p - true_value + slope * h, h
 
 
 @inner_kernel
-def stands_for(world, label, cell, i, t):  # type: ignore[no-untyped-def]
+def target_of_row(world, label, cell, i, t):  # type: ignore[no-untyped-def]
     """Return the true value that a tree should predict for a row.
 
     It is the numeric target. For classes it is 1 if the label is the class of the tree, else 0.
@@ -189,8 +189,8 @@ def _refresh(world, state):  # type: ignore[no-untyped-def]
             j = walk(world, t, state.cell, i)
             leaf[i, t] = j
             if state.inside[i, t]:
-                y = stands_for(world, state.label[i], state.cell, i, t)
-                g, h = brings(state.p[i, t], y, world.slope[j], world.bend)
+                y = target_of_row(world, state.label[i], state.cell, i, t)
+                g, h = contributions_of_row(state.p[i, t], y, world.slope[j], world.bend)
                 residual[j, 0] += g
                 residual[j, 1] += h
             rise[t % K] = world.value[j]

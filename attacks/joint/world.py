@@ -110,8 +110,12 @@ class World(NamedTuple):
             codes.append(leaves.sets(len(grid.edges)))
             value = tree.value[leaves.node].astype(np.float64)
             target, variance = equations(evidence, t, sums[t], leaves)
+            # A tree that was grown on other clients' rows says nothing about the victims' sums.
+            # With an infinite variance their weight is 0, but the leaf values still change margins.
             if evidence.is_foreign(t):
                 target, variance = np.zeros_like(target), np.full_like(variance, np.inf)
+            # Only leaf values are visible: one equation per leaf. The unknown second sum is padded
+            # with an infinite variance below.
             blind = target.shape[1] == 1
             slopes.append(value / evidence.learning_rate if blind else np.zeros(len(leaves)))
             targets.append(np.pad(target, ((0, 0), (0, 2 - target.shape[1]))))
@@ -168,6 +172,7 @@ def _on_grid(
         f = int(tree.feature[i])
         if f >= 0:
             cut = int(np.searchsorted(grid.edges[f], tree.threshold[i])) + 1
+            # A split by categories has no threshold. Its set gets the next negative number.
             if np.isnan(tree.threshold[i]):
                 sets.append(codes_right(tree, i))
                 cut = -len(sets)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from fedtrees.attacks.labels.clustering import k_means, scaled
+from fedtrees.attacks.labels.clustering import k_means, scale_columns
 from fedtrees.attacks.labels.communities import Twins, contract, louvain, merge_to
 from fedtrees.attacks.labels.evidence import (
     Columns,
@@ -22,7 +22,7 @@ from fedtrees.attacks.labels.evidence import (
     tree_weights,
 )
 from fedtrees.attacks.labels.graph_methods import components, spectral, spread
-from fedtrees.attacks.labels.mixture import MOST_LOST, denoised, mixture_of, response_of
+from fedtrees.attacks.labels.mixture import MOST_LOST, denoise_labels, mixture_of, response_of
 from fedtrees.attacks.labels.published import MOST_ROWS, published_communities
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError, check_known, check_whole
@@ -140,7 +140,7 @@ class LeafAttack(Attack):
         if seen.leaves.shape[1]:
             cluster = self.clusters(seen, rng)
         else:
-            cluster = k_means(scaled(seen.columns.X), seen.classes, rng)
+            cluster = k_means(scale_columns(seen.columns.X), seen.classes, rng)
         notes = {"groups": float(len(seen.twins.weight))}
         return Guess((Labels(seen.columns.ids, cluster),), notes)
 
@@ -162,7 +162,7 @@ def _with_columns(
     at[largest] = np.arange(len(largest))
     code = at[part]
     one_hot = weight * (code[:, None] == np.arange(len(largest)))
-    points = np.hstack([scaled(seen.columns.X), one_hot])
+    points = np.hstack([scale_columns(seen.columns.X), one_hot])
     return k_means(points, seen.classes, rng)
 
 
@@ -290,9 +290,9 @@ class LabelMixture(LeafAttack):
 
     def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
         """Return the most probable labels over all starts."""
-        return self.climbed(seen, [], None, rng)
+        return self.climb(seen, [], None, rng)
 
-    def climbed(
+    def climb(
         self,
         seen: LeafView,
         more: list[Clusters],
@@ -332,7 +332,7 @@ class LabelMixture(LeafAttack):
         likeliest = model.best([*more, *named], self.rows, rng)
         if law is None or model.lost(likeliest) > MOST_LOST:
             return likeliest
-        return denoised(likeliest, seen.columns.X, seen.classes, law, rng)
+        return denoise_labels(likeliest, seen.columns.X, seen.classes, law, rng)
 
 
 @register.attack("few-shot")
@@ -366,7 +366,7 @@ class FewShot(LabelMixture):  # type: ignore[misc]
         shares = np.zeros((len(seen.twins.weight), seen.classes))
         np.add.at(shares, (seen.twins.of_row[rows], known_rows.y), 1.0)
         start = spread(seen.twins, shares).argmax(axis=1)[seen.twins.of_row]
-        return self.climbed(seen, [start], known_labels, rng)
+        return self.climb(seen, [start], known_labels, rng)
 
 
 def _as_known(start: Clusters, known_labels: Clusters, classes: int) -> Clusters:

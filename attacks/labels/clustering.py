@@ -14,7 +14,7 @@ SWEEPS = 100
 START_ROWS = 8192
 
 
-def scaled(X: NDArray[np.floating]) -> NDArray[np.float64]:
+def scale_columns(X: NDArray[np.floating]) -> NDArray[np.float64]:
     """Scale columns to [0, 1].
 
     Missing values get the mean of the column. Columns without any value are removed.

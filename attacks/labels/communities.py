@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.labels.numbering import numbered
+from fedtrees.attacks.labels.numbering import number_values
 from fedtrees.core.compilation import kernel
 
 #: Beyond this a packed key no longer fits in an int64.
@@ -89,12 +89,12 @@ def contract(leaves: NDArray[np.integer[Any]], eta: NDArray[np.float64] | None =
     key, keys = np.zeros(N, dtype=np.int64), 1
     offset, columns, trees = 0, [], []
     for t in range(T):
-        code, distinct = numbered(leaves[:, t])
+        code, distinct = number_values(leaves[:, t])
         absent = np.flatnonzero(distinct < 0)
         L = len(distinct)
         # Replace the keys by consecutive numbers before the next product overflows.
         if keys * L >= _MOST_KEYS:
-            key, seen = numbered(key)
+            key, seen = number_values(key)
             keys = len(seen)
         key = key * L + code
         keys *= L
@@ -106,7 +106,7 @@ def contract(leaves: NDArray[np.integer[Any]], eta: NDArray[np.float64] | None =
         J = L - len(absent)
         offset += J
         trees.append(np.full(J, t, dtype=np.int32))
-    of_row, seen = numbered(key)
+    of_row, seen = number_values(key)
     S = len(seen)
     first = np.empty(S, dtype=np.int64)
     first[of_row[::-1]] = np.arange(N)[::-1]
@@ -157,7 +157,7 @@ def louvain(twins: Twins, rng: np.random.Generator) -> tuple[NDArray[np.int64], 
     """
     best, best_partition = -np.inf, np.zeros(len(twins.leaf), dtype=np.int64)
     for t in range(twins.leaf.shape[1]):
-        start = _numbered(twins.leaf[:, t].astype(np.int64))
+        start = _number_labels(twins.leaf[:, t].astype(np.int64))
         community, Q = _from(twins, start, rng)
         if best + LEAST_GAIN < Q:
             best, best_partition = Q, community
@@ -171,10 +171,10 @@ def _from(
     Q = modularity(twins, community)
     while True:
         order = rng.permutation(len(community))
-        moved = _numbered(
+        moved = _number_labels(
             _sweeps(twins.leaf, twins.weight, degree, twins.eta, community, order, len(twins.tree))
         )
-        merged = _numbered(_merged_greedily(between(twins, moved))[moved])
+        merged = _number_labels(_merged_greedily(between(twins, moved))[moved])
         gained = modularity(twins, merged)
         if gained < Q + LEAST_GAIN:
             return (merged, gained) if gained > Q else (community, Q)
@@ -208,7 +208,7 @@ def merge_to(twins: Twins, community: NDArray[np.int64], count: int) -> NDArray[
         W[:, a] += W[:, b]
         into[into == b] = a
         alive.remove(b)
-    return _numbered(into[community])
+    return _number_labels(into[community])
 
 
 def _merged_greedily(W: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -231,9 +231,9 @@ def _merged_greedily(W: NDArray[np.float64]) -> NDArray[np.int64]:
     return label
 
 
-def _numbered(labels: NDArray[np.int64]) -> NDArray[np.int64]:
+def _number_labels(labels: NDArray[np.int64]) -> NDArray[np.int64]:
     """Number labels from 0 by first appearance."""
-    return np.asarray(numbered(labels)[0], dtype=np.int64)
+    return np.asarray(number_values(labels)[0], dtype=np.int64)
 
 
 @kernel

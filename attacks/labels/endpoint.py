@@ -85,7 +85,7 @@ class AskedLabels(Attack):
         if 0 < len(drawn) < len(shares) and seen.leaves.shape[1]:
             sure = np.full(len(shares), -1)
             sure[drawn] = answers.argmax(axis=1)
-            climbed = mixture.climbed(seen, [shares.argmax(axis=1)], sure, rng)
+            climbed = mixture.climb(seen, [shares.argmax(axis=1)], sure, rng)
             shares = (shares + np.eye(seen.classes)[climbed]) / 2
         shares[drawn] = answers
         return Guess((Labels(seen.columns.ids, shares.argmax(axis=1), shares),))
@@ -154,7 +154,7 @@ def _claims(seen: LeafView, labels: Clusters) -> Iterator[RoutedLabels]:
     # Nodes of one tree lie on a path, so that only the deepest node per tree and row counts.
     overall = one_hot.mean(axis=0)
     deepest: dict[tuple[int, int], tuple[int, int]] = {}  # of a tree and a row: depth and node
-    for tree, node, rows in _reached(seen.view, trees):
+    for tree, node, rows in _rows_at_nodes(seen.view, trees):
         depth = _depth(node, trees[tree])
         for row in rows.tolist():
             if depth > deepest.get((tree, row), (-1, 0))[0]:
@@ -173,7 +173,7 @@ def _claims(seen: LeafView, labels: Clusters) -> Iterator[RoutedLabels]:
     yield RoutedLabels(places, softmax(logits, axis=1))
 
 
-def _reached(
+def _rows_at_nodes(
     view: View, trees: dict[int, KnownNodes]
 ) -> Iterator[tuple[int, int, NDArray[np.int32]]]:
     """Yield tree, node and rows, for nodes at which rows are routed and for their children."""

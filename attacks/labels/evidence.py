@@ -86,12 +86,12 @@ def no_leaves(view: View) -> Reason | None:
 
 def tree_weights(view: View, trees: int, decay: float) -> NDArray[np.float64]:
     """Return the weight of each tree: 1 in a forest, ``decay ** round`` in boosting."""
-    if not boosted(view):
+    if not is_boosted(view):
         return np.ones(trees)
     return decay ** (np.arange(trees) // outputs(view)).astype(np.float64)
 
 
-def boosted(view: View) -> bool:
+def is_boosted(view: View) -> bool:
     """Return whether the trees are boosted. Otherwise they form a random forest."""
     return "learning_rate" in view.parameters
 

@@ -21,8 +21,8 @@ from fedtrees.attacks.labels.communities import Twins
 from fedtrees.attacks.labels.evidence import (
     Columns,
     SeenTree,
-    boosted,
     candidate_bins,
+    is_boosted,
     outputs,
     seen_trees,
 )
@@ -53,7 +53,7 @@ def response_of(view: View) -> Channel | None:
     return chained(c for c in channels if c is not None)
 
 
-def denoised(
+def denoise_labels(
     noisy_labels: NDArray[np.int64],
     X: NDArray[np.float32],
     classes: int,
@@ -160,23 +160,23 @@ class Mixture:
         Leaves above the last two levels (`SeenTree.early`). They are mostly of one class.
     trees : sequence of SeenTree
         Visible splits.
-    own : Candidates
+    candidates : Candidates
         Local candidate splits.
     classes : int
         Number of classes, K.
     boosting : Boosting or None
         None for a random forest.
-    known : int64 array, shape (N,), or None
+    known_labels : int64 array, shape (N,), or None
         Known labels, which stay fixed, -1 for unknown ones. None: no label is known.
     """
 
     leaf: NDArray[np.int32]
     pure: NDArray[np.bool_]
     trees: Sequence[SeenTree]
-    own: Candidates
+    candidates: Candidates
     classes: int
     boosting: Boosting | None
-    known: Ints | None = None
+    known_labels: Ints | None = None
 
     def best(self, starts: Sequence[Ints], rows: int, rng: np.random.Generator) -> Ints:
         """Return the labels with the largest `score` that the search finds, shape (N,).
@@ -198,14 +198,14 @@ class Mixture:
         drawn = np.arange(len(self.leaf))
         if len(drawn) > rows:
             drawn = np.sort(rng.choice(len(drawn), rows, replace=False))
-        part = self if len(drawn) == len(self.leaf) else self.restricted(drawn)
-        fits = [part.fit(part.named(start[drawn])) for start in starts]
-        best_labels = part.kicked([part.fit(labels) for _, labels in fits], rng)
+        part = self if len(drawn) == len(self.leaf) else self.restrict(drawn)
+        fits = [part.fit(part.name_clusters(start[drawn])) for start in starts]
+        best_labels = part.restart([part.fit(labels) for _, labels in fits], rng)
         if part is self:
             return best_labels
         return np.asarray(_log_rates(part, best_labels, self.leaf).argmax(axis=1))
 
-    def kicked(self, fits: Sequence[tuple[float, Ints]], rng: np.random.Generator) -> Ints:
+    def restart(self, fits: Sequence[tuple[float, Ints]], rng: np.random.Generator) -> Ints:
         """Return the best labels after restarts from the given optima, shape (N,)."""
         ends, N = list(fits), len(fits[0][1])
         idle = [0] * len(ends)
@@ -221,20 +221,30 @@ class Mixture:
                 ends[at], idle[at] = climbed, 0
         return max(ends, key=lambda end: end[0])[1]
 
-    def restricted(self, drawn: NDArray[np.intp]) -> Mixture:
+    def restrict(self, drawn: NDArray[np.intp]) -> Mixture:
         """Return the model of the rows ``drawn``."""
         place = np.full(len(self.leaf), -1)
         place[drawn] = np.arange(len(drawn))
-        candidates = Candidates(self.own.codes[drawn], self.own.n_bins)
-        trees = [_restricted(tree, place, drawn) for tree in self.trees]
-        fixed_labels = None if self.known is None else self.known[drawn]
-        return replace(self, leaf=self.leaf[drawn], trees=trees, own=candidates, known=fixed_labels)
+        candidates = Candidates(self.candidates.codes[drawn], self.candidates.n_bins)
+        trees = [_restrict_tree(tree, place, drawn) for tree in self.trees]
+        fixed_labels = None if self.known_labels is None else self.known_labels[drawn]
+        return replace(
+            self,
+            leaf=self.leaf[drawn],
+            trees=trees,
+            candidates=candidates,
+            known_labels=fixed_labels,
+        )
 
-    def kept(self, labels: Ints) -> Ints:
+    def insert_known_labels(self, labels: Ints) -> Ints:
         """Return the labels with known labels inserted."""
-        return labels if self.known is None else np.where(self.known >= 0, self.known, labels)
+        return (
+            labels
+            if self.known_labels is None
+            else np.where(self.known_labels >= 0, self.known_labels, labels)
+        )
 
-    def named(self, labels: Ints) -> Ints:
+    def name_clusters(self, labels: Ints) -> Ints:
         """Rename clusters to classes if every class has separate trees.
 
         The first tree of each class is explained by each cluster in turn. The assignment with the
@@ -250,7 +260,7 @@ class Mixture:
                 p = np.full_like(inside, np.clip(inside.mean(), 1e-3, 1 - 1e-3))
                 G, H = p - inside, 2 * p * (1 - p)
                 fit[cluster, tree.number] = log_probability(
-                    tree, self.own, G, H, how.lam, how.gamma, how.doubt
+                    tree, self.candidates, G, H, how.lam, how.gamma, how.doubt
                 )[0]
         return np.asarray(linear_sum_assignment(-fit)[1][labels])
 
@@ -260,10 +270,10 @@ class Mixture:
         The class shares of the rows follow the gradient of the log-likelihood of the splits, plus
         the logits of the label rates of leaves, while the temperature falls.
         """
-        start, sure = self.kept(start), None
-        if self.known is not None:
-            sure = self.known >= 0
-            fixed = np.eye(self.classes)[self.known[sure]]
+        start, sure = self.insert_known_labels(start), None
+        if self.known_labels is not None:
+            sure = self.known_labels >= 0
+            fixed = np.eye(self.classes)[self.known_labels[sure]]
         r = np.full((len(start), self.classes), SOFT / self.classes)
         r[np.arange(len(start)), start] += 1 - SOFT
         logits = np.log(r)
@@ -312,7 +322,7 @@ class Mixture:
         if self.boosting is None:
             sizes = np.ones_like(r)
             for tree in self.trees:
-                fit, up = log_probability(tree, self.own, r, sizes, 0.0, 0.0, DOUBT)
+                fit, up = log_probability(tree, self.candidates, r, sizes, 0.0, 0.0, DOUBT)
                 total += fit
                 slope += up
             return total, slope
@@ -328,7 +338,7 @@ class Mixture:
             p = softmax(margin, axis=1) if number == 0 else p
             G = p[:, columns] - r[:, columns]
             H = (1.0 if K == 2 else 2.0) * np.maximum(p * (1 - p), 1e-9)[:, columns]
-            fit, up = log_probability(tree, self.own, G, H, how.lam, how.gamma, how.doubt)
+            fit, up = log_probability(tree, self.candidates, G, H, how.lam, how.gamma, how.doubt)
             total += fit
             slope[:, columns] -= up
             _advance(margin, tree, G, H, how, columns)
@@ -367,7 +377,7 @@ def mixture_of(
         (at,) = np.nonzero(numbers == tree.number)
         pure[leaf[tree.early][:, at].ravel()] = True
     boosting = None
-    if boosted(view):
+    if is_boosted(view):
         boosting = Boosting(
             rate=public["learning_rate"],
             lam=max(public["reg_lambda"], 1e-9),
@@ -410,7 +420,7 @@ def _advance(
         margin[inside, column] -= (how.rate * g / (h + how.lam))[code]
 
 
-def _restricted(tree: SeenTree, place: NDArray[np.intp], drawn: NDArray[np.intp]) -> SeenTree:
+def _restrict_tree(tree: SeenTree, place: NDArray[np.intp], drawn: NDArray[np.intp]) -> SeenTree:
     selected = place[tree.rows] >= 0
     before = np.concatenate([[0], np.cumsum(selected)])
     begin, end = before[tree.begin], before[tree.end]

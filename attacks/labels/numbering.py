@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def numbered(values: NDArray[np.integer]) -> tuple[NDArray[np.intp], NDArray[Any]]:
+def number_values(values: NDArray[np.integer]) -> tuple[NDArray[np.intp], NDArray[Any]]:
     """Return the number of every value, and the distinct values in the order of their numbers.
 
     Parameters

@@ -39,7 +39,7 @@ def published_communities(
         c = int(label.max(initial=-1)) + 1
         if c <= 2:
             return label
-        W = _directed(leaves.astype(np.int64), members, ends, eta, label, c)
+        W = _directed_edges(leaves.astype(np.int64), members, ends, eta, label, c)
         # Later levels move communities, over the sums of the edges between them.
         merged = _level(W, rng.permutation(c))
         if len(np.unique(merged)) == c:
@@ -111,7 +111,7 @@ def _first_level(leaves, members, ends, eta, order):  # type: ignore[no-untyped-
 
 
 @kernel
-def _directed(leaves, members, ends, eta, label, c):  # type: ignore[no-untyped-def]
+def _directed_edges(leaves, members, ends, eta, label, c):  # type: ignore[no-untyped-def]
     """Return the edges from rows of one community to earlier rows of another."""
     W = np.zeros((c, c))
     N, T = leaves.shape

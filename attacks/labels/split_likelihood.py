@@ -86,10 +86,10 @@ def log_probability(
     gains = np.where(twice, -np.inf, gains)
     every = np.concatenate([taken[:, None], gains.reshape(V, -1)], axis=1) - taken[:, None]
     chances, away_at = _odds(every, split)
-    fits = [float(np.log(_softened(chance, split, doubt)).sum()) for chance in chances]
+    fits = [float(np.log(_soften(chance, split, doubt)).sum()) for chance in chances]
     best = int(np.argmax(fits))
     chance, away = chances[best], away_at(best)
-    sure = np.where(split, 1.0, (1 - doubt) * chance / _softened(chance, split, doubt))
+    sure = np.where(split, 1.0, (1 - doubt) * chance / _soften(chance, split, doubt))
     away = (away * sure[:, None]).reshape(gains.shape)
     pull = (away.sum(axis=(1, 2)), away)
     _pulls(*nodes, left_g, left_h, total_g, total_h, own_g, own_h, *pull, lam, slope)
@@ -135,7 +135,7 @@ def _odds(excess: Floats, split: NDArray[np.bool_]) -> tuple[list[Floats], Calla
     return chances, away
 
 
-def _softened(chance: Floats, split: NDArray[np.bool_], doubt: float) -> Floats:
+def _soften(chance: Floats, split: NDArray[np.bool_], doubt: float) -> Floats:
     return np.maximum(np.where(split, chance, (1 - doubt) * chance + doubt), 1e-300)
 
 

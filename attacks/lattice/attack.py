@@ -14,7 +14,7 @@ from fedtrees.attacks.evidence.readback.claims import first_round
 from fedtrees.attacks.evidence.readback.read import readable
 from fedtrees.attacks.evidence.replay import grown_alone
 from fedtrees.attacks.evidence.view import evidence_of
-from fedtrees.attacks.lattice.decode import Decoded, counted, decode
+from fedtrees.attacks.lattice.decode import Decoded, count_by_hessians, decode
 from fedtrees.attacks.lattice.exact_sums import base_margin_of
 from fedtrees.attacks.lattice.leaf_values import certain_counts
 from fedtrees.core.attack import Attack
@@ -117,19 +117,21 @@ class Lattice(Attack):
         if seen.level == "values" and not numbers and readable(view, seen):
             return _of_values(view, seen)
         if not numbers and (seen.outputs > 1 or not (law is None or law.additive)):
-            return _bounded(view)
+            return _counts_from_bounds(view)
         evidence = replace(seen, level="statistics", histograms=None)
         each = [v.evidence for v in victims_of(view) if not v.blocks] or [evidence]
         decoded = [self._decode(one, view) for one in each]
         if len(decoded) == 1:
-            counts = _certified(added_up(decoded[0].leaf_counts))
+            counts = _certify(added_up(decoded[0].leaf_counts))
             return Guess.of(counts, decoded[0].notes, otherwise=self._why_none(decoded[0].notes))
         notes: dict[str, float] = {}
+        # Numbers of leaves are added up over clients. Numbers of trees are those of the client with
+        # the most.
         for key in {key: None for one in decoded for key in one.notes}:
             values = [one.notes.get(key, 0.0) for one in decoded]
             several = not key.startswith(("trees", "stopped", "least"))
             notes[key] = sum(values) if several else max(values)
-        counts = _certified(added_up([c for one in decoded for c in one.leaf_counts]))
+        counts = _certify(added_up([c for one in decoded for c in one.leaf_counts]))
         return Guess.of(counts, notes, otherwise=self._why_none(notes))
 
     def _why_none(self, notes: Mapping[str, float]) -> Reason:
@@ -144,7 +146,7 @@ class Lattice(Attack):
             evidence = evidence.rounds(self.max_trees)
         if evidence.targets is not None:
             own_rows = Table.empty(view.schema) if view.rows is None else view.rows
-            return counted(evidence, own_rows, self.doubt)
+            return count_by_hessians(evidence, own_rows, self.doubt)
         if self.base_score == "unknown" and evidence.trees:
             base = base_margin_of(evidence)
             if base is None:
@@ -164,11 +166,11 @@ def _of_values(view: View, evidence: Evidence) -> Guess:
         "leaves_certified": float(n_certain),
         "leaves_open": float(leaves - n_certain),
     }
-    counts = _certified([] if certain is None else [certain])
+    counts = _certify([] if certain is None else [certain])
     return Guess.of(counts, notes, otherwise=Reason("leaf-values-ambiguous"))
 
 
-def _bounded(view: View) -> Guess:
+def _counts_from_bounds(view: View) -> Guess:
     """Return the counts of the first round that follow from bounds on the sums."""
     trees = first_round(view) or []
     claims = [tree.leaf_counts(t) for t, tree in enumerate(trees)]
@@ -178,11 +180,11 @@ def _bounded(view: View) -> Guess:
         "leaves_certified": certain,
         "leaves_open": sum(len(tree.certain) for tree in trees) - certain,
     }
-    counts = _certified(claim for claim in claims if claim is not None)
+    counts = _certify(claim for claim in claims if claim is not None)
     named = {name: float(value) for name, value in notes.items()}
     return Guess.of(counts, named, otherwise=Reason("bounds-leave-a-choice"))
 
 
-def _certified(counts: Iterable[LeafCounts]) -> list[LeafCounts]:
+def _certify(counts: Iterable[LeafCounts]) -> list[LeafCounts]:
     """Return leaf counts that are marked as certified. This attack returns no other counts."""
     return [replace(c, certified=np.ones(len(c.leaf), dtype=np.bool_)) for c in counts]

@@ -102,7 +102,7 @@ class Candidates:
         ]
 
 
-def multinomial_ways(n: int, q: Floats, rest: float, most: int) -> tuple[Longs, Floats]:
+def multinomial_ways(n: int, q: Floats, rest: float, max_ways: int) -> tuple[Longs, Floats]:
     """Enumerate the most probable multinomial counts of n rows over k looks.
 
     Parameters
@@ -113,7 +113,7 @@ def multinomial_ways(n: int, q: Floats, rest: float, most: int) -> tuple[Longs, 
         Weight of each look.
     rest : float
         Weight of being in another leaf.
-    most : int
+    max_ways : int
         Number of ways that are kept after each look (a beam search).
 
     Returns
@@ -141,7 +141,7 @@ def multinomial_ways(n: int, q: Floats, rest: float, most: int) -> tuple[Longs, 
         log_choose = gammaln(c + 1) - gammaln(x + 1) - gammaln(c - x + 1)
         log_share = x * np.log(share) + (c - x) * np.log1p(-share)
         rows, cost = np.column_stack([rows[parent], x]), cost[parent] - log_choose - log_share
-        if len(cost) > most:
-            likeliest = np.argsort(cost, kind="stable")[:most]
+        if len(cost) > max_ways:
+            likeliest = np.argsort(cost, kind="stable")[:max_ways]
             rows, cost = rows[likeliest], cost[likeliest]
     return rows, cost

@@ -42,9 +42,9 @@ class Decoder:
 
     Attributes
     ----------
-    whole : Paths
+    complete_paths : Paths
         Paths after the last tree up to which every leaf is solved.
-    known : list of bool array, shape (J,)
+    solved : list of bool array, shape (J,)
         Solved leaves, per tree.
     count, positives : list of int64 array, shape (J,)
         Rows, and rows with label 1, in solved leaves.
@@ -74,8 +74,8 @@ class Decoder:
         self.list_bits, self.limit = list_bits, doubt
         self.left, self.stopped = math.inf if steps is None else steps, False
         self.paths = Paths.after_first(evidence.trees[0], evidence.base_margin, basis.grid, first)
-        self.whole = self.paths.copy()
-        self.known = [np.ones(len(first.n0), dtype=bool)]
+        self.complete_paths = self.paths.copy()
+        self.solved = [np.ones(len(first.n0), dtype=bool)]
         self.count, self.positives = [first.n0 + first.n1], [first.n1]
         self.doubt = 0.0
         self._failed: dict[tuple[int, int], tuple[float, int]] = {}
@@ -94,13 +94,13 @@ class Decoder:
         return not self.stopped
 
     def _hopeful(self, rows: int) -> bool:
-        old = self.known[1 : max(self.paths.trees - LAG, 1)]
+        old = self.solved[1 : max(self.paths.trees - LAG, 1)]
         return len(self.paths.slot) <= MOST_PIECES * rows and all(k.all() for k in old)
 
     def leaf_counts(self) -> tuple[LeafCounts, ...]:
         """Return the class counts of all solved leaves."""
         out = []
-        for t, solved in enumerate(self.known):
+        for t, solved in enumerate(self.solved):
             if solved.any():
                 n, n1 = self.count[t][solved], self.positives[t][solved]
                 leaves = self.evidence.trees[t].leaves[solved]
@@ -109,26 +109,26 @@ class Decoder:
 
     def open_bits(self) -> Floats:
         """Return the entropy (bits) of the open leaves."""
-        parts = [self.bits(t)[~solved] for t, solved in enumerate(self.known)]
+        parts = [self.bits(t)[~solved] for t, solved in enumerate(self.solved)]
         return np.concatenate(parts)
 
     def _read(self, t: int) -> None:
         """Extend the paths by one tree, and solve leaves until no more can be solved."""
         grow(self.paths, self.evidence, t, self.basis)
         J = len(self.target[t])
-        self.known.append(np.zeros(J, dtype=bool))
+        self.solved.append(np.zeros(J, dtype=bool))
         self.count.append(np.zeros(J, dtype=np.int64))
         self.positives.append(np.zeros(J, dtype=np.int64))
         for list_bits in sorted({min(FIRST_BITS, self.list_bits), self.list_bits}):
             while self._solve_some(list_bits) and not self.stopped:
                 self._weigh()
         self.paths.merge_equal()
-        if all(solved.all() for solved in self.known):
-            self.whole = self.paths.copy()
+        if all(solved.all() for solved in self.solved):
+            self.complete_paths = self.paths.copy()
 
     def _weigh(self) -> None:
-        fit_labels(self.paths, self.known, self.count, self.positives)
-        for t, solved in enumerate(self.known):
+        fit_labels(self.paths, self.solved, self.count, self.positives)
+        for t, solved in enumerate(self.solved):
             if not solved.all():
                 fit_sums(self.paths, t, self.basis.sums[t])
 
@@ -136,7 +136,7 @@ class Decoder:
         """Try open leaves of all trees in order of entropy. Return the number of solved ones."""
         tasks = [
             (float(bits), t, int(j))
-            for t, is_solved in enumerate(self.known)
+            for t, is_solved in enumerate(self.solved)
             if not is_solved.all()
             for j, bits in enumerate(self.bits(t))
             if not is_solved[j]
@@ -160,7 +160,7 @@ class Decoder:
 
         The entropy of a binomial count is approximated by that of a normal distribution.
         """
-        paths, J = self.paths, len(self.known[t])
+        paths, J = self.paths, len(self.solved[t])
         margins, look = np.unique(paths.margin[:, t], return_inverse=True)
         key = (paths.slot * len(margins) + look.reshape(-1)) * J + paths.leaf[:, t]
         pair, part = np.unique(key, return_inverse=True)
@@ -188,7 +188,7 @@ class Decoder:
                 continue
             inside = candidates.inside(ways, contents.way)
             self.paths.confine(t, j, candidates.look, inside)
-            self.known[t][j] = True
+            self.solved[t][j] = True
             self.count[t][j] = sum(part.rows for part in inside)
             self.positives[t][j] = contents.positives
             self.doubt += len(LEAST) * contents.doubt
@@ -220,14 +220,14 @@ class Decoded:
     notes: Mapping[str, float] = field(default_factory=lambda: {"trees_certified": 0.0})
 
 
-def counted(evidence: Evidence, own: Table, doubt: float) -> Decoded:
+def count_by_hessians(evidence: Evidence, local_rows: Table, doubt: float) -> Decoded:
     """Count the victims' rows in the leaves of all trees by their hessians, which are 1.
 
     Parameters
     ----------
     evidence : Evidence
         Trees with numeric targets.
-    own : Table
+    local_rows : Table
         Local data of the adversary, subtracted from the sums.
     doubt : float
         A leaf stays open if declared noise changes its rounded count with a probability above this
@@ -239,7 +239,7 @@ def counted(evidence: Evidence, own: Table, doubt: float) -> Decoded:
         Without counts of trees whose sums are not visible, or if small bins are suppressed.
     """
     leaf_counts, open_leaves = [], 0
-    for t, sums in enumerate(victim_sums(evidence, own, len(evidence.trees))):
+    for t, sums in enumerate(victim_sums(evidence, local_rows, len(evidence.trees))):
         if sums.h is None or evidence.suppressed:
             continue
         sure = 4 * sums.var_h <= doubt
@@ -258,7 +258,7 @@ def counted(evidence: Evidence, own: Table, doubt: float) -> Decoded:
 
 def decode(
     evidence: Evidence,
-    own: Table | None,
+    adversary_rows: Table | None,
     schema: Schema,
     list_bits: int,
     doubt: float,
@@ -274,7 +274,7 @@ def decode(
     ----------
     evidence : Evidence
         Trees with exact sums, of two classes.
-    own : Table or None
+    adversary_rows : Table or None
         Local data of the adversary, subtracted from the sums that contain it.
     schema : Schema
         Types of the columns.
@@ -292,7 +292,7 @@ def decode(
     Decoded
         Empty if the sums are not visible or not exact.
     """
-    local_rows = Table.empty(schema) if own is None else own
+    local_rows = Table.empty(schema) if adversary_rows is None else adversary_rows
     if evidence.share < 1:
         evidence, basis = evidence.rounds(1), None
     if not evidence.trees:
@@ -308,9 +308,9 @@ def decode(
     decoder.run()
     open_bits = decoder.open_bits()
     notes = {
-        "trees_certified": sum(bool(solved.all()) for solved in decoder.known),
-        "trees_followed": decoder.whole.trees,
-        "leaves_certified": sum(int(solved.sum()) for solved in decoder.known),
+        "trees_certified": sum(bool(solved.all()) for solved in decoder.solved),
+        "trees_followed": decoder.complete_paths.trees,
+        "leaves_certified": sum(int(solved.sum()) for solved in decoder.solved),
         "leaves_open": len(open_bits),
         "rows_followed": decoder.paths.sure_rows(),
         "trees_read": decoder.paths.trees,
@@ -319,4 +319,6 @@ def decode(
     }
     if len(open_bits):
         notes["least_open_bits"] = open_bits.min()
-    return Decoded(decoder.leaf_counts(), decoder.whole, {k: float(v) for k, v in notes.items()})
+    return Decoded(
+        decoder.leaf_counts(), decoder.complete_paths, {k: float(v) for k, v in notes.items()}
+    )

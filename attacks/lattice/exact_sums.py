@@ -26,14 +26,14 @@ def rounding_of(margin: NDArray[np.float32]) -> int:
     return int(np.abs(off).max(initial=0))
 
 
-def exact_sums(evidence: Evidence, own: Table) -> list[Longs] | None:
+def exact_sums(evidence: Evidence, local_rows: Table) -> list[Longs] | None:
     """Return the victims' sums G and H of the leaves of all trees, in units of 2^-30.
 
     Parameters
     ----------
     evidence : Evidence
         Trees with sums per node.
-    own : Table
+    local_rows : Table
         Local data of the adversary, subtracted if it is in the sums.
 
     Returns
@@ -54,16 +54,16 @@ def exact_sums(evidence: Evidence, own: Table) -> list[Longs] | None:
         return None
     if not trees or any(tree.g is None or tree.h is None for tree in trees):
         return None
-    local_rows = own if evidence.own_inside else own.take(slice(0))
-    nodes = Forest(trees, evidence.base_margin).apply(local_rows.X)
-    margin = np.full(len(local_rows), evidence.base_margin, dtype=np.float32)
+    rows_inside = local_rows if evidence.own_inside else local_rows.take(slice(0))
+    nodes = Forest(trees, evidence.base_margin).apply(rows_inside.X)
+    margin = np.full(len(rows_inside), evidence.base_margin, dtype=np.float32)
     out = []
     for t, tree in enumerate(trees):
         seen = np.stack([tree.g, tree.h], axis=1)[tree.leaves] * UNIT  # type: ignore[arg-type]
         if not (np.isfinite(seen).all() and (seen == np.rint(seen)).all()):
             return None
         local_sums = np.zeros((len(tree), 2), dtype=np.int64)
-        np.add.at(local_sums, nodes[:, t], to_fixed(logistic_gradients(margin, local_rows.y)))
+        np.add.at(local_sums, nodes[:, t], to_fixed(logistic_gradients(margin, rows_inside.y)))
         sent_sums = None if evidence.own_sums is None else to_fixed(evidence.own_sums[t])
         out.append(
             seen.astype(np.int64) - (local_sums[tree.leaves] if sent_sums is None else sent_sums)

@@ -24,7 +24,7 @@ SLACK = 2.0
 _MOST = 0.25
 
 
-def certain_counts(evidence: Evidence, own: Table) -> LeafCounts | None:
+def certain_counts(evidence: Evidence, local_rows: Table) -> LeafCounts | None:
     """Return the victims' counts in the certain leaves of the first tree.
 
     None if no leaf is certain, or if the method does not apply. It needs two classes, a declared
@@ -35,7 +35,7 @@ def certain_counts(evidence: Evidence, own: Table) -> LeafCounts | None:
     off = evidence.noise is not None or evidence.suppressed or evidence.foreign
     if not (is_declared and plain) or off or not evidence.trees or evidence.targets is not None:
         return None
-    sums, tree = victim_sums(evidence, own, 1)[0], evidence.trees[0]
+    sums, tree = victim_sums(evidence, local_rows, 1)[0], evidence.trees[0]
     local_counts = np.stack([sums.own_n0, sums.own_n1], axis=1)
     pairs = []
     for value, (n0, n1) in zip(tree.value[tree.leaves], local_counts, strict=True):

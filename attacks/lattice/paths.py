@@ -83,6 +83,8 @@ class Paths:
         leaf, label, weight = leaf[occupied], label[occupied], weight[occupied]
         after = np.float32(base) + tree.value[tree.leaves][leaf]
         margin = np.stack([np.full(len(leaf), base, dtype=np.float32), after], axis=1)
+        # Later sums depend on the margins and labels of rows only, so that leaves of the first tree
+        # with the same value form one slot.
         _, slot = np.unique(after, return_inverse=True)
         slot = slot.reshape(-1).astype(np.int64)
         size = np.rint(np.bincount(slot, weight)).astype(np.int64)
@@ -127,6 +129,7 @@ class Paths:
         """
         here = self.leaf[:, t] == j
         consistent, slot, size = ~here, self.slot.copy(), self.size.tolist()
+        # The rows in the leaf form new slots of known size. Their old slots shrink by as many rows.
         for part in inside:
             selected = here & (self.slot == part.slot) & (look == part.look)
             consistent |= selected

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from fedtrees.attacks.evidence.boxes import Boxes
+from fedtrees.attacks.evidence.boxes import FeatureBoxes
 from fedtrees.attacks.evidence.counts import Counts
 from fedtrees.attacks.lattice.paths import Paths
 
@@ -13,7 +13,7 @@ Longs = NDArray[np.int64]
 UNLIKELY = 50.0  # nats: cost of a first leaf and label that no piece of the slot has
 
 
-def rows_of(paths: Paths, first: Counts) -> tuple[Boxes, Longs]:
+def rows_of(paths: Paths, first: Counts) -> tuple[FeatureBoxes, Longs]:
     """Assign the rows of all slots to pieces so that the counts of the first tree are correct.
 
     If a slot has several pieces, the most probable assignment with these counts is chosen for all
@@ -21,7 +21,7 @@ def rows_of(paths: Paths, first: Counts) -> tuple[Boxes, Longs]:
 
     Returns
     -------
-    boxes : Boxes
+    boxes : FeatureBoxes
         Boxes of the n rows. Rows with equal boxes and labels have the same ``history``.
     place : int64 array, shape (n,)
         Number of the pair (leaf of the first tree, label) of each row.
@@ -47,7 +47,7 @@ def rows_of(paths: Paths, first: Counts) -> tuple[Boxes, Longs]:
         [paths.lo[piece], paths.hi[piece], paths.label[piece], paths.codes[piece].view(np.int64)]
     )
     _, history = np.unique(box, axis=0, return_inverse=True)
-    boxes = Boxes(
+    boxes = FeatureBoxes(
         paths.lo[piece], paths.hi[piece], paths.label[piece], paths.margin[piece, -1].copy(),
         history.reshape(-1).astype(np.int64),
     )  # fmt: skip

@@ -7,7 +7,7 @@ from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.equations import contributions, equations
 from fedtrees.attacks.evidence.maxent import max_entropy
-from fedtrees.attacks.evidence.prior import Reach, reach
+from fedtrees.attacks.evidence.prior import ReachableLeaves, reach
 from fedtrees.attacks.evidence.routing import gradients
 from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.lattice.paths import Paths
@@ -40,7 +40,7 @@ def grow(paths: Paths, evidence: Evidence, t: int, basis: Basis) -> None:
 
 
 def fit_labels(
-    paths: Paths, known: list[NDArray[np.bool_]], count: list[Longs], positives: list[Longs]
+    paths: Paths, solved: list[NDArray[np.bool_]], count: list[Longs], positives: list[Longs]
 ) -> None:
     """Scale weights towards the label counts of solved leaves, in place.
 
@@ -48,7 +48,7 @@ def fit_labels(
     ----------
     paths : Paths
         Changed in place.
-    known : list of bool array, shape (J,)
+    solved : list of bool array, shape (J,)
         Solved leaves of every tree.
     count, positives : list of int64 array, shape (J,)
         Rows, and rows with label 1, in solved leaves.
@@ -56,9 +56,9 @@ def fit_labels(
     for _ in range(SWEEPS):
         for t in range(paths.trees):
             side = paths.leaf[:, t] * 2 + paths.label
-            total = np.bincount(side, paths.weight, 2 * len(known[t]))
+            total = np.bincount(side, paths.weight, 2 * len(solved[t]))
             goal = np.stack([count[t] - positives[t], positives[t]], axis=1).reshape(-1)
-            factor = np.where(np.repeat(known[t], 2), goal / np.maximum(total, 1e-12), 1.0)
+            factor = np.where(np.repeat(solved[t], 2), goal / np.maximum(total, 1e-12), 1.0)
             paths.weight = np.maximum(paths.weight * factor[side], 1e-9)
             paths.normalise()
 
@@ -70,7 +70,7 @@ def fit_sums(paths: Paths, t: int, sums: LeafSums) -> None:
     order = np.argsort(paths.slot, kind="stable")
     width = np.bincount(paths.slot, minlength=len(paths.size))
     share = (paths.weight / paths.size[paths.slot])[order]
-    options = Reach(
+    options = ReachableLeaves(
         np.concatenate([[0], np.cumsum(width)]).astype(np.int64),
         paths.leaf[order, t].astype(np.int32),
         np.log(np.maximum(share, 1e-12)),

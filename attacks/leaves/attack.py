@@ -5,8 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.submission import Blind, Weight, submitted, told_by
-from fedtrees.attacks.leaves.forests import Boxes, Ints, Source, sources_of
+from fedtrees.attacks.evidence.submission import (
+    BlindEnsemble,
+    EvidenceWeight,
+    share_determined,
+    vote_on_rows,
+)
+from fedtrees.attacks.leaves.forests import FlatForest, Ints, TargetForest, read_target_forests
 from fedtrees.attacks.leaves.gibbs import Numbers, State, advance, likelihood, start
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import check_positive
@@ -55,7 +60,7 @@ class ForestBoxes(Attack):
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals see no class counts or shares of leaves, None if they do."""
-        if not sources_of(view):
+        if not read_target_forests(view):
             return Reason("no-forest-counts")
         return None
 
@@ -78,7 +83,7 @@ class ForestBoxes(Attack):
         own_rows = view.rows or Table.empty(view.schema)
         likely = view.prior_rows or own_rows
         tables, owners, notes = [], list[str](), list[dict[str, float]]()
-        for source in sources_of(view):
+        for source in read_target_forests(view):
             known_rows = own_rows if source.owner is None else own_rows.take(slice(0))
             if source.rows <= len(known_rows):
                 continue
@@ -93,14 +98,19 @@ class ForestBoxes(Attack):
         return Guess((Records(Table.concat(tables), owner=named),), mean)
 
     def _rows(
-        self, source: Source, known_rows: Table, likely: Table, view: View, rng: np.random.Generator
+        self,
+        source: TargetForest,
+        known_rows: Table,
+        likely: Table,
+        view: View,
+        rng: np.random.Generator,
     ) -> tuple[Table, dict[str, float]]:
         """Reconstruct the rows of a source, without the known ones.
 
         ``known_rows`` are local rows that the trees were grown on. ``likely`` are the rows of the
         prior.
         """
-        boxes = Boxes.of(source.trees, len(view.schema.features))
+        boxes = FlatForest.of(source.trees, len(view.schema.features))
         n = source.rows - len(known_rows)
         numbers = None if source.step is None else Numbers.of(boxes, source)
         y = _classes(boxes, source, known_rows, likely, n)
@@ -114,7 +124,7 @@ class ForestBoxes(Attack):
         worlds, apart = (
             [
                 Table(
-                    _drawn(boxes, values, level, likely, rng)
+                    _draw_values(boxes, values, level, likely, rng)
                     if len(likely)
                     else _at(values, level),
                     y,
@@ -128,13 +138,13 @@ class ForestBoxes(Attack):
         agreed_rows = matched_consensus(worlds, width)
         if not len(likely):
             return agreed_rows, {"log_likelihood": max(fit), "submits_blind": 0.0}
-        blind = Blind.of_rows(likely, view.schema, rng)
+        blind = BlindEnsemble.of_rows(likely, view.schema, rng)
         counted = boxes.counts[boxes.nodes[:, 0] < 0].size
-        evidence_share = told_by(counted, n * len(boxes.thresholds))
+        evidence_share = share_determined(counted, n * len(boxes.thresholds))
         # Chains use only the counts. They contain no prior of the values or of their dependence, so
         # that the prior gets the weight of the missing evidence.
-        guess, notes = submitted(
-            agreed_rows, apart, blind, Weight(evidence_share, evidence_share), rng
+        guess, notes = vote_on_rows(
+            agreed_rows, apart, blind, EvidenceWeight(evidence_share, evidence_share), rng
         )
         return guess, {
             "log_likelihood": max(fit), "submits_blind": notes["submits_blind"],
@@ -142,7 +152,7 @@ class ForestBoxes(Attack):
 
     def _chain(
         self,
-        boxes: Boxes,
+        boxes: FlatForest,
         drawn: bool,
         numbers: Numbers | None,
         y: NDArray[np.int64],
@@ -170,7 +180,7 @@ class ForestBoxes(Attack):
 
 
 def _classes(
-    boxes: Boxes, source: Source, known_rows: Table, likely: Table, n: int
+    boxes: FlatForest, source: TargetForest, known_rows: Table, likely: Table, n: int
 ) -> NDArray[np.int64]:
     """Return a class for each of n rows, int64, with the class shares of the leaf counts.
 
@@ -186,7 +196,7 @@ def _classes(
     return np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0)).astype(np.int64)
 
 
-def _values(boxes: Boxes, likely: Table, view: View) -> list[NDArray[np.float32]]:
+def _values(boxes: FlatForest, likely: Table, view: View) -> list[NDArray[np.float32]]:
     """Return a representative value for every level of each feature.
 
     It is the lower edge if thresholds are values of rows (protocol ``local-forests``), else the
@@ -214,8 +224,8 @@ def _values(boxes: Boxes, likely: Table, view: View) -> list[NDArray[np.float32]
     return out
 
 
-def _drawn(
-    boxes: Boxes,
+def _draw_values(
+    boxes: FlatForest,
     values: list[NDArray[np.float32]],
     level: Ints,
     likely: Table,

@@ -1,6 +1,6 @@
 """Collect the forests of a view whose leaves contain class counts or class shares.
 
-Trees that were grown on the same rows form one `Source`: those of one client, or those of all
+Trees that were grown on the same rows form one `TargetForest`: those of one client, or those of all
 clients together.
 """
 
@@ -22,7 +22,7 @@ Ints = NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class TargetForest:
     """Trees that were grown on the same rows.
 
     Attributes
@@ -51,7 +51,7 @@ class Source:
     least: int = 1
 
 
-def sources_of(view: View) -> list[Source]:
+def read_target_forests(view: View) -> list[TargetForest]:
     """Return the victims' forests in a view, empty if it contains no class counts or shares."""
     local = [(s.sender, m) for s, m in view.messages(LocalForest) if type(m) is LocalForest]
     local = [(o, m) for o, m in local if o not in view.principals]
@@ -95,7 +95,7 @@ def _same_splits(one: Sequence[ClassTree], other: Sequence[ClassTree]) -> bool:
     )
 
 
-def _apart(view: View, parts: list[tuple[str, tuple[ClassTree, ...]]]) -> list[Source]:
+def _apart(view: View, parts: list[tuple[str, tuple[ClassTree, ...]]]) -> list[TargetForest]:
     """Return one source per client, given its name and trees."""
     n_local = 0 if view.rows is None else len(view.rows)
     # A client with more rows has trees with more leaves. Without counts this is the only evidence
@@ -105,19 +105,19 @@ def _apart(view: View, parts: list[tuple[str, tuple[ClassTree, ...]]]) -> list[S
     return [_source(view, t, max(1, round(n)), o) for (o, t), n in zip(parts, n_rows, strict=True)]
 
 
-def _source(view: View, trees: tuple[ClassTree, ...], rows: int, owner: str | None) -> Source:
+def _source(view: View, trees: tuple[ClassTree, ...], rows: int, owner: str | None) -> TargetForest:
     public = view.parameters
     rate = float(public.get("max_samples") or 1.0)
     drawn = bool(public.get("bootstrap", True)) or rate < 1
     if any(t.counts is None for t in trees):
         step = _step(view)
         least = max(int(public.get("min_samples_leaf", 1)), view.defense.least_leaf_rows)
-        return Source(trees, rows, owner, drawn, rate, step, least)
+        return TargetForest(trees, rows, owner, drawn, rate, step, least)
     totals = np.stack([t.counts[0] for t in trees if t.counts is not None])
     if owner is not None:
         rows = max(1, round(int(totals[0].sum()) / rate))
     # trees of all rows have equal class totals, bootstrap samples do not
-    return Source(trees, rows, owner, bool((totals != totals[0]).any()), rate)
+    return TargetForest(trees, rows, owner, bool((totals != totals[0]).any()), rate)
 
 
 def _step(view: View) -> float:
@@ -129,7 +129,7 @@ def _step(view: View) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Boxes:
+class FlatForest:
     """All trees in one array, with thresholds replaced by their rank within the feature.
 
     The *level* of a value is the number of thresholds of its feature that are not above it. For
@@ -158,7 +158,7 @@ class Boxes:
     thresholds: tuple[NDArray[np.float32], ...]
 
     @staticmethod
-    def of(trees: tuple[ClassTree, ...], features: int) -> Boxes:
+    def of(trees: tuple[ClassTree, ...], features: int) -> FlatForest:
         """Flatten trees over the given number of features."""
         sizes = [len(t) for t in trees]
         start = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int32)
@@ -174,7 +174,7 @@ class Boxes:
         zero = np.zeros_like
         counts = [zero(t.probability, np.int64) if t.counts is None else t.counts for t in trees]
         share = np.concatenate([t.probability for t in trees])
-        return Boxes(start, nodes, np.concatenate(counts), share, thresholds)
+        return FlatForest(start, nodes, np.concatenate(counts), share, thresholds)
 
     def level(self, X: NDArray[np.float32]) -> Ints:
         """Return the levels of rows, int32, shape (n, d). A missing value has the largest level."""

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from fedtrees.attacks.evidence.draws import next_bits
-from fedtrees.attacks.leaves.forests import Boxes, Ints, Source
+from fedtrees.attacks.leaves.forests import FlatForest, Ints, TargetForest
 from fedtrees.core.compilation import inner_kernel, kernel
 
 Longs = NDArray[np.int64]
@@ -40,12 +40,12 @@ class State:
     Attributes
     ----------
     level : int32 array, shape (n, d)
-        Level of every value, see `Boxes`.
+        Level of every value, see `FlatForest`.
     y : int64 array, shape (n,)
         Class of every row.
     leaf : int32 array, shape (n, T)
         Leaf of every row in every tree.
-    held : int64 array, shape (n_nodes, K)
+    occupancy : int64 array, shape (n_nodes, K)
         Rows of the table in each leaf and class.
     free : int
         The first `free` rows change. The remaining ones are known.
@@ -54,11 +54,11 @@ class State:
     level: Ints
     y: Longs
     leaf: Ints
-    held: Longs
+    occupancy: Longs
     free: int
 
     @staticmethod
-    def of(boxes: Boxes, level: Ints, y: Longs, free: int) -> State:
+    def of(boxes: FlatForest, level: Ints, y: Longs, free: int) -> State:
         """Route the rows to the leaves of all trees, and count them."""
         leaf = np.empty((len(level), len(boxes.start)), dtype=np.int32)
         occupancy = np.zeros(boxes.counts.shape, dtype=np.int64)
@@ -66,7 +66,7 @@ class State:
         return State(level, y, leaf, occupancy, free)
 
 
-def start(boxes: Boxes, y: Longs, rng: np.random.Generator) -> Ints:
+def start(boxes: FlatForest, y: Longs, rng: np.random.Generator) -> Ints:
     """Draw initial levels of rows with given classes, int32, shape (n, d).
 
     Each row is uniformly distributed in the box of a random leaf of its class. A leaf is chosen
@@ -74,7 +74,7 @@ def start(boxes: Boxes, y: Longs, rng: np.random.Generator) -> Ints:
 
     Parameters
     ----------
-    boxes : Boxes
+    boxes : FlatForest
         Leaves of the model and their counts.
     y : int64 array, shape (n,)
         Class of every row.
@@ -99,19 +99,21 @@ def start(boxes: Boxes, y: Longs, rng: np.random.Generator) -> Ints:
     return out
 
 
-def likelihood(boxes: Boxes, state: State) -> float:
+def likelihood(boxes: FlatForest, state: State) -> float:
     """Return the log-likelihood of a table and its counts up to a constant, in nats."""
     leaves = boxes.nodes[:, 0] < 0
-    fit = boxes.counts * np.log(np.maximum(state.held, NONE)) - gammaln(boxes.counts + 1)
+    fit = boxes.counts * np.log(np.maximum(state.occupancy, NONE)) - gammaln(boxes.counts + 1)
     return float(fit[leaves].sum())
 
 
-def advance(boxes: Boxes, state: State, beta: float, draws: int, bits: NDArray[np.uint64]) -> None:
+def advance(
+    boxes: FlatForest, state: State, beta: float, draws: int, bits: NDArray[np.uint64]
+) -> None:
     """Redraw values of random free rows in place.
 
     Parameters
     ----------
-    boxes : Boxes
+    boxes : FlatForest
         Trees and counts.
     state : State
         The table. Changed in place.
@@ -125,7 +127,9 @@ def advance(boxes: Boxes, state: State, beta: float, draws: int, bits: NDArray[n
     log = [NONE, *range(1, len(state.level) + 2)]
     fixed = np.array([round(math.log(x) * beta / UNIT) for x in log], dtype=np.int64)
     trees = (boxes.start, boxes.nodes, boxes.counts, boxes.levels)
-    _advance(*trees, state.level, state.y, state.leaf, state.held, state.free, fixed, draws, bits)
+    _advance(
+        *trees, state.level, state.y, state.leaf, state.occupancy, state.free, fixed, draws, bits
+    )
 
 
 @inner_kernel
@@ -247,18 +251,18 @@ class Numbers:
         Largest rounding error of a share.
     rate : float
         Number of draws of a tree per row.
-    most, least : int
+    max_draws, min_draws : int
         Bounds on the draws in a leaf.
     """
 
     leaves: NDArray[np.int64]
     off: float
     rate: float
-    most: int
-    least: int
+    max_draws: int
+    min_draws: int
 
     @staticmethod
-    def of(boxes: Boxes, source: Source) -> Numbers:
+    def of(boxes: FlatForest, source: TargetForest) -> Numbers:
         """Initialise the counts of a source with shares, with leaves of equal size if possible."""
         assert source.step is not None
         leaves = np.flatnonzero(boxes.nodes[:, 0] < 0).astype(np.int64)
@@ -271,12 +275,14 @@ class Numbers:
         numbers._put(boxes, np.zeros_like(boxes.counts), *sharp, np.zeros(1, dtype=np.uint64))
         return numbers
 
-    def draw(self, boxes: Boxes, state: State, weight: float, bits: NDArray[np.uint64]) -> None:
+    def draw(
+        self, boxes: FlatForest, state: State, weight: float, bits: NDArray[np.uint64]
+    ) -> None:
         """Redraw the counts of all leaves, given the rows in them, in place.
 
         Parameters
         ----------
-        boxes : Boxes
+        boxes : FlatForest
             Its counts change in place.
         state : State
             The table.
@@ -286,17 +292,17 @@ class Numbers:
             State of the random number generator.
         """
         log = [math.log(self.rate * x) for x in (NONE, *range(1, len(state.level) + 2))]
-        terms = np.array(log), -_log_factorials(self.most), np.zeros(self.most + 1)
+        terms = np.array(log), -_log_factorials(self.max_draws), np.zeros(self.max_draws + 1)
         fixed = (np.rint(t * weight / UNIT).astype(np.int64) for t in terms)
-        self._put(boxes, state.held, *fixed, bits)
+        self._put(boxes, state.occupancy, *fixed, bits)
 
     def _put(
         self,
-        boxes: Boxes,
+        boxes: FlatForest,
         occupancy: NDArray[np.int64],
         *terms: NDArray[np.int64] | NDArray[np.uint64],
     ) -> None:
-        limits = self.off, self.least, self.most
+        limits = self.off, self.min_draws, self.max_draws
         _redraw(self.leaves, boxes.share, *limits, occupancy, boxes.counts, *terms)
 
 

@@ -18,9 +18,15 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.machines import Told, bins_of, extremes, values_of, values_told
+from fedtrees.attacks.evidence.machines import (
+    LightGBMTranscript,
+    bins_of,
+    extremes,
+    values_of,
+    values_told,
+)
 from fedtrees.attacks.evidence.shares import counts, shares
-from fedtrees.attacks.mappers.column_values import Known, dealt, likely_column
+from fedtrees.attacks.mappers.column_values import ColumnFacts, allocate_counts, likely_column
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import BinClassCounts, ColumnValues, Guess
 from fedtrees.core.reasons import Reason
@@ -78,7 +84,9 @@ class RingSegments(Attack):
                 notes[f"positives of {m.parties}"] = round(float(ones), 3)
                 roots[m.parties] = np.rint([rows - ones, ones]).astype(np.int64)
         if counts_of_worker:
-            counts_of_worker = dealt(view, counts_of_worker, _of_all(view, first, start), roots)
+            counts_of_worker = allocate_counts(
+                view, counts_of_worker, _of_all(view, first, start), roots
+            )
         claims = (BinClassCounts(*item) for item in sorted(counts_of_worker.items()))
         return Guess.of(claims, notes, otherwise=Reason("no-own-sums"))
 
@@ -104,9 +112,9 @@ def _start(view: View) -> float | None:
 Read = dict[tuple[str, int], NDArray[np.float64]]
 
 
-def _told(view: View) -> Told:
+def _read_transcript(view: View) -> LightGBMTranscript:
     """Return the messages of a LightGBM training in the view."""
-    return Told.of((item.sender, item.message) for item in view.seen)
+    return LightGBMTranscript.of((item.sender, item.message) for item in view.seen)
 
 
 def _claim(
@@ -131,23 +139,23 @@ def _claim(
     return ColumnValues(owner, column, distinct, totals, exact)
 
 
-def _read(view: View, told: Told) -> Read:
+def _read_values(view: View, transcript: LightGBMTranscript) -> Read:
     """Return the values that follow from bins or are their extremes, by owner and column."""
     read: Read = {}
-    for owner, mappers in told.mappers.items():
+    for owner, mappers in transcript.mappers.items():
         for column in {c for c, _ in extremes(mappers)}:
             # The smallest and the largest value are sent with the bins.
             read[owner, column] = np.array([v for c, v in extremes(mappers) if c == column])
-    for owner, column, inferred in values_told(told.mappers):
+    for owner, column, inferred in values_told(transcript.mappers):
         read[owner, column] = inferred.values
     return {key: values for key, values in read.items() if key[0] not in view.principals}
 
 
-def _filled(
+def _fill_columns(
     view: View,
-    told: Told,
+    transcript: LightGBMTranscript,
     read: Read,
-    counted: Mapping[tuple[str, int], NDArray[np.int64]],
+    bin_rows: Mapping[tuple[str, int], NDArray[np.int64]],
 ) -> Iterator[ColumnValues]:
     """Yield the most probable columns of the other machines.
 
@@ -158,18 +166,18 @@ def _filled(
     ----------
     view : View
         Provides the schema and the prior rows.
-    told : Told
+    transcript : LightGBMTranscript
         Bins and sums of the machines.
     read : mapping
         Known values by machine and column.
-    counted : mapping
+    bin_rows : mapping
         Number of rows in each bin, int64 of shape (b,), by machine and column, if known.
     """
     prior_rows = view.prior_rows
     assert prior_rows is not None
-    finders, midway = told.columns, view.defense.cut_plan is None
+    finders, midway = transcript.columns, view.defense.cut_plan is None
     least = int(view.parameters.get("min_data_in_bin", 1)) if midway else 0
-    for owner, root in told.roots.items():
+    for owner, root in transcript.roots.items():
         if owner in view.principals:
             continue
         for column, prior_column in enumerate(prior_rows.X.T.astype(np.float64)):
@@ -178,11 +186,11 @@ def _filled(
             n = round(root.rows * len(present) / len(prior_column))
             if not n or not len(present):
                 continue
-            facts = Known(read.get((owner, column), np.zeros(0)), np.zeros(0))
-            is_categorical, rows = view.schema.categorical[column], counted.get((owner, column))
+            facts = ColumnFacts(read.get((owner, column), np.zeros(0)), np.zeros(0))
+            is_categorical, rows = view.schema.categorical[column], bin_rows.get((owner, column))
             finder, k = finders.get(column, ("", 0))
             if not is_categorical and (finder == owner or rows is not None):
-                mappers = told.mappers[finder]
+                mappers = transcript.mappers[finder]
                 ends = float(mappers.low[k]), float(mappers.high[k])
                 cuts = mappers.bins(k)
                 cuts = cuts[np.isfinite(cuts)]
@@ -193,10 +201,10 @@ def _filled(
                     single = values_of(mappers, k, rows).bins
                     # LightGBM reserves a bin around zero, whose cuts are not midpoints.
                     between = (np.abs(cuts) > 2 * ZERO) & midway
-                    facts = Known(facts.values, cuts, *ends, least, between, single, rows)
+                    facts = ColumnFacts(facts.values, cuts, *ends, least, between, single, rows)
                 else:
                     ends = min(*ends, present.min()), max(*ends, present.max())
-                    facts = Known(facts.values, cuts, *ends, rows=rows)
+                    facts = ColumnFacts(facts.values, cuts, *ends, rows=rows)
             values, counts = likely_column(present, n, facts, bool(is_categorical))
             yield _claim(owner, column, values, counts, False)
 
@@ -229,14 +237,14 @@ class BinMapperReading(Attack):
 
         The diagnostic ``values`` counts the values that bins determine or that are extremes.
         """
-        training = _told(view)
-        read = _read(view, training)
+        training = _read_transcript(view)
+        read = _read_values(view, training)
         claims = {
             (owner, column): _claim(owner, column, values, np.ones(len(values), int), False)
             for (owner, column), values in read.items()
         }
         if view.prior_rows is not None and len(view.prior_rows):
-            claims |= {(c.owner, c.feature): c for c in _filled(view, training, read, {})}
+            claims |= {(c.owner, c.feature): c for c in _fill_columns(view, training, read, {})}
         notes = {"values": float(sum(map(len, read.values())))}
         return Guess.of(claims.values(), notes, otherwise=Reason("no-bins-found"))
 
@@ -263,7 +271,7 @@ class SingleRowBins(Attack):
         seen = any(
             item.sender not in view.principals for item, _ in view.messages(HistogramSegment)
         )
-        return None if seen and _told(view).start is not None else Reason("no-own-sums")
+        return None if seen and _read_transcript(view).start is not None else Reason("no-own-sums")
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Claim columns with the number of rows of each value.
@@ -271,10 +279,10 @@ class SingleRowBins(Attack):
         Diagnostics: ``values_with_labels`` counts bins of one row, and ``certain_ones`` those of
         them whose value and label are certain.
         """
-        training, notes = _told(view), {"values_with_labels": 0.0, "certain_ones": 0.0}
+        training, notes = _read_transcript(view), {"values_with_labels": 0.0, "certain_ones": 0.0}
         claims = dict[tuple[str, int], ColumnValues]()
         counted = dict[tuple[str, int], NDArray[np.int64]]()
-        read = _read(view, training)
+        read = _read_values(view, training)
         for name, bins in bins_of(training):
             if name not in view.principals:
                 key, (owner, k) = (name, bins.column), training.columns[bins.column]
@@ -298,7 +306,7 @@ class SingleRowBins(Attack):
                 notes["values_with_labels"] += int((row_counts[:, 0] == 1).sum())
                 notes["certain_ones"] += int((certain & (row_counts[:, 0] == 1)).sum())
         if view.prior_rows is not None and len(view.prior_rows):
-            for claim in _filled(view, training, read, counted):
+            for claim in _fill_columns(view, training, read, counted):
                 # An exact claim is not replaced by an estimate.
                 if (key := (claim.owner, claim.feature)) not in claims or not claims[key].exact:
                     claims[key] = claim

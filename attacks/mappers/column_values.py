@@ -21,8 +21,8 @@ from fedtrees.trees.binning import Cuts, bin_rows
 Longs = NDArray[np.int64]
 
 
-def dealt(
-    view: View, told: Mapping[str, Longs], whole: Longs, classes: Mapping[str, Longs]
+def allocate_counts(
+    view: View, known_counts: Mapping[str, Longs], total_counts: Longs, classes: Mapping[str, Longs]
 ) -> dict[str, Longs]:
     """Fill in unknown class counts of workers from the sum over all workers.
 
@@ -36,9 +36,9 @@ def dealt(
     ----------
     view : View
         Provides cut points, sketches, and the rows of the principals.
-    told : mapping of str to int64 array, shape (b, 2)
+    known_counts : mapping of str to int64 array, shape (b, 2)
         Class counts in every bin of each other worker, -1 if unknown.
-    whole : int64 array, shape (b, 2)
+    total_counts : int64 array, shape (b, 2)
         Class counts of all workers including the principals, -1 if unknown.
     classes : mapping of str to int64 array, shape (2,)
         Number of rows of each class of each other worker.
@@ -46,20 +46,24 @@ def dealt(
     Returns
     -------
     counts : dict of str to int64 array, shape (b, 2)
-        Copies of `told` with fewer unknown counts.
+        Copies of `known_counts` with fewer unknown counts.
     """
     cuts = cuts_of(view)
-    if cuts is None or cuts.total_bins != len(whole):
-        return dict(told)
-    local_counts = np.zeros_like(whole) if view.rows is None else _counted(view.rows, cuts)
-    names = [*told]
-    counts = np.stack([told[name] for name in names])
-    rows = _sketched(view, names, cuts)
+    if cuts is None or cuts.total_bins != len(total_counts):
+        return dict(known_counts)
+    local_counts = (
+        np.zeros_like(total_counts) if view.rows is None else _count_classes(view.rows, cuts)
+    )
+    names = [*known_counts]
+    counts = np.stack([known_counts[name] for name in names])
+    rows = _count_sketched_rows(view, names, cuts)
     shares = np.stack([classes.get(name, np.ones(2)) for name in names])
-    remaining = whole - local_counts - np.where(counts < 0, 0, counts).sum(axis=0)
+    remaining = total_counts - local_counts - np.where(counts < 0, 0, counts).sum(axis=0)
     # Only bins with a known and consistent total can be filled in.
     open_bins = (
-        (whole >= 0).all(axis=1) & (remaining >= 0).all(axis=1) & (counts < 0).any(axis=(0, 2))
+        (total_counts >= 0).all(axis=1)
+        & (remaining >= 0).all(axis=1)
+        & (counts < 0).any(axis=(0, 2))
     )
     for b in np.flatnonzero(open_bins).tolist():
         unknown = np.flatnonzero(counts[:, b, 0] < 0)
@@ -69,14 +73,14 @@ def dealt(
             ones = np.minimum(ones, rows[unknown, b])
             counts[unknown, b] = np.stack([rows[unknown, b] - ones, ones], axis=1)
         else:
-            dealt_out = [
+            class_counts = [
                 share_out(shares[unknown, k].astype(float), int(remaining[b, k])) for k in (0, 1)
             ]
-            counts[unknown, b] = np.stack(dealt_out, axis=1)
+            counts[unknown, b] = np.stack(class_counts, axis=1)
     return dict(zip(names, counts, strict=True))
 
 
-def _counted(rows: Table, cuts: Cuts) -> Longs:
+def _count_classes(rows: Table, cuts: Cuts) -> Longs:
     """Return the class counts of rows in every bin, int64, shape (b, 2)."""
     bins = bin_rows(rows.X, cuts)
     row, column = np.nonzero(bins.codes != bins.missing)
@@ -84,7 +88,7 @@ def _counted(rows: Table, cuts: Cuts) -> Longs:
     return np.bincount(at, minlength=2 * cuts.total_bins).reshape(-1, 2)
 
 
-def _sketched(view: View, names: list[str], cuts: Cuts) -> Longs | None:
+def _count_sketched_rows(view: View, names: list[str], cuts: Cuts) -> Longs | None:
     """Return the rows of workers in every bin, int64, shape (m, b).
 
     The result is None unless the exact values of all workers are known from sketches.
@@ -110,15 +114,15 @@ Doubles = NDArray[np.float64]
 _PLACES = 7
 # Upper limit of the grid points of a column. Beyond it, only the values of the prior rows are
 # considered.
-_MOST = 200_000
+_MAX_GRID_POINTS = 200_000
 # Relative rounding error of float32.
 _SINGLE = 1e-7
-# Steps of the bisection of the probability threshold in `_likeliest`.
+# Steps of the bisection of the probability threshold in `_select_likeliest`.
 _BISECTIONS = 16
 
 
 @dataclass(frozen=True)
-class Known:
+class ColumnFacts:
     """Facts about a column of another machine. A bin contains the values up to its cut.
 
     Attributes
@@ -162,7 +166,9 @@ class Known:
             yield float(self.cuts[k]), float(reach[k])
 
 
-def likely_column(own: Doubles, n: int, known: Known, whole: bool) -> tuple[Doubles, Longs]:
+def likely_column(
+    prior_values: Doubles, n: int, facts: ColumnFacts, is_categorical: bool
+) -> tuple[Doubles, Longs]:
     """Return the values and counts that n rows of another machine most probably have.
 
     The distribution of a row is that of the prior rows, mixed with a smoothed version. The weight
@@ -174,13 +180,13 @@ def likely_column(own: Doubles, n: int, known: Known, whole: bool) -> tuple[Doub
 
     Parameters
     ----------
-    own : float64 array, shape (m,)
+    prior_values : float64 array, shape (m,)
         Present values of the prior rows.
     n : int
         Number of rows.
-    known : Known
+    facts : ColumnFacts
         Facts about the column.
-    whole : bool
+    is_categorical : bool
         Whether values are categories, so that no category is near another.
 
     Returns
@@ -190,55 +196,65 @@ def likely_column(own: Doubles, n: int, known: Known, whole: bool) -> tuple[Doub
     counts : int64 array, shape (k,)
         Number of rows with each value.
     """
-    step = None if whole else _step(np.concatenate([own, known.values]))
+    step = None if is_categorical else _step(np.concatenate([prior_values, facts.values]))
     # Without a grid of possible values, only known values and those of the prior rows can be
     # returned.
-    if step is None or np.ptp(own) / step > _MOST:
-        if known.rows is not None:
-            return _own_in_bins(own, known)
-        values, times = np.unique(own, return_counts=True)
+    if step is None or np.ptp(prior_values) / step > _MAX_GRID_POINTS:
+        if facts.rows is not None:
+            return _prior_values_in_bins(prior_values, facts)
+        values, times = np.unique(prior_values, return_counts=True)
         counts = share_out(times.astype(np.float64), n)
-        values = np.concatenate([values, known.values])
-        counts = np.concatenate([counts, np.ones(len(known.values), np.int64)])
+        values = np.concatenate([values, facts.values])
+        counts = np.concatenate([counts, np.ones(len(facts.values), np.int64)])
         return values[counts > 0], counts[counts > 0]
-    ends = [known.low, known.high] if known.low is not None else [own.min(), own.max()]
-    grid_positions = np.rint(np.concatenate([own, known.values, ends]) / step).astype(np.int64)
+    ends = (
+        [facts.low, facts.high]
+        if facts.low is not None
+        else [prior_values.min(), prior_values.max()]
+    )
+    grid_positions = np.rint(np.concatenate([prior_values, facts.values, ends]) / step).astype(
+        np.int64
+    )
     first = int(grid_positions.min())
-    rows = n * _near(grid_positions[: len(own)] - first, int(np.ptp(grid_positions)) + 1)
+    rows = n * _smooth_frequencies(
+        grid_positions[: len(prior_values)] - first, int(np.ptp(grid_positions)) + 1
+    )
     values = (first + np.arange(len(rows))) * step
-    if known.low is not None and known.high is not None:
-        rows = _in_bins(rows, values, known)
+    if facts.low is not None and facts.high is not None:
+        rows = _in_bins(rows, values, facts)
     # Probability that at least one row has the value, under a Poisson distribution.
     presence = -np.expm1(-rows)
-    for cut, gap in known.midway_cuts():
-        _beside(presence, round(2 * cut / step) - 2 * first, gap / step)
-    positions = np.rint(known.values / step).astype(np.int64) - first
+    for cut, gap in facts.midway_cuts():
+        _condition_on_midpoint(presence, round(2 * cut / step) - 2 * first, gap / step)
+    positions = np.rint(facts.values / step).astype(np.int64) - first
     presence[positions] = 1.0
-    if known.rows is None:
-        counts = _likeliest(presence, rows, n)
+    if facts.rows is None:
+        counts = _select_likeliest(presence, rows, n)
     else:
-        bin_of_value, counts = _bins_of(values, known), np.zeros(len(rows), np.int64)
-        for b in np.flatnonzero(known.rows).tolist():
+        bin_of_value, counts = _bins_of(values, facts), np.zeros(len(rows), np.int64)
+        for b in np.flatnonzero(facts.rows).tolist():
             positions = np.flatnonzero(bin_of_value == b)
-            counts[positions] = _likeliest(presence[positions], rows[positions], int(known.rows[b]))
+            counts[positions] = _select_likeliest(
+                presence[positions], rows[positions], int(facts.rows[b])
+            )
     values = np.round(values, _PLACES)
     return values[counts > 0], counts[counts > 0]
 
 
-def _own_in_bins(own: Doubles, known: Known) -> tuple[Doubles, Longs]:
+def _prior_values_in_bins(prior_values: Doubles, facts: ColumnFacts) -> tuple[Doubles, Longs]:
     """Return the prior values of each bin, as often as it has rows.
 
     Bins with a single known value, and bins without prior values, contain known values only.
     """
-    assert known.rows is not None
+    assert facts.rows is not None
     counts_of_value: dict[float, int] = {}
-    of_own, of_known = (_bins_of(v, known) for v in (own, known.values))
-    for b in np.flatnonzero(known.rows).tolist():
-        values, times = np.unique(own[of_own == b], return_counts=True)
-        if b in known.single or not len(values):
-            values = known.values[of_known == b]
+    bin_of_prior, bin_of_known = (_bins_of(v, facts) for v in (prior_values, facts.values))
+    for b in np.flatnonzero(facts.rows).tolist():
+        values, times = np.unique(prior_values[bin_of_prior == b], return_counts=True)
+        if b in facts.single or not len(values):
+            values = facts.values[bin_of_known == b]
             times = np.ones(len(values), np.int64)
-        counts = share_out(times.astype(np.float64), int(known.rows[b]))
+        counts = share_out(times.astype(np.float64), int(facts.rows[b]))
         counts_of_value |= dict(zip(values.tolist(), counts.tolist(), strict=True))
     present = {v: k for v, k in sorted(counts_of_value.items()) if k}
     return np.array([*present], np.float64), np.array([*present.values()], np.int64)
@@ -254,81 +270,81 @@ def _step(values: Doubles) -> float | None:
     return None
 
 
-def _near(own: Longs, size: int) -> Doubles:
+def _smooth_frequencies(positions: Longs, size: int) -> Doubles:
     """Return the probability of each grid point for one row, smoothed by Good-Turing."""
     from scipy.signal import fftconvolve  # imported here, because it takes half a second
 
-    counts = np.bincount(own, minlength=size).astype(np.float64)
+    counts = np.bincount(positions, minlength=size).astype(np.float64)
     # Silverman's rate n^(-1/5), with half the usual width.
-    width = max(1.0, 0.5 * float(own.std()) * len(own) ** -0.2)
+    width = max(1.0, 0.5 * float(positions.std()) * len(positions) ** -0.2)
     reach = int(4 * width) + 1
     kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / width) ** 2)
     smooth = np.maximum(fftconvolve(counts, kernel)[reach : reach + size], 0)
-    single = min(0.95, float((counts == 1).sum()) / len(own))
-    mixed: Doubles = (1 - single) * counts / len(own) + single * smooth / smooth.sum()
+    single = min(0.95, float((counts == 1).sum()) / len(positions))
+    mixed: Doubles = (1 - single) * counts / len(positions) + single * smooth / smooth.sum()
     return mixed
 
 
-def _bins_of(values: Doubles, known: Known) -> NDArray[np.intp]:
+def _bins_of(values: Doubles, facts: ColumnFacts) -> NDArray[np.intp]:
     """Return the bins of values, which may have been rounded to float32."""
-    return np.asarray(np.searchsorted(known.cuts, values - known.near))
+    return np.asarray(np.searchsorted(facts.cuts, values - facts.near))
 
 
-def _in_bins(rows: Doubles, values: Doubles, known: Known) -> Doubles:
+def _in_bins(rows: Doubles, values: Doubles, facts: ColumnFacts) -> Doubles:
     """Scale the expected rows of grid points to the size of their bins, 0 beyond the ends."""
-    near, bin_of_value = known.near, _bins_of(values, known)
-    assert known.low is not None
-    assert known.high is not None
+    near, bin_of_value = facts.near, _bins_of(values, facts)
+    assert facts.low is not None
+    assert facts.high is not None
     # Values outside the extremes are impossible.
-    beyond = (values < known.low - near) | (values > known.high + near)
+    beyond = (values < facts.low - near) | (values > facts.high + near)
     inside = np.where(beyond, 0.0, rows + np.finfo(float).eps)
-    is_unknown = np.abs(values[:, None] - known.values).min(axis=1, initial=np.inf) > near
-    inside[np.isin(bin_of_value, known.single) & is_unknown] = 0.0
-    mass = np.bincount(bin_of_value, inside, len(known.cuts) + 1)
-    size = np.maximum(mass, known.least)
-    size = size * (rows.sum() / size.sum()) if known.rows is None else known.rows
+    is_unknown = np.abs(values[:, None] - facts.values).min(axis=1, initial=np.inf) > near
+    inside[np.isin(bin_of_value, facts.single) & is_unknown] = 0.0
+    mass = np.bincount(bin_of_value, inside, len(facts.cuts) + 1)
+    size = np.maximum(mass, facts.least)
+    size = size * (rows.sum() / size.sum()) if facts.rows is None else facts.rows
     return np.asarray(inside * (size / np.maximum(mass, np.finfo(float).tiny))[bin_of_value])
 
 
-def _beside(there: Doubles, twice: int, most: float) -> None:
+def _condition_on_midpoint(presence: Doubles, twice: int, max_distance: float) -> None:
     """Condition the presence of values on a cut that is the midpoint of two adjacent values.
 
     Parameters
     ----------
-    there : float64 array, shape (v,)
+    presence : float64 array, shape (v,)
         Probability that each value occurs. It is changed in place.
     twice : int
         Twice the position of the cut on the grid.
-    most : float
+    max_distance : float
         Largest distance of the adjacent values from the cut, in grid steps.
     """
     left = (twice - 1) // 2
     right = twice - left
-    reach = int(min(left + 1, len(there) - right, most + 1, _MOST))
+    reach = int(min(left + 1, len(presence) - right, max_distance + 1, _MAX_GRID_POINTS))
     if reach < 1:
         return
     at, across = left - np.arange(reach), right + np.arange(reach)
     # Probability that no value lies nearer to the cut than each candidate pair.
-    gap_probability = np.cumprod(np.append(1.0, (1 - there[at]) * (1 - there[across])))[:-1]
-    pairs = there[at] * there[across] * gap_probability
+    gap_probability = np.cumprod(np.append(1.0, (1 - presence[at]) * (1 - presence[across])))[:-1]
+    pairs = presence[at] * presence[across] * gap_probability
     if pairs.sum():
         for side in (at, across):
-            there[side] = 1 - (1 - there[side]) * (1 - pairs / pairs.sum())
+            presence[side] = 1 - (1 - presence[side]) * (1 - pairs / pairs.sum())
 
 
-def _likeliest(there: Doubles, rows: Doubles, n: int) -> Longs:
+def _select_likeliest(presence: Doubles, rows: Doubles, n: int) -> Longs:
     """Return how many of the n most probable cells have each value, int64, shape (v,).
 
     Parameters
     ----------
-    there : float64 array, shape (v,)
+    presence : float64 array, shape (v,)
         Probability that each value occurs.
     rows : float64 array, shape (v,)
         Expected number of rows with each value, under a Poisson distribution.
     n : int
         Number of rows.
     """
-    candidates = np.argsort(-there, kind="stable")[: 4 * n]
+    candidates = np.argsort(-presence, kind="stable")[: 4 * n]
 
     def copies(least: float) -> Longs:
         from scipy.stats import poisson  # imported here, because it takes half a second
@@ -336,7 +352,7 @@ def _likeliest(there: Doubles, rows: Doubles, n: int) -> Longs:
         more = np.where(rows[candidates] > 0, poisson.isf(least, rows[candidates]), 0).astype(
             np.int64
         )
-        return np.maximum(more, there[candidates] >= least)
+        return np.maximum(more, presence[candidates] >= least)
 
     # A value deserves k copies if the probability of k rows exceeds a threshold. Bisection finds
     # the threshold at which there are n copies in total.
@@ -346,6 +362,6 @@ def _likeliest(there: Doubles, rows: Doubles, n: int) -> Longs:
         low, high = (middle, high) if copies(middle).sum() > n else (low, middle)
     n_copies, next_cells = copies(high), np.flatnonzero(copies(max(low, 1e-12)) > copies(high))
     n_copies[next_cells[: max(n - int(n_copies.sum()), 0)]] += 1
-    counts = np.zeros(len(there), np.int64)
+    counts = np.zeros(len(presence), np.int64)
     counts[candidates] = n_copies
     return counts

@@ -112,7 +112,7 @@ def client_trainer(view: View, objective: Objective) -> Trainer:
         def train(used: NDArray[np.bool_]) -> NDArray[np.float64]:
             dealt = assign_to_clients(rng.permutation(np.flatnonzero(used[:n])), sizes)
             parts = [p for p in (*map(every.take, dealt), local) if len(p)]
-            return forest_logits(_trained(view, parts, objective), rows)
+            return forest_logits(_train_federation(view, parts, objective), rows)
 
         return train
 
@@ -159,7 +159,7 @@ class _Client:
         return [t for i in range(each) for t in self.growth.round(at * each + i, margin)]
 
 
-def _trained(view: View, parts: Sequence[Table], objective: Objective) -> Forest:
+def _train_federation(view: View, parts: Sequence[Table], objective: Objective) -> Forest:
     """Return the model of a federation whose clients have these rows."""
     p, clients = view.parameters, [_Client.of(view, part, objective) for part in parts]
     if "local_trees" not in p:

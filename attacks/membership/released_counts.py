@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack
 
-from fedtrees.attacks.evidence.merged_shapes import parted
+from fedtrees.attacks.evidence.merged_shapes import split_bins
 from fedtrees.attacks.membership.posterior import LinearSums
 from fedtrees.core.channel import Channel, Mechanism, Share, chained
 from fedtrees.core.schema import Table
@@ -83,7 +83,7 @@ def _client_columns(view: View, rows: Table) -> Iterator[list[tuple[Floats, Floa
     if models or merged is None or len(merged.bag_weights) != bags:
         return
     noisy = bool(view.changes(ClientShapes, "bin_weights", "client"))
-    columns = list(parted(merged, len(clients), noisy, rows.X))
+    columns = list(split_bins(merged, len(clients), noisy, rows.X))
     for k, name in enumerate(clients):
         if name not in view.principals:
             yield [(column[k].edges, column[k].rows) for column in columns]
@@ -165,11 +165,11 @@ def forest_sums(view: View, rows: Table) -> list[LinearSums]:
     splits = drawn[0]
     local = view.rows
     unknown = view.n_rows - (0 if local is None else len(local))
-    exact = list(_received(view))
+    exact = list(_received_counts(view))
     if exact:
         groups = [(m.counts, 0.0, is_sum) for m, is_sum in exact]
     else:
-        groups = list(_released(view))
+        groups = list(_released_counts(view))
     sums = []
     for counts, variance, includes_local in groups:
         total = counts.astype(np.float64)
@@ -180,7 +180,7 @@ def forest_sums(view: View, rows: Table) -> list[LinearSums]:
     return sums
 
 
-def _received(view: View) -> Iterator[tuple[LeafClassCounts, bool]]:
+def _received_counts(view: View) -> Iterator[tuple[LeafClassCounts, bool]]:
     """Yield exact counts that the server received, and whether the principals' rows are in them."""
     if any(isinstance(c, Share) for c in view.changes(LeafClassCounts, "counts", "client")):
         return
@@ -194,7 +194,7 @@ def _received(view: View) -> Iterator[tuple[LeafClassCounts, bool]]:
             yield m, False
 
 
-def _released(view: View) -> Iterator[tuple[NDArray[np.int64], float, bool]]:
+def _released_counts(view: View) -> Iterator[tuple[NDArray[np.int64], float, bool]]:
     """Yield released counts, the variance of their noise, and whether local rows are in them."""
     model = next((m for _, m in view.messages(PrivateForest)), None)
     if model is None:

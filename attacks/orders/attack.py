@@ -32,7 +32,7 @@ _STEPS = 30
 _RIDGE = 1.0
 
 
-def what_is_known(view: View) -> NDArray[np.float64]:
+def encode_local_data(view: View) -> NDArray[np.float64]:
     """Return local columns as centred ranks, and one-hot labels, float64, shape (n, c).
 
     The columns of all principals come first, in the order of `view.own`, and then the labels.
@@ -53,10 +53,10 @@ def what_is_known(view: View) -> NDArray[np.float64]:
 
 
 def expected_ranks(
-    known: NDArray[np.float64],
+    local_ranks: NDArray[np.float64],
     low: NDArray[np.float64],
     high: NDArray[np.float64],
-    moved: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
+    adjust: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
 ) -> NDArray[np.float64]:
     """Estimate the rank of every row from its interval and the adversary's local data.
 
@@ -65,18 +65,18 @@ def expected_ranks(
 
     Parameters
     ----------
-    known : float64 array, shape (n, c)
+    local_ranks : float64 array, shape (n, c)
         Local columns as centred ranks.
     low, high : float64 array, shape (n,)
         Interval of each rank, 0 to 1.
-    moved : callable or None
+    adjust : callable or None
         Adjusts the regression's predictions by further evidence, float64 arrays of shape (n,).
 
     Returns
     -------
     rank : float64 array, shape (n,)
     """
-    X = np.column_stack([np.ones(len(low)), known])
+    X = np.column_stack([np.ones(len(low)), local_ranks])
     gram = X.T @ X + _RIDGE * np.eye(X.shape[1])
     rank, spread = (low + high) / 2, np.sqrt(1 / 12)
     extra = np.zeros(len(low))
@@ -85,14 +85,14 @@ def expected_ranks(
         # intervals.
         mean = X @ np.linalg.solve(gram, X.T @ rank)
         spread = max(float(np.sqrt(((rank - mean) ** 2 + extra).mean())), 1e-3)
-        mean = mean if moved is None else moved(mean)
-        rank, extra = _truncated(mean, spread, low, high)
+        mean = mean if adjust is None else adjust(mean)
+        rank, extra = _truncated_moments(mean, spread, low, high)
     return rank
 
 
 def better_ranks(
-    known: NDArray[np.float64],
-    alone: NDArray[np.float64],
+    local_ranks: NDArray[np.float64],
+    similar_column: NDArray[np.float64],
     low: NDArray[np.float64],
     high: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], bool]:
@@ -103,9 +103,9 @@ def better_ranks(
 
     Parameters
     ----------
-    known : float64 array, shape (n, c)
+    local_ranks : float64 array, shape (n, c)
         Local columns as centred ranks.
-    alone : float64 array, shape (n, 1)
+    similar_column : float64 array, shape (n, 1)
         The column with the most similar name.
     low, high : float64 array, shape (n,)
         Interval of each rank, 0 to 1.
@@ -121,33 +121,35 @@ def better_ranks(
         _agreement([expected_ranks(x, np.where(part, 0.0, low), np.where(part, 1.0, high))[part]
                     for part in (first_half, ~first_half)],
                    [(low + high)[part] for part in (first_half, ~first_half)])
-        for x in (known, alone)
+        for x in (local_ranks, similar_column)
     ]  # fmt: skip
     named = fits[1] >= fits[0]
-    return expected_ranks(alone if named else known, low, high), named
+    return expected_ranks(similar_column if named else local_ranks, low, high), named
 
 
-def _agreement(said: list[NDArray[np.float64]], seen: list[NDArray[np.float64]]) -> float:
+def _agreement(predicted: list[NDArray[np.float64]], observed: list[NDArray[np.float64]]) -> float:
     """Return the mean correlation of predicted with observed ranks, 0 for constants."""
-    pairs = [(a, b) for a, b in zip(said, seen, strict=True) if np.ptp(a) > 0 and np.ptp(b) > 0]
-    return float(np.sum([np.corrcoef(a, b)[0, 1] for a, b in pairs])) / len(said)
+    pairs = [
+        (a, b) for a, b in zip(predicted, observed, strict=True) if np.ptp(a) > 0 and np.ptp(b) > 0
+    ]
+    return float(np.sum([np.corrcoef(a, b)[0, 1] for a, b in pairs])) / len(predicted)
 
 
-def common_ranks(known: NDArray[np.float64]) -> NDArray[np.float64]:
+def common_ranks(columns: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return ranks, 0 to 1, along the first principal component of columns.
 
     Its sign is chosen such that the ranks increase with most columns.
     """
-    spread = known.std(axis=0)
-    Z = (known - known.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    spread = columns.std(axis=0)
+    Z = (columns - columns.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
     if not Z.any():
-        return np.full(len(known), 0.5)
+        return np.full(len(columns), 0.5)
     weights = np.linalg.svd(Z, full_matrices=False)[2][0]
     along = Z @ weights * (1.0 if weights.sum() >= 0 else -1.0)
     return _centred_ranks(along) + 0.5
 
 
-def _truncated(
+def _truncated_moments(
     mean: NDArray[np.float64], spread: float, low: NDArray[np.float64], high: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return means and variances of normal variables truncated to intervals."""
@@ -178,7 +180,7 @@ def _centred_ranks(x: NDArray[np.generic]) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
+class RankBounds:
     """Known ranks of the rows in one column of another party.
 
     Attributes
@@ -235,7 +237,7 @@ class SplitOrdering(Attack):
         bounds, claims = _bounds(view), []
         if not bounds:
             return Guess.none(Reason("no-splits"))
-        ids, local_data = view.own[0].ids, what_is_known(view)
+        ids, local_data = view.own[0].ids, encode_local_data(view)
         local_columns, name_votes = (
             [int(c) for local_data_of_party in view.own for c in local_data_of_party.columns],
             0,
@@ -266,7 +268,7 @@ class SplitOrdering(Attack):
         return Guess.of(claims, otherwise=Reason("no-splits"))
 
 
-def _bounds(view: View) -> dict[int, Told]:
+def _bounds(view: View) -> dict[int, RankBounds]:
     """Return the ranks that splits allow, by column of other parties.
 
     If candidates differ between nodes, bins have no common ranks. A split then still shows that the
@@ -275,13 +277,13 @@ def _bounds(view: View) -> dict[int, Told]:
     """
     owners = owners_of_others(view)
     shares = cumulative(view)
-    bounds: dict[int, Told] = {}
+    bounds: dict[int, RankBounds] = {}
     for split in _splits(view):
         if split.column not in owners:
             continue
         if split.column not in bounds:
             zeros = np.zeros(view.n_rows)
-            bounds[split.column] = Told(owners[split.column], zeros, zeros + 1)
+            bounds[split.column] = RankBounds(owners[split.column], zeros, zeros + 1)
         bound, n = bounds[split.column], view.n_rows
         below, above = len(split.left) / n, 1 - len(split.right) / n
         # With global candidates, a split at a bin is a split at a known rank.
@@ -290,7 +292,7 @@ def _bounds(view: View) -> dict[int, Told]:
         bound.high[split.left] = np.minimum(bound.high[split.left], above)
         bound.low[split.right] = np.maximum(bound.low[split.right], below)
     for column, ends in value_ends(view).items():
-        bounds[column] = Told(owners[column], *rank_ends(*ends))
+        bounds[column] = RankBounds(owners[column], *rank_ends(*ends))
     # A missing value follows the default direction and has no rank. Its bounds may contradict each
     # other.
     for bound in bounds.values():

@@ -18,7 +18,7 @@ import numpy as np
 
 from fedtrees.attacks.evidence.draws import next_bits
 from fedtrees.attacks.peeling.class_histograms import Counts
-from fedtrees.attacks.peeling.masks import WORD, Longs, Masked, has
+from fedtrees.attacks.peeling.masks import WORD, Longs, MaskedForest, has
 from fedtrees.attacks.peeling.rows import FEATURE, LEFT, RIGHT, Ints
 from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.core.statistics import binomial
@@ -62,7 +62,7 @@ class Sought(NamedTuple):
 
     Attributes
     ----------
-    known : int32 array, shape (k, d)
+    known_bins : int32 array, shape (k, d)
         Bins of known rows, -1 if missing.
     y : int64 array, shape (k,)
         Their classes.
@@ -74,7 +74,7 @@ class Sought(NamedTuple):
         Probability of each trial.
     """
 
-    known: Ints
+    known_bins: Ints
     y: Longs
     left: Longs
     coins: int
@@ -82,7 +82,7 @@ class Sought(NamedTuple):
 
 
 def likely_rows(
-    state: Masked, counts: Counts, problem: Sought, seeds: Longs, work: float
+    state: MaskedForest, counts: Counts, problem: Sought, seeds: Longs, work: float
 ) -> tuple[Ints, Longs]:
     """Return rows in addition to the known ones in which the chains agree.
 
@@ -107,15 +107,17 @@ def likely_rows(
         Classes.
     """
     width = np.diff(state.offsets)
-    known_rows = np.column_stack([np.where(problem.known < 0, width - 1, problem.known), problem.y])
+    known_rows = np.column_stack(
+        [np.where(problem.known_bins < 0, width - 1, problem.known_bins), problem.y]
+    )
     sought = _columns(state, counts, problem)
     pmf = np.maximum(binomial(np.arange(MOST_DRAWS), problem.coins, problem.odds), 1e-9)
     prior = np.rint(-UNIT / 2 * np.log(pmf)).astype(np.int64)
     per_swap = STEPS_PER_TREE * (len(state.start) - 1) * len(BETAS) * len(seeds)
     swaps = int(min(SWAPS * len(sought) ** 1.5, work / per_swap))
     if swaps < LEAST_SWAPS * len(sought) or len(state.start) <= LEAST_TREES:
-        return problem.known[:0], problem.y[:0]
-    tables = [_annealed(state, known_rows, sought, prior, swaps, s) for s in seeds.tolist()]
+        return problem.known_bins[:0], problem.y[:0]
+    tables = [_anneal(state, known_rows, sought, prior, swaps, s) for s in seeds.tolist()]
     agreed = reduce(and_, (Counter(map(tuple, t.tolist())) for t in tables))
     rows = np.array(list(agreed.elements()), dtype=np.int64).reshape(-1, sought.shape[1])
     by_chance = np.full(len(rows), float(len(sought)))
@@ -126,7 +128,7 @@ def likely_rows(
     return bins.astype(np.int32), rows[:, -1]
 
 
-def _columns(state: Masked, counts: Counts, knowledge: Sought) -> Longs:
+def _columns(state: MaskedForest, counts: Counts, knowledge: Sought) -> Longs:
     """Return the columns of the unknown rows, int64 (n, d + 1), with estimated classes."""
     parts = np.split(knowledge.left, state.offsets[1:-1])
     bins = np.stack([np.repeat(np.arange(len(p)), p) for p in parts], axis=1)
@@ -138,8 +140,8 @@ def _columns(state: Masked, counts: Counts, knowledge: Sought) -> Longs:
     return np.column_stack([bins, np.resize(classes, len(bins))]).astype(np.int64)
 
 
-def _annealed(
-    state: Masked, known_rows: Longs, sought: Longs, prior: Longs, swaps: int, seed: int
+def _anneal(
+    state: MaskedForest, known_rows: Longs, sought: Longs, prior: Longs, swaps: int, seed: int
 ) -> Longs:
     rng = np.random.default_rng(seed)
     bits = rng.integers(0, 1 << 63, 1).astype(np.uint64)
@@ -220,7 +222,7 @@ def _draw(state, table, heat, bits):  # type: ignore[no-untyped-def]
 
 
 @inner_kernel
-def _wanted(state, table, i, f, heat, gain, bits):  # type: ignore[no-untyped-def]
+def _draw_wanted_bin(state, table, i, f, heat, gain, bits):  # type: ignore[no-untyped-def]
     """Draw another bin of feature f for row i, weighted by the draws that it would explain."""
     rows, drawn, left, _ = table
     k, present_bin = rows[i, -1], rows[i, f]
@@ -251,14 +253,14 @@ def _wanted(state, table, i, f, heat, gain, bits):  # type: ignore[no-untyped-de
 def _move(state, table, first, heat, gain, move, bits):  # type: ignore[no-untyped-def]
     """Propose two rows i and j, a feature, and their values before and after.
 
-    With probability 3/4, row i gets a value drawn by `_wanted`. A class may also change in one row
-    only. The result is False if there is no such move.
+    With probability 3/4, row i gets a value drawn by `_draw_wanted_bin`. A class may also change in
+    one row only. The result is False if there is no such move.
     """
     rows, d = table.rows, table.rows.shape[1] - 1
     n = rows.shape[0] - first
     i, j, f = first + _below(bits, n), first + _below(bits, n), _below(bits, d + 1)
     if f < d and _below(bits, 4) > 0:
-        want, n = _wanted(state, table, i, f, heat, gain, bits), 0
+        want, n = _draw_wanted_bin(state, table, i, f, heat, gain, bits), 0
         for r in range(first, rows.shape[0]):
             if r != i and rows[r, f] == want:
                 n += 1

@@ -12,7 +12,7 @@ from fedtrees.attacks.evidence.clients.histograms import told_apart
 from fedtrees.attacks.evidence.column import Column
 from fedtrees.attacks.evidence.counts import counts_bins
 from fedtrees.attacks.evidence.laws import law_of_rows
-from fedtrees.attacks.evidence.marginals import pooled
+from fedtrees.attacks.evidence.marginals import pool_columns
 from fedtrees.attacks.evidence.readable import classes_of_leaves, shows, squared_error
 from fedtrees.attacks.evidence.replay import EVERYONE, OTHERS
 from fedtrees.attacks.evidence.rows_held import victims_rows
@@ -21,9 +21,9 @@ from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.peeling.annealing import CHAINS, LIKELY, Sought, likely_rows
 from fedtrees.attacks.peeling.class_histograms import (
     CountedSources,
-    altered,
     coins,
     counted_sources,
+    counts_are_altered,
     presence,
 )
 from fedtrees.attacks.peeling.noise_fingerprints import marked_rows
@@ -124,9 +124,10 @@ class HistogramPeeling(Attack):
         law = law_of_rows(view)
         peeled: list[Peeled] = []
         for owner, left in sources.parts.items():
+            # A sum over all clients contains the local rows, which are subtracted first.
             own_bins = to_bins(sources.cuts, own_rows.X) if owner == EVERYONE else None
             if view.defense.unit_hessian:
-                peeled.append(self._marked(sources, left, law, own_bins))
+                peeled.append(self._read_marked_rows(sources, left, law, own_bins))
                 continue
             if own_bins is not None:
                 take_out(sources.forest, left, own_bins, own_rows.y)
@@ -174,7 +175,7 @@ class HistogramPeeling(Attack):
         records = Records(table, confidence, named)
         return Guess.of((records,), notes, otherwise=Reason("no-certain-rows"))
 
-    def _marked(
+    def _read_marked_rows(
         self, sources: Sources, left: Residual, law: Channel | None, own_bins: Ints | None
     ) -> Peeled:
         """Read rows that the noise on their gradients distinguishes, except for local ones."""
@@ -184,6 +185,8 @@ class HistogramPeeling(Attack):
                 np.zeros((0, d), np.int32), np.zeros(0, np.int64), np.zeros(0), 0, 0, True
             )
         marked = marked_rows(sources.forest, left, law)
+        # The sums may contain the local rows. As many equal rows as the adversary has are not
+        # returned.
         spare = Counter(map(tuple, [] if own_bins is None else own_bins.tolist()))
         accepted = marked.confidence >= self.confidence
         for i, row in enumerate(map(tuple, marked.bins.tolist())):
@@ -195,7 +198,9 @@ class HistogramPeeling(Attack):
 
     def _of_classes(self, view: View, rng: np.random.Generator) -> Guess:
         """Return rows from class counts per bin."""
-        sources = None if altered(view) or self.confidence > SURE else counted_sources(view)
+        sources = (
+            None if counts_are_altered(view) or self.confidence > SURE else counted_sources(view)
+        )
         if sources is None:
             return _unreadable()
         own_rows = Table.empty(view.schema) if view.rows is None else view.rows
@@ -207,7 +212,7 @@ class HistogramPeeling(Attack):
             search = Search(sources.forest, counts, likely, view.n_rows, self.work)
             supported[owner] = search.rows(to_bins(sources.cuts, known_rows.X), known_rows.y)
             owner_columns = columns.get(
-                owner, pooled(view) if owner == EVERYONE and columns else None
+                owner, pool_columns(view) if owner == EVERYONE and columns else None
             )
             if (
                 self.confidence <= LIKELY
@@ -242,9 +247,13 @@ def _with_likely(
     draws, cuts = int(search.counts.nodes[0].sum()), sources.cuts
     rows = max(draws - len(own_rows), *(c.present for c in columns))
     room = room_of(cuts, columns, rows)
+    # Masks number the bins of a feature and then its missing values, while `room_of` returns the
+    # missing values of all features at the end.
     left = np.insert(room[: cuts.total_bins], cuts.offsets[1:], room[cuts.total_bins :])
     last = np.diff(search.state.offsets) - 1
     at = search.state.offsets[:-1] + np.where(sure.bins < 0, last, sure.bins)
+    # The certain rows occupy their places. If there is not enough room, the sketches contradict
+    # them and are not used.
     np.subtract.at(left, at.ravel(), 1)
     if search.whole or len(sure.y) == rows or (left < 0).any():
         return sure
@@ -253,7 +262,7 @@ def _with_likely(
     sought = Sought(bins, np.concatenate([own_rows.y, sure.y]), left, *odds)
     seeds = rng.integers(0, 1 << 62, CHAINS)
     spare = search.most_work - sure.work
-    return sure.beside(*likely_rows(search.state, search.counts, sought, seeds, spare), LIKELY)
+    return sure.append(*likely_rows(search.state, search.counts, sought, seeds, spare), LIKELY)
 
 
 def _unreadable() -> Guess:
@@ -281,7 +290,7 @@ def _records(
     if EVERYONE in rows_by_owner or OTHERS in rows_by_owner:
         names = list(columns)
         owner = None
-        if columns and pooled(view) is not None:
+        if columns and pool_columns(view) is not None:
             found_in = owners_of(bins, cuts, columns, victims_rows(view))
             owner = [names[k] for k in found_in]
     for name, parts in columns.items():

@@ -92,7 +92,7 @@ class CountedSources:
     parts: Mapping[str, Counts]
 
 
-def altered(view: View) -> bool:
+def counts_are_altered(view: View) -> bool:
     """Return whether a defense changes class counts, so that they do not prove any rows."""
     return any(view.changes(kind, "counts") for kind in (ClassCounts, ClassTotals))
 

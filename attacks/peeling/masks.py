@@ -19,7 +19,7 @@ WORD = 64
 NONE = np.uint64(0)
 
 
-class Masked(NamedTuple):
+class MaskedForest(NamedTuple):
     """Trees and counts in the format of kernels. A mask is uint64 (d, W), a bit for each column."""
 
     start: Ints
@@ -30,13 +30,13 @@ class Masked(NamedTuple):
     at: Longs
     offsets: Ints
     left: Words  # uint64 (n_nodes, W): columns of the split's feature that go left
-    there: Words  # uint64 (pairs, K, W): columns with rows of the class
+    occupied: Words  # uint64 (pairs, K, W): columns with rows of the class
     bins: Longs
     totals: Longs
     levels: int
 
 
-def masked(forest: AskedForest, counts: Counts) -> Masked:
+def build_masks(forest: AskedForest, counts: Counts) -> MaskedForest:
     """Return trees and a copy of the counts with the bits of both."""
     nodes, offsets = forest.nodes, forest.offsets
     words = -(-int(np.diff(offsets).max(initial=1)) // WORD)
@@ -47,7 +47,7 @@ def masked(forest: AskedForest, counts: Counts) -> Masked:
     left = np.zeros((len(nodes), words), dtype=np.uint64)
     bins, totals = counts.bins.copy(), counts.nodes.copy()
     occupied = np.zeros((len(forest.feature), totals.shape[1], words), dtype=np.uint64)
-    state = Masked(
+    state = MaskedForest(
         forest.start, nodes, above, forest.pairs, forest.feature, forest.at, offsets,
         left, occupied, bins, totals, forest.levels,
     )  # fmt: skip
@@ -76,7 +76,7 @@ def _mark(state):  # type: ignore[no-untyped-def]
         for b in range(state.at[p + 1] - state.at[p]):
             for k in range(state.bins.shape[1]):
                 if state.bins[state.at[p] + b, k] > 0:
-                    state.there[p, k, b // WORD] |= bit(b)
+                    state.occupied[p, k, b // WORD] |= bit(b)
 
 
 @inner_kernel
@@ -111,7 +111,7 @@ def _keep(mask, words, flip):  # type: ignore[no-untyped-def]
 def _at_node(state, k, v, mask):  # type: ignore[no-untyped-def]
     """Keep the columns of class k at node v, and return whether every feature has one."""
     for p in range(state.pairs[v], state.pairs[v + 1]):
-        if not _keep(mask[state.feature[p]], state.there[p, k], NONE):
+        if not _keep(mask[state.feature[p]], state.occupied[p, k], NONE):
             return False
     return True
 
@@ -182,7 +182,7 @@ def _possible(state, k, t, mask, levels, stack, out):  # type: ignore[no-untyped
     The result is the work done, negative if there are no such rows. Slices of arrays are avoided,
     because their creation would take longer than their use.
     """
-    nodes, totals, left, occupied = state.nodes, state.totals, state.left, state.there
+    nodes, totals, left, occupied = state.nodes, state.totals, state.left, state.occupied
     pairs, feature, above = state.pairs, state.feature, state.above
     d, words = mask.shape
     for f in range(d):
@@ -284,7 +284,7 @@ def support_of(state, k, row):  # type: ignore[no-untyped-def]
         fits = state.totals[v, k] > 0
         while fits:
             for p in range(state.pairs[v], state.pairs[v + 1]):
-                fits = fits and has(state.there[p, k], row[state.feature[p]])
+                fits = fits and has(state.occupied[p, k], row[state.feature[p]])
             f = state.nodes[v, FEATURE]
             if f < 0:
                 break
@@ -305,7 +305,7 @@ def take(state, t, row, k, n):  # type: ignore[no-untyped-def]
             i = state.at[p] + b
             state.bins[i, k] -= n
             if state.bins[i, k] <= 0:
-                state.there[p, k, b // WORD] &= ~bit(b)
+                state.occupied[p, k, b // WORD] &= ~bit(b)
         f = state.nodes[v, FEATURE]
         if f < 0:
             break

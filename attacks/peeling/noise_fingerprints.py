@@ -58,7 +58,7 @@ def marked_rows(forest: BinnedForest, left: Residual, law: Channel) -> Peeled:
     """
     marks_of: dict[tuple[int, ...], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for c, t in enumerate(forest.tree_of.tolist()):
-        for mark, bins in _whole(marked_in(forest, left, c)):
+        for mark, bins in _complete_marks(marked_in(forest, left, c)):
             marks_of[bins][t].append(mark)
     d = len(forest.offsets) - 1
     bins = np.array(list(marks_of), dtype=np.int32).reshape(-1, d)
@@ -97,7 +97,7 @@ def _odds(
     return total
 
 
-def _whole(marked: Marked | None) -> Iterator[tuple[int, tuple[int, ...]]]:
+def _complete_marks(marked: Marked | None) -> Iterator[tuple[int, tuple[int, ...]]]:
     if marked is not None:
         for mark, bins in zip(marked.mark.tolist(), marked.bins.tolist(), strict=True):
             if min(bins) > -2:
@@ -152,7 +152,7 @@ class _Shown:
         self.sums, self.rows = sums, rows
         self.place: dict[int, list[int]] = {}
 
-    def _left(self, f: int) -> tuple[Longs, Longs]:
+    def _unmarked_bins(self, f: int) -> tuple[Longs, Longs]:
         """Return sums and rows of a feature's bins without the marks known to be in them."""
         rest, left = self.sums[f].copy(), self.rows[f].copy()
         for mark, where in self.place.items():
@@ -165,7 +165,7 @@ class _Shown:
         """Find marks in bins with one unknown row, and return whether there are any."""
         moved = False
         for f in range(len(self.sums)):
-            rest, left = self._left(f)
+            rest, left = self._unmarked_bins(f)
             for b in np.flatnonzero(left == 1).tolist():
                 self.place.setdefault(int(rest[b]), [-1] * len(self.sums))[f] = b
                 moved = True
@@ -175,7 +175,7 @@ class _Shown:
         """Find marks from two bins with two unknown rows each, one of which has a known mark."""
         seen: dict[int, tuple[int, int, int]] = {}
         for f in range(len(self.sums)):
-            rest, left = self._left(f)
+            rest, left = self._unmarked_bins(f)
             unplaced = [mark for mark, where in self.place.items() if where[f] < 0]
             for b in np.flatnonzero(left == 2).tolist():
                 for mark in unplaced:

@@ -106,7 +106,7 @@ def _mostroom_of(room: Longs, sizes: Longs) -> int:
 def _only_ones(able: NDArray[np.bool_], at: Longs, room: Longs, assigned: Longs) -> Longs:
     """Assign rows to an owner if they are the only ones that can fill one of its bins.
 
-    ``found`` is not changed for other rows.
+    ``assigned`` is not changed for other rows.
     """
     for k in range(len(room)):
         n_possible = np.zeros(room.shape[1], dtype=np.int64)

@@ -219,7 +219,7 @@ def _by_sums(n: Longs, g: Floats, at: Longs, column: Ints, gradients: Floats, of
                 again = True
 
 
-def completed(
+def complete_rows(
     counted: CountedBins, rows: FirstRows, similar_rows: Floats, rng: np.random.Generator
 ) -> tuple[Ints, Floats]:
     """Return rows with all bins and gradients, with the counts of the first tree.
@@ -298,14 +298,14 @@ def read_off(
     rows : FirstRows
         Known bins and gradients.
     similar_rows : float64 array, shape (r, d + 1)
-        Similar rows, see `completed`.
+        Similar rows, see `complete_rows`.
     rng : numpy.random.Generator
         Randomness of the searches.
     """
     sure = np.zeros(len(rows.g), dtype=bool)
     near = NEAR * float(np.nanmax(np.abs(rows.g), initial=0.0))
     for _ in range(ROUNDS):
-        drawn = [completed(counted, rows, similar_rows, rng) for _ in range(SEARCHES)]
+        drawn = [complete_rows(counted, rows, similar_rows, rng) for _ in range(SEARCHES)]
         solutions = [agreeing(counted, rows, *d, rng) for d in drawn]
         one, g = solutions[0], drawn[0][1]
         same = ~sure
@@ -362,7 +362,7 @@ def agreeing(
 
 
 @inner_kernel
-def _moved(n, g, model_n, model_g, c, k, dn, dg, row):  # type: ignore[no-untyped-def]
+def _shift_content(n, g, model_n, model_g, c, k, dn, dg, row):  # type: ignore[no-untyped-def]
     """Change the model's content of a bin, and return the increase of the discrepancy."""
     off_n, off_g = model_n[c, k] - n[c, k], model_g[c, k] - g[c, k]
     before = off_g * off_g + row * off_n * off_n
@@ -382,7 +382,7 @@ def _put(seen, columns, cell, g, i, t, f, sign, row):  # type: ignore[no-untyped
     for k in range(columns.shape[1]):
         if f < 0 or k == f:
             at = columns[i, k]
-            change += _moved(n, sums, model_n, model_g, cell, at, sign, sign * g, row)
+            change += _shift_content(n, sums, model_n, model_g, cell, at, sign, sign * g, row)
     return change
 
 

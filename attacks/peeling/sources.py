@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.column import Column
 from fedtrees.attacks.evidence.laws import law_of_sums, reach_of
-from fedtrees.attacks.evidence.machines import Told, values_of
+from fedtrees.attacks.evidence.machines import LightGBMTranscript, values_of
 from fedtrees.attacks.evidence.readable import classes_of_leaves, some_rows
 from fedtrees.attacks.evidence.replay import (
     EVERYONE,
@@ -106,7 +106,7 @@ def sources_of(view: View) -> Sources | None:
     def at_terminal_nodes(field: Callable[[ReplayedTree], NDArray[Any]]) -> NDArray[Any]:
         return np.concatenate([field(one)[k] for one, k in zip(trees, terminal, strict=True)])
 
-    n_summands, off = at_terminal_nodes(lambda t: t.made), at_terminal_nodes(lambda t: t.off)
+    n_summands, off = at_terminal_nodes(lambda t: t.n_summands), at_terminal_nodes(lambda t: t.off)
     parts = {}
     for name in owners:
         if name in view.principals:
@@ -133,7 +133,7 @@ def told_whole(view: View) -> list[str]:
     These are odd machines, which send all their sums to a leader. For halving partners only sums of
     some columns are seen, so that the sides of the remaining splits are unknown.
     """
-    messages = Told.of((s.sender, s.message) for s in view.seen)
+    messages = LightGBMTranscript.of((s.sender, s.message) for s in view.seen)
     if messages.start is None or "num_leaves" not in view.parameters:
         return []
     total_bins = sum(
@@ -169,7 +169,7 @@ class _Bins:
 
 
 @dataclass
-class _Said:
+class _Messages:
     """Messages about each tree and step."""
 
     roots: dict[int, dict[str, RootSums]] = field(default_factory=lambda: defaultdict(dict))
@@ -181,8 +181,8 @@ class _Said:
     )
 
     @staticmethod
-    def of(view: View) -> _Said:
-        messages = _Said()
+    def of(view: View) -> _Messages:
+        messages = _Messages()
         for item in view.seen:
             m = item.message
             if isinstance(m, RootSums):
@@ -195,7 +195,7 @@ class _Said:
 
 
 @dataclass(frozen=True, eq=False)
-class _Grown:
+class _TreeHistograms:
     """A tree, its nodes with histograms, and these by owner with the sums over all rows."""
 
     tree: Tree
@@ -209,12 +209,15 @@ def machine_sources(view: View) -> Sources | None:
     owners = told_whole(view)
     if not owners:
         return None
-    first_messages, messages = Told.of((s.sender, s.message) for s in view.seen), _Said.of(view)
+    first_messages, messages = (
+        LightGBMTranscript.of((s.sender, s.message) for s in view.seen),
+        _Messages.of(view),
+    )
     columns = _columns(first_messages, len(view.schema.features))
     cuts = _cuts(columns)
-    grown, size = list[_Grown](), 0.0
+    grown, size = list[_TreeHistograms](), 0.0
     for tree in sorted(messages.roots):
-        one = _grown(view, messages, tree, columns, cuts, owners)
+        one = _replay_tree(view, messages, tree, columns, cuts, owners)
         if one is None or (size := size + len(one.nodes) * cuts.total_bins) > MOST_BINS:
             break
         grown.append(one)
@@ -236,7 +239,7 @@ def machine_sources(view: View) -> Sources | None:
     return Sources(forest, cuts, parts)
 
 
-def _columns(messages: Told, d: int) -> list[_Bins]:
+def _columns(messages: LightGBMTranscript, d: int) -> list[_Bins]:
     unused = Mapper(np.array([np.inf]), 0.0, 0.0, False, 0, 1.0)
     columns = [_Bins(unused, None)] * d
     for c, (owner, k) in messages.columns.items():
@@ -260,21 +263,21 @@ def _cuts(columns: Sequence[_Bins]) -> Cuts:
     return Cuts(np.concatenate(upper), offsets.astype(np.int32), np.array(low, np.float32))
 
 
-def _grown(
+def _replay_tree(
     view: View,
-    messages: _Said,
+    messages: _Messages,
     tree: int,
     columns: Sequence[_Bins],
     cuts: Cuts,
     owners: Sequence[str],
-) -> _Grown | None:
+) -> _TreeHistograms | None:
     """Grow a tree by the broadcast splits. None if some are not seen."""
     p, roots = view.parameters, messages.roots[tree].values()
     root_totals = LeafTotals(
         sum(r.gradient for r in roots), sum(r.hessian for r in roots), sum(r.rows for r in roots)
     )
     growing, step, pair, above = Growing(np.zeros(0, np.intp), root_totals), 0, (0, -1), 0
-    machine_sums = {o: _Own(columns, cuts, messages.roots[tree][o]) for o in owners}
+    machine_sums = {o: _MachineSums(columns, cuts, messages.roots[tree][o]) for o in owners}
     for _ in range(p["num_leaves"] - 1):
         if growing.worth(pair, p["min_data_in_leaf"], p["max_depth"]):
             splits, seen = (
@@ -286,7 +289,7 @@ def _grown(
             if len(splits) < len(messages.roots[tree]) or not {*owners} <= {*seen}:
                 return None
             for o in owners:
-                machine_sums[o].told(seen[o], nodes, above)
+                machine_sums[o].set_children(seen[o], nodes, above)
             growing.settle(pair, [m.splits for m in sorted(splits, key=lambda m: m.rank)])
             step += 1
         chosen = growing.best()
@@ -305,14 +308,14 @@ def _grown(
     grown = growing.tree(used, growing.values(p["reg_lambda"], p["learning_rate"]))
     place = {node: k for k, node in enumerate(growing.order)}
     nodes = [*machine_sums[owners[0]].sums]
-    return _Grown(
+    return _TreeHistograms(
         grown, np.array([place[n] for n in nodes], np.int32),
         {o: np.stack([one.sums[n] for n in nodes]) for o, one in machine_sums.items()},
         {o: np.stack([one.totals[n] for n in nodes]) for o, one in machine_sums.items()},
     )  # fmt: skip
 
 
-class _Own:
+class _MachineSums:
     """Sums of one machine in the nodes of a tree, in the format of `Residual`.
 
     ``sums`` and ``totals`` map nodes to int64 arrays of shape (total_bins + d, 2) and (2,).
@@ -322,13 +325,15 @@ class _Own:
         self.columns, self.cuts, self.sums = columns, cuts, dict[int, Sums]()
         self.totals: dict[int, Sums] = {0: to_fixed(np.array([root.gradient, root.hessian]))}
 
-    def told(self, numbers: NDArray[np.float64], nodes: Sequence[int], above: int) -> None:
+    def set_children(self, numbers: NDArray[np.float64], nodes: Sequence[int], above: int) -> None:
         """Set the sums of the first of two nodes. The other gets the parent's less these."""
-        self.sums[nodes[0]] = self._placed(to_fixed(numbers.reshape(-1, 2)), self.totals[nodes[0]])
+        self.sums[nodes[0]] = self._place_sums(
+            to_fixed(numbers.reshape(-1, 2)), self.totals[nodes[0]]
+        )
         for other in nodes[1:]:
             self.sums[other] = self.sums[above] - self.sums[nodes[0]]
 
-    def _placed(self, numbers: Sums, total: Sums) -> Sums:
+    def _place_sums(self, numbers: Sums, total: Sums) -> Sums:
         offsets = self.cuts.offsets
         placed = np.zeros((offsets[-1] + len(self.columns), 2), np.int64)
         for f, column in enumerate(self.columns):

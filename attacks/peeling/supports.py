@@ -19,13 +19,13 @@ from fedtrees.attacks.peeling.class_histograms import AskedForest, Counts
 from fedtrees.attacks.peeling.masks import (
     WORD,
     Longs,
-    Masked,
+    MaskedForest,
+    build_masks,
     cell_mask,
     count,
     halve,
     has,
     holds,
-    masked,
     narrow,
     support_of,
     take,
@@ -71,7 +71,7 @@ class Supported:
     work: float
     finished: bool
 
-    def beside(self, bins: Ints, y: Longs, confidence: float) -> Supported:
+    def append(self, bins: Ints, y: Longs, confidence: float) -> Supported:
         """Append rows that are less certain.
 
         Parameters
@@ -133,7 +133,7 @@ class Search:
         self.whole = likely >= 1
         self.least = least_support(forest.trees, likely, rows)
         self.most_rows = rows
-        self.state = masked(forest, counts)
+        self.state = build_masks(forest, counts)
         self.work = np.zeros(1)
 
     def rows(self, known_rows: Ints, y: Longs) -> Supported:
@@ -168,7 +168,7 @@ class Search:
 class _Class:
     """Rows of one class: those that were found, and other possible ones."""
 
-    def __init__(self, state: Masked, k: int, known_rows: Longs, room: int) -> None:
+    def __init__(self, state: MaskedForest, k: int, known_rows: Longs, room: int) -> None:
         cells = _cells(state, k)
         volume = np.empty(len(cells))
         _volumes(state, k, cells, volume)
@@ -193,7 +193,7 @@ class _Class:
         return np.repeat(self.found[some], self.copies[some], axis=0)
 
 
-def _cells(state: Masked, k: int) -> Longs:
+def _cells(state: MaskedForest, k: int) -> Longs:
     """Return bins with rows of class k in the last nodes, int64 (m, 3): node, pair, bin."""
     ends = np.zeros(len(state.nodes), dtype=np.bool_)
     leaf = state.nodes[:, FEATURE] < 0
@@ -267,7 +267,7 @@ def _only(state, k, least, own_tree, fits, known_rows, other_rows, sizes, room, 
 
 @inner_kernel
 def _fitting(mask, rows, n, limit):  # type: ignore[no-untyped-def]
-    """Return how many of the first n rows fit, at most `most`, and the last of these."""
+    """Return how many of the first n rows fit, at most `limit`, and the last of these."""
     fits, last = 0, -1
     for r in range(n):
         if holds(mask, rows[r]):

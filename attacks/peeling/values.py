@@ -126,7 +126,7 @@ def values_in(
         lower = np.concatenate([[-np.inf], upper[:-1]])
         present = local_rows[own_bins[:, f] >= 0, f]
         known_values = upper[:-1] if edges is not None and edges[f] else present
-        is_integer = _whole(known_values, lower, upper, bins[:, f])
+        is_integer = _is_integral(known_values, lower, upper, bins[:, f])
         first, middle = _middle(lower, upper, ranges[0][f], ranges[1][f], is_integer)
         if schema.categorical[f] or (edges is not None and edges[f]):
             middle = np.where(np.isfinite(lower), lower, first)
@@ -145,7 +145,7 @@ def values_in(
     return out
 
 
-def _whole(known_values: NDArray[Any], lower: Floats, upper: Floats, bins: Ints) -> bool:
+def _is_integral(known_values: NDArray[Any], lower: Floats, upper: Floats, bins: Ints) -> bool:
     """Return whether a column seems to contain only integers.
 
     This is the case if all known values are integers. Without known values, it is the case if rows

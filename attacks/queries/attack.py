@@ -85,16 +85,22 @@ class Search:
         Draws base records.
     m, epsilon : int, float
         See `ThresholdQueries`.
-    told : bool
+    use_split_columns : bool
         Whether to use the split columns that messages contain.
     """
 
     def __init__(
-        self, view: View, rng: np.random.Generator, *, m: int, epsilon: float, told: bool
+        self,
+        view: View,
+        rng: np.random.Generator,
+        *,
+        m: int,
+        epsilon: float,
+        use_split_columns: bool,
     ) -> None:
         assert view.oracle is not None
         self.oracle: Oracle = view.oracle
-        self.rng, self.splits = rng, Splits(view, told=told)
+        self.rng, self.splits = rng, Splits(view, use_split_columns=use_split_columns)
         self.leaf_ids = self.oracle.answers == "leaf-ids"
         self.endpoint = Endpoint(view, self.splits.model)
         low, high = view.schema.ranges
@@ -106,7 +112,7 @@ class Search:
             if sorted_values
             else np.zeros((1, 0))
         )
-        self.own = local_values.astype(np.float32)
+        self.local_values = local_values.astype(np.float32)
         self.noisy = self.endpoint.scale > 0 and not self.leaf_ids
         self.m = m or self._affordable()
         self.asked: tuple[int, frozenset[int]] = (-1, frozenset())
@@ -219,7 +225,7 @@ class Search:
         x[c] = points[0]
         if self._hidden and not self.leaf_ids:
             return Base(x, within=within)
-        free = np.setdiff1d(np.flatnonzero(~bound), [*s.own, c])
+        free = np.setdiff1d(np.flatnonzero(~bound), [*s.own_columns, c])
         return Base(x, tuple(free.tolist()), within=within)
 
     def _anything(self) -> NDArray[np.float32]:
@@ -233,7 +239,7 @@ class Search:
             x = s.least.copy()
         else:
             x = np.array([self._sure_value(c) for c in range(len(s.least))], dtype=np.float32)
-        x[s.own] = self.own[self.rng.integers(len(self.own))]
+        x[s.own_columns] = self.local_values[self.rng.integers(len(self.local_values))]
         return x
 
     def _bounds(
@@ -352,14 +358,14 @@ class Search:
         if self.noisy:
             ways = every[0]
             assert ways is not None
-            self._learn_way(X[0], ways, self._repeated(X[0], ways, u, gap))
+            self._learn_way(X[0], ways, self._repeat_record(X[0], ways, u, gap))
             return
         for i, answer in zip(useful, self._query(X[useful]), strict=True):
             ways = every[i]
             assert ways is not None
             self._learn_way(X[i], ways, self.endpoint.likelihood(ways, answer[None]))
 
-    def _repeated(
+    def _repeat_record(
         self, x: NDArray[np.float32], ways: list[Way], u: int, gap: float
     ) -> NDArray[np.float64]:
         """Repeat a record until the odds of one side reach e^7, and return the log-likelihoods."""
@@ -524,7 +530,7 @@ class ThresholdQueries(Attack):
             return Reason("few-label-turns", use="columns=told")
         if not any(view.messages(HeldModel)):
             return Reason("no-tree-splits")
-        if not any(u.victim for u in Splits(view, told=True).unknown):
+        if not any(u.victim for u in Splits(view, use_split_columns=True).unknown):
             return Reason("no-others-splits")
         return None
 
@@ -532,6 +538,8 @@ class ThresholdQueries(Attack):
         """Send queries until all thresholds are found or the budget is spent."""
         if not any(view.messages(HeldModel)) or view.oracle is None:
             return Guess.none(self.inapplicable(view) or Reason("no-tree-splits"))
-        search = Search(view, rng, m=self.m, epsilon=self.epsilon, told=self.columns == "told")
+        search = Search(
+            view, rng, m=self.m, epsilon=self.epsilon, use_split_columns=self.columns == "told"
+        )
         search.all()
         return search.guess()

@@ -57,7 +57,7 @@ class PathRestriction(Attack):
         model = next((m for _, m in view.messages(HeldModel)), None)
         if model is None:
             return Reason("no-tree-splits")
-        if not _theirs(view, model).any():
+        if not _foreign_nodes(view, model).any():
             return Reason("no-others-splits")
         if any(True for _ in view.messages(RoutesOfRows)):
             return None
@@ -86,13 +86,13 @@ class PathRestriction(Attack):
         model = next((m for _, m in view.messages(HeldModel)), None)
         if model is None:
             return Guess.none(Reason("no-tree-splits"))
-        nodes = np.flatnonzero(_theirs(view, model))
-        rows, left = _routed(view, model)
+        nodes = np.flatnonzero(_foreign_nodes(view, model))
+        rows, left = _routed_rows(view, model)
         notes = {"routed": float(len(rows))}
         if len(rows):
             notes["branches_of_a_row"] = float((~np.isnan(left)).sum(axis=1).mean())
         if not len(rows) and view.oracle is not None and view.asked is not None:
-            rows, left, notes = _answered(view, model)
+            rows, left, notes = _query_rows(view, model)
         tree = np.searchsorted(model.starts, nodes, side="right") - 1
         if not len(rows):
             return Guess.none(Reason("no-records-answered"), notes)
@@ -100,7 +100,7 @@ class PathRestriction(Attack):
         return Guess((claim,), notes)
 
 
-def _theirs(view: View, model: HeldModel) -> NDArray[np.bool_]:
+def _foreign_nodes(view: View, model: HeldModel) -> NDArray[np.bool_]:
     """Return at which nodes another party splits by a bin, bool, shape (n_nodes,).
 
     Splits that only separate missing values are excluded.
@@ -109,7 +109,7 @@ def _theirs(view: View, model: HeldModel) -> NDArray[np.bool_]:
     return (model.feature >= 0) & ~np.isin(model.feature, own_columns) & (model.threshold >= 1)
 
 
-def _routed(view: View, model: HeldModel) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _routed_rows(view: View, model: HeldModel) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the rows whose routing was seen, and their sides (1: left), shape (m, n_nodes)."""
     seen_routes = [
         (int(model.starts[t]) + node, rows, goes) for t, node, rows, goes in routed(view)
@@ -121,7 +121,7 @@ def _routed(view: View, model: HeldModel) -> tuple[NDArray[np.int64], NDArray[np
     return rows.astype(np.int64), left
 
 
-def _answered(
+def _query_rows(
     view: View, model: HeldModel
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], dict[str, float]]:
     """Query as many rows as the budget allows and return the probabilities that they go left.
@@ -137,14 +137,16 @@ def _answered(
     """
     assert view.oracle is not None
     assert view.asked is not None
-    query_rows, hidden_nodes = view.asked, _theirs(view, model)
+    query_rows, hidden_nodes = view.asked, _foreign_nodes(view, model)
     n = min(view.oracle.left, len(query_rows))
     X = np.full((n, len(view.schema.features)), np.nan, dtype=np.float32)
     X[:, query_rows.columns] = query_rows.X[:n]
     answers = view.oracle.query(X, query_rows.ids[:n]) if n else np.zeros(0)
     endpoint, sums = Endpoint(view, model), _Sums(model)
     prior = _before(view, endpoint, hidden_nodes, answers)
-    own_sides = np.array([_own(model, hidden_nodes, x) for x in X]).reshape(n, len(model.feature))
+    own_sides = np.array([_local_sides(model, hidden_nodes, x) for x in X]).reshape(
+        n, len(model.feature)
+    )
     if view.oracle.answers == "leaf-ids":
         parents = [_way(model, leaves) for leaves in answers]
         left = np.array(parents + [prior[i] for i in range(n, len(query_rows))])
@@ -161,7 +163,7 @@ def _answered(
         )
         if not len(ways.odds):
             continue
-        odds = ways.odds + endpoint.fit(endpoint.scored(ways.leaves), answers[i : i + 1])
+        odds = ways.odds + endpoint.fit(endpoint.score_leaves(ways.leaves), answers[i : i + 1])
         # No path explains the answer, for example because a required path was discarded. The prior
         # stays.
         if np.isneginf(odds.max()):
@@ -170,7 +172,7 @@ def _answered(
         prior[i] = np.where(np.isnan(branch_chances), prior[i], branch_chances)
         fitting, n_complete, n_paths = (
             fitting + 1,
-            n_complete + ways.whole,
+            n_complete + ways.complete,
             n_paths + np.isfinite(odds).sum(),
         )
     notes = {"fitting": fitting, "whole": n_complete, "ways": n_paths / max(fitting, 1)}
@@ -239,12 +241,12 @@ def _before(
         np.hstack([h.X for h in view.own]),
         view.asked.X,
     )
-    goes = _trained(view, model, hidden_nodes)
+    goes = _training_sides(view, model, hidden_nodes)
     out = np.full((len(query_values), len(model.feature)), np.nan)
     near = [(slice(len(answers), None), NearRows(own_values, query_values[len(answers) :]))]
     if len(answers) and view.oracle is not None and view.oracle.answers != "leaf-ids":
-        leaves = _reached(model, goes)
-        both_answers = [endpoint.answered(leaves), np.asarray(answers)]
+        leaves = _reached_leaves(model, goes)
+        both_answers = [endpoint.answer_leaves(leaves), np.asarray(answers)]
         train, new = (
             np.hstack([X, t.reshape(len(t), -1)])
             for X, t in zip((own_values, query_values[: len(answers)]), both_answers, strict=True)
@@ -262,7 +264,9 @@ def _before(
     return out
 
 
-def _trained(view: View, model: HeldModel, hidden_nodes: NDArray[np.bool_]) -> NDArray[np.int8]:
+def _training_sides(
+    view: View, model: HeldModel, hidden_nodes: NDArray[np.bool_]
+) -> NDArray[np.int8]:
     """Return the side of each training row at every node, int8, shape (N, n_nodes).
 
     1 is left and 0 is right. -1 means that the row did not reach the node or that its side is
@@ -271,7 +275,7 @@ def _trained(view: View, model: HeldModel, hidden_nodes: NDArray[np.bool_]) -> N
     X = np.full((len(view.own[0].ids), len(view.schema.features)), np.nan, dtype=np.float32)
     for h in view.own:
         X[:, h.columns] = h.X
-    goes = np.array([_own(model, hidden_nodes, x) for x in X])
+    goes = np.array([_local_sides(model, hidden_nodes, x) for x in X])
     # The sides at hidden nodes are known from the routing during training, not from values.
     goes[:, hidden_nodes], seen = -1, replayed(view)
     for at in np.flatnonzero(hidden_nodes).tolist():
@@ -288,7 +292,7 @@ def _trained(view: View, model: HeldModel, hidden_nodes: NDArray[np.bool_]) -> N
     return goes
 
 
-def _reached(model: HeldModel, goes: NDArray[np.int8]) -> NDArray[np.int64]:
+def _reached_leaves(model: HeldModel, goes: NDArray[np.int8]) -> NDArray[np.int64]:
     """Return the leaves of rows from their sides, int64, shape (n, T).
 
     A row whose side is unknown is sent to the right.
@@ -304,7 +308,7 @@ def _reached(model: HeldModel, goes: NDArray[np.int8]) -> NDArray[np.int64]:
     return leaves
 
 
-def _own(
+def _local_sides(
     model: HeldModel, hidden_nodes: NDArray[np.bool_], x: NDArray[np.float32]
 ) -> NDArray[np.int8]:
     """Return the sides at splits on the adversary's columns (1: left), int8, shape (n_nodes,)."""

@@ -65,18 +65,18 @@ class Endpoint:
             0.0 if self.exact else float(np.sqrt(self.law.error(middle_scores)[1].max() / 2))
         )
 
-    def predicted(self, ways: Sequence[Way]) -> NDArray[np.float64]:
+    def predict_paths(self, ways: Sequence[Way]) -> NDArray[np.float64]:
         """Return the scores of paths, shape (M,) or (M, K), rounded if the channel rounds."""
-        return self.scored(np.array([way.leaves for way in ways]))
+        return self.score_leaves(np.array([way.leaves for way in ways]))
 
-    def scored(self, leaves: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
+    def score_leaves(self, leaves: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
         """Return the scores of leaves, int array of shape (M, T), rounded if the channel rounds."""
         scores = self.model.scores(leaves)
         return self.law.send(scores) if self.exact else scores
 
-    def answered(self, leaves: NDArray[np.integer[Any]]) -> NDArray[Any]:
+    def answer_leaves(self, leaves: NDArray[np.integer[Any]]) -> NDArray[Any]:
         """Return the noise-free answers for leaves, int array (M, T): scores or classes."""
-        scores = self.scored(leaves)
+        scores = self.score_leaves(leaves)
         if not self.labels:
             return scores
         return scores > 0.5 if scores.ndim == 1 else scores.argmax(axis=1)
@@ -98,7 +98,7 @@ class Endpoint:
             Otherwise the share of paths whose answer occurs on one side only. 0 if all paths are on
             one side.
         """
-        scores = self._comparable(self.predicted(ways))
+        scores = self._comparable(self.predict_paths(ways))
         side = np.array([way.went.get(u, -1) for way in ways])
         nearest = []
         for tested_side in (0, 1):
@@ -115,7 +115,7 @@ class Endpoint:
 
     def distinct(self, ways: Sequence[Way]) -> bool:
         """Return whether the noise-free answers of all paths differ from one another."""
-        scores = self._comparable(self.predicted(ways))
+        scores = self._comparable(self.predict_paths(ways))
         distances = np.abs(scores[:, None] - scores[None]).max(axis=2)
         # The distance of a path to itself must not count.
         np.fill_diagonal(distances, np.inf)
@@ -123,7 +123,7 @@ class Endpoint:
 
     def likelihood(self, ways: Sequence[Way], answers: NDArray[Any]) -> NDArray[np.float64]:
         """Return the log-likelihood of each path, given n answers to the same record."""
-        return self.fit(self.predicted(ways), answers)
+        return self.fit(self.predict_paths(ways), answers)
 
     def window(self, answer: NDArray[Any]) -> tuple[float, float]:
         """Return the lower and upper end of the interval that contains a record's score.
@@ -145,7 +145,7 @@ class Endpoint:
         Parameters
         ----------
         scores : float64 array, shape (M,) or (M, K)
-            Scores of the paths, as returned by `predicted`.
+            Scores of the paths, as returned by `predict_paths`.
         answers : array, shape (n,) or (n, K)
             Answers to the same record.
 
@@ -242,7 +242,7 @@ class Ways:
         Prior log probability of each path, in nats.
     total : float64 array, shape (M,)
         Sum of the leaf values, 0 if leaf values are vectors.
-    whole : bool
+    complete : bool
         Whether no path was discarded because of `_MOST_WAYS`.
     """
 
@@ -251,12 +251,12 @@ class Ways:
     high: NDArray[np.int32]
     odds: NDArray[np.float64]
     total: NDArray[np.float64]
-    whole: bool = True
+    complete: bool = True
 
-    def take(self, kept: NDArray[np.intp], whole: bool) -> Ways:
+    def take(self, positions: NDArray[np.intp], complete: bool) -> Ways:
         """Return the paths at the given positions."""
         parts = (self.leaves, self.low, self.high, self.odds, self.total)
-        return Ways(*(part[kept] for part in parts), whole)  # type: ignore[arg-type]
+        return Ways(*(part[positions] for part in parts), complete)  # type: ignore[arg-type]
 
 
 class Paths:
@@ -266,9 +266,9 @@ class Paths:
     ----------
     model : HeldModel
         Trees as the active party knows them.
-    theirs : bool array, shape (n_nodes,)
+    is_foreign : bool array, shape (n_nodes,)
         Nodes at which other parties split.
-    alike : bool
+    share_bins : bool
         Whether the bins of a column are the same at all nodes. If not, each node counts as a
         separate column.
     values : float64 array, shape (n_nodes,)
@@ -278,21 +278,21 @@ class Paths:
     def __init__(
         self,
         model: HeldModel,
-        theirs: NDArray[np.bool_],
-        alike: bool,
+        is_foreign: NDArray[np.bool_],
+        share_bins: bool,
         values: NDArray[np.float64],
     ) -> None:
-        self.model, self.theirs, self.values = model, theirs, values
-        nodes = np.flatnonzero(theirs)
-        columns = model.feature[nodes] if alike else nodes
-        self.column = np.full(len(theirs), -1)
+        self.model, self.is_foreign, self.values = model, is_foreign, values
+        nodes = np.flatnonzero(is_foreign)
+        columns = model.feature[nodes] if share_bins else nodes
+        self.column = np.full(len(is_foreign), -1)
         # Number the columns (or nodes) that have an interval of bins.
         names, self.column[nodes] = np.unique(columns, return_inverse=True)
         self.width = len(names)
 
     def of_row(
         self,
-        own: NDArray[np.int8],
+        local_sides: NDArray[np.int8],
         left: NDArray[np.float64],
         fits: Callable[[NDArray[np.float64], float, float], NDArray[np.bool_]],
     ) -> Ways:
@@ -300,7 +300,7 @@ class Paths:
 
         Parameters
         ----------
-        own : int8 array, shape (n_nodes,)
+        local_sides : int8 array, shape (n_nodes,)
             Side at splits on the adversary's columns: 1 for left, 0 for right.
         left : float64 array, shape (n_nodes,)
             Probability of going left at splits of other parties.
@@ -313,22 +313,22 @@ class Paths:
         ways : Ways
             Consistent paths, at most `_MOST_WAYS`.
         """
-        tree_ways = [self._of_tree(t, own, left) for t in range(len(self.model.sizes))]
+        tree_ways = [self._of_tree(t, local_sides, left) for t in range(len(self.model.sizes))]
         least, greatest = (
             np.cumsum([0.0, *(end(w.total) for w in tree_ways[::-1])])[::-1]
             for end in (np.min, np.max)
         )
         ways = tree_ways[0]
         for t, more in enumerate(tree_ways):
-            ways = ways if t == 0 else _joined(ways, more)
+            ways = ways if t == 0 else _join_paths(ways, more)
             retained = np.flatnonzero(fits(ways.total, least[t + 1], greatest[t + 1]))
             complete = len(retained) <= _MOST_WAYS
             if not complete:
                 retained = retained[np.argpartition(-ways.odds[retained], _MOST_WAYS)[:_MOST_WAYS]]
-            ways = ways.take(retained, ways.whole and complete)
+            ways = ways.take(retained, ways.complete and complete)
         return ways
 
-    def _of_tree(self, t: int, own: NDArray[np.int8], left: NDArray[np.float64]) -> Ways:
+    def _of_tree(self, t: int, local_sides: NDArray[np.int8], left: NDArray[np.float64]) -> Ways:
         """Return the paths of a row through one tree by a depth-first search."""
         m, start, rows = self.model, int(self.model.starts[t]), []
         box = np.tile(np.array([[0], [_ABOVE_ALL]], dtype=np.int32), (1, self.width))
@@ -338,8 +338,8 @@ class Paths:
             at = start + node
             if m.feature[at] < 0:
                 rows.append((node, box, odds, self.values[at]))
-            elif not self.theirs[at]:
-                stack.append((int((m.left if own[at] else m.right)[at]), box, odds))
+            elif not self.is_foreign[at]:
+                stack.append((int((m.left if local_sides[at] else m.right)[at]), box, odds))
             else:
                 c, cut = self.column[at], np.int32(m.threshold[at])
                 # A split at bin c limits the row's bin from above on the left (`high`) and from
@@ -383,7 +383,7 @@ class Paths:
         return out
 
 
-def _joined(ways: Ways, more: Ways) -> Ways:
+def _join_paths(ways: Ways, more: Ways) -> Ways:
     """Return all pairs of paths that some bin of every column satisfies together."""
     low = np.maximum(ways.low[:, None], more.low[None])
     high = np.minimum(ways.high[:, None], more.high[None])
@@ -394,5 +394,5 @@ def _joined(ways: Ways, more: Ways) -> Ways:
         high[i, j],
         ways.odds[i] + more.odds[j],
         ways.total[i] + more.total[j],
-        ways.whole,
+        ways.complete,
     )

@@ -97,7 +97,7 @@ class Splits:
     ----------
     view : View
         Messages and local data of the active party.
-    told : bool
+    use_split_columns : bool
         Whether to use the split columns that messages contain. Without them, a split of another
         party may be on any column of the other parties, and equal thresholds are not recognised.
         For example, with 20 such columns every split has 20 candidates.
@@ -106,7 +106,7 @@ class Splits:
     ----------
     model : HeldModel
         Trees as the active party knows them.
-    own : int array
+    own_columns : int array
         Columns of the principals.
     unknown : list of Unknown
         All thresholds. Those on the active party's columns are closed from the beginning.
@@ -118,14 +118,18 @@ class Splits:
         One value per column that is below, or above, all thresholds of the column.
     """
 
-    def __init__(self, view: View, told: bool) -> None:
+    def __init__(self, view: View, use_split_columns: bool) -> None:
         self.model = next(m for _, m in view.messages(HeldModel))
-        self.own = np.concatenate([h.columns for h in view.own])
+        self.own_columns = np.concatenate([h.columns for h in view.own])
         self.least, self.most = _beyond(*view.schema.ranges)
         # With candidates per node, the bin numbers of two nodes refer to different thresholds.
-        self.alike = told and view.parameters.get("candidates", "global") == "global"
-        passive_columns = np.setdiff1d(np.arange(len(self.least)), self.own).tolist()
-        active_columns = next((h.columns for h in view.own if h.y is not None), self.own[:0])
+        self.share_bins = (
+            use_split_columns and view.parameters.get("candidates", "global") == "global"
+        )
+        passive_columns = np.setdiff1d(np.arange(len(self.least)), self.own_columns).tolist()
+        active_columns = next(
+            (h.columns for h in view.own if h.y is not None), self.own_columns[:0]
+        )
         places: dict[tuple[int, ...], int] = {}
         self.unknown: list[Unknown] = []
         self.at = np.full(len(self.model.feature), -1)
@@ -137,8 +141,8 @@ class Splits:
                 if column < 0:
                     continue
                 threshold = self.model.threshold[start + node]
-                hidden = column in passive_columns and not told
-                separate = column not in active_columns and not self.alike
+                hidden = column in passive_columns and not use_split_columns
+                separate = column not in active_columns and not self.share_bins
                 # Nodes with equal bins of a column share a threshold, unless candidates differ
                 # between nodes.
                 key = (t, node) if separate else (-1, column, int(threshold.view(np.int32)))
@@ -177,12 +181,12 @@ class Splits:
         self._read_colluders(view, active_columns)
         self.order()
 
-    def _read_colluders(self, view: View, mine: NDArray[np.intp]) -> None:
+    def _read_colluders(self, view: View, active_columns: NDArray[np.intp]) -> None:
         """Narrow thresholds on columns of colluding parties by the routing of their rows."""
         values = {int(c): h.X[:, i] for h in view.own for i, c in enumerate(h.columns)}
-        seen = replayed(view) if len(self.own) > len(mine) else {}
+        seen = replayed(view) if len(self.own_columns) > len(active_columns) else {}
         for u in self.unknown:
-            if u.victim or u.column in mine or u.column < 0 or not np.isfinite(u.low):
+            if u.victim or u.column in active_columns or u.column < 0 or not np.isfinite(u.low):
                 continue
             for t, node in u.nodes:
                 left = int(self.model.left[self.model.starts[t] + node])

@@ -19,14 +19,14 @@ from fedtrees.attacks.regression.rotation import (
     rotated_rows,
     solutions,
 )
-from fedtrees.attacks.regression.vertical import asked_weights, reals, rotated
+from fedtrees.attacks.regression.vertical import asked_weights, reals, recover_rotated
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import check_known
 from fedtrees.core.guess import Claim, Entries, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
-from fedtrees.guessing.entries import regressed
+from fedtrees.guessing.entries import predict_columns
 from fedtrees.messages.regression import ColumnScales, Gradient, standardised
 
 ARITHMETIC = ("exact", "float64")
@@ -78,7 +78,7 @@ class RegressionInversion(Attack):
         read = ColumnsView.of(view)
         if read is None:
             return Reason("no-regression")
-        if not read.others or not read.hidden:
+        if not read.other_scales or not read.hidden:
             return Reason("no-varying-column")
         n, count = read.hidden, len(read.batches)
         if (lacking := read.lacking) is not None:
@@ -111,32 +111,32 @@ class RegressionInversion(Attack):
         read, precise = ColumnsView.of(view), self.arithmetic == "exact"
         assert read is not None
         weights = asked_weights(view, read, precise)
-        values, notes = self._inverted(view, read, weights)
+        values, notes = self._invert_rounds(view, read, weights)
         law = view.channel(Gradient, "values", "arbiter")
         blind = False
         if law is not None and not notes["exact"]:
             variance = float(law.error(np.zeros(1))[1][0])
             # the change of the result under a second error of the same size estimates its error
-            again, _ = self._inverted(view, read.shaken(variance, rng), weights)
+            again, _ = self._invert_rounds(view, read.add_noise(variance, rng), weights)
             differences = [
                 (values[s.party] - again[s.party]) / np.where(s.scale > 0, s.scale, np.inf)
-                for s in read.others
+                for s in read.other_scales
             ]  # fmt: skip
             total = sum(float((x**2).sum()) for x in differences)
             blind = total > 2 * LIKELY**2 * len(differences[0]) * read.hidden
         if blind:
-            values = {s.party: _likely(view, s) for s in read.others}
+            values = {s.party: _likely(view, s) for s in read.other_scales}
         ids = view.own[0].ids
-        claims = [_claim(s.party, ids, s.columns, values[s.party]) for s in read.others]
+        claims = [_claim(s.party, ids, s.columns, values[s.party]) for s in read.other_scales]
         notes |= {"submits_blind": float(blind)}
         return Guess.of(claims, notes, otherwise=Reason("no-varying-column"))
 
-    def _inverted(
+    def _invert_rounds(
         self, view: View, read: ColumnsView, weights: Reals | None
     ) -> tuple[dict[str, NDArray[np.float64]], dict[str, float]]:
         """Return the columns of other parties, float64, shape (m, c) each, and notes."""
         precise = self.arithmetic == "exact"
-        rotation = rotated(view, read, precise, weights)
+        rotation = recover_rotated(view, read, precise, weights)
         n, direction = read.hidden, rotation.direction
         if direction is not None and rotation.weights is not None:
             apart = abs(float(norm(direction)) - float(norm(rotation.weights)))
@@ -145,7 +145,7 @@ class RegressionInversion(Attack):
         ids, bits = view.own[0].ids, int(view.parameters["bits"])
         row_of = {i: k for k, i in enumerate(ids.tolist())}
         known_columns, where = [], []
-        for s in read.others:
+        for s in read.other_scales:
             for k in np.flatnonzero(s.scale > 0).tolist():
                 rows, values = _entries_of_column(view, int(s.columns[k]), row_of)
                 ends = s.mean[k : k + 1], s.scale[k : k + 1]
@@ -165,7 +165,7 @@ class RegressionInversion(Attack):
         best, count = _best(
             rotation.L, known_columns, direction, cost, precise, rotation.L.shape[1] == n
         )
-        tables = {s.party: np.repeat(s.mean[None], len(ids), axis=0) for s in read.others}
+        tables = {s.party: np.repeat(s.mean[None], len(ids), axis=0) for s in read.other_scales}
         for j, (s, k) in enumerate(where):
             if j in best.columns:
                 x = (rotation.L @ best.columns[j]).astype(np.float64)
@@ -218,7 +218,7 @@ def _likely(view: View, s: ColumnScales) -> NDArray[np.float64]:
     if view.entries is not None:
         places = {c: k for k, c in enumerate(s.columns.tolist())}
         ends = {c: (float(s.mean[k]), float(s.scale[k])) for c, k in places.items()}
-        for c, likely in regressed(ends, view.entries, view.own[0], together=True).items():
+        for c, likely in predict_columns(ends, view.entries, view.own[0], together=True).items():
             values[:, places[c]] = likely
     return values
 

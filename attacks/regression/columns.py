@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtrees.attacks.regression.exact_algebra import rank, solved
+from fedtrees.attacks.regression.exact_algebra import rank, solve_integers
 from fedtrees.core.view import View
 from fedtrees.messages.fixed_point import Integers, encoded, integers, packed, unpacked
 from fedtrees.messages.regression import (
@@ -71,7 +71,7 @@ class ColumnsView:
         Columns and targets of the active party.
     designs : tuple of Design
         Parties of the adversary that have data.
-    others : tuple of ColumnScales
+    other_scales : tuple of ColumnScales
         Means and scales of the columns of all remaining parties.
     rounds : int
         Number of rounds of which all gradients are known.
@@ -81,7 +81,7 @@ class ColumnsView:
 
     active: OwnDesign
     designs: tuple[Design, ...]
-    others: tuple[ColumnScales, ...]
+    other_scales: tuple[ColumnScales, ...]
     rounds: int
     batches: tuple[slice, ...]
 
@@ -113,7 +113,7 @@ class ColumnsView:
         batches = batches_of(len(noted.target), view.parameters["batch"])
         return cls(noted, tuple(designs), remaining, rounds, batches)
 
-    def shaken(self, variance: float, rng: np.random.Generator) -> ColumnsView:
+    def add_noise(self, variance: float, rng: np.random.Generator) -> ColumnsView:
         """Return a copy with additional normal error of this variance in every gradient."""
 
         def moved(m: Gradient) -> Gradient:
@@ -148,9 +148,9 @@ class ColumnsView:
     @property
     def hidden(self) -> int:
         """Number of other parties' columns that are not constant."""
-        return sum(int((s.scale > 0).sum()) for s in self.others)
+        return sum(int((s.scale > 0).sum()) for s in self.other_scales)
 
-    def opened(self) -> tuple[Integers, int]:
+    def open_gradients(self) -> tuple[Integers, int]:
         """Return the adversary's gradients of all rounds, shape (c, rounds), and binary places."""
         places = max((m.bits for d in self.designs for m in d.gradients), default=0)
         parts = []
@@ -177,13 +177,13 @@ def exact_residuals(view: View, read: ColumnsView) -> list[Integers] | None:
     Residuals and columns are integers. If the gradients were sent unchanged, ``X' d = g`` holds
     exactly, so that conditioning is not a limit. If the gradients were changed, the result is None.
     """
-    g, places = read.opened()
+    g, places = read.open_gradients()
     bits = residual_bits(view)
     if places != bits + view.parameters["bits"]:
         return None
     residuals, values = [], read.values
     for k, rows in enumerate(read.batches):
-        solution = solved(values[rows].T, g[:, k :: len(read.batches)], bits + SCORE_BITS)
+        solution = solve_integers(values[rows].T, g[:, k :: len(read.batches)], bits + SCORE_BITS)
         if solution is None:
             return None
         residuals.append(solution)

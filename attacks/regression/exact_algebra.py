@@ -23,7 +23,7 @@ FIRST_PRIME = 1 << 25
 MARGIN = 64
 
 
-def solved(A: Integers, B: Integers, bits: int) -> Integers | None:
+def solve_integers(A: Integers, B: Integers, bits: int) -> Integers | None:
     """Return the integer X with ``A X = B``, object array, shape (m, k).
 
     Conditioning is not a limit, because A only needs rank m. For example, ``A = [[2]]`` and ``B =
@@ -48,7 +48,7 @@ def solved(A: Integers, B: Integers, bits: int) -> Integers | None:
     while modulus.bit_length() <= bits + MARGIN:
         prime = int(next_prime(prime))
         augmented = np.concatenate([A, B], axis=1) if rows is None else np.hstack([A, B])[rows]
-        reduced, pivots = _reduced((augmented % prime).astype(np.int64), A.shape[1], prime)
+        reduced, pivots = _reduce_rows((augmented % prime).astype(np.int64), A.shape[1], prime)
         if pivots is None:
             if rows is None:
                 return None
@@ -76,7 +76,7 @@ def rank(A: Integers) -> int:
     return len(_echelon((A % prime).astype(np.int64), A.shape[1], prime)[1])
 
 
-def _reduced(
+def _reduce_rows(
     M: NDArray[np.int64], m: int, prime: int
 ) -> tuple[NDArray[np.int64], NDArray[np.intp] | None]:
     M, pivots = _echelon(M, m, prime)
@@ -241,7 +241,7 @@ def shortest(A: Reals, b: Reals, tiny: Any) -> tuple[Reals, Reals]:
     return x, (np.stack(basis) if basis else np.zeros((0, n), dtype=A.dtype))
 
 
-def beside(basis: Reals, n: int) -> Reals:
+def orthogonal_vector(basis: Reals, n: int) -> Reals:
     """Return a unit vector orthogonal to the rows of an orthonormal basis, shape (n,)."""
     best = None
     for k in range(n):

@@ -13,7 +13,7 @@ from fedtrees.attacks.regression.columns import (
     residual_bits,
     scores_of,
 )
-from fedtrees.attacks.regression.exact_algebra import rank, solved
+from fedtrees.attacks.regression.exact_algebra import rank, solve_integers
 from fedtrees.core.guess import Claim, Entries, Labels
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.view import View
@@ -142,7 +142,7 @@ def _rows(view: View, W: Integers, Z: Integers, party_scales: ColumnScales | Non
     for k, these in enumerate(rounds):
         A, rows = W[:, these].T, np.flatnonzero(of.ravel() == k)
         B = Z[np.ix_(rows, np.flatnonzero(these))].T
-        solution = solved(A, B, b + SCORE_BITS) if rank(A) == len(W) else None
+        solution = solve_integers(A, B, b + SCORE_BITS) if rank(A) == len(W) else None
         if solution is not None:
             X[rows] = decoded(solution.T, b)
             told_in_full += len(rows)

@@ -18,10 +18,10 @@ import numpy as np
 
 from fedtrees.attacks.regression.exact_algebra import (
     Reals,
-    beside,
     factor,
     least_squares,
     norm,
+    orthogonal_vector,
     root,
     shortest,
 )
@@ -145,7 +145,7 @@ def _candidates(
     if len(basis) == n:
         return [(_of_length_one(x, A[-1], basis[-1]) if len(A) == n else x, abs(beyond))]
     # two solutions on both sides of the hyperplane of the equations, each of length 1
-    away = root(1 - x @ x) * beside(basis, n)
+    away = root(1 - x @ x) * orthogonal_vector(basis, n)
     if norm(away) <= tiny:
         return [(x, max(beyond, 0.0))]
     return [(x + away, 0.0), (x - away, 0.0)]

@@ -76,7 +76,7 @@ def number(value: Any, precise: bool) -> Any:
     return gmpy2.mpfr(exact.numerator) / exact.denominator
 
 
-def rotated(view: View, read: ColumnsView, precise: bool, weights: Reals | None) -> Rotated:
+def recover_rotated(view: View, read: ColumnsView, precise: bool, weights: Reals | None) -> Rotated:
     """Return the other parties' columns up to a rotation, from the rounds of a regression.
 
     Parameters
@@ -153,7 +153,7 @@ def _factor_of_batches(D: list[Reals], Z: list[Reals], shrunk: Any, lr: Any, n: 
 
 def _approximate(view: View, read: ColumnsView, precise: bool) -> tuple[list[Reals], list[Reals]]:
     """Return residuals and scores by batch for rounded gradients, by least squares."""
-    g, places = read.opened()
+    g, places = read.open_gradients()
     values, parts = read.values, []
     for k, rows in enumerate(read.batches):
         A = reals(values[rows], int(view.parameters["bits"]), precise)
@@ -200,7 +200,7 @@ def asked_weights(view: View, read: ColumnsView, precise: bool) -> Reals | None:
         None if the endpoint does not return scores or does not answer enough queries.
     """
     oracle, b = view.oracle, int(view.parameters["bits"])
-    hidden = [(s, k) for s in read.others for k in np.flatnonzero(s.scale > 0)]
+    hidden = [(s, k) for s in read.other_scales for k in np.flatnonzero(s.scale > 0)]
     if (
         oracle is None
         or oracle.answers != "score"
@@ -214,7 +214,7 @@ def asked_weights(view: View, read: ColumnsView, precise: bool) -> Reals | None:
     mean, _ = moments(view.own[0].X)
     # local columns at their mean contribute nothing to the score
     rows[:, view.own[0].columns] = mean
-    for s in read.others:
+    for s in read.other_scales:
         rows[:, s.columns] = s.mean
     # Numeric predictions are not clipped, and the largest steps give the most digits of W.
     step = 1.0 if view.schema.classes else 2.0**20

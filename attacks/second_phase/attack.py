@@ -206,17 +206,17 @@ class LeafInversion(Attack):
         models = models_of(view)
         if models is None:
             return Guess.none(self.inapplicable(view) or Reason("no-tree-network"))
-        trees, known_rows = soft_trees(models, view), self.known(view, rng)
+        trees, known_rows = soft_trees(models, view), self.collect_known_rows(view, rng)
         seen = [s for s in seen_batches(view) if s.rows <= self.most]
         chosen = np.unique(np.linspace(0, len(seen) - 1, self.batches).round().astype(int))
         claims, notes = [], {"known_rows": float(len(known_rows)), "likely_rows": 0.0}
         for k, position in enumerate(chosen):
             item = seen[position]
             matching = item.matching(models, view)
-            batch = self.inverted(matching, trees, known_rows, item.rows, rng)
+            batch = self.invert_gradient(matching, trees, known_rows, item.rows, rng)
             notes[f"loss_{k}"] = batch.loss
             if batch.loss > _EXPLAINED and len(known_rows) > 1:
-                trial = self.rehearsed(matching, trees, known_rows, batch, view, rng)
+                trial = self.rehearse(matching, trees, known_rows, batch, view, rng)
                 notes[f"rehearsed_{k}"], notes[f"likely_{k}"] = trial
                 # Known rows scored better than the search in the rehearsal.
                 if trial[1] > trial[0]:
@@ -229,7 +229,7 @@ class LeafInversion(Attack):
         why = self.inapplicable(view) or Reason("no-gradient")
         return Guess.of(claims, notes, otherwise=why)
 
-    def known(self, view: View, rng: np.random.Generator) -> Table:
+    def collect_known_rows(self, view: View, rng: np.random.Generator) -> Table:
         """Return the rows to start from: local or prior rows, and rows inferred from the trees."""
         prior_rows = None if self.starts == "none" else view.prior_rows
         tables = [] if prior_rows is None else [prior_rows]
@@ -237,11 +237,11 @@ class LeafInversion(Attack):
             tables += [r.table for r in TimberStrike().run(view, rng).all(Records)]
         return Table.concat(tables) if tables else Table.empty(view.schema)
 
-    def inverted(
+    def invert_gradient(
         self,
         matching: Matching,
         trees: SoftTrees,
-        known: Table,
+        known_rows: Table,
         rows: int,
         rng: np.random.Generator,
     ) -> Batch:
@@ -253,7 +253,7 @@ class LeafInversion(Attack):
             Loss of a batch.
         trees : SoftTrees
             Trees of all clients.
-        known : Table
+        known_rows : Table
             Rows with which every second restart begins. It may be empty.
         rows : int
             Number of rows in the batch.
@@ -266,16 +266,16 @@ class LeafInversion(Attack):
         if matching.width is not None:
             matching = replace(matching, width=sizes(matching, trees, u, Y))
         # Every second restart begins at known rows.
-        for r in range(0, R if len(known) else 0, 2):
-            u[r] = trees.middle(trees.cells_of(picked(known, Y[r], rng).X))
+        for r in range(0, R if len(known_rows) else 0, 2):
+            u[r] = trees.middle(trees.cells_of(draw_known_rows(known_rows, Y[r], rng).X))
         return search(matching, trees, Y, u.astype(np.float32), self.steps, rng)
 
-    def rehearsed(
+    def rehearse(
         self,
         matching: Matching,
         trees: SoftTrees,
-        known: Table,
-        found: Batch,
+        known_rows: Table,
+        inverted_batch: Batch,
         view: View,
         rng: np.random.Generator,
     ) -> tuple[float, float]:
@@ -292,17 +292,17 @@ class LeafInversion(Attack):
             Loss of the observed batch.
         trees : SoftTrees
             Trees of all clients.
-        known : Table
+        known_rows : Table
             Rows from which the rehearsed batch is drawn.
-        found : Batch
+        inverted_batch : Batch
             Result of the search on the observed gradient.
         view : View
             Provides the schema.
         rng : numpy.random.Generator
             Draws rows and noise.
         """
-        batch = picked(known, found.y, rng)
-        alternative = likely(known, found.y, matching.changed, view, rng)
+        batch = draw_known_rows(known_rows, inverted_batch.y, rng)
+        alternative = likely(known_rows, inverted_batch.y, matching.changed, view, rng)
         leaves, shown = trees.leaves(trees.cells_of(batch.X)), matching.shown
         gradient = matching.of(trees.outputs(leaves), batch.y)
         if matching.width is not None:
@@ -312,17 +312,18 @@ class LeafInversion(Attack):
             least = np.sort(np.abs(gradient))[-int(shown.sum())]
             shown = np.abs(gradient) >= least
             gradient = gradient * shown
-        elif matching.noise or found.loss > 20 * _EXPLAINED:
+        elif matching.noise or inverted_batch.loss > 20 * _EXPLAINED:
             residual = (
-                matching.of(trees.outputs(trees.leaves(found.cells)), found.y) - matching.target
+                matching.of(trees.outputs(trees.leaves(inverted_batch.cells)), inverted_batch.y)
+                - matching.target
             )
             # Without declared noise, the unexplained part of the observed gradient is treated as
             # noise.
             noise = np.float32(matching.noise or np.sqrt((residual**2).mean()))
             gradient = gradient + noise * rng.standard_normal(gradient.shape)
         rehearsal = replace(matching, target=gradient.astype(np.float32), shown=shown)
-        guess = self.inverted(rehearsal, trees, known, len(found.y), rng)
-        comparable = matching.width is None or found.loss < _NOISY * guess.loss
+        guess = self.invert_gradient(rehearsal, trees, known_rows, len(inverted_batch.y), rng)
+        comparable = matching.width is None or inverted_batch.loss < _NOISY * guess.loss
         return (
             leaf_accuracy(trees.leaves(guess.cells), leaves) if comparable else 0.0,
             leaf_accuracy(trees.leaves(trees.cells_of(alternative.X)), leaves),
@@ -389,12 +390,14 @@ def sizes(
     return squares.astype(np.float32)
 
 
-def picked(known: Table, labels: NDArray[np.int64], rng: np.random.Generator) -> Table:
+def draw_known_rows(
+    known_rows: Table, labels: NDArray[np.int64], rng: np.random.Generator
+) -> Table:
     """Draw known rows with the given labels. A label without known rows gets any row.
 
     Parameters
     ----------
-    known : Table
+    known_rows : Table
         Rows to draw from.
     labels : int64 array, shape (B,)
         Label of each row to draw.
@@ -403,14 +406,18 @@ def picked(known: Table, labels: NDArray[np.int64], rng: np.random.Generator) ->
     """
     positions = np.empty(len(labels), dtype=np.intp)
     for y in np.unique(labels):
-        rows, places = np.flatnonzero(known.y == y), np.flatnonzero(labels == y)
-        pool = rows if len(rows) else np.arange(len(known))
+        rows, places = np.flatnonzero(known_rows.y == y), np.flatnonzero(labels == y)
+        pool = rows if len(rows) else np.arange(len(known_rows))
         positions[places] = rng.choice(pool, len(places), replace=len(pool) < len(places))
-    return Table(known.X[positions], labels)
+    return Table(known_rows.X[positions], labels)
 
 
 def likely(
-    known: Table, labels: NDArray[np.int64], changed: bool, view: View, rng: np.random.Generator
+    known_rows: Table,
+    labels: NDArray[np.int64],
+    changed: bool,
+    view: View,
+    rng: np.random.Generator,
 ) -> Table:
     """Return known rows with the given labels, as the consensus of several draws.
 
@@ -418,7 +425,7 @@ def likely(
 
     Parameters
     ----------
-    known : Table
+    known_rows : Table
         Rows to draw from.
     labels : int64 array, shape (B,)
         Label of each row.
@@ -429,12 +436,12 @@ def likely(
     rng : numpy.random.Generator
         Randomness of the draws.
     """
-    drawn = [picked(known, labels, rng) for _ in range(_SAMPLES if changed else 1)]
-    return matched_consensus(drawn, Tolerance.of(known, view.schema).width, groups=labels)
+    drawn = [draw_known_rows(known_rows, labels, rng) for _ in range(_SAMPLES if changed else 1)]
+    return matched_consensus(drawn, Tolerance.of(known_rows, view.schema).width, groups=labels)
 
 
 def values_in(
-    trees: SoftTrees, cells: NDArray[np.int32], known: Table, view: View
+    trees: SoftTrees, cells: NDArray[np.int32], known_rows: Table, view: View
 ) -> NDArray[np.float32]:
     """Return a value in the intersection of each row's leaves, float32, shape (n, d).
 
@@ -447,7 +454,7 @@ def values_in(
         Trees of all clients.
     cells : int32 array, shape (n, d)
         Interval of each value between adjacent thresholds.
-    known : Table
+    known_rows : Table
         Known rows.
     view : View
         Provides the declared ranges.
@@ -459,7 +466,7 @@ def values_in(
         low = np.concatenate([[lower_end], edges])[first[:, f]]
         high = np.concatenate([edges, [upper_end]])[last[:, f]]
         open_low, open_high = first[:, f] == 0, last[:, f] == len(edges)
-        values = np.sort(known.X[~np.isnan(known.X[:, f]), f])
+        values = np.sort(known_rows.X[~np.isnan(known_rows.X[:, f]), f])
         for i, (a, b) in enumerate(zip(low, high, strict=True)):
             start = 0 if open_low[i] else np.searchsorted(values, a)
             end = len(values) if open_high[i] else np.searchsorted(values, b)

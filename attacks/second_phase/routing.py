@@ -134,7 +134,7 @@ class SoftTrees:
         -------
         outputs : float32 array, shape (n, models, trees per model)
         right : float32 array, shape (n, nodes)
-            Share that goes right at each node, which `pulled` needs.
+            Share that goes right at each node, which `backpropagate` needs.
         """
         right = np.empty((len(u), len(self.value)), dtype=np.float32)
         out = np.empty((len(u), len(self.trees)), dtype=np.float32)
@@ -143,7 +143,7 @@ class SoftTrees:
         _soft(u, np.float32(tau), *where, right, out)
         return out.reshape(len(u), self.models, -1), right
 
-    def pulled(self, right: Floats, slope: Floats, tau: float) -> Floats:
+    def backpropagate(self, right: Floats, slope: Floats, tau: float) -> Floats:
         """Return the derivative by the coordinates, float32, shape (n, d).
 
         Parameters

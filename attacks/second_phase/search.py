@@ -82,7 +82,7 @@ def search(
     ends: list[tuple[NDArray[np.int32], NDArray[np.int64]]] = []
     for stage, taus in enumerate(_STAGES):
         if stage:
-            parents = _matched(x, loss, Y)
+            parents = _match_restarts(x, loss, Y)
             Y = np.repeat(Y[np.argmin(loss)][None], R, axis=0)
             u = parents[rng.integers(0, len(parents), (R, B)), np.arange(B)]
             u = (u + _SHAKE * rng.standard_normal(u.shape)).astype(np.float32)
@@ -106,7 +106,7 @@ def search(
     return Batch(refined.cells, batch.y, float(matching(V, batch.y.astype(np.float32)[None])[0][0]))
 
 
-def _matched(x: Floats, loss: NDArray[Any], Y: NDArray[np.int64]) -> Floats:
+def _match_restarts(x: Floats, loss: NDArray[Any], Y: NDArray[np.int64]) -> Floats:
     """Return the best restarts that have the best one's labels, with matched rows, (P, B, d)."""
     order = np.argsort(loss, kind="stable")
     best = x[order[0]]
@@ -142,7 +142,7 @@ def _soft(
         tau = taus[0] * (taus[1] / taus[0]) ** done
         V, right = trees.soft(x, tau)
         loss, slope = matching(V.reshape(R, B, *V.shape[1:]), labels)
-        G = trees.pulled(right, slope.reshape(V.shape), tau)
+        G = trees.backpropagate(right, slope.reshape(V.shape), tau)
         m += np.float32(1 - _DECAYS[0]) * (G - m)
         v += np.float32(1 - _DECAYS[1]) * (G * G - v)
         first, second = 1 - _DECAYS[0] ** (step + 1), 1 - _DECAYS[1] ** (step + 1)

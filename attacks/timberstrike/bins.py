@@ -40,7 +40,7 @@ _TINY, _SURE = 1e-12, 1e-3
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class BinObservations:
     """The histograms of a tree of the first round, without rows that the adversary knows.
 
     A histogram has B bins of all d features, followed by one bin per feature for missing values.
@@ -88,7 +88,9 @@ class Seen:
         return np.stack([sums[..., 0] - n1, n1], axis=-1)
 
 
-def seen_of(evidence: Evidence, t: int, known: tuple[Ints, NDArray[np.bool_]], own: Ints) -> Seen:
+def seen_of(
+    evidence: Evidence, t: int, known_bins: tuple[Ints, NDArray[np.bool_]], prior_bins: Ints
+) -> BinObservations:
     """Collect the histograms of a tree and subtract known rows from them.
 
     Parameters
@@ -97,22 +99,22 @@ def seen_of(evidence: Evidence, t: int, known: tuple[Ints, NDArray[np.bool_]], o
         Trees with histograms.
     t : int
         Number of a tree of the first round.
-    known : (int32 array, shape (m, d), bool array, shape (m,))
+    known_bins : (int32 array, shape (m, d), bool array, shape (m,))
         Bins of rows that are known to be in the sums, and whether they belong to the class of the
         tree.
-    own : int32 array, shape (r, d)
+    prior_bins : int32 array, shape (r, d)
         Bins of rows of the prior. A feature that is complete in these rows is assumed to have no
         missing values, unless the number of missing values is larger than noise explains.
 
     Returns
     -------
-    Seen
+    BinObservations
     """
     assert evidence.histograms is not None
     assert evidence.cuts is not None
     tree, cuts, hist = evidence.trees[t], evidence.cuts, evidence.histograms[t]
     p, h = first_gradient(evidence, t)
-    members = _members(tree, known[0], cuts)
+    members = _members(tree, known_bins[0], cuts)
     noise = None if evidence.noise is None else evidence.noise[t]
     every = np.zeros((4, len(tree)))  # variances of nodes' sums and of their bins
     if noise is not None:
@@ -127,17 +129,17 @@ def seen_of(evidence: Evidence, t: int, known: tuple[Ints, NDArray[np.bool_]], o
         here = members[node]
         bins, totals = _rows(hist.sums[k], h), _rows(hist.totals[k], h)
         missing = totals - np.add.reduceat(bins, cuts.offsets[:-1], axis=0)
-        taken = _histogram(known[0][here], known[1][here], cuts)
+        taken = _histogram(known_bins[0][here], known_bins[1][here], cuts)
         taken[:, 1] = taken[:, 0] * p - taken[:, 1]
         sums[node] = np.concatenate([bins, missing]) - taken
         rest = every[:2, node] + cuts.n_bins[:, None] * every[2:, node]
         off[node] = np.concatenate([np.tile(every[2:, node], (cuts.total_bins, 1)), rest])
     first = np.append(np.arange(cuts.n_bins[0]), cuts.total_bins)
     total = sums[0][first].sum(axis=0), every[:2, 0]
-    may = _may_miss(sums[0], off[0], cuts, own, evidence.suppressed)
+    may = _may_miss(sums[0], off[0], cuts, prior_bins, evidence.suppressed)
     row = 0.0 if noise is None else noise.row_g
-    allowed = _allowed(tree, cuts, may)
-    return Seen(tree, cuts, p, sums, off, total, row, evidence.suppressed, allowed)
+    allowed = _allowed_bins(tree, cuts, may)
+    return BinObservations(tree, cuts, p, sums, off, total, row, evidence.suppressed, allowed)
 
 
 def _rows(gh: Floats, h: float) -> Floats:
@@ -176,7 +178,7 @@ def _may_miss(
     return missed | (rest > _DEVIATIONS * np.sqrt(doubt) + 0.5)
 
 
-def _allowed(tree: Tree, cuts: Cuts, may_miss: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _allowed_bins(tree: Tree, cuts: Cuts, may_miss: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return in which bins the rows of each node can be, bool, shape (n_nodes, B + d)."""
     out = np.ones((len(tree), cuts.total_bins + cuts.n_features), dtype=bool)
     out[0, cuts.total_bins :] = may_miss
@@ -198,12 +200,12 @@ def _sides(tree: Tree, node: int, cuts: Cuts) -> tuple[NDArray[np.intp], NDArray
 
 
 @dataclass(frozen=True, eq=False)
-class Likely:
+class BinCountEstimate:
     """Posterior mean and variance of the rows of both classes in every bin of every node.
 
     Attributes
     ----------
-    seen : Seen
+    seen : BinObservations
         The histograms.
     mean, variance : dict of int to float64 array, shape (B + d, 2)
         By node. The classes are "other than the tree's", and the tree's.
@@ -211,7 +213,7 @@ class Likely:
         Rows of each class in a node, by node.
     """
 
-    seen: Seen
+    seen: BinObservations
     mean: dict[int, Floats] = field(default_factory=dict)
     variance: dict[int, Floats] = field(default_factory=dict)
     rows: dict[int, Floats] = field(default_factory=dict)
@@ -243,27 +245,27 @@ class Likely:
         return bins_of_node
 
 
-def _columns(seen: Seen, node: int) -> list[NDArray[np.intp]]:
+def _columns(seen: BinObservations, node: int) -> list[NDArray[np.intp]]:
     """Return, for every feature, the bins in which rows of a node can be."""
     can = seen.allowed[node]
     return [np.flatnonzero((seen.feature == f) & can) for f in range(seen.cuts.n_features)]
 
 
 def likely_bins(
-    seen: Seen,
+    seen: BinObservations,
     total: int | None,
-    own: tuple[Ints, NDArray[np.bool_]],
+    prior_bins: tuple[Ints, NDArray[np.bool_]],
     leaves: Counts | None = None,
-) -> Likely:
+) -> BinCountEstimate:
     """Estimate the class counts of the bins of all nodes, from the root to the leaves.
 
     Parameters
     ----------
-    seen : Seen
+    seen : BinObservations
         Inexact histograms of a tree of the first round.
     total : int or None
         Number of unknown rows in the histograms, None if it is not declared.
-    own : (int32 array, shape (r, d), bool array, shape (r,))
+    prior_bins : (int32 array, shape (r, d), bool array, shape (r,))
         Bins of rows of the prior, and whether they belong to the class of the tree.
     leaves : Counts or None
         Rows in every leaf, if these are determined by other evidence. None: they are estimated from
@@ -271,16 +273,16 @@ def likely_bins(
 
     Returns
     -------
-    Likely
+    BinCountEstimate
     """
-    tree, likely = seen.tree, Likely(seen)
-    own_histogram = _histogram(*own, seen.cuts)
+    tree, likely = seen.tree, BinCountEstimate(seen)
+    own_histogram = _histogram(*prior_bins, seen.cuts)
     own_histogram[:, 0] -= own_histogram[:, 1]
     fixed = None if leaves is None else _rows_per_node(tree, leaves)
     rows = np.maximum(seen.classes(seen.total[0]), 1.0) if fixed is None else fixed[0]
     part = _likely(seen, 0, own_histogram + DIRICHLET_PRIOR, rows, None)
     if fixed is None:
-        rows, doubt = _whole(seen, 0, part, rows, np.full(2, seen.total[1].sum() + _SURE))
+        rows, doubt = _node_rows(seen, 0, part, rows, np.full(2, seen.total[1].sum() + _SURE))
         if total is not None:  # distribute the difference in proportion to the variances
             rows = rows + (total - rows.sum()) * doubt / doubt.sum()
     _settle(likely, 0, part, rows)
@@ -289,7 +291,7 @@ def likely_bins(
     return likely
 
 
-def _split(likely: Likely, node: int, fixed: Floats | None) -> None:
+def _split(likely: BinCountEstimate, node: int, fixed: Floats | None) -> None:
     """Estimate the bins of both children of a node, so that their rows add up to its rows."""
     seen, tree = likely.seen, likely.seen.tree
     sides = (int(tree.left[node]), int(tree.right[node]))
@@ -303,7 +305,7 @@ def _split(likely: Likely, node: int, fixed: Floats | None) -> None:
             guide, above = likely.mean[node] + _LEAST, int(tree.feature[node])
             parts[child] = _likely(seen, child, guide, rows, above)
             if fixed is None:
-                rows, doubt = _whole(seen, child, parts[child], rows, doubt)
+                rows, doubt = _node_rows(seen, child, parts[child], rows, doubt)
         wholes.append((rows, doubt))
     # Make the children add up to the parent, and change the more uncertain child more.
     (a, doubt_a), (b, doubt_b) = wholes
@@ -320,7 +322,9 @@ def _split(likely: Likely, node: int, fixed: Floats | None) -> None:
 Moments = tuple[Floats, Floats]  # mean and variance, float64 (B + d, 2) each
 
 
-def _likely(seen: Seen, node: int, guide: Floats, rows: Floats, above: int | None) -> Moments:
+def _likely(
+    seen: BinObservations, node: int, guide: Floats, rows: Floats, above: int | None
+) -> Moments:
     """Return posterior mean and variance of the bins of a node with the given number of rows.
 
     ``guide`` is the prior distribution over bins: that of local rows for the root (``above`` is
@@ -398,7 +402,7 @@ def _posterior(raw: Floats, off: Floats, mean: Floats, shape: Floats, p: float) 
     return expected, (marginal * (n - expected[:, :, None]) ** 2).sum(axis=2)
 
 
-def _with_hidden(seen: Seen, node: int, expected: Floats, rows: Floats) -> Moments:
+def _with_hidden(seen: BinObservations, node: int, expected: Floats, rows: Floats) -> Moments:
     """Return mean and variance if small bins are suppressed.
 
     The rows that no visible bin contains are distributed in proportion to their expected counts.
@@ -412,7 +416,9 @@ def _with_hidden(seen: Seen, node: int, expected: Floats, rows: Floats) -> Momen
     return mean, mean + _SURE
 
 
-def _whole(seen: Seen, node: int, part: Moments, rows: Floats, doubt: Floats) -> Moments:
+def _node_rows(
+    seen: BinObservations, node: int, part: Moments, rows: Floats, doubt: Floats
+) -> Moments:
     """Return the rows of both classes in a node and their variance, float64 (2,) each.
 
     The estimate ``rows`` with variance ``doubt`` is combined with the sum over the bins of each
@@ -433,7 +439,7 @@ def _whole(seen: Seen, node: int, part: Moments, rows: Floats, doubt: Floats) ->
     return np.maximum(total / weight, 0.0), 1 / weight
 
 
-def _settle(likely: Likely, node: int, part: Moments, rows: Floats) -> None:
+def _settle(likely: BinCountEstimate, node: int, part: Moments, rows: Floats) -> None:
     """Store the estimates of a node, adjusted so that the bins add up to its rows."""
     mean, variance = part[0].copy(), part[1]
     for at in _columns(likely.seen, node):

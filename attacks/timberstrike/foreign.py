@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.grid import LeafConstraints
-from fedtrees.attacks.evidence.prior import Prior, Reach, reach
+from fedtrees.attacks.evidence.prior import Prior, ReachableLeaves, reach
 from fedtrees.trees.boosted.forest import Tree
 
 Floats = NDArray[np.float64]
@@ -52,7 +52,7 @@ def expected_values(
     lo, hi, y, missing = boxed
     options = reach(leaves, (lo, hi, y), prior, missing, own_leaf)
     weight = np.exp(options.log_prior)
-    if tree.h is not None and not len(prior.own):
+    if tree.h is not None and not len(prior.rows):
         weight *= np.maximum(tree.h[leaves.node], 1e-9)[options.leaf]
     value = tree.value[leaves.node].astype(np.float64)[options.leaf]
     start = options.offsets[:-1]
@@ -63,7 +63,7 @@ def expected_values(
 
 
 def doubt_in_sums(
-    options: Reach,
+    options: ReachableLeaves,
     doubt: Floats,
     by_margin: tuple[Floats, Floats],
     slope: Floats | None,
@@ -73,7 +73,7 @@ def doubt_in_sums(
 
     Parameters
     ----------
-    options : Reach
+    options : ReachableLeaves
         Reachable leaves of n groups of rows.
     doubt : float64 array, shape (n,)
         Variance of the margin times the number of rows of the group.

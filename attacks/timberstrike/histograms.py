@@ -26,7 +26,7 @@ from fedtrees.attacks.peeling.noise_fingerprints import marked_rows
 from fedtrees.attacks.peeling.peel import peel
 from fedtrees.attacks.peeling.rows import BinnedForest, Residual, take_out
 from fedtrees.attacks.peeling.values import to_bins, told_values, values_in
-from fedtrees.attacks.timberstrike.bins import Likely, likely_bins, seen_of
+from fedtrees.attacks.timberstrike.bins import BinCountEstimate, likely_bins, seen_of
 from fedtrees.attacks.timberstrike.options import Options
 from fedtrees.attacks.timberstrike.points import told_rows
 from fedtrees.core.compilation import inner_kernel, kernel
@@ -79,7 +79,7 @@ class Rows:
 
 def rows_from_histograms(
     evidence: Evidence,
-    own: Table,
+    local_rows: Table,
     prior: Prior,
     schema: Schema,
     options: Options,
@@ -95,7 +95,7 @@ def rows_from_histograms(
     ----------
     evidence : Evidence
         Trees with histograms.
-    own : Table
+    local_rows : Table
         Local data of the adversary. It is subtracted from the histograms if they contain it and
         ``options.scope`` is "victims".
     prior : Prior
@@ -128,7 +128,7 @@ def rows_from_histograms(
     # Local rows can be subtracted exactly only if the sums are nearly exact. Otherwise they are
     # known rows of the estimate in `_likely`.
     if subtracts and slack <= MOST_SLACK:
-        _take_out(evidence, forest, left, to_bins(cuts, own.X), own.y)
+        _take_out(evidence, forest, left, to_bins(cuts, local_rows.X), local_rows.y)
     if evidence.outputs == 1 and slack <= MOST_SLACK:  # gradients identify rows
         peeled = peel(forest, left)
         bins, labels = peeled.bins, peeled.y
@@ -138,21 +138,21 @@ def rows_from_histograms(
         bins, labels, notes = marked.bins, marked.y, {"marked_rows": float(len(marked.y))}
 
     def values(bins: Ints) -> NDArray[np.float32]:
-        return values_in(cuts, schema, bins, prior.own.X, (prior.low, prior.high), rng)
+        return values_in(cuts, schema, bins, prior.rows.X, (prior.low, prior.high), rng)
 
     X = values(bins)
-    if prior.told:
-        known_values = told_values(cuts, bins, columns_in(prior.own), schema.categorical)
+    if prior.from_sketches:
+        known_values = told_values(cuts, bins, columns_in(prior.rows), schema.categorical)
         X = np.where(np.isnan(known_values), X, known_values)
     sure = Table(X, labels)
     # The remaining rows: bins per node and class first, then combinations of them.
-    near = _sorted_by_label(prior.own, rng)
+    near = _sorted_by_label(prior.rows, rng)
     start = np.searchsorted(near.y, np.arange(prior.classes + 1))
     samples, tolerance = [], prior.tolerance(schema)
     if slack == 0:
-        parts = _unpaired(evidence, forest, left)
+        parts = _unpaired_blocks(evidence, forest, left)
     else:
-        known_rows = Table.concat([own, sure]) if subtracts else sure
+        known_rows = Table.concat([local_rows, sure]) if subtracts else sure
         total = None if evidence.n_rows is None or evidence.share < 1 else n_victims - len(sure)
         leaves = () if counts_by_bins(evidence) else _others(evidence, counts, sure)
         parts = _likely(evidence, forest, known_rows, leaves, total, prior)
@@ -161,12 +161,12 @@ def rows_from_histograms(
     chains = options.chains_for(round(share * n_victims))
     # Without local rows and rows of the population, the prior consists of likely rows. Their
     # columns are independent, so that they contain no information about combinations.
-    together = bool(len(prior.own) and len(evidence.prior_rows(own)))
-    similar_rows = _alike(
-        evidence, forest, prior.own.take([]) if not together else prior.own, y, block
+    together = bool(len(prior.rows) and len(evidence.prior_rows(local_rows)))
+    similar_rows = _similar_rows(
+        evidence, forest, prior.rows.take([]) if not together else prior.rows, y, block
     )
     paired = [
-        _paired(part, rows, rng)
+        _pair_columns(part, rows, rng)
         for _ in range(chains)
         for part, rows in zip(unpaired, similar_rows, strict=True)
     ]
@@ -200,7 +200,7 @@ def _others(evidence: Evidence, counts: Sequence[Counts], sure: Table) -> list[C
     return remaining
 
 
-def _alike(
+def _similar_rows(
     evidence: Evidence,
     forest: BinnedForest,
     own_rows: Table,
@@ -221,7 +221,7 @@ def _alike(
     return similar_rows
 
 
-def _paired(part: Ints, similar_rows: NDArray[np.float32], rng: np.random.Generator) -> Ints:
+def _pair_columns(part: Ints, similar_rows: NDArray[np.float32], rng: np.random.Generator) -> Ints:
     """Combine the columns of a block to rows with the dependence structure of similar rows.
 
     As many similar rows as the block has are drawn with replacement. In every column, the row with
@@ -331,7 +331,7 @@ def _take_out(
         np.subtract.at(left.totals, cells[:, k], gh)
 
 
-def _unpaired(
+def _unpaired_blocks(
     evidence: Evidence, forest: BinnedForest, left: Residual
 ) -> tuple[list[Ints], NDArray[np.int64], NDArray[np.int64]]:
     """Return the remaining bins of the first round in blocks of one node and label.
@@ -374,7 +374,7 @@ def _unpaired(
 
 
 def counts_of_bins(
-    evidence: Evidence, known: Table, total: int | None, prior: Prior
+    evidence: Evidence, known_rows: Table, total: int | None, prior: Prior
 ) -> list[Counts]:
     """Estimate the class counts of the leaves of the first round from inexact histograms.
 
@@ -382,7 +382,7 @@ def counts_of_bins(
     ----------
     evidence : Evidence
         Trees with histograms.
-    known : Table
+    known_rows : Table
         Rows that are known to be in the histograms. They are subtracted.
     total : int or None
         Number of the remaining rows, None if it is not declared.
@@ -394,19 +394,19 @@ def counts_of_bins(
     list of Counts
         One per tree of the first round.
     """
-    return [likely.leaves(total) for likely in _first_trees(evidence, known, (), total, prior)]
+    return [likely.leaves(total) for likely in _first_trees(evidence, known_rows, (), total, prior)]
 
 
 def _first_trees(
     evidence: Evidence, known_rows: Table, counts: Sequence[Counts], total: int | None, prior: Prior
-) -> Iterator[Likely]:
+) -> Iterator[BinCountEstimate]:
     assert evidence.cuts is not None
-    bins, own_bins = (to_bins(evidence.cuts, rows.X) for rows in (known_rows, prior.own))
+    bins, own_bins = (to_bins(evidence.cuts, rows.X) for rows in (known_rows, prior.rows))
     for t in range(evidence.outputs):
         of_class = evidence.class_of(t)
         seen = seen_of(evidence, t, (bins, known_rows.y == of_class), own_bins)
         leaves = counts[t] if counts else None
-        yield likely_bins(seen, total, (own_bins, prior.own.y == of_class), leaves)
+        yield likely_bins(seen, total, (own_bins, prior.rows.y == of_class), leaves)
 
 
 def _likely(
@@ -417,7 +417,7 @@ def _likely(
     total: int | None,
     prior: Prior,
 ) -> tuple[list[Ints], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the result of `_unpaired` for inexact sums that include ``known_rows``."""
+    """Return the result of `_unpaired_blocks` for inexact sums that include ``known_rows``."""
     assert evidence.cuts is not None
     sizes, d = evidence.cuts.n_bins, evidence.cuts.n_features
     code = np.concatenate([*(np.arange(n) for n in sizes), np.full(d, -1)]).astype(np.int32)

@@ -10,7 +10,7 @@ gives the same answer independently of the load of the machine.
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.prior import Reach
+from fedtrees.attacks.evidence.prior import ReachableLeaves
 
 Floats = NDArray[np.float64]
 
@@ -18,13 +18,13 @@ SCALE = 1e6  # the precision of sums is about 1e-6 (float32 gradients)
 
 
 def solve_counts(
-    reach: Reach, weight: NDArray[np.int64], x: Floats, target: Floats, time_limit: float
+    reach: ReachableLeaves, weight: NDArray[np.int64], x: Floats, target: Floats, time_limit: float
 ) -> tuple[NDArray[np.int64], float] | None:
     """Assign groups of equal rows to leaves with minimal L1 distance of the leaf sums.
 
     Parameters
     ----------
-    reach : Reach
+    reach : ReachableLeaves
         Reachable leaves of m groups, nnz entries in all.
     weight : int64 array, shape (m,)
         Number of rows of each group.

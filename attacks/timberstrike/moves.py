@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.draws import next_bits
-from fedtrees.attacks.evidence.prior import Reach
+from fedtrees.attacks.evidence.prior import ReachableLeaves
 from fedtrees.core.compilation import inner_kernel, kernel
 
 Floats = NDArray[np.float64]
@@ -34,13 +34,13 @@ SIGMA = 0.15
 
 
 def search_leaves(
-    reach: Reach, x: Floats, target: Floats, start: Ints, seed: int
+    reach: ReachableLeaves, x: Floats, target: Floats, start: Ints, seed: int
 ) -> tuple[Ints, float]:
     """Assign rows to leaves by greedy moves that reduce the L1 residual.
 
     Parameters
     ----------
-    reach : Reach
+    reach : ReachableLeaves
         Reachable leaves of n rows, at least two each.
     x : float64 array, shape (nnz, K)
         Contribution of a row to each sum of each leaf that it can reach.
@@ -58,17 +58,17 @@ def search_leaves(
         L1 distance of the leaf sums from `target`.
     """
     moves = min(SEARCHES_PER_ROW * len(start), MAX_SEARCHES)
-    return _moved(reach, x, target, np.zeros((0, 0)), start, moves, seed)
+    return _search_moves(reach, x, target, np.zeros((0, 0)), start, moves, seed)
 
 
 def redraw_leaves(
-    reach: Reach, x: Floats, target: Floats, variance: Floats, start: Ints, seed: int
+    reach: ReachableLeaves, x: Floats, target: Floats, variance: Floats, start: Ints, seed: int
 ) -> tuple[Ints, float]:
     """Sample an assignment of rows to leaves by Metropolis moves, given the sums and a prior.
 
     Parameters
     ----------
-    reach : Reach
+    reach : ReachableLeaves
         Reachable leaves of n rows with their prior probabilities.
     x : float64 array, shape (nnz, K)
         Contribution of a row to each equation of each leaf that it can reach.
@@ -87,11 +87,17 @@ def redraw_leaves(
         L1 distance of the leaf sums from `target`.
     """
     precision = 1.0 / np.maximum(variance, SIGMA**2)
-    return _moved(reach, x, target, precision, start, REDRAWS_PER_ROW * len(start), seed)
+    return _search_moves(reach, x, target, precision, start, REDRAWS_PER_ROW * len(start), seed)
 
 
-def _moved(
-    reach: Reach, x: Floats, target: Floats, precision: Floats, start: Ints, moves: int, seed: int
+def _search_moves(
+    reach: ReachableLeaves,
+    x: Floats,
+    target: Floats,
+    precision: Floats,
+    start: Ints,
+    moves: int,
+    seed: int,
 ) -> tuple[Ints, float]:
     arrays = (reach.offsets, reach.leaf, reach.log_prior, x, target, precision, start)
     entry, left = _move(*arrays, moves, np.uint64(seed))

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.boxes import Boxes
+from fedtrees.attacks.evidence.boxes import FeatureBoxes
 from fedtrees.attacks.evidence.grid import ANY
 from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.guessing.matching import lowest_bit
 
 
 def nearest_rows(
-    boxes: Boxes,
+    boxes: FeatureBoxes,
     narrow: NDArray[np.bool_],
     cells: NDArray[np.int32],
     y: NDArray[np.int64],
@@ -29,7 +29,7 @@ def nearest_rows(
 
     Parameters
     ----------
-    boxes : Boxes
+    boxes : FeatureBoxes
         n boxes.
     narrow : bool array, shape (n, d)
         Features in which a row can violate the box at all.

@@ -15,16 +15,26 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.boxes import Boxes, boxes_after_first_tree, open_boxes, stacked
+from fedtrees.attacks.evidence.boxes import (
+    FeatureBoxes,
+    boxes_after_first_tree,
+    open_boxes,
+    stack_boxes,
+)
 from fedtrees.attacks.evidence.counts import Counts, counts_bins
 from fedtrees.attacks.evidence.leaf_posterior import most_probable_claims
-from fedtrees.attacks.evidence.submission import Blind, Weight, own_rows_differ, submitted
-from fedtrees.attacks.evidence.targets import Moments, narrowed, place_targets, with_targets
+from fedtrees.attacks.evidence.submission import (
+    BlindEnsemble,
+    EvidenceWeight,
+    own_rows_differ,
+    vote_on_rows,
+)
+from fedtrees.attacks.evidence.targets import Moments, narrow_targets, place_targets, with_targets
 from fedtrees.attacks.evidence.values import first_counts
 from fedtrees.attacks.peeling.regression_peeling import (
     CountedBins,
     agreeing,
-    completed,
+    complete_rows,
     first_rows,
     read_off,
 )
@@ -43,9 +53,9 @@ MOST_CELLS = 2**21  # cells of boxes that are converted to rows at once, to limi
 
 def reconstruct_numbers(
     evidence: Evidence,
-    own: Table | None,
+    adversary_rows: Table | None,
     schema: Schema,
-    told: Moments,
+    announced_moments: Moments,
     options: Options,
     rng: np.random.Generator,
 ) -> Guess:
@@ -55,11 +65,11 @@ def reconstruct_numbers(
     ----------
     evidence : Evidence
         Trees and statistics from the view.
-    own : Table or None
+    adversary_rows : Table or None
         Local data of the adversary, see `fedtrees.attacks.timberstrike.reconstruct.reconstruct`.
     schema : Schema
         Types of the columns.
-    told : Moments
+    announced_moments : Moments
         Mean and standard deviation of the targets, as far as messages announce them.
     options : Options
         Options of the attack.
@@ -72,14 +82,14 @@ def reconstruct_numbers(
         `Records`, and `LeafCounts` of the first tree if its sums are visible. The diagnostic
         ``trees_read`` is the number of trees used.
     """
-    local_rows = Table.empty(schema) if own is None else own
+    local_rows = Table.empty(schema) if adversary_rows is None else adversary_rows
     if not options.use_prior:
         evidence = replace(evidence, population=None)
     is_union = options.scope == "union"
     trees = AUTO_TREES if options.max_trees is None else options.max_trees
     inside = 0 if is_union else len(local_rows)
     evidence, local_rows, schema = with_targets(
-        evidence.rounds(trees), local_rows, schema, told, inside
+        evidence.rounds(trees), local_rows, schema, announced_moments, inside
     )
     basis = Basis.of(
         evidence, local_rows, schema, ranges=options.ranges, use_prior=options.use_prior,
@@ -94,10 +104,10 @@ def reconstruct_numbers(
         counts = first_counts(evidence, basis.sums[0], 0 if is_union else len(local_rows), is_union)
     if counts_bins(evidence) and not is_union and not options.random_leaf:
         worlds, group, notes = _from_bins(evidence, basis, local_rows, schema, options, rng)
-        weight = Weight(1.0, 1.0)
+        weight = EvidenceWeight(1.0, 1.0)
     else:
         worlds, group, notes = _from_leaves(evidence, basis, counts, schema, options, rng)
-        weight = Weight.of(evidence, basis, n)
+        weight = EvidenceWeight.of(evidence, basis, n)
         # If small bins are suppressed, the sums belong to other rows than those in the leaves. The
         # reconstruction then gets no weight against the prior.
         if evidence.suppressed and len(evidence.prior_rows(local_rows)):
@@ -107,8 +117,8 @@ def reconstruct_numbers(
     if options.weighs_blind:
         exact = evidence.noise is None and not evidence.is_foreign(0)
         strange = exact and own_rows_differ(*_per_leaf(basis))
-        blind = Blind.of(basis, schema, 1.0, rng, strange=strange)
-        records, choice = submitted(records, worlds, blind, weight, rng, n)
+        blind = BlindEnsemble.of(basis, schema, 1.0, rng, strange=strange)
+        records, choice = vote_on_rows(records, worlds, blind, weight, rng, n)
         notes |= choice
     count_claims: tuple[Claim, ...] = ()
     if counts is not None:
@@ -118,7 +128,7 @@ def reconstruct_numbers(
             count_claims = tuple(
                 most_probable_claims(evidence, basis.sums, len(local_rows), [claim])
             )
-    return narrowed(Guess((Records(records), *count_claims), notes))
+    return narrow_targets(Guess((Records(records), *count_claims), notes))
 
 
 def _from_bins(
@@ -148,9 +158,9 @@ def _from_bins(
     ranges = prior.low[:-1], prior.high[:-1]
     worlds = []
     for _ in range(min(CHAINS, options.chains_for(len(read_rows.g)))):
-        bins, g = completed(counted, read_rows, similar_bins, rng)
+        bins, g = complete_rows(counted, read_rows, similar_bins, rng)
         bins = agreeing(counted, read_rows, bins, g, rng)
-        X = values_in(cuts, few, bins, prior.own.X[:, :d], ranges, rng)
+        X = values_in(cuts, few, bins, prior.rows.X[:, :d], ranges, rng)
         worlds.append(wide(Table(X, counted.targets(g))))
     # a row has the same gradient in every sample, so that each row is a group by itself
     return worlds, np.arange(len(read_rows.g)), {"rows_read_off": float(sure.sum())}
@@ -170,7 +180,7 @@ def _from_leaves(
     the first tree are exact, if they are in the same leaf.
     """
     certain = evidence.noise is None and evidence.share == 1 and not evidence.suppressed
-    boxes_of_chain, sums = list[Boxes](), basis.sums
+    boxes_of_chain, sums = list[FeatureBoxes](), basis.sums
     for _ in range(options.chains_for(sum(evidence.sizes or ()))):
         if counts is not None and certain:
             boxes = boxes_after_first_tree(evidence, basis.grid, counts)
@@ -187,7 +197,7 @@ def _from_leaves(
 
 
 def _worlds(
-    boxes_of_chain: list[Boxes],
+    boxes_of_chain: list[FeatureBoxes],
     basis: Basis,
     schema: Schema,
     options: Options,
@@ -198,7 +208,7 @@ def _worlds(
     tables = []
     for first in range(0, len(boxes_of_chain), at_once):
         some = boxes_of_chain[first : first + at_once]
-        rows = points(options.points, stacked(some), basis.grid, basis.prior, schema, rng)
+        rows = points(options.points, stack_boxes(some), basis.grid, basis.prior, schema, rng)
         tables += [rows.take(part) for part in np.split(np.arange(len(rows)), len(some))]
     return tables
 

@@ -8,7 +8,7 @@ victims, values are drawn from these, which keeps the dependence between feature
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.boxes import Boxes
+from fedtrees.attacks.evidence.boxes import FeatureBoxes
 from fedtrees.attacks.evidence.column import nearest
 from fedtrees.attacks.evidence.grid import ANY, Grid, allowed
 from fedtrees.attacks.evidence.prior import UNIFORM_SHARE, Prior, mass_of
@@ -21,7 +21,12 @@ Floats = NDArray[np.float64]
 
 
 def points(
-    rule: str, boxes: Boxes, grid: Grid, prior: Prior, schema: Schema, rng: np.random.Generator
+    rule: str,
+    boxes: FeatureBoxes,
+    grid: Grid,
+    prior: Prior,
+    schema: Schema,
+    rng: np.random.Generator,
 ) -> Table:
     """Return one row per box.
 
@@ -29,7 +34,7 @@ def points(
     ----------
     rule : {"auto", "prior", "joint", "mid", "median", "published"}
         How values are chosen, see below.
-    boxes : Boxes
+    boxes : FeatureBoxes
         n boxes with labels.
     grid : Grid
         Thresholds that separate the cells of the boxes.
@@ -66,7 +71,7 @@ def points(
     missing values.
     """
     if rule == "auto":
-        rule = "joint" if len(prior.own) else "prior"
+        rule = "joint" if len(prior.rows) else "prior"
     low, high = grid.bounds(boxes.lo, boxes.hi)
     n, d = low.shape
     X = np.empty((n, d), dtype=np.float32)
@@ -84,8 +89,8 @@ def points(
         return Table(X, boxes.y)
     missing = _missing(boxes, prior, rng)
     X[missing] = np.nan
-    if rule == "joint" and len(prior.own) and n:
-        pool, pool_cells = (prior.own, prior.own_cells) if prior.pool is None else prior.pool
+    if rule == "joint" and len(prior.rows) and n:
+        pool, pool_cells = (prior.rows, prior.row_cells) if prior.pool is None else prior.pool
         # Features in which no row of the pool can violate the box are skipped by the search.
         narrow = (boxes.lo > 0) | (boxes.hi < grid.width) | (boxes.codes != ANY)
         narrow |= ~boxes.missing & (pool_cells < 0).any(axis=0)
@@ -99,7 +104,9 @@ def points(
         moved = ~inside & uses_nearest & (cell >= 0) & ~missing & (boxes.codes == ANY)
         X = np.where(inside, pool.X[near], X)
         edge = _into(pool.X[near], low, high, prior, schema)
-        X = np.where(moved, nearest_told(edge, low, high, prior) if prior.told else edge, X)
+        X = np.where(
+            moved, nearest_told(edge, low, high, prior) if prior.from_sketches else edge, X
+        )
     return Table(X, boxes.y)
 
 
@@ -132,7 +139,7 @@ def _into(
 
 def told_rows(rows: Table, prior: Prior) -> Table:
     """Move every value to the nearest value of the victims, if sketches reveal these values."""
-    if not prior.told:
+    if not prior.from_sketches:
         return rows
     X = rows.X.copy()
     for f in range(X.shape[1]):
@@ -179,7 +186,7 @@ def _move_to_told(
                     out[i, f] = values[at]
 
 
-def _missing(boxes: Boxes, prior: Prior, rng: np.random.Generator) -> NDArray[np.bool_]:
+def _missing(boxes: FeatureBoxes, prior: Prior, rng: np.random.Generator) -> NDArray[np.bool_]:
     """Draw which values are missing, bool, shape (n, d).
 
     The odds are the prior mass of a missing value against that of the box. No random numbers are
@@ -217,7 +224,7 @@ def _draw(
     out = low + rng.random(len(y)) * (high - low)
     u, pick = rng.random(len(y)), rng.random(len(y))
     values, begin = prior.values
-    if prior.told:
+    if prior.from_sketches:
         _draw_told(y, *edges, values, begin[f], u, pick, out)
     else:
         span = float(prior.high[f] - prior.low[f])
@@ -292,7 +299,7 @@ def _masses(cumulative, f, y, lo, hi, codes):  # type: ignore[no-untyped-def]
 def _codes(
     rule: str,
     f: int,
-    boxes: Boxes,
+    boxes: FeatureBoxes,
     edges: tuple[NDArray[np.float32], NDArray[np.float32]],
     prior: Prior,
     rng: np.random.Generator,

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence, Level
 from fedtrees.attacks.evidence.boxes import (
-    Boxes,
+    FeatureBoxes,
     Rest,
     boxes_after_first_tree,
     boxes_by_class,
     open_boxes,
-    stacked,
+    stack_boxes,
 )
 from fedtrees.attacks.evidence.counts import (
     Counts,
@@ -33,7 +33,12 @@ from fedtrees.attacks.evidence.counts import (
 from fedtrees.attacks.evidence.fewer import share_of, with_fewer_rows
 from fedtrees.attacks.evidence.grid import Grid
 from fedtrees.attacks.evidence.leaf_posterior import most_probable_claims
-from fedtrees.attacks.evidence.submission import Blind, Weight, own_rows_differ, submitted
+from fedtrees.attacks.evidence.submission import (
+    BlindEnsemble,
+    EvidenceWeight,
+    own_rows_differ,
+    vote_on_rows,
+)
 from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.evidence.values import first_counts, left_out, victims_of
 from fedtrees.attacks.timberstrike.histograms import (
@@ -66,7 +71,7 @@ MOST_CELLS = 2**21  # cells of boxes that are converted to rows at once, to limi
 
 def reconstruct(
     evidence: Evidence,
-    own: Table | None,
+    adversary_rows: Table | None,
     schema: Schema,
     options: Options,
     rng: np.random.Generator,
@@ -77,7 +82,7 @@ def reconstruct(
     ----------
     evidence : Evidence
         Trees and statistics from the view.
-    own : Table or None
+    adversary_rows : Table or None
         Local training rows of the adversary. With ``options.scope == "victims"`` they are
         subtracted from every statistic. Unless ``options.use_prior`` is False they are also the
         prior. If there are none, the rows of `Evidence.population` are the prior.
@@ -94,7 +99,7 @@ def reconstruct(
         `Records` of the victims (of all clients with ``scope="union"``), `LeafCounts` of the
         victims in the first round, and diagnostics. Without trees, rows are drawn from the prior.
     """
-    local_rows = Table.empty(schema) if own is None else own
+    local_rows = Table.empty(schema) if adversary_rows is None else adversary_rows
     if not options.use_prior:
         evidence = replace(evidence, population=None)
     bin_by_bin, is_union = _reads_bins(evidence, options), options.scope == "union"
@@ -152,7 +157,9 @@ def reconstruct(
     sure, records, more = chosen.sure, chosen.paired, dict(chosen.notes)
     if options.weighs_blind:
         inside += len(sure) + (0 if rest is None or read is None else int(rest[0].sum()))
-        records, choice = _weighed(chosen, evidence, basis, counts, (inside, share), schema, rng)
+        records, choice = _weigh_reconstruction(
+            chosen, evidence, basis, counts, (inside, share), schema, rng
+        )
         more |= choice
     records = Table.concat([sure, records])
     if read is not None and rest is not None:
@@ -231,7 +238,7 @@ def _without_bins(evidence: Evidence) -> Level:
     return "statistics" if evidence.level == "histograms" else evidence.level
 
 
-def _weighed(
+def _weigh_reconstruction(
     chosen: Rows,
     evidence: Evidence,
     basis: Basis,
@@ -253,11 +260,11 @@ def _weighed(
     records, (inside, share) = chosen.paired, of
     rows = None if evidence.n_rows is None else round(share * max(evidence.n_rows - inside, 0))
     if chosen.wide:
-        weight = Weight(1.0 if basis.prior.told else PAIRS, 1.0)
+        weight = EvidenceWeight(1.0 if basis.prior.from_sketches else PAIRS, 1.0)
     else:
-        weight = Weight.of(evidence, basis, round(len(records) / share))
-    blind = Blind.of(basis, schema, share, rng, strange=strange)
-    submission, notes = submitted(records, chosen.samples, blind, weight, rng, rows)
+        weight = EvidenceWeight.of(evidence, basis, round(len(records) / share))
+    blind = BlindEnsemble.of(basis, schema, share, rng, strange=strange)
+    submission, notes = vote_on_rows(records, chosen.samples, blind, weight, rng, rows)
     return told_rows(submission, basis.prior), notes
 
 
@@ -325,7 +332,7 @@ def _follow_chains(
     rng: np.random.Generator,
 ) -> tuple[list[Table], dict[str, float]]:
     """Follow the rows through the trees, once per chain."""
-    boxes_of_chain, notes = list[Boxes](), {}
+    boxes_of_chain, notes = list[FeatureBoxes](), {}
     grid, prior, sums = basis.grid, basis.prior, basis.sums
     several = evidence.outputs > 1
     if several and counts:
@@ -343,7 +350,7 @@ def _follow_chains(
     tables = []
     for first in range(0, len(boxes_of_chain), at_once):
         some = boxes_of_chain[first : first + at_once]
-        rows = points(options.points, stacked(some), grid, prior, schema, rng)
+        rows = points(options.points, stack_boxes(some), grid, prior, schema, rng)
         tables += [rows.take(part) for part in np.split(np.arange(len(rows)), len(some))]
     if boxes.residual:
         notes = {
@@ -355,7 +362,7 @@ def _follow_chains(
 
 def _initial_boxes(
     evidence: Evidence, grid: Grid, counts: Sequence[Counts], rest: Rest | None
-) -> Boxes:
+) -> FeatureBoxes:
     """Return the boxes of the rows after the first round, unconstrained if there are no counts."""
     if not counts:
         return open_boxes(evidence.sizes or (0, 0), grid, evidence)

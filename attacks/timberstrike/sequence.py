@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.boxes import Boxes, send
+from fedtrees.attacks.evidence.boxes import FeatureBoxes, send
 from fedtrees.attacks.evidence.equations import contributions, equations, slopes
 from fedtrees.attacks.evidence.grid import Grid, LeafConstraints
 from fedtrees.attacks.evidence.maxent import draw_leaves, max_entropy
-from fedtrees.attacks.evidence.prior import Prior, Reach, add_own_rows, reach
+from fedtrees.attacks.evidence.prior import Prior, ReachableLeaves, add_own_rows, reach
 from fedtrees.attacks.evidence.routing import add_values, gradients_of, of_output
 from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.timberstrike.foreign import doubt_in_sums, expected_values
@@ -32,7 +32,7 @@ def follow(
     sums: list[LeafSums],
     grid: Grid,
     prior: Prior,
-    boxes: Boxes,
+    boxes: FeatureBoxes,
     options: Options,
     rng: np.random.Generator,
     first: int = 1,
@@ -53,7 +53,7 @@ def follow(
         Thresholds of all trees.
     prior : Prior
         Local rows and value ranges.
-    boxes : Boxes
+    boxes : FeatureBoxes
         The reconstruction so far. Changed in place.
     options : Options
         Options of the attack, for example the solver.
@@ -96,7 +96,7 @@ def _lead(
     grid: Grid,
     prior: Prior,
     own_leaf: NDArray[np.int32],
-    boxes: Boxes,
+    boxes: FeatureBoxes,
     rows: NDArray[np.intp],
     rng: np.random.Generator,
 ) -> None:
@@ -111,7 +111,7 @@ def _lead(
     boxes.margin[rows] += tree.value[leaves.node][chosen]
 
 
-def _parts(boxes: Boxes) -> tuple[NDArray[Any], ...]:
+def _parts(boxes: FeatureBoxes) -> tuple[NDArray[Any], ...]:
     return boxes.lo, boxes.hi, boxes.y, boxes.missing, boxes.codes
 
 
@@ -121,7 +121,7 @@ def _move_margins(
     leaves: LeafConstraints,
     own_leaf: NDArray[np.int32],
     prior: Prior,
-    boxes: Boxes,
+    boxes: FeatureBoxes,
 ) -> None:
     """Add the expected value of a foreign tree to the margin of every row, in place."""
     _, first, group = np.unique(boxes.history, return_index=True, return_inverse=True)
@@ -139,7 +139,7 @@ def _assign(
     sums: LeafSums,
     leaves: LeafConstraints,
     prior: Prior,
-    boxes: Boxes,
+    boxes: FeatureBoxes,
     margin: NDArray[np.float32],
     in_tree: NDArray[np.bool_] | None,
     options: Options,
@@ -173,7 +173,7 @@ def _assign(
             by_margin = np.ones_like(p), np.zeros_like(p)
         ridge = ridge + doubt_in_sums(options_of, doubt, by_margin, slope, len(leaves))
     x = contributions(evidence, t, sums, leaves, options_of, (g, h))
-    own_rows = options.solver == "max-ent" and len(prior.own) > 0
+    own_rows = options.solver == "max-ent" and len(prior.rows) > 0
     anywhere = options_of
     if share is not None:
         if own_rows:
@@ -210,7 +210,7 @@ def _assign(
 
 
 def _solve(
-    sub: Reach,
+    sub: ReachableLeaves,
     size: NDArray[np.intp],
     x: Floats,
     target: Floats,
@@ -237,14 +237,16 @@ def _solve(
     return search_leaves(each, x_each, target, start, int(rng.integers(2**63)))
 
 
-def with_absence(r: Reach, x: Floats, share: Floats, nowhere: int) -> tuple[Reach, Floats]:
+def with_absence(
+    r: ReachableLeaves, x: Floats, share: Floats, nowhere: int
+) -> tuple[ReachableLeaves, Floats]:
     """Add the possibility of not taking part in the tree to the reachable leaves of each group.
 
     An absent row contributes nothing to the sums.
 
     Parameters
     ----------
-    r : Reach
+    r : ReachableLeaves
         Reachable leaves of m groups of rows.
     x : float64 array, shape (nnz, K)
         Contribution of one row to each equation of a leaf.
@@ -256,7 +258,7 @@ def with_absence(r: Reach, x: Floats, share: Floats, nowhere: int) -> tuple[Reac
 
     Returns
     -------
-    (Reach, float64 array, shape (nnz', K))
+    (ReachableLeaves, float64 array, shape (nnz', K))
         The extended entries and their contributions.
     """
     width = np.diff(r.offsets)
@@ -270,7 +272,7 @@ def with_absence(r: Reach, x: Floats, share: Floats, nowhere: int) -> tuple[Reac
     size = np.bincount(group[possible], minlength=len(width)) + out
     leaf = np.concatenate([r.leaf[possible], np.full(out.sum(), nowhere, dtype=np.int32)])[order]
     return (
-        Reach(
+        ReachableLeaves(
             np.concatenate([[0], np.cumsum(size)]).astype(np.int64),
             leaf.astype(np.int32),
             np.concatenate([inside, outside])[order],
@@ -279,7 +281,7 @@ def with_absence(r: Reach, x: Floats, share: Floats, nowhere: int) -> tuple[Reac
     )
 
 
-def shares(r: Reach) -> Floats:
+def shares(r: ReachableLeaves) -> Floats:
     """Return the prior probabilities of the leaves that a row can reach, float64, shape (nnz,)."""
     start, width = r.offsets[:-1], np.diff(r.offsets)
     # Subtract the largest log probability of each row, so that the exponential cannot overflow.
@@ -289,29 +291,33 @@ def shares(r: Reach) -> Floats:
     return weight / np.repeat(total, width)  # type: ignore[no-any-return]
 
 
-def _evenly(r: Reach) -> Floats:
+def _evenly(r: ReachableLeaves) -> Floats:
     """Return equal probabilities for all leaves that a row can reach."""
     width = np.diff(r.offsets)
     return np.repeat(1.0 / width, width)
 
 
-def _only(r: Reach, x: Floats, rows: NDArray[np.bool_]) -> tuple[Reach, Floats]:
+def _only(r: ReachableLeaves, x: Floats, rows: NDArray[np.bool_]) -> tuple[ReachableLeaves, Floats]:
     """Return the entries of the selected rows."""
     width = np.diff(r.offsets)
     keep = np.repeat(rows, width)
     offsets = np.concatenate([[0], np.cumsum(width[rows])]).astype(np.int64)
-    return Reach(offsets, r.leaf[keep], r.log_prior[keep]), x[keep]
+    return ReachableLeaves(offsets, r.leaf[keep], r.log_prior[keep]), x[keep]
 
 
-def _expand(r: Reach, x: Floats, rows: NDArray[np.intp]) -> tuple[Reach, Floats]:
+def _expand(
+    r: ReachableLeaves, x: Floats, rows: NDArray[np.intp]
+) -> tuple[ReachableLeaves, Floats]:
     """Return the entries of every single row, given those of its group."""
     width = np.diff(r.offsets)[rows]
     offsets = np.concatenate([[0], np.cumsum(width)]).astype(np.int64)
     entry = np.repeat(r.offsets[:-1][rows] - offsets[:-1], width) + np.arange(offsets[-1])
-    return Reach(offsets, r.leaf[entry], r.log_prior[entry]), x[entry]
+    return ReachableLeaves(offsets, r.leaf[entry], r.log_prior[entry]), x[entry]
 
 
-def _hand_out(r: Reach, count: NDArray[np.int64], rows: NDArray[np.intp]) -> NDArray[np.int32]:
+def _hand_out(
+    r: ReachableLeaves, count: NDArray[np.int64], rows: NDArray[np.intp]
+) -> NDArray[np.int32]:
     """Assign the leaves of a group, as often as they were counted, to its rows."""
     out = np.empty(len(rows), dtype=np.int32)
     left = count.copy()

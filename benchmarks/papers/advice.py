@@ -34,28 +34,28 @@ CASES = {
 }
 
 
-def figures(found: Tried) -> str:
+def figures(tried: Tried) -> str:
     """Format the worst figures of a recipe: the mean, and the upper end of its interval."""
     descriptions = []
     for metric, name in (("exact_rows", "rows"), ("members_1pct", "members")):
         cells = [
-            c for t in found.candidate.trials for c in t.cells if c.metric == metric and c.scores
+            c for t in tried.candidate.trials for c in t.cells if c.metric == metric and c.scores
         ]
         worst = max(cells, key=lambda c: c.score, default=None)
         descriptions.append(
             f"{name} {percent(worst.score)} (≤ {percent(max(map(highest, cells)))})"
             if worst else f"{name} not measured"
         )  # fmt: skip
-    return "; ".join([*descriptions, f"AUC {interval(found.utility)}"])
+    return "; ".join([*descriptions, f"AUC {interval(tried.utility)}"])
 
 
-def wished(wish: Wish) -> str:
+def format_wish(wish: Wish) -> str:
     """Format a wish in a few characters."""
     rows, members = percent(wish.exact_rows), percent(wish.membership)
     return f"rows {rows}, members {members}, AUC {wish.auc:g}"
 
 
-def confirmed(
+def confirm_recommendation(
     data: str, wish: Wish, folder: Path, minutes: float, options: argparse.Namespace
 ) -> list[str]:
     """Ask for a recommendation and run it on fresh seeds.
@@ -86,14 +86,14 @@ def confirmed(
     spent = _cpu_seconds(folder / "search")
     recipe = advice.choice or advice.nearest
     if recipe is None:
-        return [data, wished(wish), "none", "", "", f"{spent:.0f}", "no recipe tested"]
+        return [data, format_wish(wish), "none", "", "", f"{spent:.0f}", "no recipe tested"]
     suite = narrowed(candidates(search_options), [recipe.name], FRESH)
     rows = load_rows(run_suite(suite, str(folder / "fresh"), options))
     fresh = next(t for t in tried(rows, wish) if t.name == recipe.name)
     contradiction = "" if fresh.broken else "the nearest meets it"
     wrong = fresh.broken if advice.choice else contradiction
     name = f"`{recipe.name}`" if advice.choice else f"none; nearest `{recipe.name}`"
-    line = [data, wished(wish), name, figures(recipe), figures(fresh), f"{spent:.0f}"]
+    line = [data, format_wish(wish), name, figures(recipe), figures(fresh), f"{spent:.0f}"]
     return [*line, wrong]
 
 
@@ -122,7 +122,7 @@ def main() -> int:
     lines = []
     for name in options.cases:
         folder = Path(options.out, name)
-        lines.append(confirmed(*CASES[name], folder, options.minutes, options))
+        lines.append(confirm_recommendation(*CASES[name], folder, options.minutes, options))
         print(markdown(HEADER, [lines[-1][:-1]]), lines[-1][-1], file=sys.stderr, flush=True)
     print(markdown(HEADER, [line[:-1] for line in lines]))
     wrong = [f"{line[0]}: {line[-1]}" for line in lines if line[-1]]

@@ -143,7 +143,7 @@ def over_baseline(
     return over
 
 
-def tried(suite: Suite, rows: Any, data_dir: str | None) -> Table:
+def tabulate_guesses(suite: Suite, rows: Any, data_dir: str | None) -> Table:
     """Tabulate by how much the possible guesses exceed the baseline.
 
     Parameters
@@ -177,7 +177,7 @@ def tried(suite: Suite, rows: Any, data_dir: str | None) -> Table:
     return "Guesses without a transcript, points:", header, lines
 
 
-def attacked(rows: Any) -> Table:
+def tabulate_attacks(rows: Any) -> Table:
     """Tabulate reconstruction accuracy or V-measure of attacks against the blind baseline."""
     done = rows[(rows["stage"] == "attack") & (rows["status"] == "ok")]
     lines = []
@@ -214,7 +214,7 @@ def tables(suite: Suite, rows: Any, data_dir: str | None) -> Sequence[Table]:
     data_dir : str or None
         Folder of the data sets.
     """
-    return tried(suite, rows, data_dir), attacked(rows)
+    return tabulate_guesses(suite, rows, data_dir), tabulate_attacks(rows)
 
 
 if __name__ == "__main__":

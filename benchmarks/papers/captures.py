@@ -89,7 +89,7 @@ class Seen:
         return {k: Table(t.X, rng.permutation(t.y)) for k, t in self.truth.items()}
 
 
-def trained(script: str, folder: Path, *arguments: str) -> Seen:
+def run_example(script: str, folder: Path, *arguments: str) -> Seen:
     """Run one of the example scripts in this process and read the capture.
 
     Parameters
@@ -125,19 +125,21 @@ def boosting(**more: Any) -> str:
     return json.dumps({"objective": "binary:logistic", "max_depth": 3, **more})
 
 
-def held(found: list[Reading], what: str, truth: Mapping[str, Table]) -> tuple[int, int]:
+def count_correct_facts(
+    party_readings: list[Reading], what: str, truth: Mapping[str, Table]
+) -> tuple[int, int]:
     """Return how many facts of a kind were read, and how many of them are correct.
 
     Parameters
     ----------
-    found : list of Reading
+    party_readings : list of Reading
         Readings of one party.
     what : str
         Kind of fact.
     truth : mapping of str to Table
         Rows of the parties.
     """
-    readings_of_kind = [r for r in found if r.what == what and r.owner in truth]
+    readings_of_kind = [r for r in party_readings if r.what == what and r.owner in truth]
     n_facts = sum(len(r.facts) for r in readings_of_kind)
     return n_facts, n_facts - sum(r.wrong(truth[r.owner]) for r in readings_of_kind)
 
@@ -159,15 +161,17 @@ def of_rows(seen: Seen, who: str, framework: str, spec: tuple[str, str]) -> Iter
     inferred = readings(seen.by(who), (who,))
     tables = {k: t for k, t in seen.truth.items() if k != who}
     values = sum(len(np.unique(c)) for t in tables.values() for c in t.X.T)
-    n_facts, right = held(inferred, "values of a column, each with its rows", tables)
+    n_facts, right = count_correct_facts(inferred, "values of a column, each with its rows", tables)
     n_wrong = n_facts - right
     yield Figure(framework, f"values with their rows, {who}", 0, right, values, n_wrong,
                  "of nobody", spec[0])  # fmt: skip
-    n_facts, right = held(inferred, LABELLED, tables)
-    _, chance = held(inferred, LABELLED, {k: t for k, t in seen.shuffled().items() if k != who})
+    n_facts, right = count_correct_facts(inferred, LABELLED, tables)
+    _, chance = count_correct_facts(
+        inferred, LABELLED, {k: t for k, t in seen.shuffled().items() if k != who}
+    )
     yield Figure(framework, f"values with labels, {who}", 0, right, n_facts, chance,
                  "labels shuffled", spec[1])  # fmt: skip
-    n_facts, right = held(inferred, "number of positives", tables)
+    n_facts, right = count_correct_facts(inferred, "number of positives", tables)
     yield Figure(framework, f"positives of each, {who}", 0, right, len(tables), n_facts - right,
                  "wrong", "all")  # fmt: skip
 
@@ -177,8 +181,8 @@ def xgboost_server(folder: Path, csv_file: str) -> Iterator[Figure]:
     watched = (
         '{"objective": "binary:logistic", "max_depth": 3, "eval_metric": "auc", "watched": true}'
     )
-    seen = trained("loopback", folder, "--over", "xgboost", "--csv", csv_file, "--trees", "3",
-                   "--params", watched)  # fmt: skip
+    seen = run_example("loopback", folder, "--over", "xgboost", "--csv", csv_file, "--trees", "3",
+                       "--params", watched)  # fmt: skip
     yield from of_rows(seen, "server", "XGBoost server", ("2,148 of 2,152", "own histograms"))
     means = {r.sender: r.message for r in seen.records if isinstance(r.message, LabelShare)}
     rows = sum(m.rows for m in means.values())
@@ -194,8 +198,8 @@ def xgboost_server(folder: Path, csv_file: str) -> Iterator[Figure]:
 
 def xgboost_columns(folder: Path, csv_file: str) -> Iterator[Figure]:
     """Yield figures of XGBoost's federated server, vertical partition."""
-    seen = trained("loopback", folder, "--over", "xgboost", "--csv", csv_file, "--trees", "3",
-                   "--params", boosting(vertical=True))  # fmt: skip
+    seen = run_example("loopback", folder, "--over", "xgboost", "--csv", csv_file, "--trees", "3",
+                       "--params", boosting(vertical=True))  # fmt: skip
     yield from vertical(seen, "XGBoost columns", "worker-1", "768 of 768 (414)")
     best = [r.message for r in seen.records
             if isinstance(r.message, BestSplits) and r.receivers == ("server",)]  # fmt: skip
@@ -216,12 +220,12 @@ def xgboost_columns(folder: Path, csv_file: str) -> Iterator[Figure]:
                  "63 of 63")  # fmt: skip
     yield Figure("XGBoost columns", "splits that lost and cross", 0, len(model), total, 0, "",
                  "42 of 63")  # fmt: skip
-    right, n_rows = routed(seen, best)
+    right, n_rows = count_routed_bits(seen, best)
     yield Figure("XGBoost columns", "first splits' rows by bits", 0, right, n_rows, 0, "",
                  "768 of 768")  # fmt: skip
 
 
-def routed(seen: Seen, best: list[BestSplits]) -> tuple[int, int]:
+def count_routed_bits(seen: Seen, best: list[BestSplits]) -> tuple[int, int]:
     """Return how many side bits of root splits agree with the owner's column, and their number."""
     right = total = 0
     roots = {m.round: max((x for x in best if x.round == m.round and not x.level),
@@ -253,8 +257,8 @@ def vertical(seen: Seen, framework: str, who: str, spec: str) -> Iterator[Figure
     """
     inferred = readings(seen.by(who), (who,))
     fact_kind = "labels of rows, in their order"
-    _, right = held(inferred, fact_kind, seen.truth)
-    _, chance = held(inferred, fact_kind, seen.shuffled())
+    _, right = count_correct_facts(inferred, fact_kind, seen.truth)
+    _, chance = count_correct_facts(inferred, fact_kind, seen.shuffled())
     yield Figure(framework, f"labels, {who}", 0, right, len(seen.truth["worker-0"]), chance,
                  "labels shuffled", spec)  # fmt: skip
 
@@ -263,15 +267,15 @@ def ring(workers: int) -> Callable[[Path, str], Iterator[Figure]]:
     """Return a function that yields the figures of a ring of workers."""
 
     def figures(folder: Path, csv_file: str) -> Iterator[Figure]:
-        seen = trained("loopback", folder, "--over", "rabit", "--csv", csv_file, "--trees", "3",
-                       "--workers", str(workers), "--params", boosting())  # fmt: skip
+        seen = run_example("loopback", folder, "--over", "rabit", "--csv", csv_file, "--trees", "3",
+                           "--workers", str(workers), "--params", boosting())  # fmt: skip
         name = f"XGBoost ring, {workers}"
         first = [r.message for r in seen.by("worker-1") if isinstance(r.message, HistogramSegment)
                  and r.message.tree == r.message.level == 0]  # fmt: skip
         numbers = max(m.first + len(m.sums) for m in first)
-        own = sum(len(m.sums) for m in first if m.parties == "worker-0")
-        yield Figure(name, "numbers of worker-0's root, worker-1", 0, own, numbers, 0, "",
-                     {2: "139 of 278", 3: "92 of 278"}[workers])  # fmt: skip
+        n_single_worker = sum(len(m.sums) for m in first if m.parties == "worker-0")
+        yield Figure(name, "numbers of worker-0's root, worker-1", 0, n_single_worker, numbers, 0,
+                     "", {2: "139 of 278", 3: "92 of 278"}[workers])  # fmt: skip
         spec = "835 of 835, 836 of 836" if workers == 3 else ""
         yield from of_rows(seen, "worker-1", name, (spec, ""))
 
@@ -282,11 +286,12 @@ def lightgbm(machines: int) -> Callable[[Path, str], Iterator[Figure]]:
     """Return a function that yields the figures of LightGBM machines."""
 
     def figures(folder: Path, csv_file: str) -> Iterator[Figure]:
-        seen = trained("loopback", folder, "--over", "lightgbm", "--rows", str(250 * machines),
-                       "--columns", "12", "--digits", "3", "--workers", str(machines), "--trees",
-                       "2", "--seed", Path(csv_file).stem.rpartition("-")[2], "--params",
-                       '{"objective": "binary", "min_data_in_bin": 1, "min_data_in_leaf": 5, '
-                       '"num_leaves": 4}')  # fmt: skip
+        seen = run_example("loopback", folder, "--over", "lightgbm", "--rows", str(250 * machines),
+                           "--columns", "12", "--digits", "3", "--workers", str(machines),
+                           "--trees", "2", "--seed", Path(csv_file).stem.rpartition("-")[2],
+                           "--params",
+                           '{"objective": "binary", "min_data_in_bin": 1, "min_data_in_leaf": 5, '
+                           '"num_leaves": 4}')  # fmt: skip
         name = f"LightGBM, {machines}"
         who = "worker-1"  # of three, the leader of the odd one
         inferred = list(machine_readings(seen.by(who), (who,)))
@@ -295,16 +300,18 @@ def lightgbm(machines: int) -> Callable[[Path, str], Iterator[Figure]]:
         wide = 12 // machines
         cells = sum(len(np.unique(c)) for k, t in tables.items()
                     for c in t.X.T[wide * int(k[-1]) : wide * (int(k[-1]) + 1)])  # fmt: skip
-        n_facts, right = held(inferred, "values off the bins of a column", tables)
+        n_facts, right = count_correct_facts(inferred, "values off the bins of a column", tables)
         spec = {2: "1,479 of 1,479", 3: "984 of 984, 992 of 992"}.get(machines, "")
         yield Figure(name, f"values off bins, {who}", 0, right, cells, n_facts - right, "of nobody",
                      spec)  # fmt: skip
-        n_facts, right = held(inferred, LABELLED, tables)
-        _, chance = held(inferred, LABELLED, {k: t for k, t in seen.shuffled().items() if k != who})
+        n_facts, right = count_correct_facts(inferred, LABELLED, tables)
+        _, chance = count_correct_facts(
+            inferred, LABELLED, {k: t for k, t in seen.shuffled().items() if k != who}
+        )
         spec = {2: "732 (0)", 3: "984 (0)"}.get(machines, "")
         yield Figure(name, f"values with labels, {who}", 0, right, n_facts, chance,
                      "labels shuffled", spec)  # fmt: skip
-        n_facts, right = held(inferred, "number of positives", tables)
+        n_facts, right = count_correct_facts(inferred, "number of positives", tables)
         yield Figure(name, f"positives of each, {who}", 0, right, len(tables), n_facts - right,
                      "wrong", "all")  # fmt: skip
 
@@ -325,7 +332,7 @@ def trees(script: str, framework: str, spec: str) -> Callable[[Path, str], Itera
     """
 
     def figures(folder: Path, csv_file: str) -> Iterator[Figure]:
-        seen = trained(script, folder, "bagging", "--csv", csv_file, "--trees", "2")
+        seen = run_example(script, folder, "bagging", "--csv", csv_file, "--trees", "2")
         for who in ("server", min(seen.truth)):
             shared = audited(Capture(seen.path), who)
             assert shared is not None
@@ -349,7 +356,7 @@ def trees(script: str, framework: str, spec: str) -> Callable[[Path, str], Itera
 
 def nvflare_vertical(folder: Path, csv_file: str) -> Iterator[Figure]:
     """Yield the figures of NVFlare's vertical partition with `secure=True`."""
-    seen = trained("nvflare_loopback", folder, "vertical", "--secure", "--csv", csv_file)
+    seen = run_example("nvflare_loopback", folder, "vertical", "--secure", "--csv", csv_file)
     yield from vertical(seen, "NVFlare secure", "server", "768 of 768")
     calls = [r.message for r in Capture(seen.path) if isinstance(r.message, CollectiveCall)]
     sealed = sum(m.sealed for m in calls)
@@ -359,7 +366,7 @@ def nvflare_vertical(folder: Path, csv_file: str) -> Iterator[Figure]:
 
 def nvflare_histogram(folder: Path, csv_file: str) -> Iterator[Figure]:
     """Yield the figures of NVFlare's server with histograms."""
-    seen = trained("nvflare_loopback", folder, "histogram", "--csv", csv_file, "--trees", "3")
+    seen = run_example("nvflare_loopback", folder, "histogram", "--csv", csv_file, "--trees", "3")
     yield from of_rows(seen, "server", "NVFlare histograms", ("2,148 of 2,152", ""))
 
 
@@ -397,18 +404,18 @@ def figures(seeds: int, data_dir: str | None) -> Iterator[Figure]:
                     yield replace(figure, seed=seed)
 
 
-def table(found: list[Figure]) -> str:
+def table(collected: list[Figure]) -> str:
     """Return the figures next to those of the specification, with all seeds in one cell."""
     lines: dict[tuple[str, str], list[Figure]] = {}
-    for figure in found:
+    for figure in collected:
         lines.setdefault((figure.framework, figure.what), []).append(figure)
     rows = [
-        [
-            framework, what, ", ".join(f"{f.measured:,} of {f.of:,}" for f in group),
-            ", ".join(f"{f.control:,}" for f in group) + f" {group[0].control_is}"
-            if group[0].control_is else "", group[0].spec,
-        ]
-        for (framework, what), group in lines.items()
+                       [
+                           framework, what, ", ".join(f"{f.measured:,} of {f.of:,}" for f in group),
+                           ", ".join(f"{f.control:,}" for f in group) + f" {group[0].control_is}"
+                           if group[0].control_is else "", group[0].spec,
+                       ]
+                       for (framework, what), group in lines.items()
     ]  # fmt: skip
     return markdown(["framework", "what", "read", "control", "specification"], rows)
 

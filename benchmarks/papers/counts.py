@@ -42,7 +42,7 @@ Of = Callable[..., BySeed]  # returns the values of a measure, of a line or of a
 
 
 @dataclass(frozen=True)
-class Found:
+class Measurement:
     """One measurement of a table, a defense and a seed."""
 
     data: str
@@ -52,9 +52,9 @@ class Found:
     value: float
 
 
-def measured(
+def measure_lines(
     data: str, lines: Iterable[Line], seeds: int, row_seeds: int, data_dir: str | None
-) -> Iterator[Found]:
+) -> Iterator[Measurement]:
     """Yield the measurements of some defenses.
 
     Parameters
@@ -85,13 +85,13 @@ def measured(
             values |= {"blind": result.blind, "among": result.among}
         for measure, value in values.items():
             if value is not None:
-                yield Found(data, line.name, seed, measure, value)
+                yield Measurement(data, line.name, seed, measure, value)
 
 
-def by_seed(found: Iterable[Found]) -> dict[tuple[str, str, str], BySeed]:
+def by_seed(measurements: Iterable[Measurement]) -> dict[tuple[str, str, str], BySeed]:
     """Group measurements by table, defense and measure."""
     values: dict[tuple[str, str, str], BySeed] = {}
-    for f in found:
+    for f in measurements:
         values.setdefault((f.data, f.defense, f.measure), {})[f.seed] = f.value
     return values
 
@@ -104,10 +104,10 @@ COLUMNS: dict[str, Callable[[Of], str]] = {
 }
 
 
-def text_of(found: Sequence[Found]) -> str:
+def text_of(measurements: Sequence[Measurement]) -> str:
     """Format the tables as Markdown."""
-    values = by_seed(found)
-    tables = list(dict.fromkeys(f.data for f in found))
+    values = by_seed(measurements)
+    tables = list(dict.fromkeys(f.data for f in measurements))
 
     def of(data: str, line: Line) -> Of:
         return lambda measure, other=line: values.get((data, other.name, measure), {})
@@ -128,7 +128,7 @@ def text_of(found: Sequence[Found]) -> str:
         "client; RA of the secure sum's server in percent, bins ignored / read (standard "
         f"deviations up to {100 * max(deviations, default=0.0):.1f}).",
         markdown(("defense", *(f"{d}: {name}" for d in tables for name in COLUMNS)), frontier),
-        *(_beside(data, of(data, UNROUNDED), of(data, PADDED)) for data in tables),
+        *(_describe_baseline(data, of(data, UNROUNDED), of(data, PADDED)) for data in tables),
     )
     return "\n\n".join(parts) + "\n"
 
@@ -139,7 +139,7 @@ def _leaves(of: Of) -> list[str]:
     return [" / ".join(map(_mean, part)) for part in parts]
 
 
-def _beside(data: str, plain: Of, padded: Of) -> str:
+def _describe_baseline(data: str, plain: Of, padded: Of) -> str:
     """Return the sentence about the blind baseline and random rows."""
     return (
         f"{data}: blind RA {_percent(plain('blind'))}; of real rows among all that are read, "
@@ -164,23 +164,27 @@ def _percent(seen: BySeed) -> str:
     return f"{100 * mean(seen.values()):.1f}" if seen else "-"
 
 
-def store(found: Sequence[Found], folder: Path) -> None:
+def store(measurements: Sequence[Measurement], folder: Path) -> None:
     """Write the tables and every measurement."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "counts.md").write_text(text_of(found), encoding="utf-8")
+    (folder / "counts.md").write_text(text_of(measurements), encoding="utf-8")
     with (folder / "counts.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("table", "defense", "seed", "measure", "value"))
-        writer.writerows((f.data, f.defense, f.seed, f.measure, f"{f.value:.6f}") for f in found)
+        writer.writerows(
+            (f.data, f.defense, f.seed, f.measure, f"{f.value:.6f}") for f in measurements
+        )
 
 
 def main() -> None:
     """Run the study, print its tables and store them."""
     options = options_of("counts", "--out", "--seeds", "--row-seeds", "--tables", tables=TABLES)
     lines = tuple(dict.fromkeys((*STEPS, *FRONTIER)))
-    measurements: list[Found] = []
+    measurements: list[Measurement] = []
     for data in options.tables:
-        measurements += measured(data, lines, options.seeds, options.row_seeds, options.data_dir)
+        measurements += measure_lines(
+            data, lines, options.seeds, options.row_seeds, options.data_dir
+        )
         store(measurements, Path(options.out or "runs/counts"))
     print(text_of(measurements))
 

@@ -175,7 +175,7 @@ def _defense(rng: np.random.Generator) -> Composition:
     return Composition(tuple(parts))
 
 
-def trained(drawn: Drawn) -> Training | None:
+def train_drawn(drawn: Drawn) -> Training | None:
     """Train a run, or return None if its parts are incompatible."""
     try:
         return train(
@@ -187,7 +187,7 @@ def trained(drawn: Drawn) -> Training | None:
 
 
 def true_counts(
-    drawn: Drawn, found: FirstTree, t: int, names: tuple[str, ...], cuts: Any
+    drawn: Drawn, first_tree: FirstTree, t: int, names: tuple[str, ...], cuts: Any
 ) -> NDArray[np.int64]:
     """Count the rows of some clients in every cell of a first tree.
 
@@ -195,7 +195,7 @@ def true_counts(
     ----------
     drawn : Drawn
         The run.
-    found : FirstTree
+    first_tree : FirstTree
         The tree.
     t : int
         Number of the tree, which is the class that it separates if there are more than two.
@@ -207,10 +207,10 @@ def true_counts(
     Returns
     -------
     counts : int64 array, shape (n_nodes, columns + 1, 3)
-        Rows outside the class, in the class, and of both, in the columns of `Counted`.
+        Rows outside the class, in the class, and of both, in the columns of `CountBounds`.
     """
-    counts = np.zeros((*found.counted.lo.shape[:2], 3), dtype=np.int64)
-    start = found.counted.start
+    counts = np.zeros((*first_tree.counted.lo.shape[:2], 3), dtype=np.int64)
+    start = first_tree.counted.start
     positive_class = 1 if len(drawn.schema.classes) == 2 else t
     for k, share in enumerate(drawn.shares):
         name = f"client-{k}"
@@ -222,7 +222,7 @@ def true_counts(
         used = drawn.protocol.grown_on(len(share), streams, 0, drawn.defense)
         table = share if used is None else share.take(used)
         bins = bin_rows(table.X, cuts).codes.astype(np.int64)
-        for node, rows in members(found.tree, cuts, bins):
+        for node, rows in members(first_tree.tree, cuts, bins):
             is_positive = (table.y[rows] == positive_class).astype(np.intp)
             np.add.at(counts, (node, -1, is_positive), 1)
             for f in range(cuts.n_features):
@@ -250,12 +250,12 @@ def campaign(first: int, runs: int, data_dir: str | None = None) -> Counter[str]
     seen: Counter[str] = Counter()
     for seed in range(first, first + runs):
         drawn = draw(seed, data_dir)
-        run = trained(drawn)
+        run = train_drawn(drawn)
         seen["runs"] += 1
         if run is None:
             seen["refused"] += 1
             continue
-        inferred, wrong = _compared(drawn, run, seen)
+        inferred, wrong = _compare_counts(drawn, run, seen)
         seen["open" if not inferred else "read"] += 1
         if wrong:
             seen["wrong"] += wrong
@@ -263,7 +263,7 @@ def campaign(first: int, runs: int, data_dir: str | None = None) -> Counter[str]
     return seen
 
 
-def _compared(drawn: Drawn, run: Training, seen: Counter[str]) -> tuple[bool, int]:
+def _compare_counts(drawn: Drawn, run: Training, seen: Counter[str]) -> tuple[bool, int]:
     """Return whether counts were inferred, and how many bounds exclude the truth."""
     local_data = over_clients(drawn.shares)
     sealed = Data(roles=run.transcript.roles)
@@ -303,6 +303,6 @@ if __name__ == "__main__":
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--data-dir", default=None)
-    told = parser.parse_args()
-    for what, number in sorted(campaign(told.first, told.runs, told.data_dir).items()):
+    options = parser.parse_args()
+    for what, number in sorted(campaign(options.first, options.runs, options.data_dir).items()):
         print(f"{what}: {number}")

@@ -84,7 +84,7 @@ class Cost:
     among: float | None = None
 
 
-def federated(
+def federate(
     data: str, protocol: Spec, defense: str, line: Line, seed: int, data_dir: str | None
 ) -> tuple[Protocol, Composition, Federation, Mapping[str, LocalData]]:
     """Return the protocol, the defense, the federation, and the training data of clients.
@@ -112,13 +112,13 @@ def federated(
         rng = np.random.default_rng(seed)
         tables = (h.table for h in local_data.values())
         local_data = over_clients(
-            [padded(t, federation.schema, line.random_rows, rng) for t in tables]
+            [add_random_rows(t, federation.schema, line.random_rows, rng) for t in tables]
         )
     parts = "+".join(p for p in defense.split("+") if p != "none")
     return protocol_object, make_defense(parse_composed([parts])[0]), federation, local_data
 
 
-def padded(table: Table, schema: Schema, rows: int, rng: np.random.Generator) -> Table:
+def add_random_rows(table: Table, schema: Schema, rows: int, rng: np.random.Generator) -> Table:
     """Add random rows to a client's table.
 
     Values are uniform in the range of their column, and labels are uniform.
@@ -163,7 +163,7 @@ def cost(
     plain = Spec("fedtree-hist", {"trees": 10, "max_depth": 4, **dict(line.settings), **settings})
     protocol = parse_grid(line.protocol)[0] if line.protocol else plain
     defenses = f"secure-sum+{CUTS}+{line.defense}"
-    instance, guard, federation, local_data = federated(
+    instance, guard, federation, local_data = federate(
         data, protocol, defenses, line, seed, data_dir
     )
     run = train(
@@ -174,20 +174,20 @@ def cost(
     if not rows:
         return Cost(auc)
     case = federation.case(run.transcript.roles, ("server",), seed, "server", run)
-    read, among = _attacked(run, local_data, case, READ, seed)
-    ignored, _ = _attacked(run, local_data, case, IGNORED, seed)
+    read, among = _score_attack(run, local_data, case, READ, seed)
+    ignored, _ = _score_attack(run, local_data, case, IGNORED, seed)
     return Cost(auc, read, ignored, _blind(case), among if line.random_rows else None)
 
 
-def _attacked(
-    run: Training, held: Mapping[str, LocalData], case: Case, name: str, seed: int
+def _score_attack(
+    run: Training, local_data: Mapping[str, LocalData], case: Case, name: str, seed: int
 ) -> tuple[float, float]:
     """Return two accuracies of an attack by the server.
 
     The first compares as many rows as are true. The second compares all reconstructed rows.
     """
     attack = register.make("attack", parse_grid(name)[0])
-    guess = attack.run(view_of(run, ("server",), held), np.random.default_rng(seed))
+    guess = attack.run(view_of(run, ("server",), local_data), np.random.default_rng(seed))
     scores = {r["metric"]: r["value"] for r in score_guess(attack.name, guess, case, None)}
     table, true = guess.first(Records).table, case.victims_rows
     assert true is not None

@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence import evidence_of
-from fedtrees.attacks.evidence.readback.forms import Counted
+from fedtrees.attacks.evidence.readback.forms import CountBounds
 from fedtrees.attacks.evidence.readback.likely import likely_counts
 from fedtrees.attacks.evidence.readback.read import FirstTree, first_trees
 from fedtrees.attacks.evidence.readback.sources import members
-from fedtrees.benchmarks.papers.counts_frontier import CUTS, Line, federated
+from fedtrees.benchmarks.papers.counts_frontier import CUTS, Line, federate
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec
 from fedtrees.protocols.training import train
@@ -68,7 +68,7 @@ def read(data: str, line: Line, seed: int, data_dir: str | None) -> list[Read]:
     shares = []
     for parts in ("", "+secure-sum"):
         defenses = f"{CUTS}+{line.defense}{parts}"
-        protocol_object, guard, federation, local_data = federated(
+        protocol_object, guard, federation, local_data = federate(
             data, protocol, defenses, line, seed, data_dir
         )
         run = train(
@@ -91,11 +91,11 @@ def read(data: str, line: Line, seed: int, data_dir: str | None) -> list[Read]:
                 for name in local_data
                 if name != adversary
             }
-            shares.append(_scored(trees[0], tables, evidence.cuts))
+            shares.append(_mean_shares(trees[0], tables, evidence.cuts))
     return shares
 
 
-def _scored(tree: FirstTree, tables: dict[str, tuple[Table, Table]], cuts: Cuts) -> Read:
+def _mean_shares(tree: FirstTree, tables: dict[str, tuple[Table, Table]], cuts: Cuts) -> Read:
     """Return the mean shares over the sources of sums."""
     parts = []
     for source in tree.sources:
@@ -112,7 +112,7 @@ def _scored(tree: FirstTree, tables: dict[str, tuple[Table, Table]], cuts: Cuts)
 
 def _against(
     tree: FirstTree,
-    counted: Counted,
+    counted: CountBounds,
     guess: NDArray[np.int64],
     real: NDArray[np.int64],
     used: NDArray[np.int64],

@@ -17,7 +17,7 @@ from fedtrees.benchmarks.papers.study import (
     markdown,
     options_of,
     run_suite,
-    trained,
+    train_federation,
 )
 from fedtrees.core.transcript import Transcript
 from fedtrees.experiments.suite import Suite
@@ -118,7 +118,7 @@ def all_sums(suite: Suite, data_dir: str | None) -> Sums:
         for data, spec in product(grid.data, specs):
             shares = []
             for seed in suite.seeds:
-                run, federation, _ = trained(
+                run, federation, _ = train_federation(
                     data.name, grid.protocols[0], 5, seed, data_dir, defense=spec
                 )
                 X = np.concatenate([local_data.X for local_data in federation.local_data.values()])

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.forests.likelihoods import Noise
-from fedtrees.attacks.forests.posterior import Answer, Question, annealed
+from fedtrees.attacks.forests.posterior import Answer, Question, anneal
 from fedtrees.benchmarks.papers.draft_dp_anytime import anytime, draw
-from fedtrees.benchmarks.papers.draft_dp_informed import informed
+from fedtrees.benchmarks.papers.draft_dp_informed import informed_errors
 from fedtrees.benchmarks.papers.draft_dp_settings import settings
 from fedtrees.benchmarks.papers.draft_dp_study import (
     SCORES,
@@ -71,7 +71,7 @@ def most_likely(study: Study) -> Iterator[Part]:
     """Yield the errors of the most probable table, found by annealing, for an L1 objective."""
 
     def l1(question: Question, rng: np.random.Generator) -> Answer:
-        return annealed(replace(question, noise=Noise("geometric", question.noise.scale)), rng)
+        return anneal(replace(question, noise=Noise("geometric", question.noise.scale)), rng)
 
     lines = [
         line_of(
@@ -87,7 +87,7 @@ def unknown_rows(study: Study) -> Iterator[Part]:
     """Yield the errors if the number of rows is not known."""
     lines = [
         line_of(
-            runs(study, name, 100, epsilon, known=False), name, epsilon,
+            runs(study, name, 100, epsilon, row_count_known=False), name, epsilon,
             f"{study.published('unknownN', name, 100, epsilon):.3f}",
         )
         for name in TABLES for epsilon in ("1", "5", "20")
@@ -107,12 +107,12 @@ def attributes(study: Study) -> Iterator[Part]:
                 known_groups = np.random.default_rng(seed).permutation(len(coded))[:count].tolist()
                 question = Question(
                     study.forest(name, 100, "5", seed), Noise.of("truncated-laplace", 5.0, 10), 100,
-                    known={g: rows[:, g] for g in known_groups},
+                    known_levels={g: rows[:, g] for g in known_groups},
                 )  # fmt: skip
                 known_columns = np.sort([c for g in known_groups for c in coded.columns[g]]).astype(
                     np.int64
                 )
-                results.append(run(question, truth, seed, told=known_columns.tolist()))
+                results.append(run(question, truth, seed, known_columns=known_columns.tolist()))
                 blind.append(_by_other_rows(study, name, truth, known_columns, seed))
             published_error = study.published(
                 "partial", name, 100, "5", known_attributes=str(count)
@@ -124,14 +124,16 @@ def attributes(study: Study) -> Iterator[Part]:
 
 
 def _by_other_rows(
-    study: Study, name: str, truth: Table, told: NDArray[np.int64], seed: int
+    study: Study, name: str, truth: Table, known_columns: NDArray[np.int64], seed: int
 ) -> float:
     """Return the error without a forest, if other rows of the table are known."""
     (table, schema), rng = study.table(name), np.random.default_rng(seed)
     rest = table.take(np.arange(len(truth), len(table)))
     exact, all_rows = np.zeros(truth.X.shape[1] + 1), np.ones(len(truth), dtype=bool)
-    guesses = nearest_guesses(rest, schema, told, truth.X[:, told], exact, rng).values()
-    return min(row_errors(guess, truth, all_rows, told.tolist()).mean for guess in guesses)
+    guesses = nearest_guesses(
+        rest, schema, known_columns, truth.X[:, known_columns], exact, rng
+    ).values()
+    return min(row_errors(guess, truth, all_rows, known_columns.tolist()).mean for guess in guesses)
 
 
 def references(study: Study) -> Iterator[Part]:
@@ -183,7 +185,7 @@ def shapes(study: Study) -> Iterator[Part]:
 
 PARTS = {
     "targets": targets, "many": many_rows, "map": most_likely, "unknown": unknown_rows,
-    "anytime": anytime, "references": references, "shapes": shapes, "informed": informed,
+    "anytime": anytime, "references": references, "shapes": shapes, "informed": informed_errors,
     "settings": settings, "attributes": attributes,
 }  # fmt: skip
 

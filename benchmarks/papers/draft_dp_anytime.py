@@ -47,7 +47,7 @@ def anytime(study: Study) -> Iterator[Part]:
     yield "Published, 16 threads", ("table", *(f"{s} s" for s in seconds)), published_lines
 
 
-def draw(ours: list[list[str]], theirs: list[list[str]]) -> Figure:
+def draw(our_lines: list[list[str]], published_lines: list[list[str]]) -> Figure:
     """Draw the tables of `anytime`: error over seconds, with one panel per table."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -56,14 +56,14 @@ def draw(ours: list[list[str]], theirs: list[list[str]]) -> Figure:
         figure = Figure(figsize=(static_figure.PAGE, 2.2), layout="constrained")
         axes = figure.subplots(1, len(TABLES), sharey=True)
         for ax, name in zip(axes, TABLES, strict=True):
-            points = [(float(line[4]), float(line[1])) for line in ours if line[0] == name]
+            points = [(float(line[4]), float(line[1])) for line in our_lines if line[0] == name]
             ax.plot(
                 *zip(*points, strict=True),
                 "o-",
                 color=style.COLOURS[0],
                 label="draft-dp, CPU seconds",
             )
-            for line in theirs:
+            for line in published_lines:
                 if line[0] == name:
                     at = [float(s) for s in THEIR_SECONDS]
                     ax.plot(at, [float(e) for e in line[1:]], "s-", color=style.COLOURS[1],

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedtrees.attacks.forests.informed import Enumeration
 from fedtrees.attacks.forests.likelihoods import Noise
 from fedtrees.attacks.forests.structure import NoisyForest
-from fedtrees.benchmarks.papers.draft_dp_network import trained
+from fedtrees.benchmarks.papers.draft_dp_network import train_network
 from fedtrees.benchmarks.papers.draft_dp_study import TABLES, Part, Study, own_forest
 from fedtrees.core.schema import Table
 
@@ -19,7 +19,7 @@ from fedtrees.core.schema import Table
 TARGETS = 100
 
 
-def informed(study: Study) -> Iterator[Part]:
+def informed_errors(study: Study) -> Iterator[Part]:
     """Yield the errors of the unknown row, with 100 targets per seed."""
     lines = []
     for name in TABLES:
@@ -56,7 +56,8 @@ def _by_network(
     target_counts = [forest.counts(coded[i : i + 1], truth.y[i : i + 1]) for i in range(TARGETS)]
     residual_counts = forest.noisy - counts + np.stack(target_counts)
     return [
-        float(e) for e in (trained(forest, rest, epsilon, seed)(residual_counts) != X).mean(axis=1)
+        float(e)
+        for e in (train_network(forest, rest, epsilon, seed)(residual_counts) != X).mean(axis=1)
     ]
 
 

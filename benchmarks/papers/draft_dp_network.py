@@ -23,7 +23,7 @@ RATE, DECAY = 1e-3, 1e-4
 Reader = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
 
-def trained(forest: NoisyForest, shadow: Table, epsilon: float, seed: int) -> Reader:
+def train_network(forest: NoisyForest, shadow: Table, epsilon: float, seed: int) -> Reader:
     """Train a network on shadow forests.
 
     A shadow forest has the splits of the attacked one and contains the known rows. After these are

@@ -142,7 +142,11 @@ Solve = Callable[[Question, np.random.Generator], Answer]
 
 
 def run(
-    question: Question, truth: Table, seed: int, solve: Solve = posterior, told: Sequence[int] = ()
+    question: Question,
+    truth: Table,
+    seed: int,
+    solve: Solve = posterior,
+    known_columns: Sequence[int] = (),
 ) -> Run:
     """Reconstruct rows and score them as the paper does, except for known columns.
 
@@ -156,19 +160,19 @@ def run(
         Seed of the reconstruction.
     solve : callable
         Algorithm.
-    told : sequence of int
+    known_columns : sequence of int
         Columns that are known and not scored.
     """
     begin = process_time()
     answer = solve(question, np.random.default_rng(seed))
     spent = process_time() - begin
     rows = question.forest.variables.decode(answer.value[:, :-1])
-    guess = _resized(Table(rows, answer.value[:, -1].astype(np.int64)), len(truth), seed)
-    scores = row_errors(guess, truth, np.ones(len(truth), dtype=bool), told)
+    guess = _resize(Table(rows, answer.value[:, -1].astype(np.int64)), len(truth), seed)
+    scores = row_errors(guess, truth, np.ones(len(truth), dtype=bool), known_columns)
     return Run(scores.mean, scores.right, scores.worst, spent)
 
 
-def _resized(guess: Table, n: int, seed: int) -> Table:
+def _resize(guess: Table, n: int, seed: int) -> Table:
     """Return n rows: a subset of the guess, or the guess with repeated rows, as in the paper."""
     rng = np.random.default_rng(seed)
     if len(guess) >= n:
@@ -179,7 +183,12 @@ def _resized(guess: Table, n: int, seed: int) -> Table:
 
 
 def runs(
-    study: Study, name: str, n: int, epsilon: str, solve: Solve = posterior, known: bool = True
+    study: Study,
+    name: str,
+    n: int,
+    epsilon: str,
+    solve: Solve = posterior,
+    row_count_known: bool = True,
 ) -> list[Run]:
     """Reconstruct rows from the published forests of one setting.
 
@@ -195,7 +204,7 @@ def runs(
         Privacy budget.
     solve : callable
         Algorithm.
-    known : bool
+    row_count_known : bool
         Whether the number of rows is known. If not, it is estimated.
     """
     truth = study.table(name)[0].take(np.arange(n))
@@ -203,15 +212,15 @@ def runs(
     for seed in range(study.seeds):
         forest = study.forest(name, n, epsilon, seed)
         noise = Noise.of("truncated-laplace", float(epsilon), 10)
-        rows = n if known else min(400, forest.estimated_rows(20))
+        rows = n if row_count_known else min(400, forest.estimated_rows(20))
         results.append(run(Question(forest, noise, rows), truth, seed, solve))
     return results
 
 
-def line_of(found: list[Run], *labels: str) -> list[str]:
+def line_of(results: list[Run], *labels: str) -> list[str]:
     """Return a line of a table with the mean scores of some runs."""
-    scores = [f"{mean(getattr(r, k) for r in found):.3f}" for k in ("error", "right", "worst")]
-    return [*labels, *scores, f"{mean(r.seconds for r in found):.2f}"]
+    scores = [f"{mean(getattr(r, k) for r in results):.3f}" for k in ("error", "right", "worst")]
+    return [*labels, *scores, f"{mean(r.seconds for r in results):.2f}"]
 
 
 SCORES = ("error", "exact rows", "worst row", "CPU s")

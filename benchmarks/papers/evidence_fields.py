@@ -262,8 +262,8 @@ def views_without(view: View, piece: Piece) -> Iterator[View]:
         remaining = tuple(item for item in view.seen if not _is_of(item, view, piece))
         yield replace(view, seen=remaining)
         return
-    for change in (_absent, _neutral, _reversed):
-        changed = tuple(_changed(item, view, piece, change) for item in view.seen)
+    for change in (_absent, _neutral, _reverse):
+        changed = tuple(_change_field(item, view, piece, change) for item in view.seen)
         if any(new is not old for new, old in zip(changed, view.seen, strict=True)):
             yield replace(view, seen=changed)
 
@@ -274,7 +274,7 @@ def _is_of(item: Seen, view: View, piece: Piece) -> bool:
     return same_type and _direction(item, view) == piece.direction
 
 
-def _changed(item: Seen, view: View, piece: Piece, change: Any) -> Seen:
+def _change_field(item: Seen, view: View, piece: Piece, change: Any) -> Seen:
     """Return a message with the field changed, or the same message if it is not affected."""
     if not _is_of(item, view, piece):
         return item
@@ -308,7 +308,7 @@ def _neutral(message: Message, name: str, value: Any) -> Any:
     return type(value)() if value else type(value)(1)
 
 
-def _reversed(message: Message, name: str, value: Any) -> Any:
+def _reverse(message: Message, name: str, value: Any) -> Any:
     """Return the values in reverse order."""
     if not isinstance(value, np.ndarray) or np.array_equal(value, value[::-1]):
         return value
@@ -405,7 +405,7 @@ def _caller() -> str:
     return sys._getframe(2).f_code.co_filename
 
 
-def pieces_read(name: str, view: View, known: Collection[Piece] = ()) -> Iterator[Piece]:
+def pieces_read(name: str, view: View, known_pieces: Collection[Piece] = ()) -> Iterator[Piece]:
     """Yield the pieces of evidence in a view that an attack reads, none if it does not apply.
 
     Parameters
@@ -414,7 +414,7 @@ def pieces_read(name: str, view: View, known: Collection[Piece] = ()) -> Iterato
         Attack.
     view : View
         View of the adversary.
-    known : collection of Piece
+    known_pieces : collection of Piece
         Pieces that the attack is already known to read. They are not tested again.
     """
     attack = register.make("attack", Spec(name, QUICK.get(name, {})))
@@ -426,7 +426,9 @@ def pieces_read(name: str, view: View, known: Collection[Piece] = ()) -> Iterato
         raise FedtreesError(
             f"attack {name!r} {full_digest}, on a view of which nothing was removed"
         )
-    pieces = [p for p in pieces_of(view) if (p.message, p.field) in accessed and p not in known]
+    pieces = [
+        p for p in pieces_of(view) if (p.message, p.field) in accessed and p not in known_pieces
+    ]
     if pieces and digest_in_child(attack, view) != full_digest:
         raise FedtreesError(f"attack {name!r} gives two guesses for one seed")
     for piece in pieces:

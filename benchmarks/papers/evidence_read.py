@@ -11,7 +11,7 @@ from statistics import mean, stdev
 
 import numpy as np
 
-from fedtrees.benchmarks.papers.study import markdown, options_of, percent, trained
+from fedtrees.benchmarks.papers.study import markdown, options_of, percent, train_federation
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.experiments.evaluate import score_guess
@@ -141,7 +141,7 @@ class Line:
         return mean(self.gains) < -max(2 * spread / len(self.gains) ** 0.5, 0.003)
 
 
-def measured(
+def measure_evidence(
     data: str,
     seat: Seat,
     defense: str,
@@ -169,7 +169,9 @@ def measured(
     scores: dict[str, list[dict[str, float]]] = {}
     for seed in seeds:
         spec = Spec(seat.protocol, {"trees": 10, "max_depth": 4, **settings})
-        run, federation, setting = trained(data, spec, CLIENTS, seed, data_dir, defense=defense)
+        run, federation, setting = train_federation(
+            data, spec, CLIENTS, seed, data_dir, defense=defense
+        )
         principals = (f"client-{CLIENTS - 1}",) if seat.threat == "client" else (seat.threat,)
         view = view_of(run, principals, federation.local_data)
         case = federation.case(dict(setting.roles), principals, seed, seat.threat, run)
@@ -200,7 +202,7 @@ def main() -> None:
         for seat in SEATS
         for defense in seat.defenses
         if seat.fits(defense)
-        for line in measured(data, seat, defense, seeds, options.data_dir, trees=trees)
+        for line in measure_evidence(data, seat, defense, seeds, options.data_dir, trees=trees)
     ]
     header = (
         "table",

@@ -22,7 +22,7 @@ def _numbers(part: Any, metric: str) -> list[float]:
     return [float(v) for v in part[part["metric"] == metric]["value"]]
 
 
-def _noted(part: Any, name: str) -> list[float]:
+def _noted_values(part: Any, name: str) -> list[float]:
     """Return the values of a diagnostic."""
     return _numbers(part[part["part"] == name], "note")
 
@@ -44,15 +44,15 @@ def tables(rows: Any) -> list[Table]:
         seconds = f"{mean(_numbers(part, 'cpu_seconds')):.0f}"
         if attack.startswith("lattice"):
             right = _numbers(part, "leaf_counts_right")
-            doubt = _noted(part, "false_expected")
+            doubt = _noted_values(part, "false_expected")
             certified.append(
-                [*name, *(_each(_noted(part, n)) for n in _COUNTS), percent(right, digits=0),
+                [*name, *(_each(_noted_values(part, n)) for n in _COUNTS), percent(right, digits=0),
                  f"{max(doubt, default=0):.3f}", seconds]
             )  # fmt: skip
         else:
             ra = part[part["metric"] == "ra"]
             scored.append(
-                [*name, _each(_noted(part, "trees_solved")), percent(ra["value"]),
+                [*name, _each(_noted_values(part, "trees_solved")), percent(ra["value"]),
                  percent(ra["blind"]), percent(_numbers(part, "exact_rows")), seconds]
             )  # fmt: skip
     return [

@@ -49,7 +49,7 @@ def read(folder: Path) -> pd.DataFrame:
     return rows.assign(defense_spec=[written(*pair) for pair in pairs])
 
 
-def paired(old: Iterable[pd.DataFrame], new: Iterable[pd.DataFrame]) -> pd.DataFrame:
+def pair_scores(old: Iterable[pd.DataFrame], new: Iterable[pd.DataFrame]) -> pd.DataFrame:
     """Return a line per score and seed, with value and blind baseline, ``_old`` and ``_new``."""
     sides = []
     for parts in (old, new):
@@ -61,7 +61,7 @@ def paired(old: Iterable[pd.DataFrame], new: Iterable[pd.DataFrame]) -> pd.DataF
     return both.assign(change=both["value_new"] - both["value_old"])
 
 
-def summed(both: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+def summarise(both: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """Return means over everything but `by`, with the interval of the changes."""
     lines = []
     for key, part in both.groupby(list(by), sort=False):
@@ -79,7 +79,7 @@ def per_attack(both: pd.DataFrame) -> list[list[str]]:
     """Return a line per attack and score: mean change, worst defense, and number of declines."""
     lines = []
     for (attack, metric), part in both.groupby(["attack", "metric"], sort=False):
-        places = summed(part, _DEFENDED)
+        places = summarise(part, _DEFENDED)
         worst = places.loc[places["change"].idxmin()]
         where = f"{worst['protocol']}, {worst['threat']}, `{worst['defense_spec']}`"
         fell = f"{int(places['fell'].sum())} of {len(places)}"
@@ -97,11 +97,11 @@ def main() -> None:
         parser.add_argument(side, nargs="+", required=True, type=Path)
     parser.add_argument("--out", type=Path, default=Path("old_and_new.csv"))
     options = parser.parse_args()
-    both = paired(*(map(read, folders) for folders in (options.old, options.new)))
-    summed(both, _CELL).to_csv(options.out, index=False, float_format="%.4f")
+    both = pair_scores(*(map(read, folders) for folders in (options.old, options.new)))
+    summarise(both, _CELL).to_csv(options.out, index=False, float_format="%.4f")
     header = ("attack", "score", "old", "new", "change", "worst defense", "fell")
     print(markdown(header, per_attack(both)))
-    places = summed(both, [*_DEFENDED, "attack", "metric"])
+    places = summarise(both, [*_DEFENDED, "attack", "metric"])
     fallen = places[places["fell"]].sort_values("change")
     print(f"\n{len(fallen)} of {len(places)} fell beyond their spread.\n")
     header = ("attack", "score", "protocol", "who", "defense", "old", "new", "95% of the change")

@@ -61,7 +61,7 @@ _FEWER = 16
 Draw = Callable[..., Any]
 
 
-def _asked(at: int, less: Callable[[Any, float], Any]) -> Callable[[Draw, float], Draw]:
+def _weaken_argument(at: int, less: Callable[[Any, float], Any]) -> Callable[[Draw, float], Draw]:
     """Return a function that weakens a mechanism by changing its argument at position `at`."""
 
     def weaker(draw: Draw, k: float) -> Draw:
@@ -106,7 +106,7 @@ def _by_library(estimator: Draw, k: float) -> Draw:
     return weaker
 
 
-_scale = _asked(0, lambda scale, k: scale / k)
+_scale = _weaken_argument(0, lambda scale, k: scale / k)
 #: Places where noise is drawn, with the function that divides it by k.
 _DRAWS: tuple[tuple[Any, str, Callable[[Draw, float], Draw]], ...] = (
     (noise, "discrete_laplace", _scale),
@@ -117,15 +117,15 @@ _DRAWS: tuple[tuple[Any, str, Callable[[Draw, float], Draw]], ...] = (
     (dp_gbdt, "discrete_gaussian_share", _scale),
     (ebm.DPEBM, "estimator", _by_library),
     (cut_points, "discrete_laplace", _scale),
-    (cut_points, "private_quantiles", _asked(4, lambda epsilon, k: epsilon * k)),
-    (dp_forest, "permute_and_flip", _asked(1, lambda epsilon, k: epsilon * k)),
-    (label_noise, "respond", _asked(2, lambda odds, k: odds_within(k * math.log(odds)))),
+    (cut_points, "private_quantiles", _weaken_argument(4, lambda epsilon, k: epsilon * k)),
+    (dp_forest, "permute_and_flip", _weaken_argument(1, lambda epsilon, k: epsilon * k)),
+    (label_noise, "respond", _weaken_argument(2, lambda odds, k: odds_within(k * math.log(odds)))),
     (dp_sgd.DPSGD, "rows", _last_row),
 )
 
 
 @contextmanager
-def weakened(k: float) -> Iterator[None]:
+def weaken_noise(k: float) -> Iterator[None]:
     """Let all mechanisms draw 1/k of their noise while claims and accounts assume all of it."""
     with ExitStack() as stack:
         for where, name, weaker in _DRAWS if k != 1 else ():
@@ -137,26 +137,26 @@ def weakened(k: float) -> Iterator[None]:
 class Cell:
     """One audit, and its duration in CPU seconds."""
 
-    found: Audited
+    outcome: Audited
     seconds: float
 
     @property
     def refuted(self) -> bool:
         """Whether the audit demonstrated a larger epsilon than was spent."""
-        return refuted(self.found.claimed, self.found.spent, (self.found.measured,))
+        return refuted(self.outcome.claimed, self.outcome.spent, (self.outcome.measured,))
 
     @property
     def too_little(self) -> bool:
         """Whether noisy sums are closer to the true ones than the stated noise allows."""
-        return self.found.noise is not None and self.found.noise.too_little
+        return self.outcome.noise is not None and self.outcome.noise.too_little
 
     @property
     def epsilon(self) -> float:
         """Epsilon that the audit demonstrated."""
-        return self.found.measured.epsilon
+        return self.outcome.measured.epsilon
 
 
-def audited(protocol: str, defense: str, k: float, seed: int, fewer: int = 1) -> Cell:
+def audit_mechanism(protocol: str, defense: str, k: float, seed: int, fewer: int = 1) -> Cell:
     """Audit a mechanism that draws 1/k of its noise.
 
     Parameters
@@ -178,7 +178,7 @@ def audited(protocol: str, defense: str, k: float, seed: int, fewer: int = 1) ->
         protocol_object.worst_case(defense_object) or (protocol_object, protocol_object.canaries())
     )[1].runs
     begun = process_time()
-    with weakened(k):
+    with weaken_noise(k):
         result = audit(
             protocol_object, defense_object, runs=max(n_trainings // fewer, 1), seed=seed
         )
@@ -198,18 +198,18 @@ def line(protocol: str, defense: str, seeds: int, repeats: int) -> list[str]:
         Number of audits with all noise, which count false alarms.
     """
     cells = {
-        name: [audited(protocol, defense, k, seed) for seed in range(seeds)]
+        name: [audit_mechanism(protocol, defense, k, seed) for seed in range(seeds)]
         for name, k in NOISE.items()
     }
     all_cells = [cell for group in cells.values() for cell in group]
     # Audits with all noise must not refute the claim more often than their level allows.
-    honest = [audited(protocol, defense, 1, seeds + i, _FEWER) for i in range(repeats)]
+    honest = [audit_mechanism(protocol, defense, 1, seeds + i, _FEWER) for i in range(repeats)]
     spent = [g.budget[1] for g in all_cells[0].found.spent if g.budget]
     return [
         f"`{protocol}`" if defense == "none" else f"`{defense}`",
         f"{spent[-1]:.3g}",
-        *map(_shown, cells.values()),
-        f"{all_cells[0].found.measured.most:.1f}",
+        *map(_format_epsilon, cells.values()),
+        f"{all_cells[0].outcome.measured.most:.1f}",
         f"{max(cell.seconds for cell in all_cells):.1f}",
         f"{sum(cell.refuted for cell in honest)} of {repeats}",
         *(
@@ -219,7 +219,7 @@ def line(protocol: str, defense: str, seeds: int, repeats: int) -> list[str]:
     ]
 
 
-def _shown(cells: list[Cell]) -> str:
+def _format_epsilon(cells: list[Cell]) -> str:
     """Format the mean of demonstrated epsilons, in bold if every audit refutes the claim."""
     text, times = f"{mean(cell.epsilon for cell in cells):.2f}", sum(c.refuted for c in cells)
     return f"**{text}**" if times == len(cells) else f"{text} ({times})" if times else text

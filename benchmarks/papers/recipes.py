@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from fedtrees.benchmarks.papers.study import markdown, options_of, run_suite, trained
+from fedtrees.benchmarks.papers.study import markdown, options_of, run_suite, train_federation
 from fedtrees.core.errors import listed, many
 from fedtrees.core.guarantee import ApproximateDP, PureDP, epsilon_in_words
 from fedtrees.core.results import measure
@@ -65,7 +65,7 @@ _CELL = ("metric", "state", "rows", *_LISTS, "attacks", "no_claim")
 Trials = Mapping[str, Sequence[Trial]]
 
 
-def written(trials: Trials) -> str:
+def write_trials(trials: Trials) -> str:
     """Return trials as CSV with one line per cell, and values of several seeds in one field."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -130,7 +130,7 @@ def stored() -> dict[str, list[Trial]]:
     return read((resources.files(__package__) / STORED).read_text(encoding="utf-8"))
 
 
-def named(recommendation: Recommendation) -> str:
+def name_of_recipe(recommendation: Recommendation) -> str:
     """Return the name of the recommended recipe, or "" if no recipe was run everywhere."""
     best = recommendation.choice or recommendation.least
     return best.name if best else ""
@@ -155,7 +155,7 @@ def scope(trials: Trials) -> str:
     )
 
 
-def quoted(trials: Trials) -> str:
+def quote_recipes(trials: Trials) -> str:
     """Return the generated part of `docs/how-to/choose.md`."""
     recommendation = recommend(trials)
     best = recommendation.choice or recommendation.least
@@ -212,7 +212,7 @@ def guarantee(recipe: str) -> str:
     protocol, defense = wording.parted(_recipe(recipe))
     if not protocol:
         return ""
-    training, *_ = trained(DEFAULT_TABLE, parse_list([protocol])[0], CLIENTS, 0, None,
+    training, *_ = train_federation(DEFAULT_TABLE, parse_list([protocol])[0], CLIENTS, 0, None,
                            defense=defense)  # fmt: skip
     protocol_object = training.protocol
     # The noise of a training with a seed can be drawn again, so that its epsilon is infinite.
@@ -334,9 +334,9 @@ def _at_worst(tried: Sequence[Trial], metric: str) -> str:
         return ""
     place, cell = max(both, key=lambda x: x[1].advantage.mean)
     text = (
-        f"The result furthest above its baselines is {_compared(place, cell)}."
+        f"The result furthest above its baselines is {_format_compared(place, cell)}."
         if cell.advantage.mean > 0
-        else f"No result exceeds its baselines. The closest is {_compared(place, cell)}."
+        else f"No result exceeds its baselines. The closest is {_format_compared(place, cell)}."
     )
     people = [(p, c) for p, c in both if c.has_population and c is not cell]
     people = [(p, c) for p, c in people if c.score > mean_of(c.blinds) < mean_of(c.populations)]
@@ -356,7 +356,7 @@ def _at_worst(tried: Sequence[Trial], metric: str) -> str:
     )
 
 
-def _compared(place: str, cell: Cell) -> str:
+def _format_compared(place: str, cell: Cell) -> str:
     """Format a cell with its baselines, its scores by seed and its place."""
     details = "; ".join(part for part in (wording.line(cell), wording.by_seed(cell)) if part)
     return f"{wording.amount(cell, cell.score)} ({details}), by {_place(place)}"
@@ -430,18 +430,18 @@ def write_generated(trials: Trials, root: Path) -> None:
     `docs/tutorials/first-bench.md`, and the file from which verdicts and `fedtrees advise` read the
     recipe (`fedtrees.report.recipe.recommended`).
     """
-    stored = {"recipe": named(recommend(trials))}
+    stored = {"recipe": name_of_recipe(recommend(trials))}
     path = root / "fedtrees" / "report" / RECOMMENDED
     path.write_text(json.dumps(stored) + "\n", encoding="utf-8")
     screen = default_verdict()
     for name, begin, text in (
         ("README.md", BEGIN, readme(trials)),
-        ("docs/how-to/choose.md", BEGIN, quoted(trials)),
+        ("docs/how-to/choose.md", BEGIN, quote_recipes(trials)),
         ("README.md", BEGIN_VERDICT, screen),
         ("docs/tutorials/first-bench.md", BEGIN_VERDICT, screen),
     ):
         page = root / name
-        content = replaced(page.read_text(encoding="utf-8"), begin, text)
+        content = replace_section(page.read_text(encoding="utf-8"), begin, text)
         page.write_text(content, encoding="utf-8")
 
 
@@ -456,7 +456,7 @@ def default_verdict() -> str:
     return f"```text\n{verdict(default_findings())}\n```\n"
 
 
-def replaced(page: str, begin: str, text: str) -> str:
+def replace_section(page: str, begin: str, text: str) -> str:
     """Return a page with this text between a marker and the next `END`.
 
     Parameters
@@ -478,8 +478,8 @@ def main() -> Path:
     options: Any = options_of("recipes", "--out", "--jobs")
     folder = run_suite(Suite.load("recipes"), options.out or "runs/recipes", options)
     trials = trials_of(load_rows(folder))
-    (folder / STORED).write_text(written(trials), encoding="utf-8")
-    print(readme(trials), quoted(trials), sep="\n")
+    (folder / STORED).write_text(write_trials(trials), encoding="utf-8")
+    print(readme(trials), quote_recipes(trials), sep="\n")
     return folder
 
 

@@ -97,7 +97,7 @@ class Model:
         np.savez(self.folder / "rows.npz", **parts)  # type: ignore[arg-type]
         return [str(self.folder), *self.setting, MODELS]
 
-    def compared(self, found: dict[str, Any]) -> dict[str, Any]:
+    def compare(self, peer_result: dict[str, Any]) -> dict[str, Any]:
         """Return the results of both: checks, true positives at 1%, AUC and CPU seconds."""
         (trees, depth, weight), member = self.setting, self.member
         forest = from_xgboost_json(self.folder / "model.json")
@@ -110,17 +110,17 @@ class Model:
         cpu, parts = process_time() - begun, (self.rows.take(member), self.rows.take(~member))
         # A check that fails here corresponds to a risk in sacroml.
         failed_checks = [not c.passed for c in checks(forest, *parts, weight)]
-        peer_checks = [found["checks"][name] for name in SAME]
+        peer_checks = [peer_result["checks"][name] for name in SAME]
         differ = [n for n, a, b in zip(SAME, failed_checks, peer_checks, strict=True) if a != b]
         return {
             "data": self.data, "trees": trees, "depth": depth, "min_child_weight": weight,
-            "seed": self.seed, **_scored("peer", np.array(found["scores"]), member),
-            "peer_cpu": found["cpu"], **_scored("ours", our_scores, member), "ours_cpu": cpu,
+            "seed": self.seed, **_rates("peer", np.array(peer_result["scores"]), member),
+            "peer_cpu": peer_result["cpu"], **_rates("ours", our_scores, member), "ours_cpu": cpu,
             "checks_differ": "+".join(differ),
         }  # fmt: skip
 
 
-def _scored(whose: str, score: NDArray[np.float64], member: NDArray[np.bool_]) -> dict[str, float]:
+def _rates(whose: str, score: NDArray[np.float64], member: NDArray[np.bool_]) -> dict[str, float]:
     """Return the true positive rate and the AUC of membership scores."""
     return {f"{whose}_tpr": at_few(score, member, FEW).tpr, f"{whose}_auc": auc(score, member)}
 
@@ -143,7 +143,7 @@ def main() -> None:
             assert peer.stdout is not None
             answers = (json.loads(line) for line in peer.stdout if line.startswith("{"))
             for k, (model, answer) in enumerate(zip(models, answers, strict=False)):
-                line = model.compared(answer)
+                line = model.compare(answer)
                 head = [",".join(line)] if not k else []
                 text = (f"{v:.4g}" if isinstance(v, float) else str(v) for v in line.values())
                 print(*head, ",".join(text), sep="\n", flush=True)

@@ -62,7 +62,7 @@ def query_table(rows: Any) -> Table:
     auc = rows[(rows["stage"] == "train") & (rows["metric"] == "auc")].groupby(train)["value"]
     utility = {key: part.mean() for key, part in auc}
     lines = []
-    for key, part in _attacked(rows, "threshold-queries").groupby(
+    for key, part in _select_attacks(rows, "threshold-queries").groupby(
         [*train, "threat", "attack_spec"], sort=False
     ):
         protocol, params, defense, threat, attack = key
@@ -91,7 +91,9 @@ def order_table(rows: Any) -> Table:
     """Return one line per protocol and attack on the order of rows: means over seeds."""
     lines = []
     keys = ["protocol", "protocol_params", "attack_spec"]
-    for (protocol, params, attack), part in _attacked(rows, *_READERS).groupby(keys, sort=False):
+    for (protocol, params, attack), part in _select_attacks(rows, *_READERS).groupby(
+        keys, sort=False
+    ):
         metric = dict(iter(part.groupby("metric")))
         rank, width = metric["rank_correlation"], metric["rank_width"]
         bins = metric.get("bins_read", rank.iloc[:0])
@@ -102,7 +104,7 @@ def order_table(rows: Any) -> Table:
     return TITLE, _ORDERS, lines
 
 
-def _attacked(rows: Any, *attacks: str) -> Any:
+def _select_attacks(rows: Any, *attacks: str) -> Any:
     """Select the results of some attacks."""
     done = (rows["stage"] == "attack") & (rows["status"] == "ok")
     return rows[done & (rows["attack"].isin(attacks))]

@@ -92,7 +92,7 @@ def run_suite(suite: Suite, out: str, options: Any) -> Path:
     return folder
 
 
-def trained(
+def train_federation(
     data: str,
     protocol: Spec,
     clients: int,
@@ -221,11 +221,11 @@ def attacked_table(rows: Any, names: Sequence[str], title: str = TITLE, **own: C
         Further columns of the study.
     """
     columns = [(COLUMNS | own)[name] for name in names]
-    lines = [[column(cell) for column in columns] for cell in attacked(rows)]
+    lines = [[column(cell) for column in columns] for cell in attacked_settings(rows)]
     return title, [name.partition(":")[0] for name in names], lines
 
 
-def attacked(rows: Any) -> Iterator[Attacked]:
+def attacked_settings(rows: Any) -> Iterator[Attacked]:
     """Yield the attacked settings in the order of the suite."""
     keys = ["dataset", "protocol", "protocol_params", "defense_spec", "attack_spec"]
     for key, part in rows[rows["stage"] == "attack"].groupby(keys, sort=False):

@@ -21,7 +21,7 @@ from scipy.optimize import linear_sum_assignment
 
 from fedtrees.attacks.gradients.gradient_matching import LocalSteps
 from fedtrees.attacks.gradients.inversion import Inversion, invert
-from fedtrees.attacks.gradients.published import published
+from fedtrees.attacks.gradients.published import invert_as_published
 from fedtrees.benchmarks.papers.study import markdown
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.data.catalogue import load
@@ -93,11 +93,11 @@ class Reference:
         """All rows of Adult in these codes. Label 1 is ``<=50K``, and missing values are NaN."""
         data = load("adult", self.data_dir)
         X = data.table.X.copy()
-        for k, (feature, theirs) in enumerate(
+        for k, (feature, published_feature) in enumerate(
             zip(data.schema.features, self.schema.features, strict=True)
         ):
-            if theirs.categories:
-                code_of_category = {c: i for i, c in enumerate(theirs.categories)}
+            if published_feature.categories:
+                code_of_category = {c: i for i, c in enumerate(published_feature.categories)}
                 order = np.array([code_of_category.get(c, np.nan) for c in feature.categories])
                 present = ~np.isnan(X[:, k])
                 X[present, k] = order[X[present, k].astype(int)]
@@ -124,7 +124,7 @@ class Reference:
         """Return the accuracy in percent (Vero et al. 2023, Eq. 7)."""
         return 100 * float(agreement(guess.X, truth.X, self.width)[0].mean())
 
-    def inverted(
+    def score_inversion(
         self,
         size: int,
         which: int,
@@ -152,10 +152,10 @@ class Reference:
             Settings of the attack.
         """
         begin = process_time()
-        inversion = self.found(size, which, seed, noise, true, local, **how)
+        inversion = self.invert_batch(size, which, seed, noise, true, local, **how)
         return self.accuracy(inversion.table, self.batch(size, which)[0]), process_time() - begin
 
-    def found(
+    def invert_batch(
         self,
         size: int,
         which: int,
@@ -212,7 +212,7 @@ class Reference:
         """
         truth, gradient = self.batch(size, which)
         begin = process_time()
-        inversion = published(
+        inversion = invert_as_published(
             self.layers, self.weights, gradient, self.encoding, self.encoding.bounds(self.schema),
             truth.y, np.random.default_rng([0, size, which]), settings,
         )  # fmt: skip
@@ -227,7 +227,7 @@ class Reference:
 
 def warm(reference: Reference) -> None:
     """Compile kernels, so that no measured time includes it."""
-    reference.inverted(8, 0, restarts=1, steps=1)
+    reference.score_inversion(8, 0, restarts=1, steps=1)
 
 
 def accuracy(reference: Reference, batches: int) -> Iterator[list[Any]]:
@@ -235,8 +235,10 @@ def accuracy(reference: Reference, batches: int) -> Iterator[list[Any]]:
     yield ["B", "published", "blind: public rows", "tableak", "labels restored", "CPU s"]
     for size in SIZES:
         blind = np.mean([reference.blind(size, k) for k in range(batches)])
-        true = np.array([reference.inverted(size, k) for k in range(batches)])
-        restored = np.mean([reference.inverted(size, k, true=False)[0] for k in range(batches)])
+        true = np.array([reference.score_inversion(size, k) for k in range(batches)])
+        restored = np.mean(
+            [reference.score_inversion(size, k, true=False)[0] for k in range(batches)]
+        )
         mark = " (below blind)" if PUBLISHED[size] < blind else ""
         published_text = f"{PUBLISHED[size]}{mark}"
         yield [size, published_text, f"{blind:.1f}", f"{true[:, 0].mean():.1f}", f"{restored:.1f}",
@@ -252,7 +254,7 @@ def ablation(reference: Reference, batches: int) -> Iterator[list[Any]]:
         ("search, one restart", {"exact": False, "restarts": 1}),
         ("search, 200 steps", {"exact": False, "steps": 200}),
     ):  # fmt: skip
-        results = np.array([reference.inverted(32, k, **how) for k in range(batches)])
+        results = np.array([reference.score_inversion(32, k, **how) for k in range(batches)])
         yield [name, f"{results[:, 0].mean():.1f}", f"{results[:, 1].mean():.2f}"]
 
 
@@ -262,7 +264,7 @@ def entropy(reference: Reference, batches: int) -> Iterator[list[Any]]:
     coded, cells = reference.encoding.coded, []
     for k in range(batches):
         truth, _ = reference.batch(32, k)
-        inversion = reference.found(32, k, exact=False)
+        inversion = reference.invert_batch(32, k, exact=False)
         near = np.abs(truth.X[:, None] - inversion.table.X[None]) <= reference.width
         a, b = linear_sum_assignment(-near.sum(axis=2))
         cells.append(np.stack([near[a, b], inversion.confidence[b]]))
@@ -278,11 +280,11 @@ def noisy(reference: Reference, batches: int) -> Iterator[list[Any]]:
     yield ["noise per coordinate", "found rows", "blind: public rows"]
     blind = np.mean([reference.blind(32, k) for k in range(batches)])
     for scale in NOISE:
-        accuracies = [reference.inverted(32, k, noise=scale)[0] for k in range(batches)]
+        accuracies = [reference.score_inversion(32, k, noise=scale)[0] for k in range(batches)]
         yield [f"{scale:g}", f"{np.mean(accuracies):.1f}", f"{blind:.1f}"]
 
 
-def averaged(reference: Reference, batches: int) -> Iterator[list[Any]]:
+def averaged_accuracies(reference: Reference, batches: int) -> Iterator[list[Any]]:
     """Yield the accuracy on updates of local steps on 32 rows, by epochs and batch size.
 
     Labels are inferred, and the order of rows is not known.
@@ -292,7 +294,9 @@ def averaged(reference: Reference, batches: int) -> Iterator[list[Any]]:
         scores = []
         for batch in (32, 16, 8):
             local = LocalSteps(batch, epochs, _RATE)
-            results = [reference.inverted(32, k, true=False, local=local) for k in range(batches)]
+            results = [
+                reference.score_inversion(32, k, true=False, local=local) for k in range(batches)
+            ]
             scores.append(f"{np.mean(results, axis=0)[0]:.1f}")
         yield [epochs, *scores]
 
@@ -301,7 +305,9 @@ def speed(reference: Reference, batches: int) -> Iterator[list[Any]]:
     """Yield CPU seconds of the published attacks and of ours. One restart counts 30 times."""
     yield ["B", "attack", "accuracy", "CPU s", "times ours"]
     for size in SIZES[:2]:
-        our_results = np.array([reference.inverted(size, k) for k in range(batches)]).mean(axis=0)
+        our_results = np.array([reference.score_inversion(size, k) for k in range(batches)]).mean(
+            axis=0
+        )
         yield [size, "tableak", f"{our_results[0]:.1f}", f"{our_results[1]:.2f}", ""]
         for name, relaxed, cosine, runs in (
             ("tableak-published, one restart of 30", True, True, 30),
@@ -320,7 +326,7 @@ def speed(reference: Reference, batches: int) -> Iterator[list[Any]]:
 
 TABLES: dict[str, Callable[[Reference, int], Iterator[list[Any]]]] = {
     "accuracy": accuracy, "ablation": ablation, "entropy": entropy, "noise": noisy,
-    "fedavg": averaged, "speed": speed,
+    "fedavg": averaged_accuracies, "speed": speed,
 }  # fmt: skip
 
 

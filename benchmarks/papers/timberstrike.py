@@ -31,7 +31,7 @@ def _name(cell: Attacked) -> str:
     return cell.protocol + base * (cell.protocol == "fedtree-hist")
 
 
-def _published(cell: Attacked) -> str:
+def _published_score(cell: Attacked) -> str:
     """Return the published RA (full), empty for tables and depths that were not published."""
     if cell.defense != "none":
         return ""
@@ -44,7 +44,7 @@ def _published(cell: Attacked) -> str:
 
 def tables(rows: Any) -> list[Table]:
     """Return the tables of the study."""
-    attacks = attacked_table(rows, _COLUMNS, protocol=_name, published=_published)
+    attacks = attacked_table(rows, _COLUMNS, protocol=_name, published=_published_score)
     return [attacks, blind_table(rows)]
 
 

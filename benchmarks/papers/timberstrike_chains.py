@@ -13,7 +13,7 @@ import numpy as np
 
 from fedtrees.attacks.evidence.clients.blocks import Block, blocks_of
 from fedtrees.attacks.evidence.clients.chains import link
-from fedtrees.benchmarks.papers.study import markdown, options_of, percent, trained
+from fedtrees.benchmarks.papers.study import markdown, options_of, percent, train_federation
 from fedtrees.core.specs import Spec
 from fedtrees.protocols.views import view_of
 
@@ -32,7 +32,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def linked(
+def linked_share(
     data: str, partition: Spec, clients: int, seed: int, data_dir: str | None
 ) -> dict[str, float]:
     """Return the share of blocks in the correct chain, by the clues that are used.
@@ -55,7 +55,9 @@ def linked(
     """
     settings = {"trees": ROUNDS, "max_depth": DEPTH, "learning_rate": 0.3 / clients}
     protocol = Spec("flower-bagging", {**settings, "arrival": "shuffled"})
-    run, federation, _ = trained(data, protocol, clients, seed, data_dir, partition=partition)
+    run, federation, _ = train_federation(
+        data, protocol, clients, seed, data_dir, partition=partition
+    )
     seen, server_blocks = (
         blocks_of(view_of(run, (name,), federation.local_data))
         for name in (f"client-{clients - 1}", "server")
@@ -93,7 +95,7 @@ def lines(data_dir: str | None) -> Iterator[list[str]]:
     """Yield one line per table, partition and number of clients: means and deviations."""
     for data, partition, numbers in SETTINGS:
         for clients in numbers:
-            results = [linked(data, partition, clients, seed, data_dir) for seed in SEEDS]
+            results = [linked_share(data, partition, clients, seed, data_dir) for seed in SEEDS]
             shares = (percent([f[c] for f in results], digits=0) for c in ("by lot", *CLUES))
             yield [data, f"`{partition}`", str(clients), *shares]
 

@@ -61,7 +61,7 @@ class Compared:
         return self.theirs("full") - 100 * float(np.mean(self.rebuilt["blind"]))
 
 
-def compared(table: str, rows: Any) -> Iterator[Compared]:
+def compare_cells(table: str, rows: Any) -> Iterator[Compared]:
     """Yield the cells of a table in the order of its suite."""
     keys = ["protocol", "protocol_params", "partition", "defense_spec"]
     rows = rows[rows["stage"].isin(("train", "attack"))]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.clients.victims import victims_of
-from fedtrees.benchmarks.papers.study import markdown, options_of, percent, trained
+from fedtrees.benchmarks.papers.study import markdown, options_of, percent, train_federation
 from fedtrees.core.specs import Spec
 from fedtrees.metrics.leaf_counts import blind_leaf_counts, true_leaf_counts
 from fedtrees.protocols.views import view_of
@@ -58,7 +58,7 @@ class Late:
     seconds: float
 
 
-def counted(data: str, depth: int, seed: int, data_dir: str | None) -> dict[str, Late]:
+def count_late_leaves(data: str, depth: int, seed: int, data_dir: str | None) -> dict[str, Late]:
     """Return the inferred counts of the second and of the third client of the cycle.
 
     Parameters
@@ -73,7 +73,7 @@ def counted(data: str, depth: int, seed: int, data_dir: str | None) -> dict[str,
         Folder of the data sets.
     """
     protocol = Spec("flower-cyclic", {"trees": 3, "max_depth": depth})
-    run, federation, _ = trained(data, protocol, CLIENTS, seed, data_dir)
+    run, federation, _ = train_federation(data, protocol, CLIENTS, seed, data_dir)
     out = {}
     for turn, (name, adversaries) in TURNS.items():
         begin = time.process_time()
@@ -99,9 +99,9 @@ def counted(data: str, depth: int, seed: int, data_dir: str | None) -> dict[str,
     return out
 
 
-def by_depth(found: dict[tuple[str, str, int], list[Late]]) -> Iterator[list[str]]:
+def by_depth(cells: dict[tuple[str, str, int], list[Late]]) -> Iterator[list[str]]:
     """Yield one line per table, client and depth, over seeds."""
-    for (data, turn, depth), late in found.items():
+    for (data, turn, depth), late in cells.items():
         wrong = sum(int((x.certain & ~x.right).sum()) for x in late)
         yield [
             data, turn, str(depth), str(sum(len(x.rows) for x in late)),
@@ -110,10 +110,10 @@ def by_depth(found: dict[tuple[str, str, int], list[Late]]) -> Iterator[list[str
         ]  # fmt: skip
 
 
-def by_size(found: dict[tuple[str, str, int], list[Late]]) -> Iterator[list[str]]:
+def by_size(cells: dict[tuple[str, str, int], list[Late]]) -> Iterator[list[str]]:
     """Yield one line per table, client and leaf size, over all depths and seeds."""
-    for data, turn in dict.fromkeys(key[:2] for key in found):
-        pooled = [x for key, late in found.items() if key[:2] == (data, turn) for x in late]
+    for data, turn in dict.fromkeys(key[:2] for key in cells):
+        pooled = [x for key, late in cells.items() if key[:2] == (data, turn) for x in late]
         rows, *shares = (
             np.concatenate([getattr(x, name) for x in pooled]) for name in ("rows", *_SHARES)
         )
@@ -130,7 +130,7 @@ def main() -> None:
     options = options_of("timberstrike_late", "--tables", "--depths")
     cells: dict[tuple[str, str, int], list[Late]] = {}
     for data, depth, seed in product(options.tables, options.depths, SEEDS):
-        for turn, late in counted(data, depth, seed, options.data_dir).items():
+        for turn, late in count_late_leaves(data, depth, seed, options.data_dir).items():
             cells.setdefault((data, turn, depth), []).append(late)
     cells = dict(sorted(cells.items(), key=lambda item: item[0]))
     print(

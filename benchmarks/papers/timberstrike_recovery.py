@@ -11,7 +11,7 @@ from itertools import product
 
 import numpy as np
 
-from fedtrees.benchmarks.papers.study import markdown, options_of, percent, trained
+from fedtrees.benchmarks.papers.study import markdown, options_of, percent, train_federation
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.experiments.evaluate import score_guess
@@ -33,7 +33,7 @@ Scores = dict[
 ]  # by depth: pairs of exact and blind shares, over seeds
 
 
-def counted(
+def count_recovered_leaves(
     data: str, protocol: str, defense: str, depth: int, seed: int, data_dir: str | None
 ) -> Iterator[tuple[str, float, float]]:
     """Yield the threat, the share of leaves with exact class counts, and the blind share.
@@ -52,7 +52,9 @@ def counted(
         Folder of the data sets.
     """
     spec = Spec(protocol, {"trees": TREES[protocol], "max_depth": depth})
-    run, federation, setting = trained(data, spec, CLIENTS, seed, data_dir, defense=defense)
+    run, federation, setting = train_federation(
+        data, spec, CLIENTS, seed, data_dir, defense=defense
+    )
     attack = register.make("attack", Spec("timberstrike", {"chains": 1, "max_trees": 1}))
     for threat, principals in THREATS.items():
         view = view_of(run, principals, federation.local_data)
@@ -82,7 +84,9 @@ def main() -> None:
     for data, protocol, defense, depth, seed in product(
         options.tables, TREES, DEFENSES, options.depths, SEEDS
     ):
-        for threat, *shares in counted(data, protocol, defense, depth, seed, options.data_dir):
+        for threat, *shares in count_recovered_leaves(
+            data, protocol, defense, depth, seed, options.data_dir
+        ):
             key = (data, protocol, threat, defense)
             scores.setdefault((key, depth), []).append((shares[0], shares[1]))
     columns = ("table", "protocol", "threat", "defense", *(f"depth {d}" for d in options.depths))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from fedtrees.benchmarks.papers.study import markdown, options_of, percent, run_suite
-from fedtrees.benchmarks.papers.timberstrike_comparison import Compared, compared
+from fedtrees.benchmarks.papers.timberstrike_comparison import Compared, compare_cells
 from fedtrees.benchmarks.papers.timberstrike_figure import draw
 from fedtrees.experiments.suite import Grid, Suite
 from fedtrees.report import static_figure
@@ -55,7 +55,7 @@ def leakage(cells: Iterable[Compared]) -> str:
     lines = [
         [
             cell.protocol, str(cell.depth), cell.setting,
-            _known(cell.printed.get("full")), _points(cell.theirs("full")),
+            _format_published(cell.printed.get("full")), _points(cell.theirs("full")),
             _points(cell.over_blind, signed=True),
             percent(cell.rebuilt["value"]), percent(cell.rebuilt["blind"]),
             _points(cell.theirs("ftp")), percent(cell.random_leaf["value"]),
@@ -64,7 +64,7 @@ def leakage(cells: Iterable[Compared]) -> str:
         ]
         for cell in cells
     ]  # fmt: skip
-    return _filled(_COLUMNS, lines)
+    return _nonempty_columns(_COLUMNS, lines)
 
 
 def utility(cells: Iterable[Compared]) -> str:
@@ -72,21 +72,21 @@ def utility(cells: Iterable[Compared]) -> str:
     lines = [
         [
             cell.protocol, str(cell.depth), cell.setting,
-            _known(cell.printed.get("auc")), f"{cell.utility['auc']:.3f}",
-            _known(cell.printed.get("f1")), f"{cell.utility['f1']:.3f}",
+            _format_published(cell.printed.get("auc")), f"{cell.utility['auc']:.3f}",
+            _format_published(cell.printed.get("f1")), f"{cell.utility['f1']:.3f}",
         ]
         for cell in cells
     ]  # fmt: skip
-    return _filled(_UTILITY, lines)
+    return _nonempty_columns(_UTILITY, lines)
 
 
-def _filled(header: Sequence[str], lines: list[list[str]]) -> str:
+def _nonempty_columns(header: Sequence[str], lines: list[list[str]]) -> str:
     """Format the columns that are not empty."""
     filled = [k for k in range(len(header)) if any(line[k] for line in lines)]
     return markdown([header[k] for k in filled], [[line[k] for k in filled] for line in lines])
 
 
-def _known(printed: float | None) -> str:
+def _format_published(printed: float | None) -> str:
     """Format a published figure, ``-`` if there is none."""
     return "-" if printed is None else f"{printed:g}"
 
@@ -103,7 +103,7 @@ def main() -> None:
     suite = fast(suite) if options.fast else suite
     name = f"{suite.name}_fast" if options.fast else suite.name
     folder = run_suite(suite, options.out or f"runs/{name}", options)
-    cells = list(compared(options.table, load_rows(folder)))
+    cells = list(compare_cells(options.table, load_rows(folder)))
     drawn = static_figure.save(draw(cells), folder / "figure.svg")
     print(f"RA, percent.\n\n{leakage(cells)}\n\n{NOTES}\n")
     print(f"Utility on held-out rows.\n\n{utility(cells)}\n\nDrawn: {drawn}")

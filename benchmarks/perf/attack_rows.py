@@ -75,7 +75,7 @@ def costs(rows: Sequence[int] = ROWS, trees: int = 10) -> Iterator[Cost]:
     for turn, n in enumerate((WARM_UP, *rows)):
         for protocol, adversary in ADVERSARIES.items():
             started = time.process_time()
-            run, local_data = _trained(n, f"{protocol}[trees={trees},max_depth=4]")
+            run, local_data = _train(n, f"{protocol}[trees={trees},max_depth=4]")
             spent = time.process_time() - started
             view = view_of(run, (adversary,), local_data)
             if turn:
@@ -95,7 +95,7 @@ def costs(rows: Sequence[int] = ROWS, trees: int = 10) -> Iterator[Cost]:
                     yield Cost(n, protocol, attack.name, *result)
 
 
-def _trained(rows: int, protocol: str) -> tuple[Training, dict]:  # type: ignore[type-arg]
+def _train(rows: int, protocol: str) -> tuple[Training, dict]:  # type: ignore[type-arg]
     """Train a protocol on the synthetic table and return the run and the local data."""
     data = table(rows, COLUMNS)
     protocol_object = register.make("protocol", parse_grid(protocol)[0])

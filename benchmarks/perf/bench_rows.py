@@ -34,7 +34,7 @@ class Cost:
     mib: float
 
 
-def measured(rows: int, options: Sequence[str] = RUN) -> Cost:
+def measure_bench(rows: int, options: Sequence[str] = RUN) -> Cost:
     """Run the bench in a separate process, on a file with the given number of rows."""
     data = table(rows, COLUMNS)
     with tempfile.TemporaryDirectory() as folder:
@@ -52,7 +52,7 @@ def lines(size: Size = FULL) -> Iterator[Line]:
     """Yield the cost of a bench on tables of `ROWS`."""
     options = RUN if size.scale >= 1 else [*RUN, *LESS]
     for rows in size.cases(ROWS):
-        yield _line(measured(size.rows(rows), options))
+        yield _line(measure_bench(size.rows(rows), options))
 
 
 def _line(cost: Cost) -> Line:
@@ -61,14 +61,14 @@ def _line(cost: Cost) -> Line:
     return Line(what, f"{cost.cpu_seconds:.0f} s, {cost.mib:.0f} MiB")
 
 
-def draw(costs: Sequence[attack_rows.Cost], whole: Sequence[Cost], path: str) -> None:
+def draw(costs: Sequence[attack_rows.Cost], bench_costs: Sequence[Cost], path: str) -> None:
     """Plot CPU seconds and memory over rows: training, every attack, and a complete bench.
 
     Parameters
     ----------
     costs : sequence of attack_rows.Cost
         Costs of training and attacks.
-    whole : sequence of Cost
+    bench_costs : sequence of Cost
         Costs of complete benches.
     path : str
         File of the figure.
@@ -89,7 +89,7 @@ def draw(costs: Sequence[attack_rows.Cost], whole: Sequence[Cost], path: str) ->
             label = f"{name}, {protocol}"
             rows = [c.rows for c in selected]
             axes.plot(rows, values, style, marker="o", ms=3, lw=1.2, color=color, label=label)
-        rows, values = [c.rows for c in whole], [getattr(c, field) for c in whole]
+        rows, values = [c.rows for c in bench_costs], [getattr(c, field) for c in bench_costs]
         label = "whole bench, fedtree-hist"
         axes.plot(rows, values, ":", marker="s", ms=3, color="#777777", label=label)
         axes.set(xscale="log", yscale="log", xlabel=f"rows of {COLUMNS} columns", ylabel=title)
@@ -102,6 +102,6 @@ def draw(costs: Sequence[attack_rows.Cost], whole: Sequence[Cost], path: str) ->
 if __name__ == "__main__":
     benches = []
     for step in ROWS:
-        benches.append(measured(step))
+        benches.append(measure_bench(step))
         print(_line(benches[-1]), flush=True)
     draw(list(attack_rows.costs()), benches, sys.argv[1])

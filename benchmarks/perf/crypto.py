@@ -38,7 +38,7 @@ def lines(size: Size = FULL) -> Iterator[Line]:
     keys = KeyPair.generate()
     owner = OwnerObfuscators(keys)
     private = keys_to_phe(keys)
-    naive = Naive.measured(private, max(size.trees(40), 5))
+    naive = Naive.measure(private, max(size.trees(40), 5))
     yield from _rates(keys, owner, private, naive, size)
     trees = [
         (_breast_cancer, "breast cancer, 569 x 30 (15), depth 4", (1.5, None)),
@@ -59,7 +59,7 @@ class Naive:
     decrypt: float
 
     @classmethod
-    def measured(cls, private: PaillierPrivateKey, count: int) -> Naive:
+    def measure(cls, private: PaillierPrivateKey, count: int) -> Naive:
         """Time each operation `count` times."""
         public = private.public_key
         sealed: list[object] = []
@@ -71,7 +71,7 @@ class Naive:
 
     def tree(self, tree: Tree) -> float:
         """Estimate the seconds of a tree with separate ciphertexts for g and h and no packing."""
-        n, features = len(tree.rows), tree.theirs
+        n, features = len(tree.rows), tree.n_other_columns
         cells = 2 * (2**tree.depth - 1) * features * _BINS
         adds = 2 * n * features * tree.depth
         return 2 * n * self.encrypt + adds * self.add + cells * self.decrypt
@@ -126,7 +126,7 @@ class Tree:
         Bin of every value.
     rows : int64 array, shape (n, 2)
         Gradient and hessian of every row in fixed point, known to the owner of the key.
-    theirs : int
+    n_other_columns : int
         Number of columns of the other party, which are the first ones.
     depth : int
         Depth of the tree.
@@ -134,7 +134,7 @@ class Tree:
 
     bins: NDArray[np.uint8]
     rows: NDArray[np.int64]
-    theirs: int
+    n_other_columns: int
     depth: int
 
     @classmethod
@@ -170,7 +170,7 @@ class Tree:
         return np.stack(parts, axis=1).astype(np.int64).reshape(count, features, _BINS, 2)
 
     def split(
-        self, nodes: NDArray[np.int64], found: NDArray[np.int64]
+        self, nodes: NDArray[np.int64], opened_sum: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Split every node at its best split.
 
@@ -178,7 +178,7 @@ class Tree:
         ----------
         nodes : int64 array, shape (n,)
             Node of each row, -1 if it is in a leaf.
-        found : int64 array, shape (count, features, bins, 2)
+        opened_sum : int64 array, shape (count, features, bins, 2)
             Histograms of the nodes.
 
         Returns
@@ -188,7 +188,7 @@ class Tree:
         splits : bool array, shape (count,)
             Whether each node is split.
         """
-        sums = found / 2.0**_BITS
+        sums = opened_sum / 2.0**_BITS
         left = sums.cumsum(axis=2)[:, :, :-1]
         total = sums.sum(axis=2, keepdims=True)
         sides = left, total - left
@@ -197,7 +197,7 @@ class Tree:
         gain -= total[..., 0] ** 2 / (total[..., 1] + 1)
         for x in sides:
             gain[x[..., 1] < 1] = 0  # XGBoost's min_child_weight
-        flat = gain.reshape(len(found), -1)
+        flat = gain.reshape(len(opened_sum), -1)
         feature, cut = np.divmod(flat.argmax(axis=1), _BINS - 1)
         splits = flat.max(axis=1) > 1e-6
         place = np.where(splits, splits.cumsum() - 1, -1)
@@ -242,9 +242,9 @@ class Sides:
         self.owner.sent("rows", len(rows.ciphertexts), len(rows.payload))
         nodes = np.zeros(len(tree.rows), dtype=np.int64)
         opened, plain = self._opened(tree, rows, nodes, 1), tree.sums(nodes, 1)
-        correct = bool(np.array_equal(opened, plain[:, : tree.theirs]))
+        correct = bool(np.array_equal(opened, plain[:, : tree.n_other_columns]))
         for _ in range(1, tree.depth):
-            both = np.concatenate([opened, plain[:, tree.theirs :]], axis=1)
+            both = np.concatenate([opened, plain[:, tree.n_other_columns :]], axis=1)
             children, splits = tree.split(nodes, both)
             if not splits.any():
                 break
@@ -258,14 +258,14 @@ class Sides:
             smaller = self._opened(tree, rows, sent, parents)
             opened, nodes = with_siblings(opened[splits], smaller, left), children
             plain = tree.sums(nodes, 2 * parents)
-            correct &= bool(np.array_equal(opened, plain[:, : tree.theirs]))
+            correct &= bool(np.array_equal(opened, plain[:, : tree.n_other_columns]))
         return correct
 
     def _opened(
         self, tree: Tree, rows: EncryptedRows, nodes: NDArray[np.int64], count: int
     ) -> NDArray[np.int64]:
         """Return decrypted histograms of the other party's columns, int64."""
-        sums = rows.sums(tree.bins[:, : tree.theirs], nodes, (count, _BINS), self.other)
+        sums = rows.sums(tree.bins[:, : tree.n_other_columns], nodes, (count, _BINS), self.other)
         packed = sums.packed(self.blinding, self.other)
         payload = packed.payload
         self.other.sent("histograms", len(packed.ciphertexts), len(payload))
@@ -343,7 +343,7 @@ def _masks(size: Size) -> Iterator[Line]:
     opened = []
     spent = _seconds(lambda: opened.extend(_sum(server, parties, i, arrays) for i in range(sums)))
     plain = sum(arrays.values())
-    assert all(np.array_equal(found, plain) for found in opened)
+    assert all(np.array_equal(opened_sum, plain) for opened_sum in opened)
     each = 1000 / (sums * len(names))
     yield Line(
         f"masked sum of 15,360 numbers, {len(names)} parties",

@@ -27,7 +27,7 @@ def lines(size: Size = FULL) -> Iterator[Line]:
     for rows, target in size.cases(list(TARGETS.items())):
         n = size.rows(rows)
         for name, parameters in PROTOCOLS.items():
-            seen = _seen(n, Spec(name, parameters))
+            seen = _seen_leaves(n, Spec(name, parameters))
             spent = medians({"graph": partial(_communities, seen)}, size.repeats)["graph"]
             what = f"{name}, {n:,} x {COLUMNS}, {len(seen.twins.weight):,} groups"
             text = f"contraction, Louvain from {len(seen.eta)} trees and K-means: {what}"
@@ -38,7 +38,7 @@ def lines(size: Size = FULL) -> Iterator[Line]:
                 yield Line(f"`label-mixture`: {what}", f"{spent:.2g} s")
 
 
-def _seen(n: int, protocol: Spec) -> LeafView:
+def _seen_leaves(n: int, protocol: Spec) -> LeafView:
     """Return the leaves that the passive party sees of the first trained model."""
     data, protocol_object = table(n, COLUMNS, CLASSES), register.make("protocol", protocol)
     local_data = two_parties(protocol_object, data)

@@ -23,7 +23,7 @@ class Line:
         Description of the measured call.
     measured : str
         Result with its unit.
-    beside : str
+    rival_result : str
         Result of a competing implementation, measured in the same run.
     target : str
         Required result.
@@ -33,7 +33,7 @@ class Line:
 
     what: str
     measured: str
-    beside: str = ""
+    rival_result: str = ""
     target: str = ""
     met: bool | None = None
 
@@ -73,7 +73,12 @@ FULL = Size()
 
 
 def ratio(
-    what: str, ours: float, theirs: float, rival: str, target: float | None = None, unit: str = "s"
+    what: str,
+    our_result: float,
+    rival_result: float,
+    rival: str,
+    target: float | None = None,
+    unit: str = "s",
 ) -> Line:
     """Return the line of one comparison.
 
@@ -81,7 +86,7 @@ def ratio(
     ----------
     what : str
         Description of the work.
-    ours, theirs : float
+    our_result, rival_result : float
         Measured results.
     rival : str
         Name of the competing implementation.
@@ -90,10 +95,10 @@ def ratio(
     unit : str
         Unit of the results.
     """
-    met = None if target is None else ours / theirs <= target
+    met = None if target is None else our_result / rival_result <= target
     target_text = "" if target is None else f"<= {target}x"
-    measured = f"{ours:.3g} {unit}, **{ours / theirs:.2f}x**"
-    return Line(what, measured, f"{rival} {theirs:.3g} {unit}", target_text, met)
+    measured = f"{our_result:.3g} {unit}, **{our_result / rival_result:.2f}x**"
+    return Line(what, measured, f"{rival} {rival_result:.3g} {unit}", target_text, met)
 
 
 def medians(
@@ -162,7 +167,7 @@ def markdown(lines: list[Line]) -> str:
     """Format lines as a Markdown table without empty columns."""
     word = {True: "yes", False: "**no**", None: ""}
     rows = [("what", "measured", "beside, same run", "target", "met")]
-    rows += [(x.what, x.measured, x.beside, x.target, word[x.met]) for x in lines]
+    rows += [(x.what, x.measured, x.rival_result, x.target, word[x.met]) for x in lines]
     filled = [i for i in range(5) if i < 2 or any(row[i] for row in rows[1:])]
     text = ["| " + " | ".join(row[i] for i in filled) + " |" for row in rows]
     return "\n".join([text[0], "|" + "---|" * len(filled), *text[1:]])

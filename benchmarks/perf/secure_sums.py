@@ -47,7 +47,7 @@ def _masks(what: str, call: Call, size: Size) -> Iterator[Line]:
 
 def _paillier(what: str, call: Call, size: Size) -> Iterator[Line]:
     """Compare with phe, which encrypts every number of every client in a separate ciphertext."""
-    naive = Naive.measured(keys_to_phe(KeyPair.generate()), max(size.trees(40), 5))
+    naive = Naive.measure(keys_to_phe(KeyPair.generate()), max(size.trees(40), 5))
     started = time.process_time()
     done = call("paillier")()
     seconds = time.process_time() - started
@@ -81,14 +81,14 @@ def _backends(what: str, call: Call) -> Line:
     )
 
 
-def _training(held: Mapping[str, LocalData], schema: Schema, trees: int, depth: int) -> Call:
+def _training(local_data: Mapping[str, LocalData], schema: Schema, trees: int, depth: int) -> Call:
     """Return a function from a defense to a call that trains with it."""
     spec = Spec("fedtree-hist", {"trees": trees, "max_depth": depth, "max_bin": _BINS})
     protocol = register.make("protocol", spec)
 
     def call(defense: str) -> Callable[[], Training]:
         composed = make_defense(parse_one(defense))
-        return lambda: train(protocol, held, schema, defense=composed)
+        return lambda: train(protocol, local_data, schema, defense=composed)
 
     return call
 

@@ -111,9 +111,9 @@ def _work(port: int, workers: int, rank: int, folder: str, work: Work) -> float:
 
 
 if __name__ == "__main__":
-    role, *given = sys.argv[1:]
+    role, *arguments = sys.argv[1:]
     if role == "server":
-        _serve(int(given[0]), int(given[1]))
+        _serve(int(arguments[0]), int(arguments[1]))
     else:
-        port, workers, rank = map(int, given[:3])
-        print(_work(port, workers, rank, given[3], Work(**json.loads(given[4]))))
+        port, workers, rank = map(int, arguments[:3])
+        print(_work(port, workers, rank, arguments[3], Work(**json.loads(arguments[4]))))

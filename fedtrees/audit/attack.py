@@ -259,12 +259,12 @@ def attack(
     Raises
     ------
     UsageError
-        If neither `own` nor `truth` is given.
+        If neither `own_data` nor `truth` is given.
     DataError
         If no target rows remain, or if there are too many to match them in reasonable time.
     """
-    if own is None and truth is None:
-        raise UsageError("no rows to attack with: give training rows as `own` or as `truth`")
+    if own_data is None and truth is None:
+        raise UsageError("no rows to attack with: give training rows as `own_data` or as `truth`")
     if isinstance(audit.model.forest, RandomForest):
         return _forest_attack(audit, own_data, truth, Streams(seed).child("audit"))
     evidence = evidence_of(audit)

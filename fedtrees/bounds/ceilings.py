@@ -66,7 +66,9 @@ def ceiling(tables: TinyTables, views: Views) -> Ceiling:
     """
     victims, places = tables.victims(views.principals), tables.places(views.principals)
     rows = int(victims[0].sum())
-    _, local_view = np.unique(tables.own(views.principals), axis=0, return_inverse=True)
+    _, local_view = np.unique(
+        tables.encode_local_data(views.principals), axis=0, return_inverse=True
+    )
     blind, best = (
         best_of(tables, victims, number, places) for number in (local_view.ravel(), views.of)
     )
@@ -81,18 +83,20 @@ def recognition(tables: TinyTables, views: Views) -> Ceiling:
     (Neyman and Pearson 1933).
     """
     victims = tables.victims(views.principals)
-    _, local_view = np.unique(tables.own(views.principals), axis=0, return_inverse=True)
+    _, local_view = np.unique(
+        tables.encode_local_data(views.principals), axis=0, return_inverse=True
+    )
     values = []
     for number in (local_view.ravel(), views.of):
         expected_counts = np.zeros((int(number.max()) + 1, victims.shape[1]))
         np.add.at(expected_counts, number, tables.weight[:, None] * victims)
         chance = np.bincount(number, tables.weight)
-        values.append(sum(c * ranked(m / tables.prior, m, tables.prior)
+        values.append(sum(c * rank_probability(m / tables.prior, m, tables.prior)
                          for c, m in zip(chance, expected_counts, strict=True)))  # fmt: skip
     return Ceiling(1, float(values[0]), float(values[1]), int(views.of.max()) + 1)
 
 
-def ranked(
+def rank_probability(
     score: NDArray[np.float64], is_present: NDArray[np.float64], prior: NDArray[np.float64]
 ) -> float:
     """Return the probability that a row of the victims scores above a non-member (AUC).
@@ -150,7 +154,7 @@ def splits(views: Views, same_view: NDArray[np.int64]) -> tuple[int, int]:
     return len(seen), int((seen > 1).sum())
 
 
-def pooled(tables: TinyTables) -> NDArray[np.int64]:
+def pool_types(tables: TinyTables) -> NDArray[np.int64]:
     """Return the information in a secure sum: rows of each type at all clients, shape (T, V)."""
     return np.asarray(tables.counts.sum(axis=1), dtype=np.int64)
 
@@ -195,23 +199,23 @@ class Attacked:
         return self.beyond <= 4 * self.beyond_error + 1e-9
 
 
-def submitted(attack: Spec) -> Submits:
+def submit_attack(attack: Spec) -> Submits:
     """Return a function that runs a registered attack on a view, in a separate process."""
 
     return lambda view: attacks().run(attack, view).guess
 
 
-def recognised(tiny: Tiny, views: Views, attack: Spec, draws: int = 100) -> Attacked:
+def recognise_members(tiny: Tiny, views: Views, attack: Spec, draws: int = 100) -> Attacked:
     """Run a membership inference attack on tables that are drawn with their prior probability.
 
     The candidates are one row of every type. The score is the AUC of
     `fedtrees.bounds.ceilings.recognition`, and 1/2 if the attack makes no claim. Arguments are as
-    in `attacked`, with a registered attack instead of a function.
+    in `attack_tables`, with a registered attack instead of a function.
     """
     tables, rng = tiny.tables, np.random.default_rng(tiny.seed)
     victims, expected, beyond = tables.victims(views.principals), list[float](), list[float]()
     candidates = tables.table_of(range(len(tables.types)))
-    for t in rng.choice(len(tables.held), draws, p=tables.weight):
+    for t in rng.choice(len(tables.row_types), draws, p=tables.weight):
         view = tiny.view(int(t), views.principals)
         guess = (
             None
@@ -222,13 +226,15 @@ def recognised(tiny: Tiny, views: Views, attack: Spec, draws: int = 100) -> Atta
         score = claims[0].score if claims else np.zeros(len(candidates))
         same_view = np.flatnonzero(views.of == views.of[t])
         posterior_counts = np.average(victims[same_view], axis=0, weights=tables.weight[same_view])
-        expected.append(ranked(score, posterior_counts, tables.prior))
-        beyond.append(ranked(score, victims[t].astype(np.float64), tables.prior) - expected[-1])
+        expected.append(rank_probability(score, posterior_counts, tables.prior))
+        beyond.append(
+            rank_probability(score, victims[t].astype(np.float64), tables.prior) - expected[-1]
+        )
     (score_, error), (difference, spread) = map(_mean, (expected, beyond))
     return Attacked(score_, error, difference, spread)
 
 
-def attacked(tiny: Tiny, views: Views, submits: Submits, draws: int = 100) -> Attacked:
+def attack_tables(tiny: Tiny, views: Views, submits: Submits, draws: int = 100) -> Attacked:
     """Run an attack on tables that are drawn with their prior probability.
 
     Rows or values without a claim are completed by the best blind guess.
@@ -240,7 +246,7 @@ def attacked(tiny: Tiny, views: Views, submits: Submits, draws: int = 100) -> At
     views : Views
         Views of all tables.
     submits : callable
-        Function from a view to a guess, for example from `submitted`.
+        Function from a view to a guess, for example from `submit_attack`.
     draws : int
         Number of tables.
 
@@ -251,7 +257,7 @@ def attacked(tiny: Tiny, views: Views, submits: Submits, draws: int = 100) -> At
     """
     tables, rng = tiny.tables, np.random.default_rng(tiny.seed)
     victims, expected, beyond = tables.victims(views.principals), list[float](), list[float]()
-    for t in rng.choice(len(tables.held), draws, p=tables.weight):
+    for t in rng.choice(len(tables.row_types), draws, p=tables.weight):
         view = tiny.view(int(t), views.principals)
         # If the training fails, there is no view, and the blind guess is scored.
         guess = (None if view is None else submits(view)) or Guess.none("the attack does not apply")
@@ -277,11 +283,13 @@ def _submission(
     Missing rows are chosen greedily to maximise the expected number of correct rows, given only the
     local rows of the principals in table `at`.
     """
-    victims, local_values = tables.victims(principals), tables.own(principals)
+    victims, local_values = tables.victims(principals), tables.encode_local_data(principals)
     same_local_data = np.flatnonzero((local_values == local_values[at]).all(axis=1))
     weight = tables.weight[same_local_data]
     if isinstance(tables, AlignedTables) and tables.places(principals):
-        return tables.named(principals, guess, weight @ victims[same_local_data] / weight.sum())
+        return tables.encode_claims(
+            principals, guess, weight @ victims[same_local_data] / weight.sum()
+        )
     n, V, claims = int(victims[at].sum()), victims.shape[1], guess.all(Records)
     claimed = tables.types_of(claims[0].table)[:n] if claims else np.zeros(0, dtype=np.int64)
     types = np.bincount(claimed, minlength=V)
@@ -388,14 +396,14 @@ def _reconstruction_line(
         "threat": view.threat, "rows": top.rows, "blind": top.blind, "ceiling": top.ceiling,
         "tables": len(view.of), "views": top.views, "refused": int(view.refused.sum()),
     }  # fmt: skip
-    # A party with data can subtract its part from a sum, so that `pooled` does not describe its
+    # A party with data can subtract its part from a sum, so that `pool_types` does not describe its
     # view.
     summed = any("summed" in part.acts_through for part in tiny_run.defense.parts)
     holders = tiny_run.protocol.holder_names(tiny_run.tables.holders)
     if summed and not {*view.principals} & {*holders}:
-        line["alike"], line["told_apart"] = splits(view, pooled(tiny_run.tables))
+        line["alike"], line["told_apart"] = splits(view, pool_types(tiny_run.tables))
     return line | _best_attack(
-        top, {str(a): attacked(tiny_run, view, submitted(a), draws) for a in attacks}
+        top, {str(a): attack_tables(tiny_run, view, submit_attack(a), draws) for a in attacks}
     )
 
 
@@ -408,7 +416,9 @@ def _membership_line(
         "threat": view.threat, "rows": "AUC", "blind": top.blind, "ceiling": top.ceiling,
         "tables": len(view.of), "views": top.views, "refused": int(view.refused.sum()),
     }  # fmt: skip
-    return line | _best_attack(top, {str(a): recognised(tiny_run, view, a, draws) for a in attacks})
+    return line | _best_attack(
+        top, {str(a): recognise_members(tiny_run, view, a, draws) for a in attacks}
+    )
 
 
 def _best_attack(top: Ceiling, scored: dict[str, Attacked]) -> dict[str, Any]:

@@ -95,7 +95,7 @@ class TinyTables:
         return np.asarray(chance / 2**self.columns, dtype=np.float64)
 
     @cached_property
-    def held(self) -> list[tuple[tuple[int, ...], ...]]:
+    def row_types(self) -> list[tuple[tuple[int, ...], ...]]:
         """Types of the rows of every client, for each of the T tables."""
         types = range(len(self.types))
         return list(product(*(combinations_with_replacement(types, n) for n in self.rows)))
@@ -104,13 +104,13 @@ class TinyTables:
     def counts(self) -> NDArray[np.int64]:
         """Number of rows of every type at every client, int64, shape (T, n_clients, V)."""
         V = len(self.types)
-        counted = [[np.bincount(part, minlength=V) for part in table] for table in self.held]
+        counted = [[np.bincount(part, minlength=V) for part in table] for table in self.row_types]
         return np.array(counted, dtype=np.int64)
 
     @cached_property
     def weight(self) -> NDArray[np.float64]:
         """Probability of every table, float64, shape (T,)."""
-        return np.array([prod(map(self._chance, table)) for table in self.held])
+        return np.array([prod(map(self._chance, table)) for table in self.row_types])
 
     def _chance(self, part: Sequence[int]) -> float:
         # Multinomial probability: the number of distinct orders times the probability of one.
@@ -119,7 +119,7 @@ class TinyTables:
 
     def local_data(self, table: int) -> Mapping[str, LocalData]:
         """Return the local data of each client for one table."""
-        return over_clients([self.table_of(part) for part in self.held[table]])
+        return over_clients([self.table_of(part) for part in self.row_types[table]])
 
     def table_of(self, part: Sequence[int]) -> Table:
         """Return a table with one row for each of the given types."""
@@ -143,7 +143,7 @@ class TinyTables:
         ]
         return np.asarray(self.counts[:, victim_indices].sum(axis=1), dtype=np.int64)
 
-    def own(self, principals: Sequence[str]) -> NDArray[np.int64]:
+    def encode_local_data(self, principals: Sequence[str]) -> NDArray[np.int64]:
         """Return the number of the principals' rows of every type, int64, shape (T, V)."""
         return np.asarray(self.counts.sum(axis=1) - self.victims(principals), dtype=np.int64)
 
@@ -186,7 +186,7 @@ class AlignedTables(TinyTables):
         return len(self.names)
 
     @cached_property
-    def held(self) -> list[tuple[tuple[int, ...], ...]]:
+    def row_types(self) -> list[tuple[tuple[int, ...], ...]]:
         """Types of the rows of each of the T tables, in the order of the row ids."""
         return [(rows,) for rows in product(range(len(self.types)), repeat=self.rows[0])]
 
@@ -198,7 +198,7 @@ class AlignedTables(TinyTables):
     @cached_property
     def _types(self) -> NDArray[np.int64]:
         """Types of all rows, shape (T, n)."""
-        return np.array(self.held)[:, 0]
+        return np.array(self.row_types)[:, 0]
 
     @cached_property
     def _columns_of_party(self) -> dict[str, NDArray[np.intp]]:
@@ -232,7 +232,7 @@ class AlignedTables(TinyTables):
         unknown = np.setdiff1d(np.arange(self.columns + 1), np.concatenate(local_columns))
         return unknown[-1:] if self.columns in unknown else unknown
 
-    def _coded(self, columns: NDArray[np.intp]) -> NDArray[np.int64]:
+    def _encode_columns(self, columns: NDArray[np.intp]) -> NDArray[np.int64]:
         """Return the columns of every row as one binary number, shape (T, n)."""
         powers: NDArray[np.int64] = 2 ** np.arange(len(columns))[::-1]
         return np.asarray((self.types[:, columns] @ powers)[self._types], dtype=np.int64)
@@ -246,17 +246,17 @@ class AlignedTables(TinyTables):
         if not self.places(principals):
             return super().victims(principals)
         columns = self._guessed_columns(principals)
-        codes = self._coded(columns)[:, :, None] == np.arange(2 ** len(columns))
+        codes = self._encode_columns(columns)[:, :, None] == np.arange(2 ** len(columns))
         return np.asarray(codes.reshape(len(codes), -1), dtype=np.int64)
 
-    def own(self, principals: Sequence[str]) -> NDArray[np.int64]:
+    def encode_local_data(self, principals: Sequence[str]) -> NDArray[np.int64]:
         """Return the columns of the principals in every row as one number, int64, shape (T, n)."""
         local_columns = [
             self._columns_of_party[n] for n in principals if n in self._columns_of_party
         ]
-        return self._coded(np.concatenate([np.zeros(0, dtype=np.intp), *local_columns]))
+        return self._encode_columns(np.concatenate([np.zeros(0, dtype=np.intp), *local_columns]))
 
-    def named(
+    def encode_claims(
         self, principals: Sequence[str], guess: Guess, blind: NDArray[np.float64]
     ) -> NDArray[np.int64]:
         """Convert the claims of an attack to the coding of `victims`.

@@ -112,7 +112,7 @@ def views(tiny: Tiny, threats: Sequence[str], tables: Sequence[int] | None = Non
         If a view depends on the seed, or training fails on every table. With a single seed, the
         adversary would be granted the random draws, so that the ceiling would be too high.
     """
-    numbers = range(len(tiny.tables.held)) if tables is None else tables
+    numbers = range(len(tiny.tables.row_types)) if tables is None else tables
     principals_of = {threat: tiny.principals(threat) for threat in threats}
     _refuse_randomness(tiny, principals_of, numbers)
     keys = {threat: list[bytes]() for threat in threats}

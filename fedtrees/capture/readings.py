@@ -17,7 +17,13 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.machines import Told, bins_of, extremes, values_of, values_told
+from fedtrees.attacks.evidence.machines import (
+    LightGBMTranscript,
+    bins_of,
+    extremes,
+    values_of,
+    values_told,
+)
 from fedtrees.attacks.evidence.shares import WHOLE, counts, shares
 from fedtrees.audit import Audit
 from fedtrees.capture.collective import worker
@@ -302,7 +308,7 @@ def _count_rows(sketch: RankedSketch, f: int, value: float | None) -> int:
 
 def machine_readings(seen: Iterable[Record], who: Sequence[str]) -> Iterator[Reading]:
     """Yield the facts that follow from messages about all parties except their readers."""
-    evidence = Told.of((r.sender, r.message) for r in seen)
+    evidence = LightGBMTranscript.of((r.sender, r.message) for r in seen)
     for name, root in evidence.roots.items():
         if (
             name not in who and name not in evidence.classes
@@ -327,7 +333,7 @@ def machine_readings(seen: Iterable[Record], who: Sequence[str]) -> Iterator[Rea
     yield from _machines_with_labels(evidence, who)
 
 
-def _machines_with_labels(evidence: Told, who: Sequence[str]) -> Iterator[Reading]:
+def _machines_with_labels(evidence: LightGBMTranscript, who: Sequence[str]) -> Iterator[Reading]:
     """Yield the values of columns together with the labels of their rows."""
     for name, bins in bins_of(evidence):
         owner, k = evidence.columns[bins.column]

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any
 
-from fedtrees.bounds.ceilings import pooled, splits
+from fedtrees.bounds.ceilings import pool_types, splits
 from fedtrees.bounds.tables import TinyTables
 from fedtrees.bounds.views import Tiny, views
 from fedtrees.conformance.samples import (
@@ -147,7 +147,7 @@ def _sums_alone(defense: Defense, protocol: Protocol) -> Iterator[Finding]:
     opens = next(role for role in tiny.roles.values() if role not in protocol.holders)
     swapped = [1, 4]  # tables with rows of types 0 and 1 in both orders
     (view,) = views(tiny, [opens], swapped)
-    apart = splits(view, pooled(tables)[swapped])[1]
+    apart = splits(view, pool_types(tables)[swapped])[1]
     rule = f"{protocol.name}: the sums that it opens tell rows, and not who holds them"
     yield Finding(rule, not apart)
 

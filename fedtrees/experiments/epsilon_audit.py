@@ -160,11 +160,12 @@ def _run_audit(
     scores, took_part, residuals = [], [], []
     for run in range(runs):
         rng = randomness.rng("rows", run)
-        rows, rest = canaries.rows(canaries.most, rng)
+        rows, rest = canaries.rows(canaries.max_canaries, rng)
         took_part.append(rng.integers(0, 2, len(rows)) == 1)
         training = train(
-            protocol, canaries.held(rows, took_part[-1], rest), canaries.schema, defense=defense,
-            seed=int(randomness.rng("run", run).integers(1 << 62)), noise_from="seed",
+            protocol, canaries.distribute(rows, took_part[-1], rest), canaries.schema,
+            defense=defense, seed=int(randomness.rng("run", run).integers(1 << 62)),
+            noise_from="seed",
         )  # fmt: skip
         scores.append(canaries.scores(training, rows, rest))
         residuals.append(canaries.residuals(training, rows, took_part[-1], rest))

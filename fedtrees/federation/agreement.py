@@ -35,7 +35,7 @@ from fedtrees.core.streams import NoiseFrom
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.experiments.plan import code_digest
 from fedtrees.protocols.base import Protocol
-from fedtrees.protocols.training import agreed
+from fedtrees.protocols.training import make_agreement
 
 #: Name of the coordinating server, which has no rows, and of its site.
 SERVER = "server"
@@ -183,7 +183,7 @@ class Agreed:
     @cached_property
     def agreement(self) -> Agreement:
         """The public facts that the hosts know."""
-        return agreed(self.made, self.schema, self.composed, len(self.parties))
+        return make_agreement(self.made, self.schema, self.composed, len(self.parties))
 
     @property
     def coordinator(self) -> str:

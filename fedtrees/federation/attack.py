@@ -22,7 +22,7 @@ from fedtrees.federation.log import FRAMEWORK
 from fedtrees.federation.site import Settings, read_site_data
 from fedtrees.isolation.process import attacks
 from fedtrees.metrics.metric import Case
-from fedtrees.protocols.views import stated
+from fedtrees.protocols.views import stated_changes
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Read:
             n_rows=int(self.capture.run_facts.details["rows"]),
             defense=self.federation.composed,
             seen=tuple(Seen(0, r.sender, r.receivers, r.message, r.why) for r in seen),
-            stated=stated(protocol, self.federation.schema, len(self.federation.parties)),
+            stated=stated_changes(protocol, self.federation.schema, len(self.federation.parties)),
         )
 
     def facts(self) -> dict[str, Any]:

@@ -59,7 +59,7 @@ CONSTANTS = (0.0, 0.1, 0.25, 0.75, 1.0)
 
 
 def blind_guesses(
-    own: Table | None,
+    background: Table | None,
     schema: Schema,
     n: int,
     rng: np.random.Generator,
@@ -72,7 +72,7 @@ def blind_guesses(
 
     Parameters
     ----------
-    own : Table or None
+    background : Table or None
         Background rows, for example the local data of the colluding parties or public samples. None
         and an empty table mean that the adversary has no rows.
     schema : Schema
@@ -125,21 +125,21 @@ def blind_guesses(
         K = max(len(schema.classes), 2)
         if np.shape(counts) != (K,) or np.min(counts) < 0 or not np.sum(counts):
             raise DataError(f"counts={np.array(counts).tolist()}: give rows of each of {K} classes")
-    if own is not None and len(own) == 0:
-        own = None
-    if own is not None and own.X.shape[1] != len(schema.features):
+    if background is not None and len(background) == 0:
+        background = None
+    if background is not None and background.X.shape[1] != len(schema.features):
         raise DataError(
-            f"own rows have {own.X.shape[1]} features, the schema has {len(schema.features)}"
+            f"own rows have {background.X.shape[1]} features, the schema has {len(schema.features)}"
         )
     if not schema.classes:
-        columns, rows = widened(schema, target), None if own is None else wide(own)
+        columns, rows = widened(schema, target), None if background is None else wide(background)
         class_counts = np.array([n, 0])
         return all_narrow(blind_guesses(rows, columns, n, rng, counts=class_counts, draws=draws))
-    guesses, samples = dict[str, Table](), Draws(own, schema, n, rng, counts, max(1, draws))
+    guesses, samples = dict[str, Table](), Draws(background, schema, n, rng, counts, max(1, draws))
     kinds = ["uniform"]
     samples.of("uniform")
-    if own is not None:
-        guesses["independent"] = independent_rows(own, schema, n, counts, rng)
+    if background is not None:
+        guesses["independent"] = independent_rows(background, schema, n, counts, rng)
         kinds += [*SHARES, "near"] if draws > 1 else SHARES
     elif any(f.declared_range and not f.categories for f in schema.features):
         kinds += [*SKEWED]
@@ -150,14 +150,14 @@ def blind_guesses(
             guesses[kind] = samples.of(kind)[-1]
         if draws > 1:
             guesses[f"{kind}+consensus"] = samples.guess(f"{kind}+consensus")
-    if own is not None and draws > 1:
+    if background is not None and draws > 1:
         for name in ("bootstrap+wide-consensus", "refined", "refined-near", "near+refined"):
             guesses[name] = samples.guess(name)
-    guesses["constant"] = _constant(own, schema, n, counts, rng)
-    if own is not None and draws > 1:
+    guesses["constant"] = _constant(background, schema, n, counts, rng)
+    if background is not None and draws > 1:
         for name in ("imputed+refined", "frequent"):
             guesses[name] = samples.guess(name)
-    if own is None:
+    if background is None:
         y = guesses["constant"].y
         for share in CONSTANTS:
             guesses[f"constant-{share:g}"] = _at_share(schema, share, y)
@@ -202,7 +202,7 @@ class Draws:
 
     def __init__(
         self,
-        own: Table | None,
+        background: Table | None,
         schema: Schema,
         n: int,
         rng: np.random.Generator,
@@ -211,10 +211,10 @@ class Draws:
         *,
         at_once: bool = False,
     ) -> None:
-        self._own, self._schema, self._n, self._rng = own, schema, n, rng
+        self._background, self._schema, self._n, self._rng = background, schema, n, rng
         self._counts, self._draws, self._at_once = counts, draws, at_once
-        ranges = np.array(_ranges(own, schema), dtype=np.float64).reshape(-1, 2)
-        self.width = estimated_width(own, schema, ranges[:, 0], ranges[:, 1])
+        ranges = np.array(_ranges(background, schema), dtype=np.float64).reshape(-1, 2)
+        self.width = estimated_width(background, schema, ranges[:, 0], ranges[:, 1])
         self._samples: dict[str, list[Table]] = {}
         self._guesses: dict[str, Table] = {}
 
@@ -239,20 +239,26 @@ class Draws:
         return self._guesses[name]
 
     def _draw_samples(self, kind: str) -> Iterator[Table]:
-        common = (self._own, self._schema, self._n, self._counts)
+        common = (self._background, self._schema, self._n, self._counts)
         if kind in ("uniform", *SKEWED):
             shape = SKEWED.get(kind)
             return (_in_ranges(*common, self._rng, shape) for _ in range(self._draws))
-        assert self._own is not None
+        assert self._background is not None
         if kind == "imputed":
-            equations = ChainedEquations(self._own, self._schema, self._rng)
+            equations = ChainedEquations(self._background, self._schema, self._rng)
             if self._at_once:
                 redrawn = equations.redraw(Table.concat(self.of("bootstrap")), self._rng)
                 parts = np.split(np.arange(len(redrawn)), self._draws)
                 return (redrawn.take(part) for part in parts)
             return (equations.redraw(t, self._rng) for t in self.of("bootstrap"))
-        mixed = (self._own, self._schema, self._n, self._counts, SHARES.get(kind, NEAR_MIXED))
-        near = _nearest(self._own, self.width[:-1], self._rng) if kind == "near" else None
+        mixed = (
+            self._background,
+            self._schema,
+            self._n,
+            self._counts,
+            SHARES.get(kind, NEAR_MIXED),
+        )
+        near = _nearest(self._background, self.width[:-1], self._rng) if kind == "near" else None
         if self._at_once:
             all_rows = mixed_rows(*mixed, self._rng, near, tables=self._draws)
             return (all_rows.take(part) for part in np.split(np.arange(len(all_rows)), self._draws))
@@ -267,16 +273,16 @@ class Draws:
                 self.of("bootstrap"), self.width, rounds=BINARY_ROUNDS, block=BINARY_BLOCK
             )
         if name == "near+refined":
-            return self._refined(self.guess("near+consensus"), self.of("near"))
+            return self._refine(self.guess("near+consensus"), self.of("near"))
         if name == "imputed+refined":
             # The start is the consensus of one half of the samples. Only the other half votes in
             # the refinement, so that the votes are independent of the start.
             half = self._draws // 2
             start = matched_consensus(self.of("imputed")[:half], self.width)
-            return self._refined(start, self.of("imputed")[half:])
+            return self._refine(start, self.of("imputed")[half:])
         if name == "frequent":
             return self._frequent()
-        return self._refined(
+        return self._refine(
             self._start(), self.of({"refined": "mixed-30", "refined-near": "near"}[name])
         )
 
@@ -287,16 +293,20 @@ class Draws:
         return self._guesses["start"]
 
     def _frequent(self) -> Table:
-        assert self._own is not None
+        assert self._background is not None
         guess, imputed = self.guess("imputed+refined"), self.of("imputed")
-        sources = (self._own.take(self._rng.permutation(len(self._own))), guess, imputed[0])
+        sources = (
+            self._background.take(self._rng.permutation(len(self._background))),
+            guess,
+            imputed[0],
+        )
         candidates = Table.concat(
             [t.take(np.arange(min(len(t), MOST_CANDIDATES))) for t in sources]
         )
         frequent = frequent_rows(candidates, imputed[: self._draws // 2], self.width)
         return frequent.take(self._rng.permutation(len(frequent)))
 
-    def _refined(self, start: Table, samples: list[Table]) -> Table:
+    def _refine(self, start: Table, samples: list[Table]) -> Table:
         return matched_consensus(samples, self.width, rounds=1, block=WIDE_BLOCK, start=start)
 
 
@@ -321,14 +331,18 @@ def _labels(
 
 
 def independent_rows(
-    own: Table, schema: Schema, n: int, counts: Counts | None, rng: np.random.Generator
+    background: Table, schema: Schema, n: int, counts: Counts | None, rng: np.random.Generator
 ) -> Table:
     """Draw n rows whose cells come from independently drawn background rows.
 
     The cells of a one-hot group are drawn together. Labels are drawn as in `blind_guesses`.
     """
-    rows = _join_one_hot_groups(rng.integers(0, len(own), (n, own.X.shape[1])), schema)
-    return Table(np.take_along_axis(own.X, rows, axis=0), _labels(own, schema, n, counts, rng))
+    rows = _join_one_hot_groups(
+        rng.integers(0, len(background), (n, background.X.shape[1])), schema
+    )
+    return Table(
+        np.take_along_axis(background.X, rows, axis=0), _labels(background, schema, n, counts, rng)
+    )
 
 
 def _join_one_hot_groups(rows: NDArray[np.integer], schema: Schema) -> NDArray[np.integer]:
@@ -340,7 +354,7 @@ def _join_one_hot_groups(rows: NDArray[np.integer], schema: Schema) -> NDArray[n
 
 
 def mixed_rows(
-    own: Table,
+    background: Table,
     schema: Schema,
     n: int,
     counts: Counts | None,
@@ -370,20 +384,20 @@ def mixed_rows(
         All tables, concatenated: ``tables * n`` rows.
     """
     if counts is None:
-        y = rng.choice(own.y, tables * n)
+        y = rng.choice(background.y, tables * n)
     else:
-        y = np.concatenate([_labels(own, schema, n, counts, rng) for _ in range(tables)])
-    X = np.empty((len(y), own.X.shape[1]), dtype=np.float32)
+        y = np.concatenate([_labels(background, schema, n, counts, rng) for _ in range(tables)])
+    X = np.empty((len(y), background.X.shape[1]), dtype=np.float32)
     for label in np.unique(y):
-        positions, pool = np.flatnonzero(y == label), np.flatnonzero(own.y == label)
-        pool = pool if len(pool) else np.arange(len(own))
+        positions, pool = np.flatnonzero(y == label), np.flatnonzero(background.y == label)
+        pool = pool if len(pool) else np.arange(len(background))
         rows = np.repeat(rng.choice(pool, len(positions))[:, None], X.shape[1], axis=1)
         if near is not None:
             similar = near[rows, rng.integers(0, near.shape[1], rows.shape)]
             rows = np.where(rng.random(rows.shape) < NEAR_SHARE, similar, rows)
         further = rng.choice(pool, rows.shape)
         rows = _join_one_hot_groups(np.where(rng.random(rows.shape) < share, further, rows), schema)
-        X[positions] = np.take_along_axis(own.X, rows, axis=0)
+        X[positions] = np.take_along_axis(background.X, rows, axis=0)
     return Table(X, y)
 
 

@@ -104,13 +104,13 @@ def _mixture(X: Floats, count: int, rng: np.random.Generator) -> NDArray[np.inte
     model = GaussianMixture(
         count, n_init=_MIXTURE_STARTS, reg_covar=_RIDGE, random_state=_seed(rng)
     )
-    return np.asarray(model.fit(X[_fitted(len(X), rng)]).predict(X))
+    return np.asarray(model.fit(X[_choose_rows(len(X), rng)]).predict(X))
 
 
 def _spectral(X: Floats, count: int, rng: np.random.Generator) -> NDArray[np.integer]:
     from sklearn.cluster import SpectralClustering
 
-    fitted = _fitted(len(X), rng)
+    fitted = _choose_rows(len(X), rng)
     near = min(_NEIGHBOURS, len(fitted))
     model = SpectralClustering(
         count, affinity="nearest_neighbors", n_neighbors=near, random_state=_seed(rng)
@@ -128,7 +128,7 @@ METHODS: dict[str, Callable[[Floats, int, np.random.Generator], NDArray[np.integ
 }
 
 
-def _fitted(n: int, rng: np.random.Generator) -> NDArray[np.intp]:
+def _choose_rows(n: int, rng: np.random.Generator) -> NDArray[np.intp]:
     return np.sort(rng.permutation(n)[:_MOST_FITTED])
 
 

@@ -26,10 +26,10 @@ from fedtrees.guessing.rows import all_narrow, wide, widened
 _CANDIDATES, _VOTERS = 1000, 15
 
 
-def fitted(
+def insert_known_values(
     guess: Table,
     columns: NDArray[np.int64],
-    told: NDArray[np.float32],
+    known_values: NDArray[np.float32],
     width: NDArray[np.float64],
 ) -> Table:
     """Assign the known values of every row to the best fitting guessed row.
@@ -39,15 +39,15 @@ def fitted(
     order of these. Values of a column agree if they differ by at most `width`, float64 of shape
     (d + 1,).
     """
-    taken = guess.take(assign(mismatch_counts(told, guess.X[:, columns], width[columns])))
-    return _replace_columns(taken, columns, told)
+    taken = guess.take(assign(mismatch_counts(known_values, guess.X[:, columns], width[columns])))
+    return _replace_columns(taken, columns, known_values)
 
 
 def nearest_guesses(
-    own: Table,
+    background: Table,
     schema: Schema,
     columns: NDArray[np.int64],
-    told: NDArray[np.float32],
+    known_values: NDArray[np.float32],
     width: NDArray[np.float64],
     rng: np.random.Generator,
 ) -> dict[str, Table]:
@@ -55,31 +55,31 @@ def nearest_guesses(
 
     The first guess is the most similar row. The second takes the lower median of every number and
     the most frequent category, one-hot group and label of the 15 most similar rows. Both contain
-    the known values. The arguments are those of `fitted`. At most 1,000 background rows are used,
-    drawn at random, and ties of similarity are resolved at random.
+    the known values. The arguments are those of `insert_known_values`. At most 1,000 background
+    rows are used, drawn at random, and ties of similarity are resolved at random.
     """
     if not schema.classes:
-        rows = wide(own), widened(schema)
-        return all_narrow(nearest_guesses(*rows, columns, told, width, rng))
-    own = own.take(rng.permutation(len(own))[:_CANDIDATES])
-    cost = mismatch_counts(told, own.X[:, columns], width[columns])
+        rows = wide(background), widened(schema)
+        return all_narrow(nearest_guesses(*rows, columns, known_values, width, rng))
+    background = background.take(rng.permutation(len(background))[:_CANDIDATES])
+    cost = mismatch_counts(known_values, background.X[:, columns], width[columns])
     near = np.argsort(cost + rng.random(cost.shape), axis=1)[:, :_VOTERS]
-    nearest, vote = own.take(near[:, 0]), own.take(near[:, 0])
+    nearest, vote = background.take(near[:, 0]), background.take(near[:, 0])
     X, y = vote.X.copy(), vote.y.copy()
     for attribute in schema.attributes:
         columns_of_attribute = list(attribute)
         if len(columns_of_attribute) == 1 and not schema.categorical[columns_of_attribute[0]]:
             values = np.sort(
-                own.X[near, columns_of_attribute[0]], axis=1
+                background.X[near, columns_of_attribute[0]], axis=1
             )  # missing values are sorted to the end
             middle = np.maximum((~np.isnan(values)).sum(axis=1) - 1, 0) // 2
             X[:, columns_of_attribute[0]] = values[np.arange(len(values)), middle]
             continue
-        levels, code = np.unique(own.X[:, columns_of_attribute], axis=0, return_inverse=True)
+        levels, code = np.unique(background.X[:, columns_of_attribute], axis=0, return_inverse=True)
         X[:, columns_of_attribute] = levels[_most_frequent(code.reshape(-1)[near])]
-    y[:] = _most_frequent(own.y[near])
+    y[:] = _most_frequent(background.y[near])
     guesses = {"told-nearest": nearest, "told-vote": Table(X, y)}
-    return {name: _replace_columns(rows, columns, told) for name, rows in guesses.items()}
+    return {name: _replace_columns(rows, columns, known_values) for name, rows in guesses.items()}
 
 
 def _replace_columns(rows: Table, columns: NDArray[np.int64], values: NDArray[np.float32]) -> Table:
@@ -111,7 +111,7 @@ class NearRows:
     ----------
     train : float array, shape (N, c)
         Training rows. From 8,000 rows on, only every ``N // 4000``-th row is used.
-    asked : float array, shape (n, c)
+    query_rows : float array, shape (n, c)
         Rows to predict.
     weight : float64 array, shape (c,), optional
         Weight of each column. Scales are divided by its square root, so that squared distances are
@@ -121,7 +121,7 @@ class NearRows:
     def __init__(
         self,
         train: NDArray[np.floating[Any]],
-        asked: NDArray[np.floating[Any]],
+        query_rows: NDArray[np.floating[Any]],
         weight: NDArray[np.float64] | None = None,
     ) -> None:
         self.taken = np.arange(0, len(train), max(len(train) // _MOST_ROWS, 1))
@@ -131,7 +131,9 @@ class NearRows:
         scale = np.where(scale > 0, scale, 1.0)
         if weight is not None:
             scale /= np.sqrt(weight)
-        a, b = (np.nan_to_num((X - centre) / scale) for X in (sample, asked.astype(np.float64)))
+        a, b = (
+            np.nan_to_num((X - centre) / scale) for X in (sample, query_rows.astype(np.float64))
+        )
         distance = (b**2).sum(1)[:, None] - 2 * b @ a.T + (a**2).sum(1)
         self.order = np.argsort(distance, axis=1, kind="stable")
 

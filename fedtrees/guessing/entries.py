@@ -17,10 +17,10 @@ from fedtrees.core.local_data import KnownEntries, LocalData
 RIDGE = 1.0
 
 
-def regressed(
+def predict_columns(
     columns: Mapping[int, tuple[float, float]],
-    told: KnownEntries,
-    own: LocalData,
+    known_entries: KnownEntries,
+    local_data: LocalData,
     together: bool = False,
 ) -> dict[int, NDArray[np.float64]]:
     """Predict columns of another party by ridge regression on the local columns.
@@ -29,9 +29,9 @@ def regressed(
     ----------
     columns : mapping of int to (float, float)
         Mean and standard deviation of every column to predict, by its position in the schema.
-    told : KnownEntries
+    known_entries : KnownEntries
         Known values. Values of unknown rows or other columns are ignored.
-    own : LocalData
+    local_data : LocalData
         Columns of m rows.
     together : bool
         If True, first fit one slope for all standardised columns along the first principal
@@ -44,13 +44,18 @@ def regressed(
         Predicted values by column, in the order of the local rows. Without `together`, columns
         without a known value are omitted.
     """
-    Z = own.X.astype(np.float64)
+    Z = local_data.X.astype(np.float64)
     spread = np.nanstd(Z, axis=0)
     Z = np.nan_to_num((Z - np.nanmean(Z, axis=0)) / np.where(spread > 0, spread, 1.0))
-    position = {i: k for k, i in enumerate(own.ids.tolist())}
+    position = {i: k for k, i in enumerate(local_data.ids.tolist())}
     known_values = [
         (position[i], f, float(v))
-        for i, f, v in zip(told.ids.tolist(), told.columns.tolist(), told.values, strict=True)
+        for i, f, v in zip(
+            known_entries.ids.tolist(),
+            known_entries.columns.tolist(),
+            known_entries.values,
+            strict=True,
+        )
         if i in position and f in columns
     ]
     shared = np.zeros(Z.shape[1])

@@ -32,7 +32,7 @@ class ChainedEquations:
 
     Parameters
     ----------
-    own : Table
+    background : Table
         Background rows, which determine the regression and donate values.
     schema : Schema
         Distinguishes categorical and numeric columns.
@@ -50,9 +50,9 @@ class ChainedEquations:
     Softw. 45(3).
     """
 
-    def __init__(self, own: Table, schema: Schema, rng: np.random.Generator) -> None:
-        rows = np.sort(rng.permutation(len(own))[:_MOST_ROWS])
-        self._X, self._y = own.X[rows], own.y[rows]
+    def __init__(self, background: Table, schema: Schema, rng: np.random.Generator) -> None:
+        rows = np.sort(rng.permutation(len(background))[:_MOST_ROWS])
+        self._X, self._y = background.X[rows], background.y[rows]
         kinds = [f.kind == "categorical" for f in schema.features]
         self._values = [
             _frequent(column) if categorical else np.sort(_lowest(column))
@@ -60,7 +60,7 @@ class ChainedEquations:
         ]
         self._labels = _frequent(self._y.astype(np.float64))
         self._categorical = np.array(kinds, dtype=bool)
-        self._begin = np.cumsum([0, *(self._encoded(k, self._X[:1]).shape[1] for k in self._all)])
+        self._begin = np.cumsum([0, *(self._encode(k, self._X[:1]).shape[1] for k in self._all)])
         Z = self._design(self._X, self._y)
         self._mean = Z.sum(axis=0) // len(Z)
         self._Z = Z - self._mean
@@ -117,9 +117,9 @@ class ChainedEquations:
 
     def _design(self, X: NDArray[np.float32], y: NDArray[np.int64]) -> NDArray[np.int64]:
         label = len(self._X) * (y[:, None] == self._labels)
-        return np.column_stack([*(self._encoded(k, X) for k in self._all), label]).astype(np.int64)
+        return np.column_stack([*(self._encode(k, X) for k in self._all), label]).astype(np.int64)
 
-    def _encoded(self, k: int, X: NDArray[np.float32]) -> NDArray[np.int64]:
+    def _encode(self, k: int, X: NDArray[np.float32]) -> NDArray[np.int64]:
         """Return ranks among the m background rows, -m to m, or m times an indicator per value."""
         x, values, m = _lowest(X[:, k]), self._values[k], len(self._X)
         if self._categorical[k]:

@@ -19,11 +19,11 @@ FEWEST_ROWS = 10
 #: Below this number of background rows, cross-validation is not reliable. With 15 rows, some seeds
 #: lose 2 points of reconstruction accuracy, while the fixed share 0.1 is within 0.3 of the best. If
 #: there are fewer than `FEWEST_ROWS`, the larger share 0.3 is better.
-TOLD_BY = 20
+SHARE_CHOSEN_FROM = 20
 #: From this number of background rows on, cross-validation may replace the usual guess, if its
 #: reconstruction accuracy is higher by more than `CLEAR_LEAD`. With 20 to 60 rows this lost up to 5
 #: points (Pima, Stroke, breast cancer), and with 400 rows it gains one (Adult, Obesity).
-HEARD_FROM, CLEAR_LEAD = 100, 0.01
+GUESS_CHOSEN_FROM, CLEAR_LEAD = 100, 0.01
 #: Share of missing cells from which on there are too few values for `ChainedEquations`.
 MANY_MISSING = 0.2
 #: Guess that is used if at least a share `MANY_COPIES` of the background rows are duplicates. If
@@ -59,28 +59,28 @@ class Recipe:
         return "imputed" if self.guess == "frequent" else self.guess.partition("+")[0]
 
 
-def best_recipe(own: Table, schema: Schema, rng: np.random.Generator) -> Recipe:
+def best_recipe(background: Table, schema: Schema, rng: np.random.Generator) -> Recipe:
     """Select the blind guess for rows that resemble the background rows.
 
-    Start from `usual_guess`. From `TOLD_BY` rows on, cross-validation selects the share: one part
-    of the background rows is guessed from the remaining ones. From `HEARD_FROM` rows on, the guess
-    with the best cross-validated accuracy replaces the usual one if it leads by more than
-    `CLEAR_LEAD`, except on binary tables and tables with many duplicates. With fewer rows, the
-    consensus of the selected share becomes the guess if many cells are missing.
+    Start from `usual_guess`. From `SHARE_CHOSEN_FROM` rows on, cross-validation selects the share:
+    one part of the background rows is guessed from the remaining ones. From `GUESS_CHOSEN_FROM`
+    rows on, the guess with the best cross-validated accuracy replaces the usual one if it leads by
+    more than `CLEAR_LEAD`, except on binary tables and tables with many duplicates. With fewer
+    rows, the consensus of the selected share becomes the guess if many cells are missing.
 
-    With fewer than `TOLD_BY` rows, the result is the usual guess with the share 0.1, or 0.3 with
-    fewer than `FEWEST_ROWS`.
+    With fewer than `SHARE_CHOSEN_FROM` rows, the result is the usual guess with the share 0.1, or
+    0.3 with fewer than `FEWEST_ROWS`.
     """
-    usual = usual_guess(own)
-    if len(own) < TOLD_BY:
-        return Recipe(SHARES["mixed-30" if len(own) < FEWEST_ROWS else "mixed-10"], usual)
-    may_replace = len(own) >= HEARD_FROM and usual not in ("frequent", COPIES)
+    usual = usual_guess(background)
+    if len(background) < SHARE_CHOSEN_FROM:
+        return Recipe(SHARES["mixed-30" if len(background) < FEWEST_ROWS else "mixed-10"], usual)
+    may_replace = len(background) >= GUESS_CHOSEN_FROM and usual not in ("frequent", COPIES)
     # Cross-validation may select a guess that repeats background rows. It would look too good in
     # samples that repeat them too, so that the samples of the usual guess are used.
     apart = usual.partition("+")[0] if may_replace else ""
     shares = {f"{kind}+consensus": share for kind, share in SHARES.items()}
     score = _cross_validated(
-        own, schema, [*shares, "imputed+refined"][: None if may_replace else -1], rng
+        background, schema, [*shares, "imputed+refined"][: None if may_replace else -1], rng
     )
     best = max(shares, key=lambda name: score[name])
     if may_replace:
@@ -91,20 +91,20 @@ def best_recipe(own: Table, schema: Schema, rng: np.random.Generator) -> Recipe:
     return Recipe(shares[best], usual, apart)
 
 
-def usual_guess(own: Table) -> str:
+def usual_guess(background: Table) -> str:
     """Return the guess that is best for tables of this type, without cross-validation.
 
     It is ``given-label+consensus`` if a share of at least `MANY_MISSING` of the cells is missing,
     ``frequent`` if all values are 0 or 1, `COPIES` if many rows are duplicates, and otherwise
     ``imputed+refined``, which is close to the best blind guess on most tables.
     """
-    if np.isnan(own.X).sum() >= MANY_MISSING * max(own.X.size, 1):
+    if np.isnan(background.X).sum() >= MANY_MISSING * max(background.X.size, 1):
         return "given-label+consensus"
-    if np.isin(own.X, (0, 1)).all():
+    if np.isin(background.X, (0, 1)).all():
         return "frequent"
-    rows = np.column_stack([np.nan_to_num(own.X, nan=np.inf), own.y])
+    rows = np.column_stack([np.nan_to_num(background.X, nan=np.inf), background.y])
     _, times = np.unique(rows, axis=0, return_counts=True)
-    return COPIES if times[times > 1].sum() >= MANY_COPIES * len(own) else "imputed+refined"
+    return COPIES if times[times > 1].sum() >= MANY_COPIES * len(background) else "imputed+refined"
 
 
 def _cross_validated(

@@ -64,13 +64,13 @@ class Tolerance:
 
 
 def estimated_width(
-    own: Table | None, schema: Schema, low: NDArray[np.float64], high: NDArray[np.float64]
+    background: Table | None, schema: Schema, low: NDArray[np.float64], high: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Estimate tolerances with the knowledge of an adversary.
 
     Parameters
     ----------
-    own : Table or None
+    background : Table or None
         Background rows. They determine the standard deviation of columns with two or more values.
     schema : Schema
         Distinguishes continuous columns from categorical ones.
@@ -85,7 +85,7 @@ def estimated_width(
     """
     sigma = np.append((high - low) / np.sqrt(12), 0.0)
     width = np.where(np.append(schema.categorical, True), 0.0, SIGMA_SHARE * sigma)
-    if own is not None:
-        has_values = np.append((~np.isnan(own.X)).sum(axis=0) > 1, False)
-        width[has_values] = Tolerance.of(own, schema).width[has_values]
+    if background is not None:
+        has_values = np.append((~np.isnan(background.X)).sum(axis=0) > 1, False)
+        width[has_values] = Tolerance.of(background, schema).width[has_values]
     return np.asarray(width)

@@ -41,13 +41,13 @@ class VictimsCounts:
         Number of rows of each class in every bin, by victim.
     part : int64 array, shape (total_bins,)
         Third of its column in which each bin lies. 0 contains the lowest values.
-    own : int64 array, shape (total_bins, K), or None
+    local_counts : int64 array, shape (total_bins, K), or None
         Class counts of the complete rows of the adversary. None if it has none.
     """
 
     counts: Counts
     part: NDArray[np.int64]
-    own: NDArray[np.int64] | None = None
+    local_counts: NDArray[np.int64] | None = None
 
 
 @register.metric("bin-counts")
@@ -116,8 +116,8 @@ class BinCountsMetric(Metric[VictimsCounts]):
         even = share(lambda n: np.rint(true_counts[n].mean(axis=0, keepdims=True)))
         most_frequent = share(lambda n: _most_frequent(true_counts[n], truth.part))
         baseline = max(even, most_frequent)
-        if truth.own is not None:
-            prior = truth.own
+        if truth.local_counts is not None:
+            prior = truth.local_counts
             total = max(prior.sum(), 1)
             baseline = max(
                 baseline, share(lambda n: np.rint(prior * (true_counts[n].sum() / total)))
@@ -222,7 +222,7 @@ class ColumnBinsMetric(Metric[VictimsBins]):
         guesses: dict[str, Sequence[Claim]] = {"fullest-bin": fullest}
         for name, orders in orders_of_own(case, truth.columns).items():
             guesses[name] = [
-                _filled(key, *orders[key], bins) for key, bins in truth.columns.items()
+                _fill_bins(key, *orders[key], bins) for key, bins in truth.columns.items()
             ]
         return {**guesses, **super().blind(case, truth)}
 
@@ -258,7 +258,7 @@ def _fullest(bin: NDArray[np.int64]) -> int:
     return int(np.bincount(bin + 1).argmax()) - 1
 
 
-def _filled(
+def _fill_bins(
     key: tuple[str, int],
     ids: NDArray[np.int64],
     rank: NDArray[np.float64],

@@ -112,7 +112,7 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
             return rounded_to(low + middles(n) * (high - low), step)
 
         guesses: dict[str, Sequence[Claim]] = {
-            "declared": _claim_scaled(truth, _declared(case.schema)),
+            "declared": _claim_scaled(truth, _declared_values(case.schema)),
             "zeros": _claim_values(truth, lambda f, n, step: np.zeros(n, dtype=np.float32)),
             "rounded-range": _claim_values(truth, evenly),
         }
@@ -183,7 +183,7 @@ def _category_error(
 def _claim_scaled(truth: VictimsColumns, columns: Sequence[Values]) -> list[Claim]:
     """Claim the same values for every victim, scaled to the number of cells of its column."""
     return [
-        ColumnValues(owner, f, *_scaled(columns[f], int(counts.sum())), False)
+        ColumnValues(owner, f, *_scale_counts(columns[f], int(counts.sum())), False)
         for (owner, f), (_, counts) in truth.columns.items()
     ]
 
@@ -202,7 +202,7 @@ def _claim_values(
     return claims
 
 
-def _scaled(column: Values, n: int) -> Values:
+def _scale_counts(column: Values, n: int) -> Values:
     """Scale counts so that they sum to n, by the method of largest remainders."""
     values, counts = column
     if not len(values) or not n:
@@ -215,7 +215,7 @@ def _scaled(column: Values, n: int) -> Values:
     return values[floored > 0], floored[floored > 0]
 
 
-def _declared(schema: Schema) -> list[Values]:
+def _declared_values(schema: Schema) -> list[Values]:
     """Return the values in the schema: categories, or integers in a declared range, each once."""
     declared: list[Values] = []
     for feature in schema.features:

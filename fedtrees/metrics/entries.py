@@ -15,7 +15,7 @@ from fedtrees.core.local_data import KnownEntries, LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.results import Measure
 from fedtrees.core.threat import Threat
-from fedtrees.guessing.entries import regressed
+from fedtrees.guessing.entries import predict_columns
 from fedtrees.metrics.metric import Case, Metric, Score
 from fedtrees.trees.imputer import imputed
 
@@ -145,9 +145,9 @@ class EntriesMetric(Metric[VictimsEntries]):
             return guesses if cells is None else {**guesses, "imputed": [Entries("", *cells)]}
         with_columns = [h for h in view.own if len(h.columns)]
         if declared is not None and with_columns:
-            guesses["regressed"] = _claims(truth, _regressed(truth, declared, with_columns[0]))
+            guesses["regressed"] = _claims(truth, _predict_cells(truth, declared, with_columns[0]))
             guesses["regressed-together"] = _claims(
-                truth, _regressed(truth, declared, with_columns[0], True)
+                truth, _predict_cells(truth, declared, with_columns[0], True)
             )
         return {**guesses, **super().blind(case, truth)}
 
@@ -214,16 +214,16 @@ def _claims(truth: VictimsEntries, guess: NDArray[np.float64]) -> list[Claim]:
     return claims
 
 
-def _regressed(
+def _predict_cells(
     truth: VictimsEntries,
     known_entries: KnownEntries,
     local_data: LocalData,
     together: bool = False,
 ) -> NDArray[np.float64]:
-    """Return the prediction of `regressed` in every cell of a local row, else the mean."""
+    """Return the prediction of `predict_columns` in every cell of a local row, else the mean."""
     features, first = np.unique(truth.feature, return_index=True)
     ends = zip(features.tolist(), truth.mean[first], truth.spread[first], strict=True)
-    values = regressed(
+    values = predict_columns(
         {f: (float(mean), float(s)) for f, mean, s in ends}, known_entries, local_data, together
     )
     position, guess = {i: k for k, i in enumerate(local_data.ids.tolist())}, truth.mean.copy()

@@ -1,7 +1,7 @@
 """Values of the victims that a threat model declares known to the adversary.
 
 `Case.entries` selects one of the three functions by the parameters of the threat model:
-``attributes=`` (`of_every_row`), ``sensitive=`` (`all_but`) and ``entries=`` (`dealt`).
+``attributes=`` (`of_every_row`), ``sensitive=`` (`all_but`) and ``entries=`` (`draw_known_values`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -99,7 +99,7 @@ def _cells(victims: Mapping[str, LocalData], of: Sequence[int]) -> KnownEntries:
     return KnownEntries(np.repeat(ids, len(columns)), np.tile(columns, len(ids)), X.reshape(-1))
 
 
-def dealt(
+def draw_known_values(
     victims: Mapping[str, LocalData], count: int, rng: np.random.Generator
 ) -> KnownEntries | None:
     """Draw known values in the order in which an attack on linear regressions needs them.

@@ -182,14 +182,14 @@ class AskedRows:
         Class codes.
     classes : int
         Number of classes, K.
-    own : mapping of str to float32 array, shape (n, c)
+    local_columns : mapping of str to float32 array, shape (n, c)
         Columns of each principal for these rows. If there are several principals, the entry ``all``
         contains the columns of all of them.
     """
 
     y: NDArray[np.int64]
     classes: int
-    own: Mapping[str, NDArray[np.float32]]
+    local_columns: Mapping[str, NDArray[np.float32]]
 
 
 @register.metric("routed-labels")
@@ -246,7 +246,7 @@ class RoutedLabelScores(Metric[AskedRows]):
         n, K = len(truth.y), truth.classes
         rows = np.arange(n)
         guesses: dict[str, Sequence[Claim]] = {"even": [RoutedLabels(rows, np.full((n, K), 1 / K))]}
-        for name, X in truth.own.items():
+        for name, X in truth.local_columns.items():
             if X.shape[1]:
                 rank = middle_ranks(main_direction(X))
                 centres = (np.arange(K) + 0.5) / K
@@ -337,7 +337,7 @@ class ClassSharesMetric(Metric[VictimsClasses]):
             return None
         counts = {n: np.bincount(t.y, minlength=classes) for n, t in tables.items()}
         if len(counts) >= FEWEST_TOLD:
-            return VictimsClasses(counts, _pooled(counts))
+            return VictimsClasses(counts, _pooled_shares(counts))
         return VictimsClasses(counts, _own_share(case, classes))
 
     def refuses(self, claims: Sequence[ClassShares], case: Case) -> str | None:
@@ -355,7 +355,7 @@ class ClassSharesMetric(Metric[VictimsClasses]):
         counts, classes = truth.counts, len(truth.assumed)
         shares = {"own": _own_share(case, classes), "even": np.full(classes, 1 / classes)}
         if len(counts) >= FEWEST_TOLD:
-            shares |= {"pooled": _pooled(counts), "median": _least_wrong(counts)}
+            shares |= {"pooled": _pooled_shares(counts), "median": _least_wrong(counts)}
         return {how: [ClassShares(n, share) for n in counts] for how, share in shares.items()}
 
     def score(self, claims: Sequence[ClassShares], truth: VictimsClasses) -> list[Score]:
@@ -402,7 +402,7 @@ def _least_wrong(counts: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float64]
     return np.asarray(shares_at_level / shares_at_level.sum())
 
 
-def _pooled(counts: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float64]:
+def _pooled_shares(counts: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float64]:
     """Return the class shares among the rows of all victims."""
     together = np.sum([*counts.values()], axis=0)
     return np.asarray(together / together.sum(), dtype=np.float64)

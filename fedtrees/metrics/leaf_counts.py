@@ -143,7 +143,7 @@ def score_leaf_counts(
         raise DataError("two guesses of leaf counts for one tree")
     exact, mass, error, error1 = [], [], [], []
     for truth in truths:
-        counts, has_claim = _aligned(by_tree.get(truth.tree), truth)
+        counts, has_claim = _align_leaves(by_tree.get(truth.tree), truth)
         error_of_counts = counts - truth.counts
         # An empty leaf without a claim would otherwise count as exact.
         exact.append(has_claim & ~error_of_counts.any(axis=1))
@@ -172,14 +172,14 @@ def share_right(guesses: Sequence[LeafCounts], truths: Sequence[LeafCounts]) -> 
         truth = by_tree.get(guess.tree)
         if truth is None or not np.isin(guess.leaf, truth.leaf).all():
             raise DataError(f"counts of leaves that tree {guess.tree} has not")
-        counts, _ = _aligned(truth, guess)
+        counts, _ = _align_leaves(truth, guess)
         right += (counts == guess.counts).all(axis=1).tolist()
     if not right:
         raise DataError("no leaf counts to score")
     return float(np.mean(right))
 
 
-def _aligned(
+def _align_leaves(
     guess: LeafCounts | None, truth: LeafCounts
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return inferred counts in the order of the true leaves, and which leaves have a claim."""

@@ -34,7 +34,7 @@ class AtFew:
     ----------
     tpr : float
         Share of the members whose score is above the threshold.
-    allowed, others : int
+    allowed, n_nonmembers : int
         Number of non-members that may be above the threshold, and number of all non-members.
     null : float
         Expected `tpr` if scores are independent of membership. It differs from the false positive
@@ -45,7 +45,7 @@ class AtFew:
 
     tpr: float
     allowed: int
-    others: int
+    n_nonmembers: int
     null: float
     chance: float
 

@@ -33,7 +33,7 @@ from fedtrees.guessing.blind import DRAWS, blind_guesses
 from fedtrees.guessing.rows import range_of
 from fedtrees.isolation.process import attacks
 from fedtrees.messages.horizontal import CutPoints
-from fedtrees.metrics.known_entries import all_but, dealt, of_every_row
+from fedtrees.metrics.known_entries import all_but, draw_known_values, of_every_row
 from fedtrees.trees.binning import Cuts
 
 T = TypeVar("T")
@@ -184,7 +184,7 @@ class Case:
         rng = self.streams.child("known", self.threat).rng("entries")
         if threat.attributes:
             return of_every_row(self.victims, self.schema, threat.attributes, rng)
-        return dealt(self.victims, threat.entries, rng)
+        return draw_known_values(self.victims, threat.entries, rng)
 
     @cached_property
     def told(self) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:

@@ -267,12 +267,12 @@ def _one_interval(truth: VictimsOrders) -> list[Claim]:
 
 
 @dataclass(frozen=True, eq=False)
-class Settled:
+class TrainingCuts:
     """Cut points and root splits of a training, and the victims' values.
 
     Attributes
     ----------
-    told, honest : Cuts
+    announced, honest : Cuts
         Cut points that were announced, and those that honest sketches of all parties would give.
     feature : int64 array, shape (n_trees,)
         Column of the split of every root.
@@ -282,7 +282,7 @@ class Settled:
         Complete rows of the victims.
     """
 
-    told: Cuts
+    announced: Cuts
     honest: Cuts
     feature: NDArray[np.int64]
     threshold: NDArray[np.float64]
@@ -290,7 +290,7 @@ class Settled:
 
 
 @register.metric("moved-cuts")
-class MovedCutsMetric(Metric[Settled]):
+class MovedCutsMetric(Metric[TrainingCuts]):
     """Share of root splits and cut points in windows that a malicious client chose.
 
     ``cuts_won`` is the share of the claimed trees whose root is split in the claimed window. Its
@@ -309,7 +309,7 @@ class MovedCutsMetric(Metric[Settled]):
         Measure("rows_alone", "values there alone in a bin", "share of values", klass="group"),
     )  # fmt: skip
 
-    def truth(self, case: Case) -> Settled | None:
+    def truth(self, case: Case) -> TrainingCuts | None:
         """Return cut points and root splits.
 
         None if no common cut points were announced, the model has no trees, or no victim has
@@ -323,10 +323,10 @@ class MovedCutsMetric(Metric[Settled]):
         n_bins = max(int(cuts.n_bins.max()), 2)
         sketches = [local_sketch(local_data.X, n_bins) for local_data in case.local_data.values()]
         roots = np.array([(t.feature[0], t.threshold[0]) for t in trees])
-        return Settled(cuts, merge_sketches(sketches, n_bins), roots[:, 0].astype(np.int64),
+        return TrainingCuts(cuts, merge_sketches(sketches, n_bins), roots[:, 0].astype(np.int64),
                        roots[:, 1], rows.X)  # fmt: skip
 
-    def score(self, claims: Sequence[CutWindows], truth: Settled) -> list[Score]:
+    def score(self, claims: Sequence[CutWindows], truth: TrainingCuts) -> list[Score]:
         """Score a claim about root splits or about cut points, together with the baseline."""
         (claim,) = claims
         trees = claim.tree >= 0
@@ -335,12 +335,13 @@ class MovedCutsMetric(Metric[Settled]):
             # them.
             value, blind = (_share_of_root_splits(claim, truth, after) for after in (0, 1))
             return [Score("cuts_won", value, blind)] if value is not None else []
-        (inside, alone), (expected, alone_expected) = (_shares_in_windows(claim, c, truth.X)
-                                               for c in (truth.told, truth.honest))  # fmt: skip
+        (inside, alone), (expected, alone_expected) = (
+            _shares_in_windows(claim, cuts, truth.X) for cuts in (truth.announced, truth.honest)
+        )
         return [Score("cuts_inside", inside, expected), Score("rows_alone", alone, alone_expected)]
 
 
-def _share_of_root_splits(claim: CutWindows, truth: Settled, after: int) -> float | None:
+def _share_of_root_splits(claim: CutWindows, truth: TrainingCuts, after: int) -> float | None:
     """Return the share of root splits as claimed, looked up `after` trees later.
 
     None if the model has no such tree.

@@ -208,17 +208,17 @@ class TrueBranches:
         Branch of every row to predict: 1 left, 0 right, -1 if the row does not reach the node.
     trained : int8 array, shape (N, k)
         Branches of the training rows. The active party observes them during training.
-    own : float32 array, shape (N, c)
+    training_columns : float32 array, shape (N, c)
         Columns of the principals for the training rows.
-    asked : float32 array, shape (n, c)
+    query_columns : float32 array, shape (n, c)
         The same columns for the rows to predict.
     """
 
     at: tuple[tuple[int, int], ...]
     goes: NDArray[np.int8]
     trained: NDArray[np.int8]
-    own: NDArray[np.float32]
-    asked: NDArray[np.float32]
+    training_columns: NDArray[np.float32]
+    query_columns: NDArray[np.float32]
 
 
 @register.metric("branches")
@@ -284,7 +284,7 @@ class BranchesMetric(Metric[TrueBranches]):
 
     def blind(self, case: Case, truth: TrueBranches) -> dict[str, Sequence[Claim]]:
         """Return the branches of the majority of all training rows, and of the nearest ones."""
-        neighbours = NearRows(truth.own, truth.asked)
+        neighbours = NearRows(truth.training_columns, truth.query_columns)
         n, splits = len(truth.goes), range(len(truth.at))
         majority = [_share(truth.trained[:, j]) for j in splits]
         similar = [neighbours.left(truth.trained[:, j]) for j in splits]

@@ -22,7 +22,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.results import Measure
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import Streams
-from fedtrees.guessing.conditional import fitted, nearest_guesses
+from fedtrees.guessing.conditional import insert_known_values, nearest_guesses
 from fedtrees.guessing.rows import MOST_ROWS, spaced, wanted
 from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.metrics.metric import Case, Metric, Score
@@ -81,25 +81,25 @@ class VictimsRows:
         Columns of the rows.
     top : tuple of str
         Features of the score ``ra_top``.
-    whole : int
+    n_rows : int
         Number of all rows of the victims.
-    told : tuple of int
+    known_columns : tuple of int
         Columns that the threat model declares known.
     """
 
     rows: Table
     schema: Schema
     top: tuple[str, ...]
-    whole: int
-    told: tuple[int, ...] = ()
+    n_rows: int
+    known_columns: tuple[int, ...] = ()
 
     @property
     def guessed(self) -> int:
         """Number of guessed rows that are scored if the attack is not certain of its rows."""
-        return wanted(self.whole)
+        return wanted(self.n_rows)
 
     @staticmethod
-    def drawn(rows: Table, case: Case) -> VictimsRows:
+    def draw(rows: Table, case: Case) -> VictimsRows:
         """Return the truth for the rows of the victims, or for a sample of them."""
         known_columns = () if case.told is None else tuple(case.told[0].tolist())
         return VictimsRows(
@@ -109,7 +109,7 @@ class VictimsRows:
     @property
     def sampled(self) -> bool:
         """Whether only a sample of the rows is scored."""
-        return len(self.rows) < self.whole
+        return len(self.rows) < self.n_rows
 
     @cached_property
     def inlier(self) -> NDArray[np.bool_] | None:
@@ -131,7 +131,8 @@ def _insert_known_columns(
     # adversary can compute.
     width = Tolerance.of(case.victims_rows, case.schema).width
     guesses = {
-        name: fitted(rows, columns, known_values, width) for name, rows in blind_guesses.items()
+        name: insert_known_values(rows, columns, known_values, width)
+        for name, rows in blind_guesses.items()
     }
     adversary_rows, rng = case.blind_view().rows, case.streams.child("blind").rng("told")
     if adversary_rows is not None and len(adversary_rows):
@@ -196,7 +197,7 @@ class RecordMetric(Metric[VictimsRows]):
     def truth(self, case: Case) -> VictimsRows | None:
         """Return the victims' rows, None if no victim has complete rows."""
         rows = case.victims_rows
-        return None if rows is None else VictimsRows.drawn(rows, case)
+        return None if rows is None else VictimsRows.draw(rows, case)
 
     def refuses(self, claims: Sequence[Records], case: Case) -> str | None:
         """Refuse rows that do not fit the schema."""
@@ -204,7 +205,7 @@ class RecordMetric(Metric[VictimsRows]):
 
     def counted(self, truth: VictimsRows) -> int:
         """Return the number of all rows of the victims, also if only a sample is scored."""
-        return truth.whole
+        return truth.n_rows
 
     def blind(self, case: Case, truth: VictimsRows) -> dict[str, Sequence[Claim]]:
         """Return the guesses of `fedtrees.guessing.blind`, and claims of blind attacks."""
@@ -233,13 +234,13 @@ class RecordMetric(Metric[VictimsRows]):
         """
         claim = claims[0]
         if claim.confidence is None:
-            is_complete = truth.guessed == truth.whole
+            is_complete = truth.guessed == truth.n_rows
             table = claim.table if is_complete else spaced(claim.table, truth.guessed)
             return claims if table is claim.table else [Records(table)]
-        scaled_missing = truth.guessed * (truth.whole - len(claim.table))
+        scaled_missing = truth.guessed * (truth.n_rows - len(claim.table))
         # The share of missing rows times the number of guessed rows, rounded up with integers, so
         # that it never exceeds the number of rows of the blind guess.
-        missing = -(-scaled_missing // truth.whole)
+        missing = -(-scaled_missing // truth.n_rows)
         if missing <= 0:
             return claims
         blind_claims = blind()
@@ -252,7 +253,7 @@ class RecordMetric(Metric[VictimsRows]):
     def score(self, claims: Sequence[Records], truth: VictimsRows) -> list[Score]:
         """Compute all scores of the guessed rows."""
         result = score_records(
-            claims[0].table, truth.rows, truth.schema, truth.top, limit=truth.whole
+            claims[0].table, truth.rows, truth.schema, truth.top, limit=truth.n_rows
         )
         values: dict[str, float | None] = {
             "ra": result.ra, "ra_top": result.ra_top, "exact_rows": result.exact_rows,
@@ -261,7 +262,7 @@ class RecordMetric(Metric[VictimsRows]):
             "gower": result.gower, "hamming": result.hamming,
         }  # fmt: skip
         if truth.inlier is not None:
-            row = row_errors(claims[0].table, truth.rows, truth.inlier, truth.told)
+            row = row_errors(claims[0].table, truth.rows, truth.inlier, truth.known_columns)
             values |= {
                 "row_error": row.mean, "worst_row": row.worst, "inlier_error": row.inliers,
                 "outlier_error": row.outliers, "right_rows": row.right,
@@ -336,7 +337,7 @@ class SpecificityMetric(Metric[Strangers]):
 class BinnedVictims:
     """Rows of every victim, and the bins of the training."""
 
-    held: dict[str, Table]
+    rows_by_victim: dict[str, Table]
     cuts: Cuts
 
 
@@ -377,14 +378,14 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
 
     def counted(self, truth: BinnedVictims) -> int:
         """Return the number of the victims' rows."""
-        return sum(map(len, truth.held.values()))
+        return sum(map(len, truth.rows_by_victim.values()))
 
     def score(self, claims: Sequence[Records], truth: BinnedVictims) -> list[Score]:
         """Compute the scores of rows with a confidence, none if the claim has no confidence."""
         claim = claims[0]
         if claim.confidence is None:
             return []
-        result = score_returned_rows(claim.table, truth.held, truth.cuts, claim.owner)
+        result = score_returned_rows(claim.table, truth.rows_by_victim, truth.cuts, claim.owner)
         return [
             Score("returned_rows", float(result.returned)),
             Score("returned_right", result.right),
@@ -398,11 +399,13 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
         """Return the scores of the best single sample of the blind adversary."""
         rng = case.streams.child("blind").rng("returned-rows")
         guesses = case.blind_rows(wanted(self.counted(truth)), rng, draws=1)
-        scored = [score_returned_rows(g, truth.held, truth.cuts) for g in guesses.values()]
+        scored = [
+            score_returned_rows(g, truth.rows_by_victim, truth.cuts) for g in guesses.values()
+        ]
         best = max(scored, key=lambda s: s.right)
         baseline = {"returned_right": best.right, "returned_wrong": best.wrong}
         # A random owner is right with a probability of one over the number of victims.
-        baseline["returned_owned"] = best.right / len(truth.held)
+        baseline["returned_owned"] = best.right / len(truth.rows_by_victim)
         return {name: value for name, value in baseline.items() if value is not None}
 
 
@@ -410,8 +413,8 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
 class Everybody:
     """Local data of all parties with complete rows, and the number of such rows of principals."""
 
-    held: dict[str, LocalData]
-    own: int
+    local_data: dict[str, LocalData]
+    n_local_rows: int
     case: Case
 
 
@@ -454,19 +457,20 @@ class EveryRecordMetric(Metric[Everybody]):
         if claim.owner is None:
             # The adversary knows its local rows. They are scored like reconstructed rows.
             case = truth.case
-            adversary_first = sorted(truth.held, key=lambda n: n not in case.principals)
-            everyone = Table.concat([truth.held[n].table for n in adversary_first])
+            adversary_first = sorted(truth.local_data, key=lambda n: n not in case.principals)
+            everyone = Table.concat([truth.local_data[n].table for n in adversary_first])
             n_rows = len(everyone)
             result = score_records(
                 claim.table, _scored_sample(everyone, case), schema, limit=n_rows
             )
             return [Score("ra_union", result.ra)]
         # Sort, so that a tie between owners is resolved by name.
-        named = sorted(set(claim.owner) & set(truth.held))
+        named = sorted(set(claim.owner) & set(truth.local_data))
         if not named:
             return []
-        name = max(named, key=lambda n: len(truth.held[n]))
-        rows, owner_table = claim.table.take(np.array(claim.owner) == name), truth.held[name].table
+        name = max(named, key=lambda n: len(truth.local_data[n]))
+        rows = claim.table.take(np.array(claim.owner) == name)
+        owner_table = truth.local_data[name].table
         rng, n = truth.case.streams.child("blind").rng("owners"), wanted(len(owner_table))
         guesses = truth.case.blind_rows(n, rng)
         guessed_rows = spaced(rows, n) if n < len(owner_table) else rows
@@ -486,5 +490,5 @@ class EveryRecordMetric(Metric[Everybody]):
         if "ra" not in measured:
             return {}
         # The rows of the principals are correct, and the remaining rows have the blind accuracy.
-        share = truth.own / sum(map(len, truth.held.values()))
+        share = truth.n_local_rows / sum(map(len, truth.local_data.values()))
         return {"ra_union": share + (1 - share) * measured["ra"]}

@@ -58,7 +58,7 @@ class AdversaryEpsilon:
     replaced: float
 
 
-def composed(
+def compose_releases(
     events: Iterable[BudgetEvent],
     delta: float = 0.0,
     *,
@@ -138,7 +138,7 @@ def epsilon_by_adversary(
     ----------
     events : sequence of BudgetEvent
     delta : float
-        As in `composed`.
+        As in `compose_releases`.
 
     Returns
     -------
@@ -157,15 +157,17 @@ def epsilon_by_adversary(
 def _against(
     adversary: str, colluders: int, events: Sequence[BudgetEvent], delta: float
 ) -> AdversaryEpsilon:
-    epsilon = composed(events, delta, colluders=colluders)
-    return AdversaryEpsilon(adversary, epsilon, _replaced(events, delta, colluders))
+    epsilon = compose_releases(events, delta, colluders=colluders)
+    return AdversaryEpsilon(adversary, epsilon, _epsilon_of_replacement(events, delta, colluders))
 
 
-def _replaced(events: Sequence[BudgetEvent], delta: float, colluders: int | None) -> float:
+def _epsilon_of_replacement(
+    events: Sequence[BudgetEvent], delta: float, colluders: int | None
+) -> float:
     """Return the epsilon for a replaced row. nan if rows are sampled: no bound is known then."""
     if any(e.rate < 1 for e in events):
         return math.nan
-    return composed(events, delta, colluders=colluders, replaced=True)
+    return compose_releases(events, delta, colluders=colluders, replaced=True)
 
 
 def with_adversaries(guarantee: DP, events: Sequence[BudgetEvent]) -> DP:
@@ -174,8 +176,8 @@ def with_adversaries(guarantee: DP, events: Sequence[BudgetEvent]) -> DP:
     Parameters
     ----------
     guarantee : PureDP or ApproximateDP
-        Its epsilon is that of `composed` at the number of colluders that the noise is calibrated
-        for.
+        Its epsilon is that of `compose_releases` at the number of colluders that the noise is
+        calibrated for.
     events : sequence of BudgetEvent
         The releases that it is composed of.
     """
@@ -185,13 +187,13 @@ def with_adversaries(guarantee: DP, events: Sequence[BudgetEvent]) -> DP:
     delta = 0.0
     if isinstance(guarantee, ApproximateDP):  # a pure epsilon is exactly twice as much
         delta = guarantee.delta
-        twice = _replaced(events, delta, None)
+        twice = _epsilon_of_replacement(events, delta, None)
         terms["replaced"] = 0.0 if math.isnan(twice) else twice
     clients = max(e.shares for e in events)
     if clients >= 2:
         terms["colluders"] = min(e.shares - e.calibrated for e in events if e.shares)
-        outsider = composed(events, delta, colluders=0)
-        coalition = composed(events, delta, colluders=clients - 1)
+        outsider = compose_releases(events, delta, colluders=0)
+        coalition = compose_releases(events, delta, colluders=clients - 1)
         terms["outsider"] = outsider if outsider < guarantee.epsilon else 0.0
         terms["coalition"] = coalition if coalition > guarantee.epsilon else 0.0
     return replace(guarantee, **terms)
@@ -310,7 +312,7 @@ def pure_epsilon(event: BudgetEvent, colluders: int | None = None) -> float:
     ----------
     event : BudgetEvent
     colluders : int, optional
-        As in `composed`.
+        As in `compose_releases`.
 
     Returns
     -------
@@ -344,8 +346,8 @@ def gaussian_mu(event: BudgetEvent, colluders: int | None = None) -> float:
     ----------
     event : BudgetEvent
     colluders : int, optional
-        As in `composed`. The remaining shares are discrete Gaussians of at least 8 grid steps,
-        whose sum is a discrete Gaussian to a double's precision.
+        As in `compose_releases`. The remaining shares are discrete Gaussians of at least 8 grid
+        steps, whose sum is a discrete Gaussian to a double's precision.
     """
     variance = event.scale**2 * max(_draws(event, colluders), 0.0)
     if event.mechanism == "discrete-gaussian":
@@ -367,7 +369,7 @@ def spent_on_cuts(kind: type[Message], transcript: Transcript) -> Guarantee:
     events = [e for e in transcript.events if e.what == kind.__name__]
     if not events:
         return Structural()
-    spent = PureDP(composed(events), unit="cuts", trusted=trusted_with(events))
+    spent = PureDP(compose_releases(events), unit="cuts", trusted=trusted_with(events))
     return with_adversaries(spent, events)
 
 

@@ -159,7 +159,7 @@ class Laplace(Noise):
         if self._exact(scale):
             return _by_scale(log_tails, m, scale, self.draws)
         z = np.minimum((m - 0.5 * self.whole) / scale, _FAR)
-        return np.asarray(np.log(_scaled(z, self.draws, 1)) - z)
+        return np.asarray(np.log(_scaled_tail(z, self.draws, 1)) - z)
 
     def _log_mass(self, low: Floats, high: Floats, scale: Floats) -> Floats:
         # An interval on one side of 0 is a difference of two tails. An interval that contains 0 is
@@ -178,7 +178,7 @@ class Laplace(Noise):
             point = _by_scale(log_probabilities, np.abs(low), scale, self.draws)
             return np.asarray(np.where(low == high, point, log_masses))
         z = np.minimum(np.abs(low) / scale, _FAR)
-        density = np.log(_scaled(z, self.draws, 0)) - z - np.log(scale)
+        density = np.log(_scaled_tail(z, self.draws, 0)) - z - np.log(scale)
         return np.asarray(np.where(low == high, density, log_masses))
 
 
@@ -197,7 +197,7 @@ def _by_scale(
     return log_masses
 
 
-def _scaled(z: Floats, draws: float, what: int) -> Floats:
+def _scaled_tail(z: Floats, draws: float, what: int) -> Floats:
     """Return ``exp(z)`` times the density or the upper tail of a sum of Laplace draws at z >= 0.
 
     `what` selects the density (0) or the tail (1). For a fractional number of draws the density
@@ -208,7 +208,7 @@ def _scaled(z: Floats, draws: float, what: int) -> Floats:
         return np.asarray(polyval(z, _erlang(int(draws))[what]))
     if what:
         nodes, weights = np.polynomial.laguerre.laggauss(_LAGUERRE)
-        each = (w * _scaled(z + x, draws, 0) for x, w in zip(nodes, weights, strict=True))
+        each = (w * _scaled_tail(z + x, draws, 0) for x, w in zip(nodes, weights, strict=True))
         return np.asarray(sum(each))
     nu, z = draws - 0.5, np.maximum(z, 1e-9)
     return np.asarray((z / 2) ** nu * kve(nu, z) / (np.sqrt(np.pi) * gamma(draws)))

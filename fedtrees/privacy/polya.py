@@ -148,9 +148,9 @@ def count_losses(scale: float, draws: float, counts: int) -> tuple[Floats, Float
     # Exponentiation by squaring: about log2(counts) convolutions.
     for bit in range(counts.bit_length()):
         if counts >> bit & 1:
-            total = total.convolved(power)
+            total = total.convolve(power)
         if counts >> (bit + 1):
-            power = power.convolved(power)
+            power = power.convolve(power)
     losses = step * (total.first + np.arange(len(total.chances), dtype=np.float64))
     return np.asarray(losses, dtype=np.float64), total.chances, total.beyond
 
@@ -163,7 +163,7 @@ class _Losses:
     first: int
     beyond: float
 
-    def convolved(self, other: "_Losses") -> "_Losses":
+    def convolve(self, other: "_Losses") -> "_Losses":
         """Return the losses of both together, without tails of probability 1e-14."""
         from scipy.signal import fftconvolve  # takes half a second to load
 

@@ -49,7 +49,9 @@ def odds_within(epsilon: float) -> Fraction:
     return Fraction(math.floor(total * unit), unit)
 
 
-def ranked(prior: NDArray[np.float64], odds: Fraction) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def rank_labels(
+    prior: NDArray[np.float64], odds: Fraction
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Order labels by their prior, and choose the number k of candidates.
 
     k maximises ``odds / (odds + k - 1)`` times the prior of the k likeliest labels, which is the
@@ -96,7 +98,7 @@ def respond(
     y : int64 array, shape (n,)
         Labels, 0 to K - 1.
     prior : float64 array, shape (n, K)
-        As in `ranked`.
+        As in `rank_labels`.
     odds : Fraction
         `odds_within` an epsilon.
     rng : Generator
@@ -109,7 +111,7 @@ def respond(
     labels : int64 array, shape (n,)
     """
     K = prior.shape[1]
-    order, among = ranked(prior, odds)
+    order, among = rank_labels(prior, odds)
     rank = (order == y[:, None]).argmax(axis=1)
     response_rank = np.empty_like(rank)
     for k in np.unique(among).tolist():

@@ -37,17 +37,17 @@ class Canaries(ABC):
     ----------
     schema : Schema
         Columns and target of the canaries.
-    most : int
+    max_canaries : int
         Largest number of canaries that one run can include without hiding one another.
     runs : int
         Number of runs of a thorough audit.
     """
 
     schema: Schema
-    most: int
+    max_canaries: int
     runs: int = 1
 
-    def held(
+    def distribute(
         self, rows: Table, is_included: NDArray[np.bool_], companions: Table
     ) -> dict[str, LocalData]:
         """Return the local data of each party.
@@ -150,7 +150,7 @@ class ForestCanaries(Canaries):
     )
 
     @property
-    def most(self) -> int:  # type: ignore[override]
+    def max_canaries(self) -> int:  # type: ignore[override]
         """Number of canaries per leaf and class that the noise hides, 2048 at most in total."""
         if self.alone:
             return _ALONE
@@ -249,7 +249,7 @@ class LeafSumCanaries(Canaries):
     schema = Schema(tuple(Feature(f"x{i}", low=0.0, high=1.0) for i in range(_NUMBERS)), "y")
 
     @property
-    def most(self) -> int:  # type: ignore[override]
+    def max_canaries(self) -> int:  # type: ignore[override]
         """Number of canaries that the noise of some leaves hides, from 64 to 2048."""
         if self.alone:
             return _ALONE
@@ -325,7 +325,7 @@ class HistogramCanaries(Canaries):
         return Schema(tuple(Feature(f"x{i}", low=0.0, high=high) for i in range(_NUMBERS)), "y")
 
     @property
-    def most(self) -> int:  # type: ignore[override]
+    def max_canaries(self) -> int:  # type: ignore[override]
         """Four canaries per bin, 1024 at most."""
         return min(4 * self.max_bin, 1024)
 
@@ -355,7 +355,7 @@ class HistogramCanaries(Canaries):
             units, _ = message.unit_of("sums")
             law = total_law if d.receivers == (d.sender,) else client_law
             sums, noise = _read(law, message.sums[root], units)
-            contributions = brings(training, message.tree, rows)
+            contributions = gradients_of_rows(training, message.tree, rows)
             for which in (0, 1):  # gradients, hessians
                 contribution = np.broadcast_to(contributions[:, which, None], places.shape)
                 # Subtract the expected contribution of the other canaries in the same bin.
@@ -376,7 +376,7 @@ def _only(leaf: NDArray[np.int32]) -> NDArray[np.bool_]:
     return np.asarray(np.bincount(leaf)[leaf] == 1)
 
 
-def brings(training: Any, tree: int, rows: Table) -> NDArray[np.float64]:
+def gradients_of_rows(training: Any, tree: int, rows: Table) -> NDArray[np.float64]:
     """Return the gradient and hessian of each row in a tree of two classes, shape (n, 2).
 
     Parameters

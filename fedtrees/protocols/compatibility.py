@@ -83,7 +83,7 @@ def fit(
     # A coalition that can decrypt a protected value would have a view that no transcript shows.
     opened = (part.undone_by(threat, data.roles) for part in composition.parts)
     return (
-        (protocol is not None and _defended(protocol, composition, data.schema))
+        (protocol is not None and _check_defense(protocol, composition, data.schema))
         or next(filter(None, opened), None)
         or (FITS if attack is None else fits([attack], data)[0])
     )
@@ -95,11 +95,11 @@ def fits(attacks: Sequence[Spec], data: Data) -> list[Reason]:
     if data.view is None:
         return reasons
     remaining = [attack for attack, reason in zip(attacks, reasons, strict=True) if reason.ok]
-    answers = iter(_asked(remaining, data.view) if remaining else ())
+    answers = iter(_ask_attacks(remaining, data.view) if remaining else ())
     return [next(answers) if reason.ok else reason for reason in reasons]
 
 
-def _defended(protocol: Any, defense: Composition, schema: Schema | None) -> Reason | None:
+def _check_defense(protocol: Any, defense: Composition, schema: Schema | None) -> Reason | None:
     """Return why a defense is incompatible with a protocol on a table, None if it is compatible."""
     named = {"protocol": protocol.name}
     roles = set(protocol.roles(2).values())
@@ -118,7 +118,7 @@ def _defended(protocol: Any, defense: Composition, schema: Schema | None) -> Rea
         if handled and not any(message_type in handled for message_type in protocol.says):
             types = ", ".join(t.__name__ for t in handled)
             return Reason("defense-message", subject=part.name, types=types, **named)
-        unserved = sorted(_wanted(part) - protocol.serves)
+        unserved = sorted(_required_hooks(part) - protocol.serves)
         if unserved:
             stage = ", ".join(unserved)
             return Reason("defense-stage", subject=part.name, stage=stage, **named)
@@ -131,7 +131,7 @@ def _defended(protocol: Any, defense: Composition, schema: Schema | None) -> Rea
     return reason or (None if schema is None else protocol.lacks(schema, defense))
 
 
-def _wanted(part: Defense) -> set[str]:
+def _required_hooks(part: Defense) -> set[str]:
     """Return the hooks and limits of a defense that the parties of the protocol must implement."""
     hooks = {*part.acts_through} & {"rows", "candidates", "shown"}
     if part.acts_on == {"labels"}:  # applied before the party is created, without a hook
@@ -172,7 +172,7 @@ def before(attack: Spec, data: Data) -> Reason:
     return FITS
 
 
-def _asked(attacks: Sequence[Spec], view: View) -> list[Reason]:
+def _ask_attacks(attacks: Sequence[Spec], view: View) -> list[Reason]:
     """Ask attacks in their own process. If one of them breaks, ask each one separately."""
     try:
         return process().reasons(attacks, view)
@@ -183,7 +183,7 @@ def _asked(attacks: Sequence[Spec], view: View) -> list[Reason]:
         # An attack with an error is not evidence of safety, so that it counts as applicable.
         if len(attacks) == 1:
             return [FITS]
-    return [reason for attack in attacks for reason in _asked([attack], view)]
+    return [reason for attack in attacks for reason in _ask_attacks([attack], view)]
 
 
 def check_channels(

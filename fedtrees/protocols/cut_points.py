@@ -83,7 +83,7 @@ def settle_on_a_grid(
     DataError
         If a feature declares no range and the plan has a single round.
     """
-    declared_cuts = [_declared(f, max_bin) for f in schema.features]
+    declared_cuts = [_declared_cuts(f, max_bin) for f in schema.features]
     by_category = np.zeros(len(declared_cuts), dtype=bool) if categories is None else categories > 0
     counted = counted_features(schema, max_bin, by_category)
     low, high = schema.ranges
@@ -133,11 +133,11 @@ def counted_features(
         Features that are split by categories.
     """
     # Declared columns need no private counts, which leaves more budget for the remaining columns.
-    undeclared = np.array([_declared(f, max_bin) is None for f in schema.features], dtype=bool)
+    undeclared = np.array([_declared_cuts(f, max_bin) is None for f in schema.features], dtype=bool)
     return undeclared & ~by_category
 
 
-def _declared(feature: Feature, max_bin: int) -> NDArray[np.float32] | None:
+def _declared_cuts(feature: Feature, max_bin: int) -> NDArray[np.float32] | None:
     """Return the cut points that follow from the schema, after a sentinel. None if none do."""
     if feature.cuts:
         return np.array(feature.cuts, dtype=np.float32)

@@ -27,7 +27,7 @@ def hears(kind: type[Message]) -> Callable[[Any, Message], None]:
     """Return a method of a `Lockstep` party that stores received messages of one type."""
 
     def heard(self: Any, message: Message) -> None:
-        self.arrived(message)
+        self.receive(message)
 
     rule = "any: what a party sends, and how often, follows from its own script"
     return handles(kind, **dict.fromkeys(names_of_type(kind), rule))(heard)
@@ -36,7 +36,8 @@ def hears(kind: type[Message]) -> Callable[[Any, Message], None]:
 class Lockstep(Party):
     """One of several equal parties, each of which follows its script.
 
-    Subclasses write the script, `trained`. It yields the keys of the messages that it waits for.
+    Subclasses write the script, `run_training`. It yields the keys of the messages that it waits
+    for.
 
     Attributes
     ----------
@@ -55,14 +56,14 @@ class Lockstep(Party):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.inbox: dict[Any, Message] = {}
-        self.script = self.trained()
+        self.script = self.run_training()
         self.waits: Any = ""
         self.running = self.begun = False
         self.model: Any = None
 
-    def trained(self) -> Script:
+    def run_training(self) -> Script:
         """Train. The script must set `model`."""
-        raise TypeError(f"{type(self).__name__} must define trained()")
+        raise TypeError(f"{type(self).__name__} must define run_training()")
 
     def key(self, message: Message, rank: int | None = None) -> Any:
         """Return the key under which the script waits for a message.
@@ -82,7 +83,7 @@ class Lockstep(Party):
         self.names: list[str] = [n for role in self.audience for n in self.net.members(role)]
         self.rank, self.world = self.names.index(self.name), len(self.names)
 
-    def arrived(self, message: Message) -> None:
+    def receive(self, message: Message) -> None:
         """Store a message, and continue the script if it waits for this message."""
         self.inbox[self.key(message)] = message
         self.go_on()
@@ -110,7 +111,7 @@ class Lockstep(Party):
                 sent = self.net.tell(role, message, why=why)
         return sent
 
-    def gathered(self, message: Said, why: str) -> Generator[Any, Any, list[Said]]:
+    def exchange(self, message: Said, why: str) -> Generator[Any, Any, list[Said]]:
         """Send a message to all other parties, and return the messages of all parties by rank."""
         sent, messages = self.to_others(message, why), []
         for rank in range(self.world):
@@ -147,7 +148,7 @@ class RowPeers(Protocol):
 
     Attributes
     ----------
-    alike : str
+    party_noun : str
         Plural noun for the parties in error messages.
     kinds : (type, type)
         Class of the first party, and class of the remaining parties.
@@ -155,7 +156,7 @@ class RowPeers(Protocol):
 
     peers: ClassVar[bool] = True
     example: ClassVar[str] = "digits[rows=300]"  # all columns declare a range
-    alike: ClassVar[str]
+    party_noun: ClassVar[str]
     kinds: ClassVar[tuple[type[RowHolder], type[RowHolder]]]
 
     def roles(self, parties: int) -> Mapping[str, str]:
@@ -167,7 +168,7 @@ class RowPeers(Protocol):
             If there is a single party.
         """
         if parties < 2:
-            raise UsageError(f"{self.name!r} needs two {self.alike} or more")
+            raise UsageError(f"{self.name!r} needs two {self.party_noun} or more")
         return dict.fromkeys(client_names(parties), "client")
 
     def party(

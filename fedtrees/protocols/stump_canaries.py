@@ -21,7 +21,7 @@ from fedtrees.messages.horizontal import (
     GridRequest,
     Histogram,
 )
-from fedtrees.protocols.canaries import Canaries, brings, laws_of_sums
+from fedtrees.protocols.canaries import Canaries, gradients_of_rows, laws_of_sums
 from fedtrees.trees.binning import Cuts, bin_rows
 
 _MANY, _HIGH = 64, 1 << 20
@@ -38,7 +38,7 @@ class StumpCanaries(Canaries):
 
     Parameters
     ----------
-    most : int
+    max_canaries : int
         Largest number of canaries. 1 if only sums of all clients' histograms are decrypted.
     quantiles : int
         Number of quantiles of a summary that each client draws. 0 if none is drawn.
@@ -46,7 +46,7 @@ class StumpCanaries(Canaries):
         Read only messages that cut points are computed from.
     """
 
-    most: int = _MANY
+    max_canaries: int = _MANY
     quantiles: int = 0
     cuts_alone: bool = False
 
@@ -64,7 +64,7 @@ class StumpCanaries(Canaries):
     @property
     def runs(self) -> int:  # type: ignore[override]
         """Number of runs for 2,048 canaries in total, or 1,024 runs with one canary each."""
-        return min(2048 // self.most, 1024)
+        return min(2048 // self.max_canaries, 1024)
 
     def rows(self, count: int, rng: np.random.Generator) -> tuple[Table, Table]:
         """Return canaries of class 0, and the further rows of each client.
@@ -79,7 +79,7 @@ class StumpCanaries(Canaries):
         X = (position[:, None] * _HIGH).astype(np.float32)
         return Table(X, np.zeros(count, np.int64)), Table(besides, np.ones(step, np.int64))
 
-    def held(
+    def distribute(
         self, rows: Table, is_included: NDArray[np.bool_], companions: Table
     ) -> dict[str, LocalData]:
         """Return at most one canary per client, or all for one client if only sums are visible."""
@@ -147,7 +147,7 @@ class StumpCanaries(Canaries):
                 )
                 y, place = m.sums[0].astype(np.float64), bin_rows(included.X, cuts).codes[:, 0]
                 x = np.zeros_like(y)
-                np.add.at(x, place, np.rint(brings(training, 0, included) * units))
+                np.add.at(x, place, np.rint(gradients_of_rows(training, 0, included) * units))
                 mean, variance = law.within(units).error(y)
                 noisy = (variance > 0) & np.isfinite(variance)
                 # Bins without noise, or with unbounded variance, have no meaningful residual.
@@ -167,7 +167,7 @@ def _of_grid(
     n_companions, scores = np.bincount(cells)[cells] - 1, np.zeros(len(rows))
     for k in np.unique(n_companions):
         y = message.counts[cells[n_companions == k], None]
-        scores[n_companions == k] = _told(law, y, base[n_companions == k], np.ones(1), int(k))
+        scores[n_companions == k] = _log_odds(law, y, base[n_companions == k], np.ones(1), int(k))
     return scores
 
 
@@ -178,7 +178,9 @@ def _of_roots(
     client_law, total_law, row = laws_of_sums(training)
     clients = len(training.columns)
     summed, units = len(rows) == 1, roots[0].unit_of("sums")[0]
-    contribution, rest = (np.rint(brings(training, 0, of) * units) for of in (rows, other_rows))
+    contribution, rest = (
+        np.rint(gradients_of_rows(training, 0, of) * units) for of in (rows, other_rows)
+    )
     places, other_places = (bin_rows(of.X, cuts).codes[:, 0] for of in (rows, other_rows))
     x = np.stack([rest[other_places == place].sum(axis=0) for place in places])
     law = ((total_law if summed else client_law) or Chain(())).within(units)
@@ -189,13 +191,13 @@ def _of_roots(
     times = clients if summed else 1
     # Noise on single rows hides the gradient, so that only hessians remain.
     cell = slice(1, None) if row else slice(None)
-    by_bin = _told(law, bins[:, cell], times * x[:, cell], contribution[:, cell])
-    return by_bin + _told(
+    by_bin = _log_odds(law, bins[:, cell], times * x[:, cell], contribution[:, cell])
+    return by_bin + _log_odds(
         law, totals[:, cell], times * rest.sum(axis=0)[cell], contribution[:, cell]
     )
 
 
-def _told(
+def _log_odds(
     law: Channel,
     y: NDArray[Any],
     x: NDArray[Any],

@@ -266,7 +266,7 @@ def train(
             f"{protocol.name!r} wants the local data of {', '.join(expected)}, in that order; got "
             f"{', '.join(local_data)}"
         )
-    agreement = agreed(protocol, schema, defense, len(local_data))
+    agreement = make_agreement(protocol, schema, defense, len(local_data))
     for name, party_data in local_data.items():
         check_own(name, party_data, schema)
     declared = {name: Declared.of(part) for name, part in local_data.items()}
@@ -312,7 +312,9 @@ def train(
     )
 
 
-def agreed(protocol: Protocol, schema: Schema, defense: Composition, holders: int) -> Agreement:
+def make_agreement(
+    protocol: Protocol, schema: Schema, defense: Composition, holders: int
+) -> Agreement:
     """Return the public agreement of a run.
 
     Parameters

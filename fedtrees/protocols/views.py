@@ -93,7 +93,7 @@ def _looked_up(
     return X
 
 
-def _asked(who: Sequence[str], parts: Mapping[str, LocalData]) -> LocalData:
+def _query_columns(who: Sequence[str], parts: Mapping[str, LocalData]) -> LocalData:
     """Return the columns of the colluding parties for the test rows, side by side."""
     adversary_parts = [part for name, part in parts.items() if name in who]
     columns = np.concatenate([np.zeros(0, dtype=np.intp), *(p.columns for p in adversary_parts)])
@@ -103,7 +103,9 @@ def _asked(who: Sequence[str], parts: Mapping[str, LocalData]) -> LocalData:
     )
 
 
-def stated(protocol: Protocol, schema: Schema, parties: int) -> tuple[tuple[str, str, Change], ...]:
+def stated_changes(
+    protocol: Protocol, schema: Schema, parties: int
+) -> tuple[tuple[str, str, Change], ...]:
     """Return the changes that a protocol states for its fields, in the form that a view contains.
 
     Parameters
@@ -195,10 +197,10 @@ def view_of(
         else None,
         known=known_rows,
         entries=entries,
-        stated=stated(training.protocol, training.schema, len(training.columns)),
+        stated=stated_changes(training.protocol, training.schema, len(training.columns)),
         weighted=any(part.weight is not None for part in local_data.values()),
         behaviours=tuple(dict.fromkeys(b for n, b in training.behaviours.items() if n in who)),
-        asked=_asked(who, _parts(rows, local_data))
+        asked=_query_columns(who, _parts(rows, local_data))
         if records == "new" and rows is not None
         else None,
     )

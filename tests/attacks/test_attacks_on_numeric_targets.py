@@ -170,7 +170,7 @@ def test_chains_keep_their_books_of_targets(level):
     def state(cell):
         box = np.zeros_like(cell), np.tile(basis.grid.width, (len(cell), 1)).astype(np.int32)
         label, prior = np.zeros(len(cell), dtype=np.int64), basis.prior
-        return State.of(world, cell, box, label, prior.own_cells, prior.own.y)
+        return State.of(world, cell, box, label, prior.row_cells, prior.rows.y)
 
     now, known = state(cell), np.isfinite(world.variance)
     assert np.abs(now.residual[known]).max() < 1e-3

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedtrees.attacks.attributes.attack import AttributeInference, _taught
-from fedtrees.attacks.attributes.sum_constraints import Sum, Sums, fitted
+from fedtrees.attacks.attributes.sum_constraints import Sum, Sums, fit_probabilities
 from fedtrees.conformance.samples import sample_table
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Entries
@@ -121,7 +121,7 @@ def test_fitted_chances_have_the_sums_that_were_seen():
     terms = np.repeat(h[None, :, None], 3, axis=2).astype(np.float32)
     total = np.bincount(sure, h, minlength=3)[None]
     known = Sum(np.arange(20), terms, total, np.arange(3), np.full(1, 1e-6))
-    got = fitted(p, Sums(np.arange(3), (known,), np.ones((20, 3), dtype=bool)), None)
+    got = fit_probabilities(p, Sums(np.arange(3), (known,), np.ones((20, 3), dtype=bool)), None)
     assert np.allclose(got.sum(axis=1), 1)
     assert np.allclose(h @ got, total[0], atol=1e-3)
 

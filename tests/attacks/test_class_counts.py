@@ -9,7 +9,7 @@ from peeling_world import SERVER, Run, made_up
 from scipy.stats import poisson
 
 from fedtrees.attacks.leaves.attack import ForestBoxes
-from fedtrees.attacks.leaves.forests import Boxes, Source, sources_of
+from fedtrees.attacks.leaves.forests import FlatForest, TargetForest, read_target_forests
 from fedtrees.attacks.leaves.gibbs import Numbers, State, advance, likelihood, start
 from fedtrees.attacks.peeling.annealing import LIKELY
 from fedtrees.attacks.peeling.supports import SURE, least_support
@@ -90,8 +90,8 @@ def test_a_row_has_the_least_support_but_for_the_chance_that_is_said():
 @pytest.mark.long
 def test_a_chain_finds_tables_as_likely_as_the_truth():
     run = Run(LocalForests(trees=10, max_depth=6), TABLE, principals=SERVER)
-    source = sources_of(run.view)[0]
-    boxes, rng = Boxes.of(source.trees, 4), np.random.default_rng(0)
+    source = read_target_forests(run.view)[0]
+    boxes, rng = FlatForest.of(source.trees, 4), np.random.default_rng(0)
     truth = run.clients[0]
     wanted = likelihood(boxes, State.of(boxes, boxes.level(truth.X), truth.y, len(truth)))
     state = State.of(boxes, start(boxes, truth.y, rng), truth.y, len(truth))
@@ -101,7 +101,7 @@ def test_a_chain_finds_tables_as_likely_as_the_truth():
         advance(boxes, state, beta, 500, bits)
     assert likelihood(boxes, state) > wanted - 0.15 * (wanted - before)
     again = State.of(boxes, state.level.copy(), state.y, state.free)
-    assert (again.held == state.held).all()
+    assert (again.occupancy == state.occupancy).all()
     assert (again.leaf == state.leaf).all()
 
 
@@ -120,7 +120,7 @@ def test_leaf_counts_of_whole_tables_tell_rows():
 def test_splits_and_leaves_on_the_way_are_the_released_forest():
     run = Run(ForestHist(trees=4), made_up(0, 60))
     released = run.training.model.trees
-    for ours, theirs in zip(sources_of(run.view)[0].trees, released, strict=True):
+    for ours, theirs in zip(read_target_forests(run.view)[0].trees, released, strict=True):
         assert (ours.feature == theirs.feature).all()
         assert (ours.threshold == theirs.threshold).all()
         assert (ours.counts == theirs.counts).all()
@@ -137,10 +137,10 @@ def test_splits_and_leaves_on_the_way_are_the_released_forest():
 )
 def test_counts_that_are_drawn_are_of_the_shares_told(protocol, parts, step):
     run = Run(protocol, TABLE, parts=parts)
-    for source in sources_of(run.view):
+    for source in read_target_forests(run.view):
         assert source.step == pytest.approx(step, rel=1e-9)
         assert all(t.counts is None for t in source.trees)
-        boxes, rng = Boxes.of(source.trees, 4), np.random.default_rng(0)
+        boxes, rng = FlatForest.of(source.trees, 4), np.random.default_rng(0)
         numbers = Numbers.of(boxes, source)
         y = np.arange(source.rows) % 2
         state = State.of(boxes, start(boxes, y, rng), y, len(y))
@@ -157,8 +157,8 @@ def test_numbers_of_draws_have_the_odds_of_the_rows_in_a_leaf():
         np.array([-1], np.int32), np.zeros(1, np.float32), np.array([-1], np.int32),
         np.array([-1], np.int32), np.zeros(1, bool), np.array([[1 / 3, 2 / 3]]),
     )  # fmt: skip
-    source = Source((tree,), 12, None, drawn=True, step=0.0)
-    boxes = Boxes.of(source.trees, 1)
+    source = TargetForest((tree,), 12, None, drawn=True, step=0.0)
+    boxes = FlatForest.of(source.trees, 1)
     numbers = Numbers.of(boxes, source)
     y = np.repeat([0, 1], [5, 7])
     state = State.of(boxes, np.zeros((12, 1), np.int32), y, 12)

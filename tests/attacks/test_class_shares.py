@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from present import here
 
-from fedtrees.attacks.attributes.class_shares import ClassShareInference, agreed
+from fedtrees.attacks.attributes.class_shares import ClassShareInference, reconcile_counts
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.guess import ClassShares
 from fedtrees.core.local_data import over_clients
@@ -193,7 +193,7 @@ def test_columns_tell_the_same_sums_with_other_noise(protocol):
 
 def test_noisy_counts_add_up_to_what_all_have_and_none_is_below_0():
     found = {"a": np.array([12.0, 36.0]), "b": np.array([38.0, -9.0]), "c": np.array([25.0, 20.0])}
-    made = agreed(found, np.array([60.0, 40.0]))
+    made = reconcile_counts(found, np.array([60.0, 40.0]))
     assert {n: c.tolist() for n, c in made.items()} == {"a": [7, 28], "b": [33, 0], "c": [20, 12]}
 
 

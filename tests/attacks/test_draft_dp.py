@@ -15,7 +15,7 @@ from fedtrees.attacks.forests.informed import Enumeration
 from fedtrees.attacks.forests.likelihoods import NAT, Labels, Noise
 from fedtrees.attacks.forests.posterior import (
     Question,
-    annealed,
+    anneal,
     consensus,
     cut_short,
     posterior,
@@ -160,7 +160,7 @@ def test_known_attributes_stay_as_they_are():
     variables, rows = rows_of(20, 5)
     known = {0: rows[:, 0], 2: rows[:, 2]}
     forest = forest_of(variables, rows, scale=1.0)
-    question = Question(forest, Noise("geometric", 1.0), 20, known=known)
+    question = Question(forest, Noise("geometric", 1.0), 20, known_levels=known)
     world, noisy = question.world()
     state = question.start(world, noisy, np.random.default_rng(0))
     advance(world, state, 20, 1.0, 5000, np.array([1], dtype=np.uint64))
@@ -169,7 +169,7 @@ def test_known_attributes_stay_as_they_are():
     answer = posterior(question, np.random.default_rng(1), 0.02)
     assert np.array_equal(answer.value[:, [0, 2]], rows[:, [0, 2]])
     with pytest.raises(DataError, match=r"known levels of variable 2 are 0 to 2"):
-        Question(forest, Noise("geometric"), 20, known={2: np.full(20, 3)})
+        Question(forest, Noise("geometric"), 20, known_levels={2: np.full(20, 3)})
 
 
 @pytest.mark.long
@@ -216,7 +216,7 @@ def test_programs_prove_what_the_annealing_finds():
         question = Question(forest, Noise(kind, 1.0), 5)
         live = forest.live[:, :, None]
         dead = float((question.noise.costs(forest.noisy) * ~live).sum())
-        best = annealed(question, np.random.default_rng(0))
+        best = anneal(question, np.random.default_rng(0))
         cells, published = cells_program(question, 20, best.value), rows_program(question, 20)
         assert cells.optimal
         assert published.optimal
@@ -240,7 +240,7 @@ def test_the_published_objective_of_a_published_forest_is_407():
     forest = NoisyForest.of(variables, *parts)
     assert forest.live.mean() == pytest.approx(0.51, abs=0.02)
     question = Question(forest, Noise("geometric", 1.0), 100)
-    solved = cells_program(question, 30, annealed(question, np.random.default_rng(0)).value)
+    solved = cells_program(question, 30, anneal(question, np.random.default_rng(0)).value)
     assert (solved.optimal, solved.cost, solved.bound) == (True, 407.0, 407.0)
 
 

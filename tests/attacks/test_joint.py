@@ -72,7 +72,7 @@ def test_it_beats_passing_through_the_trees_once(level):
 def as_found(monkeypatch):
     """Rows are submitted as chains found them."""
     module = importlib.import_module("fedtrees.attacks.joint.reconstruct")
-    monkeypatch.setattr(module, "submitted", lambda found, *_: (found, {}))
+    monkeypatch.setattr(module, "vote_on_rows", lambda found, *_: (found, {}))
 
 
 @pytest.mark.long

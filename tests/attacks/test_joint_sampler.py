@@ -41,7 +41,7 @@ class Setting:
     def state(self, cell=None, box=None):
         cell = self.cell if cell is None else cell
         box = self.open if box is None else box
-        return State.of(self.world, cell, box, self.label, self.prior.own_cells, self.prior.own.y)
+        return State.of(self.world, cell, box, self.label, self.prior.row_cells, self.prior.rows.y)
 
     def classes(self, state, k=2, weight=5.0, seed=0):
         classes = Classes.of(self.prior, k, weight)
@@ -83,7 +83,7 @@ def test_books_kept_move_by_move_agree_with_books_from_scratch(seed, level, sigm
     recount.add(state.cell, state.component)
     for name in ("count", "present", "size"):
         np.testing.assert_array_equal(getattr(recount, name), getattr(classes, name))
-    np.testing.assert_array_equal(state.cell[state.n :], setting.prior.own_cells)
+    np.testing.assert_array_equal(state.cell[state.n :], setting.prior.row_cells)
 
 
 @pytest.mark.long
@@ -169,13 +169,13 @@ def test_states_are_visited_as_often_as_their_probability_says(labels):
     own = [np.flatnonzero(w.own.y == c)[0] for c in (0, 1)]
     setting.prior = replace(
         setting.prior,
-        own=w.own.take(np.array(own)),
-        own_cells=np.ascontiguousarray(setting.prior.own_cells[own]),
+        rows=w.own.take(np.array(own)),
+        row_cells=np.ascontiguousarray(setting.prior.row_cells[own]),
     )
     target = State.of(
         setting.world._replace(target=np.zeros_like(setting.world.target)),
-        setting.cell, setting.open, setting.label, setting.prior.own_cells[:0],
-        setting.prior.own.y[:0],
+        setting.cell, setting.open, setting.label, setting.prior.row_cells[:0],
+        setting.prior.rows.y[:0],
     ).residual  # fmt: skip
     setting.world = setting.world._replace(target=target)
     wide = np.argsort(-setting.grid.width)[

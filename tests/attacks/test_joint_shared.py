@@ -81,8 +81,8 @@ class Victims:
         box = np.zeros_like(self.cell), np.tile(self.grid.width, (len(self.cell), 1))
         prior = self.prior
         return State.of(
-            self.world, self.cell if cell is None else cell, box, self.rows.y, prior.own_cells,
-            prior.own.y,
+            self.world, self.cell if cell is None else cell, box, self.rows.y, prior.row_cells,
+            prior.rows.y,
         )  # fmt: skip
 
 
@@ -193,7 +193,7 @@ def test_chains_agree_with_the_sums_better_than_their_start(spec, who):
 @pytest.mark.parametrize("spec", PROTOCOLS)
 def test_rows_of_the_first_leaves_stay_there(spec, monkeypatch):
     # of what it found, whatever it submits in the end
-    monkeypatch.setattr(reconstruction, "submitted", lambda found, *_, **__: (found, {}))
+    monkeypatch.setattr(reconstruction, "vote_on_rows", lambda found, *_, **__: (found, {}))
     fed, view = run(spec)
     guess = attack(view)
     mine = np.array(guessed.owner(guess)) == "client-0"

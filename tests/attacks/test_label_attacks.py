@@ -14,7 +14,7 @@ from fedtrees.attacks.labels.attack import FewShot, ID2Graph, LabelMixture, Spec
 from fedtrees.attacks.labels.communities import contract
 from fedtrees.attacks.labels.endpoint import AskedLabels, RoutedRows
 from fedtrees.attacks.labels.evidence import own_columns, seen_leaves, seen_trees, tree_weights
-from fedtrees.attacks.labels.mixture import denoised, mixture_of
+from fedtrees.attacks.labels.mixture import denoise_labels, mixture_of
 from fedtrees.attacks.labels.split_likelihood import Candidates, log_probability
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
@@ -118,8 +118,8 @@ def test_no_own_candidate_gains_more_than_what_was_taken():
 
         taken = gain(np.arange(len(rows)) < middle - begin)
         for f in np.flatnonzero(tree.usable):
-            for b in range(model.own.n_bins[f] - 1):
-                assert gain(model.own.codes[rows, f] <= b) <= taken + 1e-9
+            for b in range(model.candidates.n_bins[f] - 1):
+                assert gain(model.candidates.codes[rows, f] <= b) <= taken + 1e-9
                 checked += 1
     assert checked > 1000
 
@@ -135,7 +135,7 @@ def test_the_slope_is_the_derivative(lam):
     tree, way = model.trees[0], 1e-6 * rng.normal(size=(N, 2))
 
     def told(G):
-        return log_probability(tree, model.own, G, H, lam, 0.1, 0.2)
+        return log_probability(tree, model.candidates, G, H, lam, 0.1, 0.2)
 
     fit, slope = told(G)
     change = told(G + way)[0] - told(G - way)[0]
@@ -193,7 +193,7 @@ def test_clusters_are_named_after_classes_that_have_trees():
     view, y = columns.seen_by(run, held, "passive-1"), held["active"].y
     model = model_of(view)
     for names in ([0, 1, 2], [1, 2, 0], [2, 1, 0]):
-        np.testing.assert_array_equal(model.named(np.array(names)[y]), y)
+        np.testing.assert_array_equal(model.name_clusters(np.array(names)[y]), y)
 
 
 @pytest.mark.long
@@ -296,7 +296,7 @@ def test_true_labels_are_guessed_from_noisy_ones_and_own_columns():
     y = np.digitize(X[:, 0], [-0.4, 0.4])
     said = respond(y, np.full((900, 3), 1 / 3), odds_within(1.0), rng)
     assert (said == y).mean() < 0.65
-    assert (denoised(said, X, 3, Response(1.0, 3), rng) == y).mean() > 0.9
+    assert (denoise_labels(said, X, 3, Response(1.0, 3), rng) == y).mean() > 0.9
 
 
 @pytest.mark.long
@@ -310,7 +310,7 @@ def test_noisy_labels_are_what_splits_give_away(few_restarts, monkeypatch):
     view = view_of(run, ("passive-1",), held)
     monkeypatch.setattr(
         "fedtrees.attacks.labels.attack.denoised",
-        lambda said, *rest: found.append(said) or denoised(said, *rest),
+        lambda said, *rest: found.append(said) or denoise_labels(said, *rest),
     )
     v = measure(LabelMixture(), view, table.target)
     (said,) = found
@@ -352,13 +352,13 @@ def test_restarts_never_lose_and_leave_known_labels_as_they_are(few_restarts):
     model = model_of(view)
     start = np.random.default_rng(2).integers(2, size=len(y))
     climbed = model.fit(start)
-    found = model.kicked([climbed], np.random.default_rng(0))
+    found = model.restart([climbed], np.random.default_rng(0))
     assert model.score(found) > climbed[0]  # of a start by chance there is always better
     assert v_measure_score(y, found) > v_measure_score(y, climbed[1])
     known = np.full(len(y), -1)
     known[:30] = 1 - y[:30]
-    fixed = replace(model, known=known)
-    assert (fixed.kicked([fixed.fit(start)], np.random.default_rng(0))[:30] == known[:30]).all()
+    fixed = replace(model, known_labels=known)
+    assert (fixed.restart([fixed.fit(start)], np.random.default_rng(0))[:30] == known[:30]).all()
 
 
 @pytest.mark.long

@@ -76,7 +76,7 @@ def test_the_order_of_cells_does_not_matter(case, shuffle):
     leaf, cells, _ = case
     order = list(range(len(cells.p)))
     shuffle.shuffle(order)
-    mixed = Cells(*(part[order] for part in (cells.p, cells.h, cells.step, cells.own)))
+    mixed = Cells(*(part[order] for part in (cells.p, cells.h, cells.step, cells.local_counts)))
     a, b = totals_of(leaf, cells), totals_of(leaf, mixed)
     assert set(zip(a.n, a.n1, strict=True)) == set(zip(b.n, b.n1, strict=True))
 

@@ -7,10 +7,10 @@ import pytest
 
 from fedtrees.attacks.second_phase.attack import (
     LeafInversion,
+    draw_known_rows,
     leaf_accuracy,
     likely,
     models_of,
-    picked,
     seen_batches,
     soft_trees,
 )
@@ -61,7 +61,7 @@ def test_derivatives_are_those_of_differences(world, signs):
     pull = rng.standard_normal(out.shape).astype(np.float32)
     step = rng.standard_normal(u.shape).astype(np.float32)
     ends = [(trees.soft(u + s * step, 0.5)[0] * pull).sum() for s in (1e-2, -1e-2)]
-    told = (trees.pulled(right, pull, 0.5) * step).sum()
+    told = (trees.backpropagate(right, pull, 0.5) * step).sum()
     np.testing.assert_allclose((ends[0] - ends[1]) / 2e-2, told, rtol=1e-2)
 
 
@@ -123,7 +123,10 @@ def test_what_most_draws_of_known_rows_agree_on_is_likelier_than_a_draw(world):
     for seed in range(10):
         trees, _, batch, others = a_batch(world, seed=seed)
         rng = np.random.default_rng(seed)
-        guesses = picked(others, batch.y, rng), likely(others, batch.y, True, world[2], rng)
+        guesses = (
+            draw_known_rows(others, batch.y, rng),
+            likely(others, batch.y, True, world[2], rng),
+        )
         a, b, truth = (trees.leaves(trees.cells_of(t.X)) for t in (*guesses, batch))
         scores.append((leaf_accuracy(a, truth), leaf_accuracy(b, truth)))
     one, many = np.mean(scores, axis=0)

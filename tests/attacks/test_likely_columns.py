@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedtrees.attacks.mappers.attack import BinMapperReading, SingleRowBins
-from fedtrees.attacks.mappers.column_values import Known, likely_column
+from fedtrees.attacks.mappers.column_values import ColumnFacts, likely_column
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.metrics.column_values import ColumnValuesMetric, VictimsColumns
@@ -19,7 +19,7 @@ def test_values_next_to_a_cut_are_there():
     own, ends = np.repeat(np.arange(0.0, 100, 10), 2), np.array([3.0, 97.0])
     found = []
     for midway in (True, False):
-        known = Known(ends, np.array([44.5]), 3.0, 97.0, 1, np.array([midway]))
+        known = ColumnFacts(ends, np.array([44.5]), 3.0, 97.0, 1, np.array([midway]))
         values, counts = likely_column(own, 20, known, False)
         assert (values.min(), values.max()) == (3, 97)
         assert counts.sum() <= 20
@@ -30,7 +30,7 @@ def test_values_next_to_a_cut_are_there():
 
 def test_neighbours_of_a_cut_are_in_its_two_bins():
     own = np.array([0.0, 14.0, 26.0, 40.0])
-    known = Known(NONE, np.array([18.5, 20.0, 21.5]), 0.0, 40.0, 1, np.ones(3, bool))
+    known = ColumnFacts(NONE, np.array([18.5, 20.0, 21.5]), 0.0, 40.0, 1, np.ones(3, bool))
     values, _ = likely_column(own, 6, known, False)
     assert 19 in values  # 14 and 26 are as far from 20, and other bins lie between
     assert 21 in values
@@ -40,14 +40,14 @@ def test_each_bin_has_as_many_values_as_rows_were_counted_in_it():
     own, cuts = np.repeat(np.arange(0.0, 100, 10), 2), np.array([44.5, 70.5])
     for scale in (1.0, 1 / 3):  # on a grid of whole numbers, and on none
         ends = 3.0 * scale, 97.0 * scale
-        known = Known(NONE, cuts * scale, *ends, rows=np.array([2, 0, 5]))
+        known = ColumnFacts(NONE, cuts * scale, *ends, rows=np.array([2, 0, 5]))
         values, counts = likely_column(own * scale, 7, known, False)
         bins = np.searchsorted(cuts * scale, values)
         assert np.bincount(bins, counts, 3).tolist() == [2, 0, 5]
 
 
 def test_categories_are_in_own_shares():
-    values, counts = likely_column(np.array([0.0, 0, 0, 2]), 8, Known(NONE, NONE), True)
+    values, counts = likely_column(np.array([0.0, 0, 0, 2]), 8, ColumnFacts(NONE, NONE), True)
     assert dict(zip(values, counts, strict=True)) == {0: 6, 2: 2}
 
 

@@ -7,7 +7,7 @@ import pytest
 from columns import dealt, run, seen_by
 
 from fedtrees.attacks.bins.attack import LinearReconstruction, columns_of
-from fedtrees.attacks.bins.feasible import told_of_open
+from fedtrees.attacks.bins.feasible import constrain_open_rows
 from fedtrees.attacks.evidence.subsets import _of_all, _of_few, certain_bins
 from fedtrees.core.guess import ColumnBins, ColumnRanks
 from fedtrees.core.registry import register
@@ -53,7 +53,7 @@ def test_what_is_certain_is_right(text, classes, defense):
         sure = found.bin >= 0
         assert (found.bin[sure] == bin[sure]).all()
         certain += sure.mean() / len(columns)
-        told = told_of_open(column, found)  # and the sums hold for the bins that are true
+        told = constrain_open_rows(column, found)  # and the sums hold for the bins that are true
         shares = np.eye(bins + 1)[bin[told.open]]
         np.testing.assert_allclose(told.sides.T @ shares, told.sums, atol=1e-4)
     assert certain > 0.1

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from fedtrees.attacks.evidence.boxes import Boxes
+from fedtrees.attacks.evidence.boxes import FeatureBoxes
 from fedtrees.attacks.evidence.grid import ANY
 from fedtrees.attacks.timberstrike.nearest import nearest_rows
 
 
-def _boxes(rng: np.random.Generator, n: int, d: int, cells: int) -> Boxes:
+def _boxes(rng: np.random.Generator, n: int, d: int, cells: int) -> FeatureBoxes:
     ends = np.sort(rng.integers(0, cells + 1, (2, n, d)), axis=0).astype(np.int32)
     y, zero = rng.integers(0, 2, n), np.zeros(n)
-    boxes = Boxes(ends[0], ends[1], y, zero.astype(np.float32), zero.astype(np.int64))
+    boxes = FeatureBoxes(ends[0], ends[1], y, zero.astype(np.float32), zero.astype(np.int64))
     boxes.missing = rng.random((n, d)) < 0.3
     few = rng.random((n, d)) < 0.3
     boxes.codes = np.where(few, rng.integers(0, 2**cells, (n, d)).astype(np.uint64), ANY)

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedtrees.attacks.labels.numbering import numbered
+from fedtrees.attacks.labels.numbering import number_values
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
@@ -15,7 +15,7 @@ from fedtrees.attacks.labels.numbering import numbered
 @pytest.mark.parametrize("n", [0, 1, 40, 1000])
 def test_numbers_are_those_of_pandas(n, spread, dtype):
     values = np.random.default_rng(n).integers(-1, spread, n).astype(dtype)
-    number, distinct = numbered(values)
+    number, distinct = number_values(values)
     expected, expected_distinct = pd.factorize(values)
     assert number.tolist() == expected.tolist()
     assert distinct.tolist() == expected_distinct.tolist()

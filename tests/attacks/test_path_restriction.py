@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedtrees.attacks.queries.path_restriction import PathRestriction
-from fedtrees.benchmarks.papers.study import trained
+from fedtrees.benchmarks.papers.study import train_federation
 from fedtrees.core.errors import DataError, ProtocolError
 from fedtrees.core.guess import Branches
 from fedtrees.core.specs import parse_list
@@ -20,7 +20,7 @@ WHO = ("active",)
 @cache
 def run(protocol="secureboost[trees=4,max_depth=3]", defense="hide-leaf-ids", data="diabetes"):
     """Return the run, the federation, the case, and what is true."""
-    training, federation, setting = trained(
+    training, federation, setting = train_federation(
         data, parse_list([protocol])[0], 2, 0, None, defense=defense
     )
     case = federation.case(dict(setting.roles), WHO, 0, "active", training)

@@ -20,7 +20,7 @@ def world(seed, told, rows=M):
     own = Table(X.astype(np.float32), rng.integers(0, C, rows))
     ends = np.full(D, -3.0), np.full(D, 3.0)
     cells = np.zeros((rows, D), np.int32)
-    prior = Prior(np.zeros((C, D, 2)), np.zeros((C, D)), *ends, own, cells, told=told)
+    prior = Prior(np.zeros((C, D, 2)), np.zeros((C, D)), *ends, own, cells, from_sketches=told)
     low, high = np.sort(rng.normal(size=(2, N, D)).astype(np.float32) * 2, axis=0)
     low[:9], high[9:18] = -np.inf, np.inf
     return SimpleNamespace(prior=prior, low=low, high=high, y=rng.integers(0, C, N))
@@ -36,10 +36,10 @@ def test_values_in_a_box_are_drawn_as_likely_as_they_are(told, rows):
         found = _draw(f, w.y, edges, box, w.prior, np.random.default_rng(f))
         flat, u, pick = np.random.default_rng(f).random((3, N))
         flat = box[0] + flat * (box[1] - box[0])
-        column = w.prior.own.X[:, f]
+        column = w.prior.rows.X[:, f]
         every = np.sort(column[~np.isnan(column)])
         for i in range(N):
-            mine = np.sort(column[~np.isnan(column) & (w.prior.own.y == w.y[i])])
+            mine = np.sort(column[~np.isnan(column) & (w.prior.rows.y == w.y[i])])
             mine = mine if len(mine) else every
             inside, others = (v[(v >= edges[0][i]) & (v < edges[1][i])] for v in (mine, every))
             expected, whole = flat[i], len(every) and (every % 1 == 0).all()
@@ -63,7 +63,7 @@ def test_the_next_value_inside_a_box_is_taken_the_one_above_first():
     moved = nearest_told(X, w.low, w.high, w.prior)
     for i in range(N):
         for f in range(D):
-            column = w.prior.own.X[:, f]
+            column = w.prior.rows.X[:, f]
             inside = column[(column >= w.low[i, f]) & (column < w.high[i, f])]
             known = np.sort(column[~np.isnan(column)])
             above, below = known[known >= X[i, f]][:1], known[known < X[i, f]][-1:]

@@ -14,7 +14,7 @@ from peeling_world import misleading_run
 from timberstrike_world import accuracy, structured, world
 
 from fedtrees.attacks.evidence.basis import Basis
-from fedtrees.attacks.evidence.prior import Reach
+from fedtrees.attacks.evidence.prior import ReachableLeaves
 from fedtrees.attacks.evidence.sums import victim_sums
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.joint.attack import Joint
@@ -136,7 +136,9 @@ def test_no_certain_count_is_wrong_whatever_the_parameters():
 
 
 def test_absence_is_one_more_way():
-    r = Reach(np.array([0, 2, 3, 5]), np.array([0, 1, 1, 0, 1], np.int32), np.log([1, 3, 2, 1, 1]))
+    r = ReachableLeaves(
+        np.array([0, 2, 3, 5]), np.array([0, 1, 1, 0, 1], np.int32), np.log([1, 3, 2, 1, 1])
+    )
     x = np.arange(10.0).reshape(5, 2)
     out, y = with_absence(r, x, np.array([0.8, 1.0, 0.0]), 2)
     assert out.offsets.tolist() == [0, 3, 4, 5]
@@ -165,7 +167,7 @@ def sampler(view, made, training, seed):
     known = World.of(evidence, basis.sums, basis.grid)
     cell, n = basis.grid.cells(victims.X), len(victims)
     box = np.zeros_like(cell), np.tile(basis.grid.width, (n, 1))
-    own = basis.prior.own_cells, basis.prior.own.y
+    own = basis.prior.row_cells, basis.prior.rows.y
 
     def state(cell=cell, inside=inside):
         return State.of(known, cell, box, victims.y, *own, None, inside, np.ones(n, dtype=bool))
@@ -234,7 +236,7 @@ def test_peeling_reads_most_rows_where_some_are_held_out():
 def test_sampled_rounds_are_read(monkeypatch):
     """What is found, whatever is submitted, is better than rows like one's own."""
     found_in = sys.modules["fedtrees.attacks.timberstrike.reconstruct"]  # a function hides its name
-    monkeypatch.setattr(found_in, "submitted", lambda found, *_, **__: (found, {}))
+    monkeypatch.setattr(found_in, "vote_on_rows", lambda found, *_, **__: (found, {}))
     pima, gains = catalogue.load("pima", data_dir()), []
     for seed in range(2):
         made = spread(pima, Partition("iid"), client_names(5), seed)
@@ -257,7 +259,7 @@ def test_an_l1_penalty_is_part_of_the_equations(level):
     known = World.of(evidence, basis.sums, basis.grid)
     cell = basis.grid.cells(w.victims.X)
     box = np.zeros_like(cell), np.tile(basis.grid.width, (len(cell), 1))
-    own = basis.prior.own_cells[:0], basis.prior.own.y[:0]
+    own = basis.prior.row_cells[:0], basis.prior.rows.y[:0]
     state = State.of(known, cell, box, w.victims.y, *own)
     told = np.isfinite(known.variance) & (known.variance < 1e-9)
     assert told.any()

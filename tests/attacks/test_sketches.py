@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from peeling_world import SERVER, SHARED, Run, made_up, patients, schema_of
 
-from fedtrees.attacks.evidence.column import Column, filled, reliability, shortest
-from fedtrees.attacks.evidence.marginals import likely_rows, pooled
+from fedtrees.attacks.evidence.column import Column, reliability, replace_points, shortest
+from fedtrees.attacks.evidence.marginals import likely_rows, pool_columns
 from fedtrees.attacks.evidence.noisy_counts import likely_counts
 from fedtrees.attacks.evidence.sketched import _in_bins, columns_of, holds_all_values
 from fedtrees.attacks.sketch_reading import SketchReading, _as_own
@@ -134,8 +134,8 @@ def test_a_long_column_is_told_in_part_with_both_ends():
 
 def test_nobody_is_taken_for_all_where_a_sketch_is_not_seen(shared):
     kept = tuple(s for s in shared.view.seen if getattr(s.message, "owner", None) != "client-1")
-    assert pooled(shared.view) is not None
-    assert pooled(replace(shared.view, seen=kept)) is None
+    assert pool_columns(shared.view) is not None
+    assert pool_columns(replace(shared.view, seen=kept)) is None
 
 
 @pytest.mark.long
@@ -201,7 +201,7 @@ def test_own_values_fill_what_stands_for_values_next_to_it():
     own = Table(np.array([[1.2, 7], [0.9, 7], [4.6, 8]], dtype=np.float32), np.zeros(3, dtype=int))
     rounded = np.array([1, 3, 5], dtype=np.float32), np.array([4, 2, 5])
     columns = Column(*rounded, False, points=True), Column(*rounded, True)
-    some, exact = filled(columns, own)
+    some, exact = replace_points(columns, own)
     assert some.values.tolist() == np.array([0.9, 1.2, 3, 4.6], dtype=np.float32).tolist()
     assert some.counts.tolist() == [2, 2, 2, 5]
     assert exact is columns[1]
@@ -232,7 +232,7 @@ def test_opened_sums_on_a_grid_are_the_victims_pooled_columns(principals):
     protocol, parts = FedTreeHist(trees=1, max_depth=2), [GridCuts()]
     run = Run(protocol, ages, principals=principals, parts=parts)
     rows = Table.concat(list(run.truth.values()))
-    for column, values in zip(pooled(run.view), rows.X.T, strict=True):
+    for column, values in zip(pool_columns(run.view), rows.X.T, strict=True):
         found, counts = present(values)  # a cell holds one whole number at most
         assert np.array_equal(column.values, found)
         assert np.array_equal(column.counts, counts)
@@ -263,7 +263,7 @@ def test_columns_of_noisy_sums_have_as_many_values_as_there_are_rows():
     protocol, parts = FedTreeHist(trees=1, max_depth=2), [PrivateGridCuts(epsilon=1.0)]
     run = Run(protocol, ages, principals=("server", "client-0"), parts=parts)
     n = sum(map(len, run.truth.values()))
-    columns = pooled(run.view)
+    columns = pool_columns(run.view)
     assert [c.present for c in columns] == [n] * 4
     assert reliability(columns) < 0.5
     assert likely_rows(run.view, rng) is None

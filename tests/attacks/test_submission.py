@@ -14,11 +14,11 @@ from fedtrees.attacks.evidence.boxes import open_boxes
 from fedtrees.attacks.evidence.marginals import likely_rows
 from fedtrees.attacks.evidence.sketched import are_drawn
 from fedtrees.attacks.evidence.submission import (
-    HEARD_BY,
-    Blind,
-    Weight,
+    FULL_WEIGHT_ROWS,
+    BlindEnsemble,
+    EvidenceWeight,
     own_rows_differ,
-    submitted,
+    vote_on_rows,
 )
 from fedtrees.attacks.timberstrike import Options, reconstruct
 from fedtrees.attacks.timberstrike.points import points
@@ -46,7 +46,7 @@ def rows(n, seed, centre=0.0):
 
 
 def blind(own, heard=1.0):
-    return Blind(own, SCHEMA, Recipe(0.1, "mixed-10+consensus"), heard)
+    return BlindEnsemble(own, SCHEMA, Recipe(0.1, "mixed-10+consensus"), heard)
 
 
 def rng():
@@ -65,10 +65,10 @@ def test_agreement_is_the_reconstruction_accuracy_of_metrics():
 
 def test_a_reconstruction_that_all_samples_share_is_submitted_as_far_as_it_is_believed():
     truth, own = rows(60, 0, centre=9.0), rows(80, 1)
-    found, notes = submitted(truth, [truth] * 8, blind(own), Weight(1.0, 1.0), rng())
+    found, notes = vote_on_rows(truth, [truth] * 8, blind(own), EvidenceWeight(1.0, 1.0), rng())
     np.testing.assert_allclose(np.sort(found.X, axis=0), np.sort(truth.X, axis=0), atol=1e-5)
     assert notes["submits_blind"] == 0.0
-    found, notes = submitted(truth, [truth] * 8, blind(own), Weight(0.0, 1.0), rng())
+    found, notes = vote_on_rows(truth, [truth] * 8, blind(own), EvidenceWeight(0.0, 1.0), rng())
     assert notes == {"submits_blind": 1.0, "votes": 0.0}
     assert len(found) == len(truth)
     assert set(map(float, found.X[:, 0])).isdisjoint(map(float, truth.X[:, 0]))
@@ -82,7 +82,7 @@ def test_samples_have_half_of_the_votes_and_more_the_more_is_told_or_the_less_ow
     trust, told, heard, votes
 ):
     parts = rows(60, 0), [rows(60, s) for s in range(8)], blind(rows(80, 1), heard)
-    assert submitted(*parts, Weight(trust, told), rng())[1]["votes"] == votes / 16
+    assert vote_on_rows(*parts, EvidenceWeight(trust, told), rng())[1]["votes"] == votes / 16
 
 
 def test_votes_of_both_kinds_are_better_than_either_where_little_is_told():
@@ -93,7 +93,7 @@ def test_votes_of_both_kinds_are_better_than_either_where_little_is_told():
         for s in range(10, 30)
     ]
     usual = Draws(own, SCHEMA, 120, rng()).guess("mixed-10+consensus")
-    found, notes = submitted(rows(120, 3), worlds, blind(own), Weight(1.0, 0.1), rng())
+    found, notes = vote_on_rows(rows(120, 3), worlds, blind(own), EvidenceWeight(1.0, 0.1), rng())
     assert notes["submits_blind"] == 1.0
     assert agreement(found, truth, WIDTH) > agreement(usual, truth, WIDTH) + 0.02
     assert agreement(found, truth, WIDTH) > agreement(rows(120, 3), truth, WIDTH) + 0.01
@@ -103,9 +103,9 @@ def test_slots_are_those_that_judges_of_both_kinds_agree_with():
     """Found rows far from all samples and draws; and exact ones, of which blind guesses are far."""
     truth, own = rows(60, 0, centre=9.0), rows(80, 1)
     worlds = [rows(60, s) for s in range(8)]
-    _, notes = submitted(truth, worlds, blind(own), Weight(1.0, 0.1), rng())
+    _, notes = vote_on_rows(truth, worlds, blind(own), EvidenceWeight(1.0, 0.1), rng())
     assert notes["submits_blind"] == 1.0
-    _, notes = submitted(truth, [truth] * 8, blind(own), Weight(1.0, 1.0), rng())
+    _, notes = vote_on_rows(truth, [truth] * 8, blind(own), EvidenceWeight(1.0, 1.0), rng())
     assert notes["submits_blind"] == 0.0
 
 
@@ -116,22 +116,25 @@ def test_the_blind_guess_has_the_classes_that_were_found():
     own = Table(own.X, (np.arange(100) < 10).astype(np.int64))
     for trust, positives in ((1.0, 90), (0.5, 50)):
         worlds = [Table(rows(100, s).X, truth.y) for s in range(8)]
-        found, notes = submitted(truth, worlds, blind(own), Weight(trust, 0.0), rng())
+        found, notes = vote_on_rows(truth, worlds, blind(own), EvidenceWeight(trust, 0.0), rng())
         assert notes["submits_blind"] == 1.0
         assert abs(int(found.y.sum()) - positives) <= 10
-    found, _ = submitted(truth, worlds, blind(own), Weight(0.0, 0.0), rng())
+    found, _ = vote_on_rows(truth, worlds, blind(own), EvidenceWeight(0.0, 0.0), rng())
     assert abs(int(found.y.sum()) - 10) <= 2
 
 
 def test_few_own_rows_and_strange_ones_are_heard_less():
     small = world(*structured(), 40)
     basis = Basis.of(small.evidence(), small.own, small.schema)
-    assert Blind.of(basis, small.schema, 1.0, rng(), strange=False).heard == 40 / HEARD_BY
-    assert Blind.of(basis, small.schema, 1.0, rng(), strange=True).heard == 0
+    assert (
+        BlindEnsemble.of(basis, small.schema, 1.0, rng(), strange=False).row_weight
+        == 40 / FULL_WEIGHT_ROWS
+    )
+    assert BlindEnsemble.of(basis, small.schema, 1.0, rng(), strange=True).row_weight == 0
     ranged = replace(SCHEMA, features=tuple(replace(f, low=0, high=9) for f in SCHEMA.features))
-    made = Blind.of_rows(Table.empty(ranged), ranged, rng())
-    np.testing.assert_array_equal(made.own.X, rows_in_ranges(ranged).X)
-    assert len(Blind.of_rows(Table.empty(SCHEMA), SCHEMA, rng()).own) == 0
+    made = BlindEnsemble.of_rows(Table.empty(ranged), ranged, rng())
+    np.testing.assert_array_equal(made.rows.X, rows_in_ranges(ranged).X)
+    assert len(BlindEnsemble.of_rows(Table.empty(SCHEMA), SCHEMA, rng()).rows) == 0
 
 
 def test_of_which_rows_the_other_guess_is_where_sketches_told_likely_ones():
@@ -139,11 +142,11 @@ def test_of_which_rows_the_other_guess_is_where_sketches_told_likely_ones():
     small = world(*structured(), 40)
     evidence = replace(small.evidence(), likely=small.victims)
     basis = Basis.of(evidence, small.own, small.schema)
-    assert basis.prior.told
-    told = Blind.of(basis, small.schema, 1.0, rng(), strange=False)
-    np.testing.assert_array_equal(told.own.X, small.victims.X)
-    many = Blind.of(basis, small.schema, 0.5, rng(), strange=False)
-    np.testing.assert_array_equal(many.own.X, small.own.X)
+    assert basis.prior.from_sketches
+    told = BlindEnsemble.of(basis, small.schema, 1.0, rng(), strange=False)
+    np.testing.assert_array_equal(told.rows.X, small.victims.X)
+    many = BlindEnsemble.of(basis, small.schema, 0.5, rng(), strange=False)
+    np.testing.assert_array_equal(many.rows.X, small.own.X)
     assert many.recipe == best_recipe(small.own, small.schema, rng())
 
 
@@ -156,17 +159,17 @@ def test_without_rows_and_cut_points_values_are_likely_in_the_lower_part_of_decl
     none = w.own.take([])
     evidence = replace(w.evidence("statistics"), cuts=None)
     basis = Basis.of(evidence, none, ranged)
-    assert 5 < np.median(basis.prior.own.X) < 40
-    assert Blind.of(basis, ranged, 1.0, rng(), strange=False).heard == 0
-    assert len(Basis.of(evidence, none, ranged, use_prior=False).prior.own) == 0
-    assert len(Basis.of(w.evidence(), none, w.schema).prior.own) == 0
+    assert 5 < np.median(basis.prior.rows.X) < 40
+    assert BlindEnsemble.of(basis, ranged, 1.0, rng(), strange=False).row_weight == 0
+    assert len(Basis.of(evidence, none, ranged, use_prior=False).prior.rows) == 0
+    assert len(Basis.of(w.evidence(), none, w.schema).prior.rows) == 0
 
 
 def test_without_a_choice_the_reconstruction_is_submitted():
     truth = rows(60, 0)
     cases = ((Table.empty(SCHEMA), [truth] * 5), (rows(80, 1), [truth]))
     for own, worlds in cases:
-        found, notes = submitted(truth, worlds, blind(own), Weight(0.0, 0.0), rng())
+        found, notes = vote_on_rows(truth, worlds, blind(own), EvidenceWeight(0.0, 0.0), rng())
         assert found is truth
         assert notes == {"submits_blind": 0.0}
 
@@ -175,7 +178,9 @@ def test_no_more_rows_are_submitted_than_there_are_and_of_every_label_some():
     truth = rows(60, 0)
     truth = truth.take(np.argsort(truth.y, kind="stable"))
     for worlds in ([truth], [truth] * 8):
-        found, _ = submitted(truth, worlds, blind(rows(80, 1)), Weight(1.0, 1.0), rng(), rows=40)
+        found, _ = vote_on_rows(
+            truth, worlds, blind(rows(80, 1)), EvidenceWeight(1.0, 1.0), rng(), rows=40
+        )
         assert len(found) == 40
         assert set(found.y) == {0, 1}
 
@@ -183,8 +188,8 @@ def test_no_more_rows_are_submitted_than_there_are_and_of_every_label_some():
 @pytest.mark.parametrize("trust", [1.0, 0.0])
 def test_rows_that_were_not_found_are_guessed_blindly(trust):
     truth = rows(60, 0, centre=9.0).take(np.arange(50))
-    found, notes = submitted(
-        truth, [truth] * 8, blind(rows(80, 1)), Weight(trust, 1.0), rng(), rows=60
+    found, notes = vote_on_rows(
+        truth, [truth] * 8, blind(rows(80, 1)), EvidenceWeight(trust, 1.0), rng(), rows=60
     )
     assert len(found) == 60
     assert notes["submits_blind"] == (trust == 0)
@@ -245,15 +250,15 @@ def test_noise_lowers_the_trust_in_sums_and_more_trees_tell_more():
     w = world(X, y, 80)
 
     def weight(evidence):
-        return Weight.of(evidence, Basis.of(evidence, w.own, w.schema), len(w.victims))
+        return EvidenceWeight.of(evidence, Basis.of(evidence, w.own, w.schema), len(w.victims))
 
     assert weight(w.evidence()).trust == 1
     found = [weight(w.evidence(noise=noise_of(w, v))).trust for v in (1e-9, 10.0, 1e9)]
     assert found[0] == pytest.approx(1.0, abs=1e-6)
     assert 0.05 < found[1] < 0.95
     assert found[2] == pytest.approx(0.0, abs=1e-6)
-    every, values = weight(w.evidence()).told, weight(w.evidence("values")).told
-    assert weight(w.evidence().rounds(1)).told < every
+    every, values = weight(w.evidence()).determined, weight(w.evidence("values")).determined
+    assert weight(w.evidence().rounds(1)).determined < every
     assert every == pytest.approx(min(1, 2 * values)) or every == 1
 
 

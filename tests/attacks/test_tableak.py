@@ -15,8 +15,8 @@ from fedtrees.attacks.gradients.exact import exact_rows, restored_counts
 from fedtrees.attacks.gradients.gradient_matching import LocalSteps, Matching, batch_gradient
 from fedtrees.attacks.gradients.hidden import rows_by_units, rows_of_steps
 from fedtrees.attacks.gradients.inversion import accuracy, invert, likely_rows, noise_of
-from fedtrees.attacks.gradients.posterior import RowGradients, explained
-from fedtrees.attacks.gradients.search import accepted
+from fedtrees.attacks.gradients.posterior import RowGradients, explain_gradient
+from fedtrees.attacks.gradients.search import accepted_errors
 from fedtrees.core.guess import BatchRows
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
@@ -318,11 +318,11 @@ def test_likely_rows_that_explain_a_gradient_are_nearer_than_likely_rows():
         gradient = batch_gradient(layers, weights, encoding.encode(truth.X), truth.y)
         size = float(np.sqrt((gradient**2).mean()))
         drawn = matched_consensus([public.take(rng.integers(0, 400, 12)) for _ in range(20)],
-                                  accepted(encoding))  # fmt: skip
+                                  accepted_errors(encoding))  # fmt: skip
         found = [accuracy(drawn.X, truth.X, encoding)]
         for noise in (0.1 * size, 1e4 * size):
             noisy = gradient + noise * rng.standard_normal(len(gradient)).astype(np.float32)
-            told, sure = explained(
+            told, sure = explain_gradient(
                 layers, weights, noisy, encoding, 12, noise, public, np.random.default_rng(seed)
             )
             assert sure.shape == told.X.shape
@@ -344,7 +344,9 @@ def test_more_rows_than_a_search_finds_are_drawn_by_who_has_likely_ones(monkeypa
     found = invert(
         layers, weights, told, encoding, bounds, 60, np.random.default_rng(0), likely=public
     )
-    alone, _ = explained(layers, weights, told, encoding, 60, 0.0, public, np.random.default_rng(0))
+    alone, _ = explain_gradient(
+        layers, weights, told, encoding, 60, 0.0, public, np.random.default_rng(0)
+    )
     assert np.array_equal(found.table.X, alone.X)
     # beside few rows without noise nothing is drawn: own rows change nothing
     few = problem(4)
@@ -466,8 +468,8 @@ def published():
 
 @pytest.mark.long
 def test_batches_of_the_published_network_are_found(published):
-    assert published.inverted(8, 0, true=False, steps=1)[0] > 99.9
-    assert published.inverted(32, 3, true=False, steps=1)[0] > 99.9
+    assert published.score_inversion(8, 0, true=False, steps=1)[0] > 99.9
+    assert published.score_inversion(32, 3, true=False, steps=1)[0] > 99.9
     for size in (8, 32, 128):
         truth, _ = published.batch(size, 0)
         assert np.array_equal(truth.y, published.arrays[f"B{size}/labels"][0])

@@ -53,7 +53,7 @@ def test_counts_of_every_class_are_exact(level, depth):
 def test_rows_lie_in_the_counted_leaves_of_their_own_class(wine, level, monkeypatch):
     """As they are found: what is submitted agrees with draws of own rows, too."""
     module = importlib.import_module("fedtrees.attacks.timberstrike.reconstruct")
-    monkeypatch.setattr(module, "submitted", lambda found, *_: (found, {}))
+    monkeypatch.setattr(module, "vote_on_rows", lambda found, *_: (found, {}))
     records = guessed.rows(attack(wine, wine.evidence(level)))
     leaf = wine.forest.apply(records.X)
     for t in range(3):

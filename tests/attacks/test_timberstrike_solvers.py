@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedtrees.attacks.evidence.counts import share_out
 from fedtrees.attacks.evidence.maxent import draw_leaves, max_entropy
-from fedtrees.attacks.evidence.prior import Reach
+from fedtrees.attacks.evidence.prior import ReachableLeaves
 from fedtrees.attacks.timberstrike.milp import solve_counts
 from fedtrees.attacks.timberstrike.moves import redraw_leaves, search_leaves
 
@@ -19,7 +19,7 @@ def problem(n=60, leaves=4, seed=0):
     rng = np.random.default_rng(seed)
     sets = [np.sort(rng.choice(leaves, rng.integers(2, leaves + 1), False)) for _ in range(n)]
     width = np.array([len(s) for s in sets])
-    reach = Reach(
+    reach = ReachableLeaves(
         np.concatenate([[0], np.cumsum(width)]).astype(np.int64),
         np.concatenate(sets).astype(np.int32),
         np.log(rng.random(width.sum()) + 0.1),
@@ -56,7 +56,7 @@ def test_max_entropy_returns_the_prior_when_the_prior_meets_the_sums():
 
 def test_max_entropy_counts_a_weighted_row_as_that_many_rows():
     reach, x, target, _ = problem(n=20)
-    double = Reach(
+    double = ReachableLeaves(
         np.concatenate([reach.offsets, reach.offsets[1:] + reach.offsets[-1]]),
         np.tile(reach.leaf, 2),
         np.tile(reach.log_prior, 2),

@@ -6,7 +6,7 @@ from federations import sample_federation
 
 from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.clients.histograms import told_apart
-from fedtrees.attacks.evidence.submission import Weight
+from fedtrees.attacks.evidence.submission import EvidenceWeight
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.core.composition import Composition
 from fedtrees.core.local_data import over_clients
@@ -74,7 +74,7 @@ def test_what_own_suppressed_bins_brought_is_what_is_subtracted_and_the_rest_is_
         others = sum(e.own_sums[t] for _, e in seen.values())
         np.testing.assert_allclose(np.stack([sums.g, sums.h], axis=1), others, atol=1e-6)
     exact = evidence_under(Spec("split-only"), ("client-0",))[1]
-    assert Weight.of(exact, Basis.of(exact, view.rows, view.schema), 100).trust == 1
+    assert EvidenceWeight.of(exact, Basis.of(exact, view.rows, view.schema), 100).trust == 1
 
 
 def test_doubt_covers_what_suppression_took():
@@ -97,4 +97,4 @@ def test_doubt_covers_what_suppression_took():
             taken += list((sums.g - true) ** 2)
             doubted += list(sums.var_g)
         assert 0 < np.mean(taken) < np.mean(doubted)
-        assert 0 < Weight.of(evidence, basis, 100).trust < trust
+        assert 0 < EvidenceWeight.of(evidence, basis, 100).trust < trust

@@ -7,7 +7,13 @@ import pandas as pd
 import pytest
 from data_dir import data_dir
 
-from fedtrees.benchmarks.papers.blind_baselines import MARGIN, NAME, attacked, over_baseline, tried
+from fedtrees.benchmarks.papers.blind_baselines import (
+    MARGIN,
+    NAME,
+    over_baseline,
+    tabulate_attacks,
+    tabulate_guesses,
+)
 from fedtrees.core.guess import Guess, Records
 from fedtrees.core.threat import Threat
 from fedtrees.experiments.evaluate import blind_baseline, evaluate_blind, score_guess
@@ -73,13 +79,13 @@ def test_tables_name_who_is_above_and_who_below(suite, monkeypatch):
         {**key, "attack": "timberstrike", "blind": 0.705, "seed": 0},
         {**key, "attack": "timberstrike", "blind": 0.704, "seed": 1},
     ])  # fmt: skip
-    _, _, lines = attacked(rows)
+    _, _, lines = tabulate_attacks(rows)
     assert [(line[5], line[-1]) for line in lines] == [("joint", ""), ("timberstrike", "below")]
     monkeypatch.setattr(
         "fedtrees.benchmarks.papers.blind_baselines.over_baseline",
         lambda cell, folder, line: {"one": 0.002, "other": 0.004},
     )
-    _, _, lines = tried(suite, rows, None)
+    _, _, lines = tabulate_guesses(suite, rows, None)
     assert {(line[3], line[-1]) for line in lines} == {("one", ""), ("other", "above")}
 
 

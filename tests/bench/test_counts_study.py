@@ -5,8 +5,15 @@ import csv
 import numpy as np
 import pytest
 
-from fedtrees.benchmarks.papers.counts import FRONTIER, UNROUNDED, Found, measured, store, text_of
-from fedtrees.benchmarks.papers.counts_frontier import Line, cost, padded
+from fedtrees.benchmarks.papers.counts import (
+    FRONTIER,
+    UNROUNDED,
+    Measurement,
+    measure_lines,
+    store,
+    text_of,
+)
+from fedtrees.benchmarks.papers.counts_frontier import Line, add_random_rows, cost
 from fedtrees.benchmarks.papers.counts_leaves import read
 from fedtrees.core.schema import Feature, Schema, Table
 
@@ -41,7 +48,7 @@ def test_bins_read_are_worth_more_than_bins_ignored_and_both_more_than_nothing()
 def test_random_rows_lie_in_the_ranges_of_a_client_and_are_whole_codes():
     kinds = (Feature("a", low=0.0, high=9.0), Feature("b", "categorical", categories=("x", "y")))
     own = Table(np.array([[1.0, 0.0], [np.nan, 1.0], [3.0, 1.0]]), np.array([0, 1, 1]))
-    new = padded(own, Schema(kinds, "y", ("0", "1")), 50, np.random.default_rng(0))
+    new = add_random_rows(own, Schema(kinds, "y", ("0", "1")), 50, np.random.default_rng(0))
     assert len(new) == 53
     drawn = new.X[3:]
     assert ((drawn[:, 0] >= 1) & (drawn[:, 0] <= 3)).all()
@@ -52,12 +59,12 @@ def test_random_rows_lie_in_the_ranges_of_a_client_and_are_whole_codes():
 def test_tables_pair_auc_by_seed_and_leave_out_what_was_not_measured(tmp_path):
     step = FRONTIER[1].name
     values = [(UNROUNDED.name, 0, 0.8), (UNROUNDED.name, 1, 0.6), (step, 0, 0.7), (step, 1, 0.55)]
-    found = [Found("t", name, seed, "auc", value) for name, seed, value in values]
+    found = [Measurement("t", name, seed, "auc", value) for name, seed, value in values]
     found += [
-        Found("t", step, 0, f"{k}, {n}", n / 4) for k in ("certain", "likely") for n in (1, 3)
+        Measurement("t", step, 0, f"{k}, {n}", n / 4) for k in ("certain", "likely") for n in (1, 3)
     ]
-    found += [Found("t", step, 0, "read", 0.5), Found("t", step, 1, "read", 0.7)]
-    text = text_of([*found, Found("t", step, 0, "wrong", 2.0)])
+    found += [Measurement("t", step, 0, "read", 0.5), Measurement("t", step, 1, "read", 0.7)]
+    text = text_of([*found, Measurement("t", step, 0, "wrong", 2.0)])
     assert "2 certain are wrong" in text
     assert "deviations up to 14.1" in text
     assert f"| {step} | 0.25 / 0.25 | - / - | 0.75 / 0.75 |" in text
@@ -73,7 +80,7 @@ def test_tables_pair_auc_by_seed_and_leave_out_what_was_not_measured(tmp_path):
 
 @pytest.mark.parametrize("line", [FRONTIER[-1], FRONTIER[-2]], ids=lambda line: line.name)
 def test_other_protocols_and_base_scores_stand_on_the_frontier(line):
-    found = {f.measure: f.value for f in measured(TABLE, [line], 1, 0, None)}
+    found = {f.measure: f.value for f in measure_lines(TABLE, [line], 1, 0, None)}
     assert found["auc"] > 0.8
     assert ("likely, 3" in found) == (not line.protocol)
     assert found.get("wrong", 0) == 0

@@ -21,8 +21,10 @@ def test_a_network_reads_a_row_where_noise_is_small_and_not_where_it_is_large(mo
     )
     wrong = {}
     for epsilon in (120.0, 0.1):
-        read = draft_dp_network.trained(forest, rows, epsilon, 0)
+        read = draft_dp_network.train_network(forest, rows, epsilon, 0)
         wrong[epsilon] = (read(mine) != X).mean()
-        assert np.array_equal(read(mine), draft_dp_network.trained(forest, rows, epsilon, 0)(mine))
+        assert np.array_equal(
+            read(mine), draft_dp_network.train_network(forest, rows, epsilon, 0)(mine)
+        )
     assert wrong[120.0] < 0.1
     assert wrong[0.1] > 0.3

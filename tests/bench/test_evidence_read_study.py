@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedtrees.benchmarks.papers.evidence_read import PAIRS, SEATS, Line, Seat, measured
+from fedtrees.benchmarks.papers.evidence_read import PAIRS, SEATS, Line, Seat, measure_evidence
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,9 @@ from fedtrees.benchmarks.papers.evidence_read import PAIRS, SEATS, Line, Seat, m
 )
 def test_bins_read_are_worth_no_less_than_bins_ignored(seat, defense):
     small = {"trees": 3, "max_bin": 32, "max_depth": 3}
-    (line,) = measured("breast-cancer", Seat(*seat, (), PAIRS[:1]), defense, (0, 1), **small)
+    (line,) = measure_evidence(
+        "breast-cancer", Seat(*seat, (), PAIRS[:1]), defense, (0, 1), **small
+    )
     least = 0.05 if seat[1] == "server" else -0.01
     assert np.mean(line.gains) > least
 
@@ -44,8 +46,8 @@ def test_defenses_that_need_another_protocol_are_left_out():
 
 def test_scores_that_an_attack_does_not_have_are_left_out():
     active = SEATS[-1]
-    (line,) = measured("breast-cancer", active, "none", (0,), trees=1, max_depth=2)
+    (line,) = measure_evidence("breast-cancer", active, "none", (0,), trees=1, max_depth=2)
     assert (line.pair.attack, line.pair.metric) == ("split-ordering", "rank_correlation")
     assert not [
-        *measured("breast-cancer", replace(active, pairs=PAIRS[-1:]), "none", (0,), trees=1)
+        *measure_evidence("breast-cancer", replace(active, pairs=PAIRS[-1:]), "none", (0,), trees=1)
     ]

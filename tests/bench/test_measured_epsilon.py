@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from present import here
 
-from fedtrees.benchmarks.papers.power import audited
+from fedtrees.benchmarks.papers.power import audit_mechanism
 from fedtrees.conformance.samples import sample_training
 from fedtrees.core.guarantee import ApproximateDP
 from fedtrees.core.registry import register
@@ -84,15 +84,17 @@ NOISY = [("dp-gbdt[epsilon=1]", "none", 0.5), ("dp-forest[epsilon=1]", "none", H
                                       "dp-forest[epsilon=1,noise=distributed]"])  # fmt: skip
 def test_shared_noise_is_compared_with_what_all_clients_add_together(protocol):
     """With two clients and one of them a possible insider, a sum has twice the claimed variance."""
-    assert audited(protocol, "none", 1, seed=3, fewer=16).found.noise.share == pytest.approx(
-        1, abs=0.08
-    )
+    assert audit_mechanism(
+        protocol, "none", 1, seed=3, fewer=16
+    ).found.noise.share == pytest.approx(1, abs=0.08)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("protocol", "defense", "expected"), NOISY)
 def test_half_the_noise_is_found_in_what_is_left_of_sums(protocol, defense, expected):
-    honest, half = (audited(protocol, defense, k, seed=3, fewer=16).found.noise for k in (1, 2))
+    honest, half = (
+        audit_mechanism(protocol, defense, k, seed=3, fewer=16).found.noise for k in (1, 2)
+    )
     assert not honest.too_little
     assert honest.share == pytest.approx(1, abs=0.08)
     assert half.too_little
@@ -174,7 +176,8 @@ def test_half_the_noise_is_found_99_times_of_100_and_all_of_it_never(protocol, d
 
     def too_little(k, seeds):
         return sum(
-            audited(protocol, defense, k, s, 16).found.noise.too_little for s in range(seeds)
+            audit_mechanism(protocol, defense, k, s, 16).found.noise.too_little
+            for s in range(seeds)
         )
 
     assert too_little(2, 100) >= 99

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from fedtrees.benchmarks.papers.old_and_new import paired, per_attack, read, summed
+from fedtrees.benchmarks.papers.old_and_new import pair_scores, per_attack, read, summarise
 
 CELL = {
     "stage": "attack", "dataset": "t", "protocol": "p", "protocol_params": "trees=2",
@@ -32,7 +32,7 @@ def rows(folder, values, **changed):
 )
 def test_a_score_fell_that_is_lower_in_all_seeds_alike(tmp_path, new, fell):
     old = rows(tmp_path / "old", (0.60, 0.70, 0.80))
-    (line,) = summed(paired([old], [rows(tmp_path / "new", new)]), ["attack"]).itertuples()
+    (line,) = summarise(pair_scores([old], [rows(tmp_path / "new", new)]), ["attack"]).itertuples()
     assert line.fell == fell
     assert line.pairs == 3
     assert line.change == pytest.approx(sum(new) / 3 - 0.7)
@@ -42,7 +42,7 @@ def test_only_the_same_cell_is_paired(tmp_path):
     old = rows(tmp_path / "old", (0.6,))
     others = {"defense_params": "step=1"}, {"protocol_params": ""}, {"threat": "client"}
     parts = [rows(tmp_path / str(i), (0.5,), **other) for i, other in enumerate(others)]
-    assert paired([old], parts).empty
+    assert pair_scores([old], parts).empty
 
 
 def test_the_worst_defense_of_an_attack_is_named(tmp_path):
@@ -50,7 +50,7 @@ def test_the_worst_defense_of_an_attack_is_named(tmp_path):
         [rows(tmp_path / f"{s}{step}", (v,), defense_params=f"step={step}") for step, v in values]
         for s, values in (("old", ((1, 0.5), (2, 0.5))), ("new", ((1, 0.6), (2, 0.4))))
     ]
-    (line,) = per_attack(paired(*sides))
+    (line,) = per_attack(pair_scores(*sides))
     assert line[:5] == ["`joint`", "ra", "0.500", "0.500", "+0.000"]
     assert line[5:] == ["-0.100 (p, server, `hist-rounding[step=2]`)", "1 of 2"]
 
@@ -60,5 +60,5 @@ def test_what_another_attack_took_over_counts_where_it_reads_more(tmp_path):
     old = rows(tmp_path / "old", (0.8, 0.8), **ranks)
     new = rows(tmp_path / "new", (0.5, 0.9), **ranks)
     heir = rows(tmp_path / "heir", (0.7, 0.7), **ranks | {"attack": "linear-reconstruction"})
-    found = paired([old], [new, heir])
+    found = pair_scores([old], [new, heir])
     assert found["value_new"].tolist() == [0.7, 0.9]

@@ -8,7 +8,7 @@ import pytest
 from present import here
 from typer.testing import CliRunner
 
-from fedtrees.benchmarks.papers.power import MECHANISMS, audited, weakened
+from fedtrees.benchmarks.papers.power import MECHANISMS, audit_mechanism, weaken_noise
 from fedtrees.cli.main import app
 from fedtrees.core.errors import UsageError
 from fedtrees.core.registry import register
@@ -29,9 +29,9 @@ CLAIM_1 = "laplace-hist[epsilon=1,calibrated=true]"
 @pytest.mark.long
 @pytest.mark.parametrize(("protocol", "defense"), QUICK)
 def test_a_fourth_of_the_noise_is_refuted(protocol, defense):
-    cell = audited(protocol, defense, 4, seed=0, fewer=8)
+    cell = audit_mechanism(protocol, defense, 4, seed=0, fewer=8)
     assert cell.refuted
-    assert cell.epsilon <= cell.found.measured.most
+    assert cell.epsilon <= cell.outcome.measured.most
 
 
 @pytest.mark.parametrize(
@@ -39,14 +39,16 @@ def test_a_fourth_of_the_noise_is_refuted(protocol, defense):
 )
 def test_all_of_the_noise_is_not(protocol, defense):
     """At the level of 5%: more than 3 of 8 happens once in 2,700 times where a bound is tight."""
-    assert sum(audited(protocol, defense, 1, seed, 8).refuted for seed in range(8)) <= 3
+    assert sum(audit_mechanism(protocol, defense, 1, seed, 8).refuted for seed in range(8)) <= 3
 
 
 @pytest.mark.extra("dp_accounting")
 @pytest.mark.extra("torch")
 def test_a_sixteenth_of_a_step_of_dp_sgd_is_refuted():
     """Five of these eight audits refute the claim. With the claimed noise one in twenty may."""
-    audits = [audited("fedsgd-mlp", "dp-sgd[epsilon=1]", 16, seed, fewer=8) for seed in range(8)]
+    audits = [
+        audit_mechanism("fedsgd-mlp", "dp-sgd[epsilon=1]", 16, seed, fewer=8) for seed in range(8)
+    ]
     assert sum(audit.refuted for audit in audits) >= 3
 
 
@@ -54,21 +56,21 @@ def test_a_sixteenth_of_a_step_of_dp_sgd_is_refuted():
 @pytest.mark.extra("interpret")
 @pytest.mark.parametrize(("k", "too_little"), [(1, False), (2, True)])
 def test_half_the_noise_of_dp_ebm_is_too_little_and_all_is_not(k, too_little):
-    cell = audited("dp-ebm[epsilon=4]", "none", k, 0, fewer=4)
-    assert cell.found.noise.share == pytest.approx(1 / k, abs=0.1 / k)  # 384 sums: 4%
+    cell = audit_mechanism("dp-ebm[epsilon=4]", "none", k, 0, fewer=4)
+    assert cell.outcome.noise.share == pytest.approx(1 / k, abs=0.1 / k)  # 384 sums: 4%
     assert (cell.too_little, cell.refuted) == (too_little, False)
-    assert 0.5 < cell.epsilon < cell.found.spent[0].epsilon
+    assert 0.5 < cell.epsilon < cell.outcome.spent[0].epsilon
 
 
 @pytest.mark.extra("interpret")
 def test_an_eighth_of_the_noise_of_dp_ebm_is_refuted():
-    assert audited("dp-ebm[epsilon=4]", "none", 8, 0, fewer=8).refuted
+    assert audit_mechanism("dp-ebm[epsilon=4]", "none", 8, 0, fewer=8).refuted
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("protocol", here("protocol", ["vertical-regression"]))
 def test_a_sixteenth_of_the_noise_of_dp_gd_is_refuted_and_all_is_not(protocol):
-    cells = [audited(protocol, "dp-gd[epsilon=1]", k, 0, 8) for k in (16, 1)]
+    cells = [audit_mechanism(protocol, "dp-gd[epsilon=1]", k, 0, 8) for k in (16, 1)]
     assert [cell.refuted for cell in cells] == [True, False]
 
 
@@ -76,26 +78,27 @@ def test_a_sixteenth_of_the_noise_of_dp_gd_is_refuted_and_all_is_not(protocol):
 def test_sums_that_alone_are_opened_tell_less():
     """The noise of every client is in them."""
     shown = [
-        audited("fedtree-hist", d, 16, 0, 8).epsilon for d in (f"secure-sum+{CLAIM_1}", CLAIM_1)
+        audit_mechanism("fedtree-hist", d, 16, 0, 8).epsilon
+        for d in (f"secure-sum+{CLAIM_1}", CLAIM_1)
     ]
     assert 1 < shown[0] <= shown[1]
 
 
 def test_what_was_found_too_weak_is_strong_enough():
     """A sixteenth of the noise measured 0 of a claim of 1, a thousandth 3.06 of a claim of 5."""
-    assert audited("fedtree-hist", CLAIM_1, 16, 0, 8).epsilon > 2
-    assert audited("dp-forest[epsilon=5]", "none", 1000, 0).epsilon > 5
+    assert audit_mechanism("fedtree-hist", CLAIM_1, 16, 0, 8).epsilon > 2
+    assert audit_mechanism("dp-forest[epsilon=5]", "none", 1000, 0).epsilon > 5
 
 
 def test_published_noise_is_told_from_geometric_and_its_claim_from_what_it_spends():
     made = "dp-forest[epsilon=0.3,mechanism={}]".format
-    assert 0.3 < audited(made("published"), "none", 1, 0).epsilon <= 0.3 + np.log(2)
-    assert audited(made("geometric"), "none", 1, 0).epsilon <= 0.3
+    assert 0.3 < audit_mechanism(made("published"), "none", 1, 0).epsilon <= 0.3 + np.log(2)
+    assert audit_mechanism(made("geometric"), "none", 1, 0).epsilon <= 0.3
 
 
 def test_counts_without_noise_are_shown_to_the_end():
-    cell = audited("fedtree-hist", "laplace-gradient[epsilon=1]", 1, 0, 8)
-    assert cell.epsilon == pytest.approx(cell.found.measured.most, abs=1e-3)
+    cell = audit_mechanism("fedtree-hist", "laplace-gradient[epsilon=1]", 1, 0, 8)
+    assert cell.epsilon == pytest.approx(cell.outcome.measured.most, abs=1e-3)
     assert not cell.refuted  # it says that it spends without bound
 
 
@@ -117,7 +120,7 @@ def test_what_cannot_be_audited_is_said(protocol, defense, runs, why):
 def test_the_command_says_what_it_found_and_could_have_found():
     arguments = ["measure", "dp-forest[epsilon=1]", "--runs", "1", "--format", "json"]
     kept = CliRunner().invoke(app, arguments)
-    with weakened(4):
+    with weaken_noise(4):
         broken = CliRunner().invoke(app, arguments)
     assert (kept.exit_code, broken.exit_code) == (0, 4)
     for result, refuted in ((kept, False), (broken, True)):

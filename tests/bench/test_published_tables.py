@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedtrees.benchmarks.papers.timberstrike_comparison import compared
+from fedtrees.benchmarks.papers.timberstrike_comparison import compare_cells
 from fedtrees.benchmarks.papers.timberstrike_figure import draw
 from fedtrees.benchmarks.papers.timberstrike_published import PUBLISHED
 from fedtrees.benchmarks.papers.timberstrike_tables import TABLES, fast, leakage, utility
@@ -46,7 +46,7 @@ def rows(tmp_path_factory):
 
 @pytest.mark.long
 def test_every_cell_stands_beside_its_published_figure(rows):
-    cells = list(compared("table6", rows))
+    cells = list(compare_cells("table6", rows))
     assert [(c.protocol, c.depth) for c in cells] == [
         ("fedtree-hist", 3),
         ("fedtree-hist", 4),
@@ -67,7 +67,7 @@ def test_every_cell_stands_beside_its_published_figure(rows):
 
 @pytest.mark.long
 def test_tables_and_figure(rows, tmp_path):
-    cells = list(compared("table6", rows))
+    cells = list(compare_cells("table6", rows))
     header, _, *lines = leakage(cells).splitlines()
     assert "setting" not in header
     assert len(lines) == len(utility(cells).splitlines()) - 2 == 3

@@ -27,15 +27,15 @@ EVERYWHERE = [n for n in TRIALS if n != UNDEFENDED and {t.place for t in TRIALS[
 
 
 def test_what_is_stored_reads_back_as_it_was():
-    again = recipes.read(recipes.written(TRIALS))
-    assert recipes.written(again) == recipes.written(TRIALS)
+    again = recipes.read(recipes.write_trials(TRIALS))
+    assert recipes.write_trials(again) == recipes.write_trials(TRIALS)
     assert [c.name for c in recommend(again).candidates] == [
         c.name for c in recommend(TRIALS).candidates
     ]
-    assert recipes.named(recommend(again)) == recipes.named(recommend(TRIALS))
+    assert recipes.name_of_recipe(recommend(again)) == recipes.name_of_recipe(recommend(TRIALS))
 
 
-PAGES = {"README.md": recipes.readme, "docs/how-to/choose.md": recipes.quoted}
+PAGES = {"README.md": recipes.readme, "docs/how-to/choose.md": recipes.quote_recipes}
 BETWEEN = re.compile(r"<!-- recipes -->\n(.*?)<!-- end -->", flags=re.S)
 GENERATED = re.compile(r"<!-- (?:recipes|verdict) -->\n(.*?)<!-- end -->", flags=re.S)
 
@@ -111,7 +111,7 @@ def test_exact_leaves_are_weighed_by_rows_and_the_sentence_says_so():
 
 def test_nothing_is_named_that_was_not_tested_everywhere():
     found = recommend(TRIALS)
-    name = recipes.named(found)
+    name = recipes.name_of_recipe(found)
     places = {t.place for tried in TRIALS.values() for t in tried}
     assert {t.place for t in TRIALS[name]} == places
     assert not any(t.untested for t in TRIALS[name])
@@ -139,7 +139,7 @@ def test_no_stored_cell_is_safe_whose_attacks_scored_below_their_baseline():
 
 
 def test_a_recipe_with_a_failed_attack_is_not_shown_to_resist():
-    name = recipes.named(recommend(TRIALS))
+    name = recipes.name_of_recipe(recommend(TRIALS))
     held = [
         replace(t, cells=tuple(replace(c, state="shut") for c in t.cells)) for t in TRIALS[name]
     ]
@@ -147,7 +147,7 @@ def test_a_recipe_with_a_failed_attack_is_not_shown_to_resist():
     n = len(cell.seeds)
     failed = replace(cell, state="shut", advantages=(-1.0,) * n)
     held[0] = replace(held[0], cells=(failed, *held[0].cells[1:]))
-    again = recipes.read(recipes.written({UNDEFENDED: TRIALS[UNDEFENDED], name: held}))
+    again = recipes.read(recipes.write_trials({UNDEFENDED: TRIALS[UNDEFENDED], name: held}))
     (mine,) = recommend(again).candidates
     assert mine.holds
     assert not mine.shown
@@ -155,11 +155,11 @@ def test_a_recipe_with_a_failed_attack_is_not_shown_to_resist():
 
 
 def test_rounding_is_not_named():
-    assert "rounding" not in recipes.named(recommend(TRIALS))
+    assert "rounding" not in recipes.name_of_recipe(recommend(TRIALS))
 
 
 def test_the_default_suite_runs_the_computed_recipe():
-    protocol, defense = parted(recipes.named(recommend(TRIALS)))
+    protocol, defense = parted(recipes.name_of_recipe(recommend(TRIALS)))
     grids = Suite.load("quick").grids
     assert any(protocol in map(str, g.protocols) and defense in map(str, g.defenses) for g in grids)
     (first,) = {(g.data, g.clients, g.threats) for g in grids}  # comparable with the undefended run
@@ -167,7 +167,7 @@ def test_the_default_suite_runs_the_computed_recipe():
 
 
 def test_verdicts_and_advice_read_the_computed_recipe():
-    assert recommended() == recipes.named(recommend(TRIALS))
+    assert recommended() == recipes.name_of_recipe(recommend(TRIALS))
 
 
 def test_the_default_verdict_and_advice_name_the_computed_recipe():

@@ -9,16 +9,16 @@ import pytest
 from present import here
 
 from fedtrees.bounds.ceilings import (
-    attacked,
+    attack_tables,
     best_of,
     ceiling,
     equal_views,
-    pooled,
-    ranked,
-    recognised,
+    pool_types,
+    rank_probability,
+    recognise_members,
     recognition,
     splits,
-    submitted,
+    submit_attack,
     tiny,
 )
 from fedtrees.bounds.tables import AlignedTables, TinyTables
@@ -59,7 +59,7 @@ def test_probabilities_of_all_tables_add_up():
 
 def test_ceiling_is_the_best_of_all_that_can_be_submitted():
     rng = np.random.default_rng(0)
-    at, victims = rng.integers(0, 5, len(FEW.held)), FEW.victims(())
+    at, victims = rng.integers(0, 5, len(FEW.row_types)), FEW.victims(())
     every = [np.bincount(c, minlength=4) for c in combinations_with_replacement(range(4), 2)]
     for view, best in enumerate(best_of(FEW, victims, at)):
         of = at == view
@@ -76,7 +76,7 @@ def test_who_sees_nothing_but_its_rows_has_no_more_than_blind():
 
 
 def test_sums_over_public_cut_points_tell_pooled_tables_alone(summed):
-    alike, apart = splits(summed, pooled(FEW))
+    alike, apart = splits(summed, pool_types(FEW))
     assert (alike, apart) == (10, 0)
     top = ceiling(FEW, summed)
     assert top.blind < top.ceiling <= 2 + 1e-12
@@ -84,7 +84,7 @@ def test_sums_over_public_cut_points_tell_pooled_tables_alone(summed):
 
 def test_a_sketch_undoes_the_sum():
     (found,) = views(made("secure-sum"), ["server"])
-    assert splits(found, pooled(FEW))[1] > 0
+    assert splits(found, pool_types(FEW))[1] > 0
 
 
 @pytest.mark.parametrize("masks", here("defense", ["masking"]))
@@ -122,7 +122,7 @@ class Marking(FedTreeHist):
 def test_a_leaking_protocol_is_caught():
     honest = made("secure-sum+public-cuts")
     (found,) = views(replace(honest, protocol=Marking(**vars(honest.protocol))), ["server"])
-    assert splits(found, pooled(FEW))[1] > 0
+    assert splits(found, pool_types(FEW))[1] > 0
     assert Histogram in Marking.says
 
 
@@ -152,10 +152,10 @@ def test_an_attack_that_knows_more_than_its_view_is_caught():
 
     def cheating(view):
         at = int(sys._getframe(1).f_locals["t"])  # the harness's own frame
-        rows = FEW.table_of([v for part in FEW.held[at] for v in part])
+        rows = FEW.table_of([v for part in FEW.row_types[at] for v in part])
         return Guess((Records(rows),))
 
-    blind, cheat = (attacked(cell, seen, submits, draws=25) for submits in (honest, cheating))
+    blind, cheat = (attack_tables(cell, seen, submits, draws=25) for submits in (honest, cheating))
     assert blind.pure
     assert blind.score <= top.ceiling
     assert not cheat.pure
@@ -177,7 +177,7 @@ def test_all_tables_tried_give_most_of_the_possible_gain(attack):
     for seen, draws, least in zip(
         views(cell, ["client", "public"]), (60, 25), (0.75, 0.5), strict=True
     ):
-        got = attacked(cell, seen, submits, draws=draws)
+        got = attack_tables(cell, seen, submits, draws=draws)
         assert got.pure
         assert ceiling(cell.tables, seen).share(got.score) > least
 
@@ -192,7 +192,7 @@ def test_all_tables_tried_give_most_of_the_possible_gain(attack):
 def test_all_tables_are_tried_against_clients_trees_and_bins(attack, protocol, threat, least):
     cell = made("none", protocol, TinyTables(columns=1, rows=(2, 2)))
     (seen,) = views(cell, [threat])
-    got = attacked(cell, seen, submitted(Spec(attack)), draws=25)
+    got = attack_tables(cell, seen, submit_attack(Spec(attack)), draws=25)
     assert got.pure
     assert ceiling(cell.tables, seen).share(got.score) > least
 
@@ -205,7 +205,7 @@ def test_no_order_of_types_recognises_more_than_the_ceiling(summed):
     for view in range(int(summed.of.max()) + 1):
         of = summed.of == view
         held = FEW.weight[of] @ victims[of]
-        total += FEW.weight[of].sum() * max(ranked(o, held, FEW.prior) for o in orders)
+        total += FEW.weight[of].sum() * max(rank_probability(o, held, FEW.prior) for o in orders)
     assert top.ceiling == pytest.approx(total, abs=1e-12)
     assert top.blind == pytest.approx(0.5, abs=1e-12)
 
@@ -214,7 +214,7 @@ def test_no_order_of_types_recognises_more_than_the_ceiling(summed):
 def test_members_are_recognised_beneath_the_ceiling(attack):
     cell = made("none")
     (seen,) = views(cell, ["server"])
-    got = recognised(cell, seen, Spec(attack, {"models": 2}), draws=8)
+    got = recognise_members(cell, seen, Spec(attack, {"models": 2}), draws=8)
     assert got.pure
     assert 0.55 < got.score < recognition(FEW, seen).ceiling + 3 * got.error
 
@@ -227,7 +227,7 @@ def test_rows_known_by_id_have_one_guess_each():
     """The best of all that can be said of two rows, of every view, adds up to the ceiling."""
     tables, rng = aligned(), np.random.default_rng(0)
     assert tables.weight.sum() == pytest.approx(1, abs=1e-12)
-    at = rng.integers(0, 5, len(tables.held))
+    at = rng.integers(0, 5, len(tables.row_types))
     for who in (("labels",), ("columns",)):
         victims = tables.victims(who)
         every = [np.eye(2, dtype=int)[list(said)].ravel() for said in product((0, 1), repeat=2)]
@@ -242,7 +242,9 @@ def test_what_an_attack_leaves_out_of_rows_is_what_is_likeliest():
     blind = np.array([[0.35, 0.65], [0.65, 0.35], [0.35, 0.65]]).ravel()
 
     def said(who, *claims):
-        return tables.named((who,), Guess(claims), blind).reshape(3, 2).argmax(axis=1).tolist()
+        return (
+            tables.encode_claims((who,), Guess(claims), blind).reshape(3, 2).argmax(axis=1).tolist()
+        )
 
     assert said("columns") == [1, 0, 1]
     assert said("columns", Labels(ids[:1], ids[:1], np.array([[0.9, 0.1]]))) == [0, 0, 1]
@@ -260,6 +262,6 @@ def test_gradients_in_the_clear_tell_every_label(protocol):
     assert len(told) == len(np.unique(seen.of[trained]))
     stopped, both = seen.of[seen.refused], labels[seen.refused]
     assert len(np.unique(np.column_stack([stopped, both]), axis=0)) == 2 * len(np.unique(stopped))
-    got = attacked(cell, seen, submitted(Spec("clear-gradients")), 12)
+    got = attack_tables(cell, seen, submit_attack(Spec("clear-gradients")), 12)
     assert got.pure
     assert got.score == pytest.approx(ceiling(cell.tables, seen).ceiling, abs=4 * got.error)

@@ -159,8 +159,8 @@ def same(a, b):
 
 @pytest.mark.long
 def test_every_matrix_of_a_run_keeps_to_epsilon(monkeypatch):
-    used, believed = [], LPMST.believed
-    monkeypatch.setattr(LPMST, "believed", lambda *a: used.append(believed(*a)) or used[-1])
+    used, believed = [], LPMST.estimate_prior
+    monkeypatch.setattr(LPMST, "estimate_prior", lambda *a: used.append(believed(*a)) or used[-1])
     run(FOREST, 2, 3, LPMST(0.8, 4))
     priors, odds = np.concatenate(used), odds_within(0.8)
     assert priors.shape == (150, 3)

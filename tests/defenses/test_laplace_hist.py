@@ -15,7 +15,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import BudgetEvent
 from fedtrees.messages.horizontal import Histogram
-from fedtrees.privacy.accounting import composed, histogram_sensitivity
+from fedtrees.privacy.accounting import compose_releases, histogram_sensitivity
 from fedtrees.privacy.mechanisms import discrete_laplace
 from fedtrees.protocols.training import train
 from fedtrees.trees.boosted.histogram import FIXED_POINT_BITS
@@ -140,16 +140,16 @@ def test_a_scale_out_of_range_is_refused(scale):
 )
 def test_composition_is_monotone_and_order_free(releases):
     events = [BudgetEvent(p, "laplace", l1, s, "Histogram") for p, l1, s in releases]
-    total = composed(events)
-    assert total == pytest.approx(composed(events[::-1]))
-    assert composed(events[:-1]) <= total + 1e-12
+    total = compose_releases(events)
+    assert total == pytest.approx(compose_releases(events[::-1]))
+    assert compose_releases(events[:-1]) <= total + 1e-12
     unknown = [*events, BudgetEvent("a", "salt", 1.0, 1.0, "Histogram")]
-    assert composed(unknown) == math.inf
+    assert compose_releases(unknown) == math.inf
 
 
 def test_parties_compose_in_parallel():
     events = [BudgetEvent(p, "laplace", 1.0, 2.0, "h") for p in ("a", "b", "b")]
-    assert composed(events) == 1.0
+    assert compose_releases(events) == 1.0
     assert histogram_sensitivity(10, 1.0, 0.25) == 12.5
 
 

@@ -173,7 +173,7 @@ def test_more_victims_than_can_be_matched_are_sampled_by_the_seed(monkeypatch):
     for seed in (0, 0, 1):
         case = federation.case(roles, client_names(3)[:1], seed, "client")
         truth = RecordMetric().truth(case)
-        assert (len(truth.rows), truth.whole) == (50, len(case.victims_rows))
+        assert (len(truth.rows), truth.n_rows) == (50, len(case.victims_rows))
         drawn.append(truth.rows.X.tobytes())
     assert drawn[0] == drawn[1] != drawn[2]
     scores = RecordMetric().score([Records(case.victims_rows)], truth)
@@ -199,5 +199,5 @@ def test_of_a_large_table_as_many_guesses_count_as_are_wanted_and_all_that_are_s
     np.testing.assert_array_equal(sure.X[:5000], rows.X[:5000])
     np.testing.assert_array_equal(sure.X[5000:], blind.X[:2000])  # 4,000 of 10,000, of the rest
     assert len(counted(Records(rows, np.ones(10_000)))) == 10_000
-    truth = replace(truth, whole=600_000)  # 4000 / 600000 * 600000 is more than 4000
+    truth = replace(truth, n_rows=600_000)  # 4000 / 600000 * 600000 is more than 4000
     assert len(counted(Records(rows.take(np.arange(0)), np.ones(0)))) == 4000

@@ -12,7 +12,7 @@ from scipy.special import expit
 from fedtrees.core.errors import UsageError
 from fedtrees.core.transcript import BudgetEvent
 from fedtrees.privacy import accounting
-from fedtrees.privacy.accounting import composed
+from fedtrees.privacy.accounting import compose_releases
 from fedtrees.privacy.gaussian_dp import delta_of, least_epsilon, mu_of, tail
 from fedtrees.privacy.mechanisms import noise_log_pmf
 
@@ -61,12 +61,12 @@ def discrete_gaussian_losses(scale, moved, reach=12):
 def test_discrete_gaussian_noise_costs_no_less_than_it_does(scale, moved, delta):
     exact = exact_epsilon(*discrete_gaussian_losses(scale, moved), delta)
     event = released("discrete-gaussian", scale, l2=math.sqrt(sum(v**2 for v in moved)))
-    assert exact <= composed([event], delta) <= 1.05 * exact + 1e-6
+    assert exact <= compose_releases([event], delta) <= 1.05 * exact + 1e-6
 
 
 def test_narrow_discrete_noise_is_not_known():
-    assert composed([released("discrete-gaussian", 7.9, l2=1.0)], 1e-5) == math.inf
-    assert composed([released("discrete-gaussian", 8.0, l2=1.0)], 1e-5) < 1
+    assert compose_releases([released("discrete-gaussian", 7.9, l2=1.0)], 1e-5) == math.inf
+    assert compose_releases([released("discrete-gaussian", 8.0, l2=1.0)], 1e-5) < 1
 
 
 def test_gaussian_noise_composes_exactly():
@@ -77,8 +77,8 @@ def test_gaussian_noise_composes_exactly():
     summed = [(p * -np.expm1(np.minimum(e - loss, 0))).sum() for e in epsilon]
     assert delta_of(epsilon, mu) == pytest.approx(summed, rel=1e-6)
     many = [released("gaussian", 30.0, l2=3.0, count=40), released("gaussian", 5.0, l2=1.5)]
-    assert composed(many, 1e-5) == pytest.approx(epsilon_of(math.sqrt(0.4 + 0.09), 1e-5))
-    assert composed(many) == math.inf
+    assert compose_releases(many, 1e-5) == pytest.approx(epsilon_of(math.sqrt(0.4 + 0.09), 1e-5))
+    assert compose_releases(many) == math.inf
 
 
 @given(st.floats(1e-4, 1e4), st.floats(1e-12, 0.3))
@@ -95,26 +95,31 @@ def test_as_much_noise_as_a_budget_needs(epsilon, delta):
 )
 def test_delta_buys_epsilon_and_releases_add_up(mechanism, scale, count, delta):
     events = [released(mechanism, scale, count=count)]
-    one, pure = composed(events, delta), composed(events)
+    one, pure = compose_releases(events, delta), compose_releases(events)
     assert 0 <= one <= pure * (1 + 1e-9)
     slack = 1 - 1e-9
-    assert one * slack <= composed(events * 2, delta) <= 2 * pure * (1 + 1e-9)
-    assert composed(events, delta / 10) >= one * slack
-    assert composed([*events, BudgetEvent("b", mechanism, 1.0, scale, "", count)], delta) == one
+    assert one * slack <= compose_releases(events * 2, delta) <= 2 * pure * (1 + 1e-9)
+    assert compose_releases(events, delta / 10) >= one * slack
+    assert (
+        compose_releases([*events, BudgetEvent("b", mechanism, 1.0, scale, "", count)], delta)
+        == one
+    )
     noisy = [*events, released("gaussian", scale, l2=1.0)]
-    assert one * slack <= composed(noisy, delta) <= pure + epsilon_of(1 / scale, delta) + 1e-9
-    assert composed([*events, released("salt")], delta) == math.inf
+    assert (
+        one * slack <= compose_releases(noisy, delta) <= pure + epsilon_of(1 / scale, delta) + 1e-9
+    )
+    assert compose_releases([*events, released("salt")], delta) == math.inf
 
 
 def test_cut_off_noise_costs_no_less_than_it_loses():
     k = np.arange(-300, 301)
     P, Q = (noise_log_pmf("published", 0.5, k - s) for s in (0, 1))
-    once = composed([released("truncated-laplace")])
+    once = compose_releases([released("truncated-laplace")])
     assert once == pytest.approx(max(abs(P - Q)))
-    assert composed([released("truncated-laplace", count=10)]) == pytest.approx(10 * once)
+    assert compose_releases([released("truncated-laplace", count=10)]) == pytest.approx(10 * once)
     for p, q in ((P, Q), (Q, P)):
         exact = exact_epsilon(p - q, np.exp(p), 0.01)
-        assert exact <= composed([released("truncated-laplace")], 0.01)
+        assert exact <= compose_releases([released("truncated-laplace")], 0.01)
 
 
 def test_two_randomness_compose_as_all_their_outcomes():
@@ -123,20 +128,22 @@ def test_two_randomness_compose_as_all_their_outcomes():
     losses = np.array([a * e + b * f for a, b in signs])
     chances = np.array([expit(a * e) * expit(b * f) for a, b in signs])
     events = [released("laplace", 1 / e), released("exponential", 1 / f)]
-    assert composed(events, delta) == pytest.approx(exact_epsilon(losses, chances, delta))
+    assert compose_releases(events, delta) == pytest.approx(exact_epsilon(losses, chances, delta))
 
 
 def test_very_many_releases_are_rounded_up():
     few = [released("laplace", 1000.0 + i, count=400) for i in range(2)]
     many = [released("laplace", 1000.0 + i, count=40_000) for i in range(2)]
     mu = math.sqrt(800) / 1000  # about what they are together
-    assert epsilon_of(mu, 1e-5) == pytest.approx(composed(few, 1e-5), rel=0.02)
-    assert epsilon_of(10 * mu, 1e-5) <= composed(many, 1e-5) <= 1.1 * epsilon_of(10 * mu, 1e-5)
+    assert epsilon_of(mu, 1e-5) == pytest.approx(compose_releases(few, 1e-5), rel=0.02)
+    assert (
+        epsilon_of(10 * mu, 1e-5) <= compose_releases(many, 1e-5) <= 1.1 * epsilon_of(10 * mu, 1e-5)
+    )
 
 
 def test_a_delta_that_is_none_is_refused():
     with pytest.raises(UsageError, match="delta must be a number between 0 and 1; got 1"):
-        composed([released("laplace")], 1)
+        compose_releases([released("laplace")], 1)
 
 
 def random_events(rng):
@@ -169,7 +176,7 @@ def test_the_accountant_equals_dp_accounting():
             total = total.compose(one)
         theirs = total.get_epsilon_for_delta(delta)
         slack = 1.05 if any(e.mechanism == "discrete-gaussian" for e in events) else 1.0
-        assert theirs * (1 - 1e-3) <= composed(events, delta) <= theirs * slack + 1e-3
+        assert theirs * (1 - 1e-3) <= compose_releases(events, delta) <= theirs * slack + 1e-3
 
 
 @pytest.mark.extra("dp_accounting")
@@ -178,11 +185,13 @@ def test_rows_that_are_drawn_cost_less():
 
     scale = multiplier(2.0, 1e-5, 0.1, 20)
     events = [released("gaussian", 3 * scale, l2=3.0, rate=0.1) for _ in range(20)]
-    assert composed(events, 1e-5) == pytest.approx(2.0, rel=2e-3)
-    assert composed(events, 1e-5) <= 2.0
+    assert compose_releases(events, 1e-5) == pytest.approx(2.0, rel=2e-3)
+    assert compose_releases(events, 1e-5) <= 2.0
     all_rows = [released("gaussian", 3 * scale, l2=3.0, count=20)]
-    assert composed(all_rows, 1e-5) > 2 * composed(events, 1e-5)
-    assert composed([*events, released("laplace", 4.0)], 1e-5) == pytest.approx(2.2, abs=0.2)
+    assert compose_releases(all_rows, 1e-5) > 2 * compose_releases(events, 1e-5)
+    assert compose_releases([*events, released("laplace", 4.0)], 1e-5) == pytest.approx(
+        2.2, abs=0.2
+    )
     with pytest.raises(UsageError, match="give a larger epsilon or delta"):
         multiplier(1e-9, 1e-12, 0.9, 10)
 
@@ -192,7 +201,7 @@ def test_drawn_rows_say_what_they_need():
         import dp_accounting  # noqa: F401
     except ImportError:
         with pytest.raises(UsageError, match=r"pip install 'fedtrees\[neural\]'"):
-            composed([released("gaussian", l2=1.0, rate=0.5)], 1e-5)
+            compose_releases([released("gaussian", l2=1.0, rate=0.5)], 1e-5)
 
 
 def test_equal_releases_of_several_parties_are_composed_once(monkeypatch):
@@ -207,8 +216,8 @@ def test_equal_releases_of_several_parties_are_composed_once(monkeypatch):
     accounting._of_party.cache_clear()
     one = [released("gaussian", count=3, l2=0.7), released("laplace", count=2)]
     parties = [replace(e, party=party) for party in ("client-0", "client-1") for e in one]
-    first, again = composed(parties, 1e-5), composed(parties, 1e-5)
+    first, again = compose_releases(parties, 1e-5), compose_releases(parties, 1e-5)
     assert len(searches) == 1
-    assert first == again == composed(one, 1e-5)
-    composed([*parties, released("laplace")], 1e-5)
+    assert first == again == compose_releases(one, 1e-5)
+    compose_releases([*parties, released("laplace")], 1e-5)
     assert len(searches) == 2

@@ -10,7 +10,7 @@ from fedtrees.core.channel import Share, honest_shares
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import ApproximateDP, PureDP
 from fedtrees.core.transcript import BudgetEvent
-from fedtrees.privacy.accounting import composed, epsilon_by_adversary, with_adversaries
+from fedtrees.privacy.accounting import compose_releases, epsilon_by_adversary, with_adversaries
 from fedtrees.privacy.gaussian_dp import least_epsilon, mu_of
 from fedtrees.privacy.noise import Gaussian, Laplace
 from fedtrees.privacy.polya import count_losses, log_probabilities, pure_loss
@@ -40,7 +40,7 @@ def grid_counts(clients, calibrated, columns=30, rounds=2):
 def test_noise_for_outsiders_protects_less_against_clients_that_know_their_shares(
     clients, colluders, epsilon
 ):
-    found = composed([leaf_sums(clients, clients)], DELTA, colluders=colluders)
+    found = compose_releases([leaf_sums(clients, clients)], DELTA, colluders=colluders)
     assert found == pytest.approx(epsilon, abs=0.005)
 
 
@@ -60,10 +60,10 @@ def test_a_replaced_row_costs_as_much_as_two():
 @pytest.mark.parametrize(("clients", "pure", "epsilon"), [(2, 23.5, 3.82), (3, 9.2, 1.30)])
 def test_polya_shares_that_are_known_cost_more_than_their_variance(clients, pure, epsilon):
     counts = [grid_counts(clients, clients)]
-    assert composed(counts, colluders=1) == pytest.approx(pure, abs=0.05)
-    assert composed(counts, DELTA, colluders=1) == pytest.approx(epsilon, abs=0.006)
-    assert composed(counts, colluders=0) == pytest.approx(1.0)
-    assert math.isinf(composed(counts, colluders=clients))
+    assert compose_releases(counts, colluders=1) == pytest.approx(pure, abs=0.05)
+    assert compose_releases(counts, DELTA, colluders=1) == pytest.approx(epsilon, abs=0.006)
+    assert compose_releases(counts, colluders=0) == pytest.approx(1.0)
+    assert math.isinf(compose_releases(counts, colluders=clients))
 
 
 @pytest.mark.parametrize(("scale", "draws"), [(2.0, 0.5), (5.0, 2 / 3), (3.0, 1.5), (4.0, 1.0)])

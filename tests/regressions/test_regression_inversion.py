@@ -11,7 +11,7 @@ from present import CRYPTO
 from regression_runs import by_columns, by_rows, inverted, seen, table, trained
 
 from fedtrees.attacks.regression.columns import ColumnsView
-from fedtrees.attacks.regression.exact_algebra import rank, solved
+from fedtrees.attacks.regression.exact_algebra import rank, solve_integers
 from fedtrees.attacks.regression.rotation import Column, solutions
 from fedtrees.benchmarks.papers.regression import printed_rates
 from fedtrees.core.errors import UsageError
@@ -38,14 +38,14 @@ def test_whole_number_systems_are_solved_exactly_however_badly_conditioned(seed,
         rng.integers(-3, 3, (m + more, m))
     )
     X = integers(rng.integers(-(10**9), 10**9, (m, 2)))
-    found = solved(A, A @ X, 40)
+    found = solve_integers(A, A @ X, 40)
     if rank(A) < m:
         assert found is None
     else:
         assert (found == X).all()
         wrong = A @ X
         wrong[-1, 0] += 1  # a rounded gradient: no whole number of such size solves it
-        again = solved(A, wrong, 40)
+        again = solve_integers(A, wrong, 40)
         assert again is None or (not more and (A @ again == wrong).all())
 
 

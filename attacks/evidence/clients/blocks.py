@@ -97,7 +97,7 @@ def blocks_of(view: View) -> Blocks | None:
     score = shared[0].base_score
     per_round = "arrival" in view.parameters
     ordered = [sent[first] for first in sorted(sent)]
-    return Blocks(tuple(_named(view, ordered, per_round)), score, per_round)
+    return Blocks(tuple(_name_senders(view, ordered, per_round)), score, per_round)
 
 
 def trees_of(view: View, message: SharedTrees) -> list[Told]:
@@ -173,11 +173,12 @@ def _parts(view: View, message: GlobalTrees) -> Iterator[Block]:
         yield _block(trees[i : i + each], message.round, message.first + i)
 
 
-def _named(view: View, blocks: Sequence[Block], per_round: bool) -> list[Block]:
+def _name_senders(view: View, blocks: Sequence[Block], per_round: bool) -> list[Block]:
     """Add the sender of every block that its position or a reply of the adversary reveals."""
     if per_round:
         out = [
-            replace(b, sender=name) for b, name in zip(blocks, _arrived(view, blocks), strict=True)
+            replace(b, sender=name)
+            for b, name in zip(blocks, _arrival_order(view, blocks), strict=True)
         ]
     else:
         turns = turns_of(view, len(blocks), len(blocks[0].trees))
@@ -202,7 +203,7 @@ def _named(view: View, blocks: Sequence[Block], per_round: bool) -> list[Block]:
     return out
 
 
-def _arrived(view: View, blocks: Sequence[Block]) -> list[str | None]:
+def _arrival_order(view: View, blocks: Sequence[Block]) -> list[str | None]:
     """Return the sender of every bagging block, None if clients do not arrive in order."""
     names, rounds = _clients(view), [b.round for b in blocks]
     full = all(count == len(names) for count in Counter(rounds).values())

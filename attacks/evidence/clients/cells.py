@@ -86,7 +86,7 @@ class Cells:
         Probability (the gradient of a row of class 0), and hessian.
     step : float64 array, shape (C,)
         Gradient of class 0 less that of class 1. It is 1 up to float32 rounding.
-    own : int64 array, shape (C,)
+    local_counts : int64 array, shape (C,)
         Number of the adversary's rows with this margin in the leaf.
     """
 
@@ -95,10 +95,12 @@ class Cells:
     h: Floats
     step: Floats
     # int64 (C,)
-    own: NDArray[np.int64]
+    local_counts: NDArray[np.int64]
 
 
-def cells_of(evidence: Evidence, t: int, own: Table | None, schema: Schema) -> list[Cells | None]:
+def cells_of(
+    evidence: Evidence, t: int, local_rows: Table | None, schema: Schema
+) -> list[Cells | None]:
     """Return the cells of every leaf of tree `t`, for two classes.
 
     Parameters
@@ -107,7 +109,7 @@ def cells_of(evidence: Evidence, t: int, own: Table | None, schema: Schema) -> l
         The trees before `t` changed the margins of its rows.
     t : int
         The tree.
-    own : Table or None
+    local_rows : Table or None
         Local rows.
     schema : Schema
         Categories of the columns.
@@ -120,8 +122,8 @@ def cells_of(evidence: Evidence, t: int, own: Table | None, schema: Schema) -> l
     trees = evidence.trees[: t + 1]
     grid = Grid.of(trees, len(schema.features))
     regions = [Regions.of(tree, grid) for tree in trees]
-    filled = [_filled(schema, grid, f) for f in range(len(schema.features))]
-    rows = Table.empty(schema) if own is None else own
+    filled = [_count_filled(schema, grid, f) for f in range(len(schema.features))]
+    rows = Table.empty(schema) if local_rows is None else local_rows
     here, own_margin = at_tree(evidence, rows.X, t)
     out: list[Cells | None] = []
     for j, leaf in enumerate(trees[t].leaves):
@@ -130,7 +132,7 @@ def cells_of(evidence: Evidence, t: int, own: Table | None, schema: Schema) -> l
     return out
 
 
-def _filled(schema: Schema, grid: Grid, f: int) -> NDArray[np.int64]:
+def _count_filled(schema: Schema, grid: Grid, f: int) -> NDArray[np.int64]:
     """Return the number of preceding cells that contain a value. Codes are integers."""
     has_value = np.ones(grid.width[f], dtype=np.int64)
     codes = len(schema.features[f].categories)

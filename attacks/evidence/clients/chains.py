@@ -144,7 +144,7 @@ class _Draws:
     """Counts of how often every chain has drawn every split."""
 
     blocks: list[Floats]  # float64 (blocks, n_splits) per round: splits of the blocks
-    held: Floats  # float64 (m, n_splits): splits of every chain in the added rounds
+    chain_splits: Floats  # float64 (m, n_splits): splits of every chain in the added rounds
     pool: Floats  # float64 (n_splits,): shares of the splits in all blocks
 
     @staticmethod
@@ -165,12 +165,12 @@ class _Draws:
 
     def put(self, r: int, numbers: list[int], sign: int) -> None:
         """Add the blocks of a round to their chains, or remove them if the sign is -1."""
-        self.held[numbers] += sign * self.blocks[r]
+        self.chain_splits[numbers] += sign * self.blocks[r]
 
     def weight(self, r: int) -> Floats:
         """Return the log likelihood of a round's splits for every chain, shape (m, blocks)."""
-        size = self.held.sum(axis=1, keepdims=True) + POOLED
-        share = (self.held + POOLED * self.pool + 1e-12) / size
+        size = self.chain_splits.sum(axis=1, keepdims=True) + POOLED
+        share = (self.chain_splits + POOLED * self.pool + 1e-12) / size
         return np.asarray(np.log(share) @ self.blocks[r].T)
 
 

@@ -101,7 +101,7 @@ def _likely(leaf: LeafEquations, cells: Cells, spread: float) -> _Ranges | None:
     The result is None if it would have more than `MOST_SCORES` entries.
     """
     largest = int((leaf.h + leaf.h_error) / cells.h.min()) + 1
-    r = cells.own + ROWS_BEFORE
+    r = cells.local_counts + ROWS_BEFORE
     scale = max(leaf.h / float(r @ cells.h), 1e-3)  # ratio of client rows to local rows
     low, high = np.zeros(len(r), dtype=np.int64), np.full(len(r), largest)
     if np.isfinite(spread):
@@ -192,7 +192,8 @@ def _list(
 
 @kernel
 def _count(h: Floats, width: Ints, limit: float, max_count: int) -> int:
-    """Return the number of compositions with a sum of at most `limit`, but no more than `most`."""
+    """Return the number of compositions with a sum of at most `limit`, but no more than
+    `max_count`."""
     c = h.shape[0]
     n = np.zeros(c, dtype=np.int64)
     above = np.zeros(c + 1)  # sum over this cell and those after

@@ -44,7 +44,7 @@ class LateCounts:
 
 
 def late_counts(
-    evidence: Evidence, own: Table | None, schema: Schema, h_error: Floats | None = None
+    evidence: Evidence, local_rows: Table | None, schema: Schema, h_error: Floats | None = None
 ) -> LateCounts | None:
     """Return the counts of a client's first tree, which comes after foreign trees.
 
@@ -54,7 +54,7 @@ def late_counts(
     ----------
     evidence : Evidence
         Trees of the client and foreign trees.
-    own : Table or None
+    local_rows : Table or None
         Rows that determine which counts are likely.
     schema : Schema
         Categories of the columns.
@@ -84,7 +84,7 @@ def late_counts(
     slope = -tree.g[tree.leaves] / (h + evidence.reg_lambda)
     totals_of_leaves: list[Totals | None] = []
     guess = np.zeros((len(h), 2), dtype=np.int64)
-    for j, cells in enumerate(cells_of(evidence, t, own, schema)):
+    for j, cells in enumerate(cells_of(evidence, t, local_rows, schema)):
         if cells is None:
             totals_of_leaves.append(None)
             guess[j] = np.rint(h[j] / 0.25), 0
@@ -109,7 +109,7 @@ def late_counts(
 
 def _about(leaf: LeafEquations, cells: Cells) -> tuple[int, int]:
     """Return the counts of a leaf if its rows are distributed like the local rows."""
-    n = cells.own + ROWS_BEFORE
+    n = cells.local_counts + ROWS_BEFORE
     n = n * leaf.h / float(n @ cells.h)
     rows = int(np.rint(n.sum()))
     positives = float(n @ cells.p) + leaf.slope * (leaf.h + leaf.reg_lambda)

@@ -19,7 +19,7 @@ from fedtrees.core.view import View
 Floats = NDArray[np.float64]
 
 
-def sized(
+def add_sizes(
     view: View, evidence: Sequence[Evidence], late: Sequence[LateCounts | None]
 ) -> list[Evidence]:
     """Add the number of rows to the evidence of each attacked client, if it can be determined.

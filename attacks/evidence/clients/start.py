@@ -130,8 +130,8 @@ def _one_class(total: float, objective: Objective, most_rows: int) -> Start | No
 def _fit(n: Floats, g: Floats, h: Floats, is_known: NDArray[np.bool_]) -> tuple[Floats, Floats]:
     """Return for each N both probabilities that fit H, and the distance of counts from integers.
 
-    Counts of leaves whose gradient sums are not ``known``, bool (J,), are left out. The result is
-    two float64 arrays of shape (2, len(n)), for the smaller and for the larger probability.
+    Counts of leaves whose gradient sums are not ``is_known``, bool (J,), are left out. The result
+    is two float64 arrays of shape (2, len(n)), for the smaller and for the larger probability.
     """
     total = h.sum()
     # solve N p (1-p) = H for p, which has two solutions

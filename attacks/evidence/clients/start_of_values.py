@@ -185,7 +185,7 @@ def shares_of_values(leaves: LeafValues, expected: float, intercept: str) -> Sha
             return None
         shares = Shares.near(expected, distance, leaves.most_rows, intercept)
         is_possible = np.zeros(len(shares.p), dtype=np.bool_)
-        _explained(
+        _mark_explained(
             shares.p, shares.h, shares.step, shares.rows, leaves.slope,
             (leaves.reg_lambda, leaves.least_h, VALUE_ERROR, PER_ROW), leaves.most_rows,
             is_possible,
@@ -211,14 +211,14 @@ def _sizes(leaves: LeafValues, shares: Shares, k: int) -> Iterator[int]:
             yield m * d
 
 
-def subset_sums(parts: Sequence[Iterable[int]], most: int) -> list[int]:
+def subset_sums(parts: Sequence[Iterable[int]], largest: int) -> list[int]:
     """Return the sums of one number of each of the first k parts, for k = 0, 1, ...
 
     A set of sums is encoded as an integer, in which bit s is set if s is a sum. Adding a number to
-    all sums is a shift. Sums above `most` are dropped. For example, the parts {1} and {2, 3} give
-    the sums {0}, {1} and {3, 4}.
+    all sums is a shift. Sums above `largest` are dropped. For example, the parts {1} and {2, 3}
+    give the sums {0}, {1} and {3, 4}.
     """
-    within = (1 << (most + 1)) - 1
+    within = (1 << (largest + 1)) - 1
     sums = [1]
     for part in parts:
         sums.append(union(sums[-1] << number for number in part) & within)
@@ -234,7 +234,7 @@ def union(sets: Iterable[int]) -> int:
 
 
 @kernel
-def _explained(
+def _mark_explained(
     p: Floats,
     h: Floats,
     step: Floats,

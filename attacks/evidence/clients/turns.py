@@ -31,7 +31,7 @@ class Span:
 
 
 @dataclass
-class Roll:
+class ClientAttendance:
     """Clients that grow trees, clients that do not, and clients whose state is guessed."""
 
     present: set[str]
@@ -90,7 +90,9 @@ def turns_of(view: View, blocks: int, each: int) -> list[tuple[str, bool]]:
         for a, b in pairwise(sorted(looks))
     ]
     replies = [(d.sender, len(m.sizes)) for d, m in view.messages(ClientTrees)]
-    roll = Roll({w for w, size in replies if size}, {w for w, size in replies if not size})
+    roll = ClientAttendance(
+        {w for w, size in replies if size}, {w for w, size in replies if not size}
+    )
     roll.call(spans)
     out = [("", False)] * blocks
     for span in spans:

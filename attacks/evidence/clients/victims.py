@@ -12,7 +12,7 @@ from fedtrees.attacks.evidence.clients.blocks import Block, Blocks, blocks_of
 from fedtrees.attacks.evidence.clients.chains import Clues, link
 from fedtrees.attacks.evidence.clients.histograms import told_apart
 from fedtrees.attacks.evidence.clients.late_counts import LateCounts, late_counts
-from fedtrees.attacks.evidence.clients.sizes import sized
+from fedtrees.attacks.evidence.clients.sizes import add_sizes
 from fedtrees.attacks.evidence.clients.start import own_start
 from fedtrees.attacks.evidence.clients.start_of_values import LeafValues, Shares, shares_of_values
 from fedtrees.attacks.evidence.counts import first_gradient
@@ -69,7 +69,7 @@ class Victim:
 
 
 def victims_of(
-    view: View, clues: Clues = "all", starts: Starts = "own", most: Level = "histograms"
+    view: View, clues: Clues = "all", starts: Starts = "own", max_level: Level = "histograms"
 ) -> list[Victim]:
     """Return the evidence about every other client: its trees, or its sums in common trees.
 
@@ -81,7 +81,7 @@ def victims_of(
         How blocks without names are matched, see `fedtrees.attacks.evidence.clients.chains`.
     starts : {"own", "model"}, default "own"
         Base score for a client's first trees: its local one, or that of the model.
-    most : {"histograms", "statistics", "values"}, default "histograms"
+    max_level : {"histograms", "statistics", "values"}, default "histograms"
         Most detailed statistics to use in common trees. Opened leaf sums of single clients are used
         unless it is "values", and their histograms only if it is "histograms". Leaf values of
         common trees do not belong to a single client.
@@ -94,8 +94,8 @@ def victims_of(
     objective = objective_of(view.parameters.get("objective"), view.schema.classes)
     shared = blocks_of(view)
     if shared is None:
-        victims = [] if most == "values" else _by_sums(view)
-        if victims or most != "histograms":
+        victims = [] if max_level == "values" else _by_sums(view)
+        if victims or max_level != "histograms":
             return victims
         return [Victim(name, (), evidence) for name, evidence in told_apart(view).items()]
     chains = [c for c in chains_of(shared, clues) if c[0].sender not in view.principals]
@@ -104,8 +104,8 @@ def victims_of(
         for chain in chains
     ]
     if starts == "own":
-        victims = [_counted(victim, view) for victim in victims]
-    sized_evidence = sized(view, [v.evidence for v in victims], [v.late for v in victims])
+        victims = [_count_first_tree(victim, view) for victim in victims]
+    sized_evidence = add_sizes(view, [v.evidence for v in victims], [v.late for v in victims])
     return [replace(v, evidence=e) for v, e in zip(victims, sized_evidence, strict=True)]
 
 
@@ -297,7 +297,7 @@ def _timeline(shared: Blocks, chain: Sequence[Block]) -> Iterator[tuple[Block, b
             yield local_blocks.get(block.first, block), block.first in local_blocks
 
 
-def _counted(victim: Victim, view: View) -> Victim:
+def _count_first_tree(victim: Victim, view: View) -> Victim:
     """Count the first tree of a client if it was grown on other clients' trees."""
     if not victim.evidence.is_foreign(0):
         return victim
@@ -338,7 +338,9 @@ def with_likely(
     return updated
 
 
-def union_of(victims: Sequence[Victim], most: Level, one: Callable[[Evidence], Guess]) -> Guess:
+def union_of(
+    victims: Sequence[Victim], max_level: Level, reconstruct: Callable[[Evidence], Guess]
+) -> Guess:
     """Return the union of the reconstructions of all victims.
 
     The owner is set if all victims are known by name. Leaf counts have tree numbers of the released
@@ -349,22 +351,22 @@ def union_of(victims: Sequence[Victim], most: Level, one: Callable[[Evidence], G
     ----------
     victims : sequence of Victim
         The attacked clients.
-    most : {"histograms", "statistics", "values"}
+    max_level : {"histograms", "statistics", "values"}
         Most detailed statistics to use.
-    one : callable
+    reconstruct : callable
         Converts one victim's evidence into a guess about its rows.
     """
     tables, owners = [], []
     counts: list[LeafCounts] = []
     notes: dict[str, float] = {"victims": float(len(victims))}
     for victim in victims:
-        guess = one(_at_most(victim.evidence, most))
+        guess = reconstruct(_at_most(victim.evidence, max_level))
         (records,) = guess.all(Records)
         tables.append(records.table)
         owners += [victim.owner] * len(records.table)
         first = victim.blocks[0].first if victim.blocks else 0
         counts += [replace(c, tree=first + c.tree) for c in guess.all(LeafCounts)]
-        if most != "values" and victim.late is not None:
+        if max_level != "values" and victim.late is not None:
             counts.append(victim.late_leaves)
             notes["late_leaves"] = notes.get("late_leaves", 0.0) + len(victim.late.n)
             certain = notes.get("late_leaves_certain", 0.0)

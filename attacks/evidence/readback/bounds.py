@@ -112,7 +112,7 @@ class SentBounds:
         drawn = self.law is not None and not self.law.deterministic
         return (self.below + self.above) / (2.0 if drawn else 1.0) + 1.0
 
-    def errors(self, clients: int, known: int, size: int) -> tuple[Floats, Floats]:
+    def errors(self, clients: int, n_known: int, size: int) -> tuple[Floats, Floats]:
         """Return mean and variance of the error of a sent cell, depending on its counts.
 
         The n0 and n1 rows of a cell are distributed to the clients at random, and the errors of
@@ -122,7 +122,7 @@ class SentBounds:
         ----------
         clients : int
             Number of clients whose part is unknown.
-        known : int
+        n_known : int
             Number of clients whose true part is known, but not the part that they sent.
         size : int
             Number of counts that are distinguished. The last entry applies to all larger counts. It
@@ -141,7 +141,7 @@ class SentBounds:
         mean, square = (
             np.einsum("ia,abk,jb->ijk", share, e, share, optimize=True) for e in (mean, square)
         )
-        var = clients * np.maximum(square - mean**2, 0.0) + known * self.step**2 / 12
+        var = clients * np.maximum(square - mean**2, 0.0) + n_known * self.step**2 / 12
         return clients * mean, var
 
     def _off(self, x: Longs) -> tuple[Floats, Floats]:

@@ -81,7 +81,7 @@ class SumBounds:
 
 
 @dataclass(frozen=True, eq=False)
-class Counted:
+class CountBounds:
     """Bounds on the counts of the rows of one or several sources.
 
     Attributes
@@ -108,14 +108,14 @@ class Counted:
         missing = self.start[1:] - 1
         return np.setdiff1d(np.arange(self.start[-1]), missing)
 
-    def plus(self, other: Counted) -> Counted:
+    def plus(self, other: CountBounds) -> CountBounds:
         """Return bounds on the counts of both sources' rows."""
-        return Counted(self.lo + other.lo, self.hi + other.hi, self.start)
+        return CountBounds(self.lo + other.lo, self.hi + other.hi, self.start)
 
 
 def possible(
-    tree: Tree, cuts: Cuts, row: Row, most: int, missing: NDArray[np.bool_]
-) -> Counted | None:
+    tree: Tree, cuts: Cuts, row: Row, max_rows: int, missing: NDArray[np.bool_]
+) -> CountBounds | None:
     """Return the counts that the splits of a tree allow, None if the tree is too large.
 
     A child contains no rows on the other side of the split, and no missing values if these went the
@@ -129,7 +129,7 @@ def possible(
         Bins of the features.
     row : Row
         Contribution of one row.
-    most : int
+    max_rows : int
         Upper bound on the number of rows.
     missing : bool array, shape (d,)
         Features whose value may be missing.
@@ -137,13 +137,13 @@ def possible(
     d = cuts.n_features
     start = cuts.offsets.astype(np.int64) + np.arange(d + 1)
     width = int(start[-1]) + 1
-    if len(tree) * width > MOST_CELLS or row.h < 0 or width * most * row.one > _MOST_UNITS:
+    if len(tree) * width > MOST_CELLS or row.h < 0 or width * max_rows * row.one > _MOST_UNITS:
         return None
     lo = np.zeros((len(tree), width, FORMS), dtype=np.int64)
     # without observations, the gradient sum is that of any number of rows of either label
-    lo[..., G] = most * row.g1
-    hi = np.full((len(tree), width, FORMS), most, dtype=np.int64)
-    hi[..., G] = most * row.g0
+    lo[..., G] = max_rows * row.g1
+    hi = np.full((len(tree), width, FORMS), max_rows, dtype=np.int64)
+    hi[..., G] = max_rows * row.g0
     for f in np.flatnonzero(~missing):
         _nothing(lo, hi, slice(None), start[f + 1] - 1)
     for node in np.flatnonzero(tree.feature >= 0):
@@ -152,24 +152,24 @@ def possible(
         goes = np.append(bins_left(tree, int(node), cuts), bool(tree.default_left[node]))
         _nothing(lo, hi, int(tree.left[node]), columns[~goes])
         _nothing(lo, hi, int(tree.right[node]), columns[goes])
-    return Counted(lo, hi, start)
+    return CountBounds(lo, hi, start)
 
 
 def read_counts(
-    space: Counted,
+    space: CountBounds,
     tree: Tree,
     sums: SumBounds,
     row: Row,
     rows: Limits,
     positives: Limits | None = None,
-) -> Counted | None:
+) -> CountBounds | None:
     """Return the counts that bounded sums leave possible, None if they contradict each other.
 
     A contradiction means that an assumption is violated, so that nothing is certain.
 
     Parameters
     ----------
-    space : Counted
+    space : CountBounds
         Result of `possible`. It is not changed.
     tree : Tree
         The tree.
@@ -192,16 +192,16 @@ def read_counts(
             hi[0, -1, form] = min(hi[0, -1, form], limits[1])
     if (lo > hi).any():
         return None
-    counted = Counted(lo, hi, space.start)
+    counted = CountBounds(lo, hi, space.start)
     return counted if narrow(counted, tree, row) else None
 
 
-def narrow(found: Counted, tree: Tree, row: Row) -> bool:
+def narrow(bounds: CountBounds, tree: Tree, row: Row) -> bool:
     """Propagate bounds in place, and return whether anything is possible.
 
     Parameters
     ----------
-    found : Counted
+    bounds : CountBounds
         Bounds to narrow.
     tree : Tree
         The tree.
@@ -209,7 +209,7 @@ def narrow(found: Counted, tree: Tree, row: Row) -> bool:
         Contribution of one row.
     """
     children = tree.left.astype(np.int32), tree.right.astype(np.int32)
-    return bool(propagate(found.lo, found.hi, found.start, *children, row.g0, row.one, ROUNDS))
+    return bool(propagate(bounds.lo, bounds.hi, bounds.start, *children, row.g0, row.one, ROUNDS))
 
 
 def _bound(lo: Longs, hi: Longs, at: tuple, box: tuple[Longs, Longs], row: Row) -> None:  # type: ignore[type-arg]
@@ -229,4 +229,15 @@ def _nothing(lo: Longs, hi: Longs, nodes: int | slice, columns: NDArray[np.intp]
     hi[nodes, columns] = 0
 
 
-__all__ = ["FORMS", "N0", "N1", "Counted", "G", "N", "Row", "SumBounds", "possible", "read_counts"]
+__all__ = [
+    "FORMS",
+    "N0",
+    "N1",
+    "CountBounds",
+    "G",
+    "N",
+    "Row",
+    "SumBounds",
+    "possible",
+    "read_counts",
+]

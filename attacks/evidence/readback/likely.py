@@ -8,7 +8,7 @@ are reconciled, up from the leaves and down from the root, as in a Gaussian tree
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.readback.forms import Counted, N, Row, SumBounds
+from fedtrees.attacks.evidence.readback.forms import CountBounds, N, Row, SumBounds
 from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.trees.boosted.forest import Tree
 
@@ -238,12 +238,12 @@ def _fit_cells(start: Longs, nodes: Floats, cells: Floats) -> None:
                     cells[i, c, 2 + k] = v - v * v / var + (v / var) ** 2 * left
 
 
-def likely_counts(found: Counted, tree: Tree, sums: SumBounds, row: Row) -> Longs:
+def likely_counts(bounds: CountBounds, tree: Tree, sums: SumBounds, row: Row) -> Longs:
     """Return the most probable n0 and n1 of every node, int64, shape (n_nodes, 2).
 
     Parameters
     ----------
-    found : Counted
+    bounds : CountBounds
         Possible counts. The result is within these bounds.
     tree : Tree
         The tree.
@@ -256,20 +256,20 @@ def likely_counts(found: Counted, tree: Tree, sums: SumBounds, row: Row) -> Long
     contiguous = np.ascontiguousarray  # one memory layout, so that kernels are compiled once
     error, variance = contiguous(sums.error / row.one), contiguous(sums.variance / row.one**2)
     scaled = error, variance, sums.step / row.one
-    family, ranges = _family(tree, sums), (found.lo, found.hi, found.start)
-    cells = np.zeros((*found.lo.shape[:2], 4))
+    family, ranges = _family(tree, sums), (bounds.lo, bounds.hi, bounds.start)
+    cells = np.zeros((*bounds.lo.shape[:2], 4))
     mean, spread = np.zeros((len(tree), 2)), np.ones((len(tree), 2))
     for i in range(len(tree)):  # initial estimate: middle of the range
         contiguous = np.empty(4)
-        _within(found.lo[i, -1], found.hi[i, -1], unit, contiguous)
+        _within(bounds.lo[i, -1], bounds.hi[i, -1], unit, contiguous)
         mean[i], spread[i] = contiguous[:2], contiguous[2:]
     for _ in range(PASSES):
         nodes = np.hstack([mean, spread])
         _estimate_cells(*ranges, family, sums.sent / row.one, *scaled, unit, nodes, cells)
         _total(*ranges, sums.root / row.one, *scaled, unit, cells, nodes)
-        mean, spread = _reconciled(tree, nodes[:, :2], nodes[:, 2:])
-        _fit_cells(found.start, np.hstack([mean, spread]), cells)
-    return _nearest(found, mean, spread, unit)
+        mean, spread = _reconcile(tree, nodes[:, :2], nodes[:, 2:])
+        _fit_cells(bounds.start, np.hstack([mean, spread]), cells)
+    return _nearest(bounds, mean, spread, unit)
 
 
 def _family(tree: Tree, sums: SumBounds) -> Longs:
@@ -282,7 +282,7 @@ def _family(tree: Tree, sums: SumBounds) -> Longs:
     return family
 
 
-def _reconciled(tree: Tree, mean: Floats, var: Floats) -> tuple[Floats, Floats]:
+def _reconcile(tree: Tree, mean: Floats, var: Floats) -> tuple[Floats, Floats]:
     """Return estimates of all nodes in which children add up to their parents."""
     mean, var = mean.copy(), np.maximum(var, SURE)
     inner = np.flatnonzero(tree.feature >= 0)
@@ -304,7 +304,7 @@ def _reconciled(tree: Tree, mean: Floats, var: Floats) -> tuple[Floats, Floats]:
     return mean, var
 
 
-def _nearest(counted: Counted, mean: Floats, var: Floats, unit: Floats) -> Longs:
+def _nearest(counted: CountBounds, mean: Floats, var: Floats, unit: Floats) -> Longs:
     """Return the possible integer counts closest to the estimates, int64 (n_nodes, 2)."""
     lo, hi = counted.lo[:, -1], counted.hi[:, -1]
     out = np.empty((len(lo), 2), dtype=np.int64)

@@ -12,7 +12,7 @@ from fedtrees.attacks.evidence.readable import classes_of_leaves
 from fedtrees.attacks.evidence.readback.bounds import SentBounds
 from fedtrees.attacks.evidence.readback.forms import (
     N1,
-    Counted,
+    CountBounds,
     N,
     Row,
     SumBounds,
@@ -53,12 +53,12 @@ PASSES = 3  # over sources, whose numbers of rows have a known sum
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class SumsOfOneSender:
     """One source's sums of a tree, and the counts that they leave possible."""
 
     name: str
     sums: SumBounds
-    counted: Counted
+    counted: CountBounds
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,10 +67,10 @@ class FirstTree:
 
     tree: Tree
     row: Row
-    sources: tuple[Source, ...]
+    sources: tuple[SumsOfOneSender, ...]
 
     @property
-    def counted(self) -> Counted:
+    def counted(self) -> CountBounds:
         """Bounds on the counts of all sources' rows together."""
         first, *rest = (s.counted for s in self.sources)
         for part in rest:
@@ -193,7 +193,7 @@ def _first_tree(
         counted = read_counts(space, tree, one, row, *known_sizes)
         if counted is None:
             return None
-        sources.append(Source(name, one, counted))
+        sources.append(SumsOfOneSender(name, one, counted))
     first_tree = FirstTree(tree, row, tuple(sources))
     return first_tree if _share_out(first_tree, limits, positives) else None
 

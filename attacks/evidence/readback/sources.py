@@ -164,7 +164,7 @@ def sums_of_nodes(
     clients: int,
     bounds: SentBounds,
     bits: Bits,
-    own: tuple[Longs, Longs] | None,
+    local_sums: tuple[Longs, Longs] | None,
 ) -> SumBounds | None:
     """Return bounds on other parties' contribution to broadcast node sums.
 
@@ -190,7 +190,7 @@ def sums_of_nodes(
         node[default] = node[i] - node[other][::-1]
     if not bounds.bounded:
         node = np.array([-OPEN, OPEN])[None, :, None] + np.zeros_like(node)
-    shift = 0 if own is None else own[1]
+    shift = 0 if local_sums is None else local_sums[1]
     no_bins = np.zeros((0, cuts.total_bins, 2), dtype=np.int64)
     errors = bounds.errors(clients, 0, LISTED)
     return SumBounds(
@@ -201,10 +201,10 @@ def sums_of_nodes(
 
 
 def bounded_sums(
-    told: list[Histogram | GlobalHistogram],
+    histograms: list[Histogram | GlobalHistogram],
     clients: int,
     bounds: SentBounds,
-    own: tuple[OwnPart, tuple[Longs, Longs]] | None,
+    local_part: tuple[OwnPart, tuple[Longs, Longs]] | None,
     n_nodes: int,
 ) -> SumBounds:
     """Return bounds on other parties' part of sums of several clients.
@@ -216,17 +216,21 @@ def bounded_sums(
     node_lo, node_hi = np.full((n_nodes, 2), -OPEN), np.full((n_nodes, 2), OPEN)
     parts, root = [], np.zeros((0, 2), dtype=np.int64)
     n_others, n_known = clients, 0
-    for m in told:
+    for m in histograms:
         sums, totals, at, local_total = m.sums, m.totals, 0, 0
-        local_message = None if own is None else own[0].sent.get(m.nodes.tobytes())
-        if own is not None and local_message is not None:
+        local_message = None if local_part is None else local_part[0].sent.get(m.nodes.tobytes())
+        if local_part is not None and local_message is not None:
             sums, totals, n_others = (
                 sums - local_message.sums,
                 totals - local_message.totals,
-                clients - own[0].clients,
+                clients - local_part[0].clients,
             )
-        elif own is not None:
-            at, local_total, n_known = own[1][0][m.nodes], own[1][1][:1], own[0].clients
+        elif local_part is not None:
+            at, local_total, n_known = (
+                local_part[1][0][m.nodes],
+                local_part[1][1][:1],
+                local_part[0].clients,
+            )
         lo, hi = bounds.bins(sums, n_others)
         if local_message is not None and bounds.late:  # bins were hidden in the total
             lo, hi = bounds.bins(m.sums, clients)

@@ -52,7 +52,7 @@ class ValuesSeen:
     row: Row
     bounds: SentBounds
     built: NDArray[np.int32]
-    own: OwnPart
+    local_part: OwnPart
     clients: int
     prior: Table
 
@@ -78,7 +78,7 @@ def counts_of_values(
     int64 array, shape (J, 2), or None
         None if no counts fit, if there are no prior rows, or if the search is too large.
     """
-    leaves, own_table, table = seen.tree.leaves, seen.own.table, seen.prior
+    leaves, own_table, table = seen.tree.leaves, seen.local_part.table, seen.prior
     if not len(table) or not seen.clients:
         return None
     sent = (
@@ -101,7 +101,7 @@ def counts_of_values(
     lists, tilt = [], rows / (rows + len(table))
     for j, value in enumerate(seen.tree.value[leaves]):
         sums = _pairs(seen, value, rows + len(own_table)) - sent[j] - mean[j]
-        lists.append(_weighed(sums, var[j], seen.row, like[j], rows, tilt))
+        lists.append(_weigh_counts(sums, var[j], seen.row, like[j], rows, tilt))
         if not len(lists[-1][0]):
             return None
     return _chosen(lists, rows, most_positives, positives)
@@ -155,7 +155,7 @@ def _pairs(seen: ValuesSeen, value: np.float32, rows: int) -> Longs:
     return sums[leaf_values(sums, seen.params, seen.bits) == value]
 
 
-def _weighed(
+def _weigh_counts(
     sums: Floats, var: Floats, row: Row, like: Longs, rows: int, tilt: float
 ) -> tuple[Longs, Longs, Floats]:
     """Return the most probable (n0, n1) for some sums, and their log weights, shape (k,) each."""

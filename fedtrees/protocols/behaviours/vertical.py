@@ -89,7 +89,7 @@ class Cheating(Behaviour, BoostingActive):
         # The second half of the trees is honest, so that the run trains a model.
         if self.together or 2 * number >= self.params.trees * self.objective.n_outputs:
             return super().grow(net, number, round, gh)
-        group, statistics = self.planned(n, number)
+        group, statistics = self.plan_leaves(n, number)
         tree = self.begin(
             net, number, round, np.arange(n, dtype=np.int32), statistics, self.slots(n)
         )
@@ -115,7 +115,7 @@ class Cheating(Behaviour, BoostingActive):
             level, count = children, count + len(children)
         return TreeBuilder().build(), tree.rows
 
-    def planned(self, n: int, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def plan_leaves(self, n: int, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the leaf of every row, shape (n,), and its statistics, shape (n, 2)."""
         max_leaves = 2 ** (self.params.max_depth - 1)
         rng = self.streams.rng("made-up nodes", number)

@@ -26,7 +26,7 @@ from fedtrees.core.schema import Schema, Table
 from fedtrees.core.secure_sum import add_messages
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.forests import LeafClassCounts, PrivateForest, RandomTests
-from fedtrees.privacy.accounting import composed, with_adversaries
+from fedtrees.privacy.accounting import compose_releases, with_adversaries
 from fedtrees.privacy.mechanisms import discrete_laplace_share, permute_and_flip
 from fedtrees.privacy.noise import Laplace, TruncatedLaplace
 from fedtrees.protocols.base import Coordinator, Protocol
@@ -291,7 +291,7 @@ class DPForest(Protocol):
         events = [e for e in transcript.events if e.what == LeafClassCounts.__name__]
         if not self.noisy:
             return NoGuarantee()
-        return with_adversaries(self._guarantee(composed(events)), events)
+        return with_adversaries(self._guarantee(compose_releases(events)), events)
 
     def _guarantee(self, epsilon: float) -> PureDP:
         unprotected = "rows" if self.rows == "known" else ""

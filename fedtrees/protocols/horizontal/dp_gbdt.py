@@ -50,7 +50,12 @@ from fedtrees.messages.horizontal import (
     NodeSplits,
     exact_summaries,
 )
-from fedtrees.privacy.accounting import composed, for_each_party, trusted_with, with_adversaries
+from fedtrees.privacy.accounting import (
+    compose_releases,
+    for_each_party,
+    trusted_with,
+    with_adversaries,
+)
 from fedtrees.privacy.gaussian_dp import mu_of
 from fedtrees.privacy.leaf_sums import RowBound, clipped_row_bound, leaf_scales
 from fedtrees.privacy.mechanisms import discrete_gaussian_share
@@ -612,7 +617,7 @@ class DPGBDT(Protocol):
             release = ("", "exponential", cuts.epsilon, 1.0, "cuts")
             events.append(BudgetEvent(*release, trusted=cuts.trusted))
         colluders = [c.colluders for c in claims if "clients" in c.trusted.split("+")]
-        return self._guarantee(composed(events, self.delta), "", events, colluders)
+        return self._guarantee(compose_releases(events, self.delta), "", events, colluders)
 
     def spent(self, transcript: Transcript) -> Guarantee:
         """Compose the recorded privacy losses, including those of noisy cut points."""
@@ -625,7 +630,7 @@ class DPGBDT(Protocol):
         cuts = [e for e in transcript.events if e.what in {t.__name__ for t in SUMMARIES}]
         # Leaf sums cover the rows of all clients, a summary only the rows of one client.
         events = for_each_party(leaves, cuts)
-        return self._guarantee(composed(events, self.delta), "", events)
+        return self._guarantee(compose_releases(events, self.delta), "", events)
 
     def _leaf_event(self) -> BudgetEvent:
         """Return all releases of leaf sums as one event, for an unknown number of clients."""

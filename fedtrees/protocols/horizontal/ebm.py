@@ -32,7 +32,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.additive import AdditiveModel, ClientShapes, MergedShapes
 from fedtrees.messages.horizontal import GrowRequest
-from fedtrees.privacy.accounting import composed
+from fedtrees.privacy.accounting import compose_releases
 from fedtrees.privacy.gaussian_dp import mu_of
 from fedtrees.privacy.noise import Gaussian
 from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol
@@ -61,7 +61,7 @@ class ShapesClient(Party):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             estimator.fit(self.data.X.astype(np.float64), self.data.y, self.data.weight)
-        return told(estimator)
+        return export_shapes(estimator)
 
     @handles(
         MergedShapes,
@@ -89,7 +89,7 @@ class MergingServer(Coordinator):
         models = [p for p in parts if isinstance(p, ClientShapes) and len(p.bag_weights)]
         if not models:
             raise DataError(f"{self.params.name!r} needs a client with rows of both classes")
-        sent = net.tell("client", merged(models), why="the merged model")
+        sent = net.tell("client", merge_shapes(models), why="the merged model")
         assert isinstance(sent, MergedShapes)
         return AdditiveModel(sent)
 
@@ -179,7 +179,7 @@ class EBMMerge(Protocol):
         return ShapesClient(name, local_data.table, self, schema)
 
 
-def told(fitted: Any) -> ClientShapes:
+def export_shapes(fitted: Any) -> ClientShapes:
     """Return the message form of a fitted model, as a client sends it."""
     histogram = getattr(fitted, "histogram_weights_", [])
     steps = getattr(fitted, "best_iteration_", np.zeros(0))
@@ -209,7 +209,7 @@ def _shapes(fitted: Any) -> dict[str, NDArray[Any]]:
     }
 
 
-def merged(models: list[ClientShapes]) -> MergedShapes:
+def merge_shapes(models: list[ClientShapes]) -> MergedShapes:
     """Return the result of `merge_ebms` for the clients' models."""
     from interpret.glassbox import merge_ebms
 
@@ -362,7 +362,7 @@ class DPEBM(EBMMerge):
         """Compose the privacy losses of a transcript."""
         if not self.noisy:
             return NoGuarantee()
-        return self._guarantee(composed(transcript.events, self.delta))
+        return self._guarantee(compose_releases(transcript.events, self.delta))
 
     def _guarantee(self, epsilon: float) -> ApproximateDP:
         return ApproximateDP(epsilon, self.delta, unprotected="rows")

@@ -58,16 +58,16 @@ class Machine(RowHolder):
         tree, step = getattr(fields, "tree", 0), getattr(fields, "step", 0)
         return type(message), tree, step, fields.rank if rank is None else rank
 
-    def trained(self) -> Script:
+    def run_training(self) -> Script:
         """Agree on bins and initial prediction, and boost."""
         p = self.params
         self.sit()
-        self.columns = yield from self.settled()
+        self.columns = yield from self.agree_bins()
         self.owners = dealt({c: m.sent for c, m in self.columns.items()}, self.world)
-        start = yield from self.started()
+        start = yield from self.agree_start()
         margin, trees = np.full(len(self.data), start), []
         for tree in range(p.trees):
-            growing = yield from self.grown(tree, margin)
+            growing = yield from self.grow_tree(tree, margin)
             # LightGBM stops training at the first tree without a split.
             if len(growing.leaves) < 2:
                 break
@@ -77,7 +77,7 @@ class Machine(RowHolder):
             trees.append(growing.tree(self.columns, values))
         self.model = Forest(tuple(trees), np.array([start], np.float32), self.objective)
 
-    def settled(self) -> Script:
+    def agree_bins(self) -> Script:
         """Compute the bins of a block of columns, and return the bins of all columns."""
         p, X, plan = self.params, self.data.X, self.net.cut_plan()
         block = blocks(X.shape[1], self.world)[self.rank]
@@ -99,7 +99,7 @@ class Machine(RowHolder):
             np.zeros(len(mappers), np.bool_), np.array([m.frequent for m in mappers], np.int64),
             np.array([m.sparse for m in mappers], np.float64),
         )  # fmt: skip
-        all_mappers = yield from self.gathered(
+        all_mappers = yield from self.exchange(
             message, "each machine finds the bins of some columns"
         )
         columns = {}
@@ -114,31 +114,33 @@ class Machine(RowHolder):
                 columns[c] = Column(c, mapper, bins)
         return columns
 
-    def started(self) -> Script:
+    def agree_start(self) -> Script:
         """Agree on the initial prediction."""
         y, n = self.data.y, len(self.data)
         if isinstance(self.objective, Logistic):
             ones = int((y > 0).sum())
             classes = ClassRows(self.rank, ones, n - ones)
-            yield from self.gathered(classes, "the objective's classes")
+            yield from self.exchange(classes, "the objective's classes")
             labels = WeightedLabels(self.rank, float(ones), float(n))
-            all_labels = yield from self.gathered(labels, "the objective's labels")
+            all_labels = yield from self.exchange(labels, "the objective's labels")
             mean = sum(t.labels for t in all_labels) / sum(t.weights for t in all_labels)
             # As in LightGBM, labels of a single class start at a finite score.
             mean = min(max(mean, 1e-15), 1 - 1e-15)
             local_start = float(np.log(mean / (1 - mean)))
         else:
-            local_start = float(_added(y.astype(np.float32)) / n)
+            local_start = float(_add_in_order(y.astype(np.float32)) / n)
         # All machines use the mean of the local starts, as in LightGBM.
-        starts = yield from self.gathered(OwnStart(self.rank, local_start), "where boosting starts")
+        starts = yield from self.exchange(OwnStart(self.rank, local_start), "where boosting starts")
         return sum(s.score for s in starts) / self.world
 
-    def grown(self, tree: int, margin: NDArray[np.float64]) -> Script:
+    def grow_tree(self, tree: int, margin: NDArray[np.float64]) -> Script:
         """Grow a tree, splitting the leaf with the greatest gain first."""
         p, n = self.params, len(self.data)
         self.gh = self.gradients(margin)
-        sums = RootSums(self.rank, tree, _added(self.gh[:, 0]), _added(self.gh[:, 1]), n)
-        roots = yield from self.gathered(sums, "sums over the root of a tree")
+        sums = RootSums(
+            self.rank, tree, _add_in_order(self.gh[:, 0]), _add_in_order(self.gh[:, 1]), n
+        )
+        roots = yield from self.exchange(sums, "sums over the root of a tree")
         root_sums = LeafTotals(
             sum(r.gradient for r in roots),
             sum(r.hessian for r in roots),
@@ -148,7 +150,7 @@ class Machine(RowHolder):
         for _ in range(p.num_leaves - 1):
             # LightGBM skips the search if a leaf is too small or too deep.
             if growing.worth(pair, p.min_data_in_leaf, p.max_depth):
-                yield from self.searched(growing, tree, step, growing.ordered(pair))
+                yield from self.search_splits(growing, tree, step, growing.ordered(pair))
                 step += 1
             children = growing.advance(self.columns)
             if children is None:
@@ -167,7 +169,9 @@ class Machine(RowHolder):
         size = np.abs(response)
         return np.column_stack([response, size * (1.0 - size)]).astype(np.float32)
 
-    def searched(self, growing: Growing, tree: int, step: int, pair: tuple[int, int]) -> Script:
+    def search_splits(
+        self, growing: Growing, tree: int, step: int, pair: tuple[int, int]
+    ) -> Script:
         """Sum the smaller leaf's histogram over all machines. Find the best splits of both leaves.
 
         Parameters
@@ -181,7 +185,7 @@ class Machine(RowHolder):
         """
         smaller, larger = pair
         leaf = growing.leaves[smaller]
-        column_sums = yield from self.scattered(self.histogram(leaf.rows), tree, step)
+        column_sums = yield from self.reduce_scatter(self.histogram(leaf.rows), tree, step)
         best_splits: list[Split | None] = [None, None]
         begin, before = 0, growing.parent if larger >= 0 else {}
         for c in self.owners[self.rank]:
@@ -207,7 +211,7 @@ class Machine(RowHolder):
                 if best is not None and best.beats(best_splits[k]):
                     best_splits[k] = best
         message = _message(self.rank, tree, step, best_splits)
-        all_splits = yield from self.gathered(message, "all take the best split of all")
+        all_splits = yield from self.exchange(message, "all take the best split of all")
         growing.settle(pair, [part.splits for part in all_splits])
 
     def histogram(self, rows: NDArray[np.intp]) -> list[NDArray[np.float64]]:
@@ -225,7 +229,7 @@ class Machine(RowHolder):
             by_machine.append(np.concatenate(parts))
         return by_machine
 
-    def scattered(self, sums: list[NDArray[np.float64]], tree: int, step: int) -> Script:
+    def reduce_scatter(self, sums: list[NDArray[np.float64]], tree: int, step: int) -> Script:
         """Sum histograms by recursive halving. Return the total of this machine's columns.
 
         Parameters
@@ -280,7 +284,7 @@ class FirstMachine(Machine, First):
     role = "client"
 
 
-def _added(values: NDArray[np.float32]) -> float:
+def _add_in_order(values: NDArray[np.float32]) -> float:
     """Return the sum in float64, in the order of the rows."""
     return float(np.bincount(np.zeros(len(values), np.int64), values, 1)[0])
 
@@ -335,7 +339,7 @@ class LightGBMData(RowPeers):
     says: ClassVar[tuple[type[Message], ...]] = (
         BinMappers, ClassRows, WeightedLabels, OwnStart, RootSums, HistogramSegment, FoundSplits
     )  # fmt: skip
-    alike: ClassVar[str] = "machines"
+    party_noun: ClassVar[str] = "machines"
     kinds: ClassVar[tuple[type[Machine], type[Machine]]] = (FirstMachine, Machine)
     sometimes: ClassVar[Mapping[type[Message], str]] = dict.fromkeys(
         (ClassRows, WeightedLabels), "labels are classes"

@@ -33,7 +33,7 @@ class ShapeCanaries(Canaries):
 
     Parameters
     ----------
-    most : int
+    max_canaries : int
         Number of canaries.
     scales : (float, float)
         Scales of the noise on counts, in rows, and on sums of residuals.
@@ -41,7 +41,7 @@ class ShapeCanaries(Canaries):
         Learning rate. 0 if the scores contain the sums of several rounds.
     """
 
-    most: int
+    max_canaries: int
     scales: tuple[float, float]
     rate: float = 0.0
 
@@ -50,9 +50,9 @@ class ShapeCanaries(Canaries):
     @property
     def schema(self) -> Schema:  # type: ignore[override]
         """A column whose equal-width bins have width 1."""
-        return Schema((Feature("x", low=0.0, high=float(_APART * self.most)),), "y")
+        return Schema((Feature("x", low=0.0, high=float(_APART * self.max_canaries)),), "y")
 
-    def held(
+    def distribute(
         self, rows: Table, is_included: NDArray[np.bool_], companions: Table
     ) -> dict[str, LocalData]:
         """Return the included canaries and the crowd for one client, and one row for another.
@@ -70,7 +70,7 @@ class ShapeCanaries(Canaries):
 
     def scores(self, training: Any, rows: Table, companions: Table) -> NDArray[np.float64]:
         """Compare the count of a canary's bin with that of its crowd."""
-        shapes, scale = _told(training), self.scales[0]
+        shapes, scale = _sent_shapes(training), self.scales[0]
         bins = np.searchsorted(shapes.cuts, rows.X[:, 0], side="right")
         # Number of canaries in the bin, half of which take part on average.
         n_canaries = np.bincount(bins)[bins]
@@ -88,7 +88,7 @@ class ShapeCanaries(Canaries):
         self, training: Any, rows: Table, is_included: NDArray[np.bool_], companions: Table
     ) -> NDArray[np.float64]:
         """Compare the noisy sums of residuals of every bag's single round with the true sums."""
-        shapes, parts = _told(training), [np.zeros(0)]
+        shapes, parts = _sent_shapes(training), [np.zeros(0)]
         if not self.rate:
             return parts[0]
         included = Table.concat([rows.take(is_included), companions])
@@ -107,7 +107,7 @@ class ShapeCanaries(Canaries):
         return np.concatenate(parts)
 
 
-def _told(training: Any) -> ClientShapes:
+def _sent_shapes(training: Any) -> ClientShapes:
     """Return the shape functions that client 0 sent."""
     return next(
         d.message

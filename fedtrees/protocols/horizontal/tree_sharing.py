@@ -299,12 +299,12 @@ class BaggingServer(TreeSharingServer):
         for round in range(self.params.trees):
             why = "trees each client grew on its own rows, on top of the global model"
             replies = net.ask("client", GrowRequest(round), why=why)
-            for part in self.arrived(replies, round):
+            for part in self.order_replies(replies, round):
                 self.keep(part)
             self.tell(net, "client", round, "the global model's new trees, in order of arrival")
         return self.released()
 
-    def arrived(self, replies: list, round: int) -> list[ClientTrees]:  # type: ignore[type-arg]
+    def order_replies(self, replies: list, round: int) -> list[ClientTrees]:  # type: ignore[type-arg]
         """Return the replies in the simulated order of arrival."""
         if self.params.arrival == "client":
             return replies
@@ -405,7 +405,7 @@ class EnsembleServer(TreeSharingServer):
 
     def train(self, net: Network) -> Model:
         """Request the models, broadcast them, and return their average."""
-        return self.averaged(self.shared(net))
+        return self.average_models(self.shared(net))
 
     def shared(self, net: Network) -> ClientModels:
         """Request the models, and return them as they were sent to all clients."""
@@ -428,7 +428,7 @@ class EnsembleServer(TreeSharingServer):
         assert isinstance(sent, ClientModels)
         return sent
 
-    def averaged(self, models: ClientModels) -> Forest:
+    def average_models(self, models: ClientModels) -> Forest:
         """Return one forest whose margin is the mean of the models' margins."""
         # The mean of margins is the sum of all trees, scaled by the number of models.
         share = np.float32(1 / len(models.owner))

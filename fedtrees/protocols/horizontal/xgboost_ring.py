@@ -74,42 +74,45 @@ class Worker(RowHolder):
             return self.names[rank]
         return str(getattr(message, "parties", getattr(message, "owner", "")))
 
-    def trained(self) -> Script:
+    def run_training(self) -> Script:
         """Agree on the initial prediction and on cut points, and boost."""
         self.sit()
         p, y = self.params, self.data.y
-        start = self.objective.base_margin((yield from self.started()))
+        start = self.objective.base_margin((yield from self.agree_start()))
         self.net.note(AgreedStart(start), why="where boosting starts, as it follows")
-        self.cuts = yield from self.settled()
+        self.cuts = yield from self.agree_cuts()
         self.bins = bin_rows(self.data.X, self.cuts)
         margin, trees = np.repeat(start[:, None], len(y), axis=1), []
         for number in range(p.trees):
             self.gh = to_fixed(self.objective.gradients(margin, y)[0], UNIT_BITS)
             self.rows = RowPartition(len(y))
-            grown = yield from self.grown(number)
+            grown = yield from self.grow_tree(number)
             leaves = grown.leaves.astype(np.int32)
             self.rows.add_to(margin[0], leaves, grown.value[leaves])
             trees.append(grown)
         self.model = Forest(tuple(trees), start, self.objective)
 
-    def started(self) -> Script:
+    def agree_start(self) -> Script:
         """Return the initial probability: the mean label, unless it is a parameter."""
         if self.params.base_score is not None:
             return self.params.base_score
         n, why = len(self.data), "where boosting starts: the mean label"
-        row_counts = yield from self.gathered(RowCount(n, self.name), why)
+        row_counts = yield from self.exchange(RowCount(n, self.name), why)
         # Rounded to float32 as in XGBoost, so that the initial prediction has the same bits.
         share = float(np.float32(self.data.y.sum() / sum(t.rows for t in row_counts)))
-        shares = yield from self.gathered(LabelShare(n, share, self.name), why)
+        shares = yield from self.exchange(LabelShare(n, share, self.name), why)
         mean = Intercept(float(np.float32(sum(t.share for t in shares))), self.names[0])
         if not self.rank:
             return self.to_others(mean, "where boosting starts").value
         return (yield self.key(mean, 0)).value
 
-    def settled(self) -> Script:
+    def agree_cuts(self) -> Script:
         """Return the cut points that follow from all sketches, or the declared ones."""
         if self.net.cut_plan() is None:
-            cuts, why = (yield from self.merged()), "cut points, as they follow from all sketches"
+            cuts, why = (
+                (yield from self.merge_sketches()),
+                "cut points, as they follow from all sketches",
+            )
         else:
             cuts = public_cuts(self.schema, self.params.max_bin)
             why = "cut points, from what the schema declares"
@@ -117,7 +120,7 @@ class Worker(RowHolder):
         self.net.note(message, why=why)
         return cuts
 
-    def merged(self) -> Script:
+    def merge_sketches(self) -> Script:
         """Send the local sketch to all workers, and return the cut points of all sketches."""
         max_points = POINTS_PER_BIN * self.params.max_bin
         s = local_sketch(self.data.X, self.params.max_bin)
@@ -125,18 +128,18 @@ class Worker(RowHolder):
         local_sketch_message = RankedSketch(
             s.points, s.weights, s.offsets, s.low, self.name, whole=np.array(is_complete)
         )
-        all_sketches = yield from self.gathered(
+        all_sketches = yield from self.exchange(
             local_sketch_message, "everybody makes cut points of all sketches"
         )
         sketches = [Sketch(t.points, t.weights, t.offsets, t.low) for t in all_sketches]
         return merge_sketches(sketches, self.params.max_bin, pruned_cuts)
 
-    def grown(self, number: int) -> Script:
+    def grow_tree(self, number: int) -> Script:
         """Grow one tree from the sums over all workers."""
-        hist, level = (yield from self.reduced(number, 0, ROOT)), 0
+        hist, level = (yield from self.reduce_histogram(number, 0, ROOT)), 0
         local_sums = node_sums(self.gh, self.rows.rows, self.rows.ranges(ROOT))[0]
         message = GradientTotals(number, from_fixed(local_sums, UNIT_BITS), self.name)
-        all_sums = yield from self.gathered(message, "sums over the root of a tree")
+        all_sums = yield from self.exchange(message, "sums over the root of a tree")
         root_sums = to_fixed(np.sum([t.sums for t in all_sums], axis=0), UNIT_BITS)
         grower = TreeGrower(self.cuts, self.params, root_sums, complete=self.schema.complete)
         nodes, totals = ROOT, root_sums.reshape(1, 2)
@@ -149,9 +152,9 @@ class Worker(RowHolder):
                 return grower.finish()
             level, nodes, totals = level + 1, grower.to_build, root_sums[:0].reshape(0, 2)
             # Only one child of each pair is summed. The other one is the difference.
-            hist = yield from self.reduced(number, level, nodes)
+            hist = yield from self.reduce_histogram(number, level, nodes)
 
-    def reduced(self, tree: int, level: int, nodes: NDArray[np.int32]) -> Script:
+    def reduce_histogram(self, tree: int, level: int, nodes: NDArray[np.int32]) -> Script:
         """Return the sums over the bins of some nodes, over all workers, by a ring all-reduce.
 
         Each worker forwards a segment of the numbers, to which the next one adds its local sums.
@@ -182,7 +185,7 @@ class Worker(RowHolder):
         # Fewer numbers than workers cannot be divided into segments.
         if flat.size < w:
             parts = HistogramSegment(tree, level, k, 0, flat.copy(), self.name)
-            all_segments = yield from self.gathered(parts, why)
+            all_segments = yield from self.exchange(parts, why)
             return to_fixed(
                 np.sum([t.sums for t in all_segments], axis=0).reshape(sums.shape), UNIT_BITS
             )
@@ -224,7 +227,7 @@ class XGBoostRing(RowPeers, PlainBoosting):
         RowCount, LabelShare, Intercept, AgreedStart, RankedSketch, MergedCuts, HistogramSegment,
         GradientTotals, MergedHistogram,
     )  # fmt: skip
-    alike: ClassVar[str] = "workers"
+    party_noun: ClassVar[str] = "workers"
     kinds: ClassVar[tuple[type[Worker], type[Worker]]] = (FirstWorker, Worker)
     deployed: ClassVar[Mapping[str, Deployed]] = {
         "xgboost": Deployed("xgboost.dask.train, or workers of a RabitTracker", XGBOOST)

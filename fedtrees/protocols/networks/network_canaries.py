@@ -42,7 +42,7 @@ class NetworkCanaries(Canaries):
     )
 
     @property
-    def most(self) -> int:  # type: ignore[override]
+    def max_canaries(self) -> int:  # type: ignore[override]
         """Number that fills four batches, so that half of it fills two, at least 128."""
         return max(4 * self.batch, 128)
 
@@ -92,7 +92,7 @@ class GradientCanaries(Canaries):
     batch: int
     clip: float
 
-    most = 64
+    max_canaries = 64
     runs = 32
     schema = Schema((Feature("x", low=0.0, high=1.0),), "y", ("0", "1"))
 
@@ -101,7 +101,7 @@ class GradientCanaries(Canaries):
         ends, middle = np.ones((count, 1), np.float32), np.full((self.batch, 1), 0.5, np.float32)
         return Table(ends, np.zeros(count, np.int64)), Table(middle, np.arange(self.batch) % 2)
 
-    def held(
+    def distribute(
         self, rows: Table, is_included: NDArray[np.bool_], companions: Table
     ) -> dict[str, LocalData]:
         """Return at most one canary per client, and the known rows."""

@@ -32,7 +32,7 @@ class RegressionCanaries(Canaries):
 
     bounds: tuple[float, float]
 
-    most = _COLUMNS
+    max_canaries = _COLUMNS
     runs = 128
 
     @property
@@ -46,7 +46,7 @@ class RegressionCanaries(Canaries):
         names = (f"x{i}" for i in range(_COLUMNS * self.parties))
         return Schema(tuple(Feature(n, low=-1.0, high=1.0) for n in names), "y", ("0", "1"))
 
-    def held(
+    def distribute(
         self, rows: Table, is_included: NDArray[np.bool_], companions: Table
     ) -> dict[str, LocalData]:
         """Return the same number of columns of all rows for each party."""

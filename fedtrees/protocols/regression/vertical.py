@@ -226,7 +226,7 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
         return 2 * self.bits * (len(link_of(vars(self), bool(schema.classes))) - 1) + SIGMOID_BITS
 
 
-def declared(
+def declared_moments(
     local_data: LocalData, schema: Schema
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return mean and deviation of columns, assuming that they are uniform on the declared range.
@@ -306,11 +306,18 @@ class Holder(Party):
         bounds: tuple[float, float] | None = None,
     ) -> None:
         super().__init__(name)
-        self.held, self.params, self.schema, self.bounds = local_data, protocol, schema, bounds
+        self.local_data, self.params, self.schema, self.bounds = (
+            local_data,
+            protocol,
+            schema,
+            bounds,
+        )
         if np.isinf(local_data.X).any():
             raise DataError("a column has an infinite value; leave it missing")
         public = protocol.statistics == "public"
-        self.mean, self.scale = declared(local_data, schema) if public else moments(local_data.X)
+        self.mean, self.scale = (
+            declared_moments(local_data, schema) if public else moments(local_data.X)
+        )
         design = standardised(local_data.X, self.mean, self.scale, protocol.bits)
         self.design = shortened(design, protocol.bits, bounds)
         self.weights = integers(np.zeros(self.design.shape[1], dtype=np.int64))
@@ -377,7 +384,7 @@ class PassiveRegression(Holder):
         check_equal(message, "bits", self.params.key_bits, "the length of the key")
         self.keyed.take(message)
         self.sealing.learn(message.key.payload, message.bits)
-        columns = self.held.columns.astype(np.int32)
+        columns = self.local_data.columns.astype(np.int32)
         public = self.params.statistics == "public"
         return ColumnScales(self.name, columns, self.mean, self.scale, public)
 
@@ -437,7 +444,7 @@ class ActiveRegression(Holder, Coordinator):
 
     def _settle(self, net: Network) -> None:
         """Add intercept and random columns, and exchange key and standardisation."""
-        p, y = self.params, self.held.y
+        p, y = self.params, self.local_data.y
         assert y is not None
         self.passive = bool(net.members(PASSIVE))
         (key,) = net.ask(ARBITER, KeyRequest(), why="the key that scores are sealed with")
@@ -456,7 +463,7 @@ class ActiveRegression(Holder, Coordinator):
         self.design = shortened(design, p.bits, self.bounds)
         self.weights = integers(np.zeros(self.design.shape[1], dtype=np.int64))
         kinds = [INTERCEPT] * int(p.intercept) + [RANDOMNESS] * p.fake
-        columns = np.concatenate([self.held.columns, kinds]).astype(np.int32)
+        columns = np.concatenate([self.local_data.columns, kinds]).astype(np.int32)
         noted = (columns, packed(self.design), packed(self.target), p.bits)
         why = "my columns and labels, as I compute with them"
         net.note(OwnDesign(*noted, self.center, self.spread), why=why)
@@ -490,7 +497,7 @@ class ActiveRegression(Holder, Coordinator):
         """Return the predictions of test rows from the contributions of all parties' columns."""
         z = self._scored(self.queries)
         if self.params.intercept:
-            z = z + decoded(self.weights[len(self.held.columns)], self.params.bits)
+            z = z + decoded(self.weights[len(self.local_data.columns)], self.params.bits)
         if self.passive:
             why = "what your columns bring to the scores of rows to predict"
             for reply in net.ask(PASSIVE, RowsToScore(len(z)), why=why):

@@ -112,7 +112,7 @@ class Active(Coordinator):
         schema: Schema,
     ) -> None:
         super().__init__(name)
-        self.held, self.bins, self.share = local_data, bins, share
+        self.local_data, self.bins, self.share = local_data, bins, share
         self.params, self.schema = protocol, schema
 
     # --- before the first tree
@@ -208,7 +208,7 @@ class Active(Coordinator):
         left : int64 array or None
             Class counts left of each candidate split, if a defense reads them.
         """
-        classes, y = len(self.schema.classes), self.held.y
+        classes, y = len(self.schema.classes), self.local_data.y
         counts = np.zeros((len(nodes), classes), dtype=np.int64)
         totals = np.zeros(classes, dtype=np.int64)
         # Class counts follow from the local labels, without any message.
@@ -261,7 +261,7 @@ class Active(Coordinator):
         allowed : bool array, shape (k, total_bins), or None
             None if all splits are permitted.
         """
-        shown = self._shown(net, tree, open_nodes)
+        shown = self._announced_nodes(net, tree, open_nodes)
         out = np.zeros(
             (len(requested), self.cuts.total_bins, tree.statistics.shape[1]), dtype=np.int64
         )
@@ -280,9 +280,9 @@ class Active(Coordinator):
                 places = self._places(tree.columns[party])
                 out[np.ix_(is_shown, places)] = party_sums
                 is_known[np.ix_(shown, places)] = True
-        return out, self._allowed(net, tree, open_nodes, requested, out, is_known)
+        return out, self._permitted_splits(net, tree, open_nodes, requested, out, is_known)
 
-    def _shown(
+    def _announced_nodes(
         self, net: Network, tree: TreeInProgress, nodes: NDArray[np.int32]
     ) -> NDArray[np.bool_]:
         """Return which nodes are announced to the passive parties, bool, shape (k,)."""
@@ -298,7 +298,7 @@ class Active(Coordinator):
         tree.hidden.update(nodes[~above].tolist())
         return above
 
-    def _allowed(
+    def _permitted_splits(
         self,
         net: Network,
         tree: TreeInProgress,
@@ -316,11 +316,11 @@ class Active(Coordinator):
             left = None
             if classes:
                 parts = sums[..., sums.shape[2] - len(self.schema.classes) :]
-                tree.classes.update(completed(tree, nodes, requested, parts))
+                tree.classes.update(complete_counts(tree, nodes, requested, parts))
                 class_counts = np.stack([tree.classes[node] for node in nodes.tolist()])
                 # Bins whose owner does not know the node have no valid counts.
                 class_counts[~is_known] = 0
-                left = cumulated(class_counts, self.cuts.offsets)
+                left = cumulate(class_counts, self.cuts.offsets)
             level = self.level(tree, nodes, left)
             allowed = net.allowed_splits(tree.number, len(nodes), is_known.shape[1], level)
             if allowed is not None:
@@ -480,7 +480,7 @@ def _rows_at(rows: RowPartition, node: int) -> NDArray[np.int32]:
     return rows.rows[begin:end]
 
 
-def completed(
+def complete_counts(
     tree: TreeInProgress,
     open_nodes: NDArray[np.int32],
     requested: NDArray[np.int32],
@@ -509,7 +509,7 @@ def completed(
     return counts
 
 
-def cumulated(counts: NDArray[np.int64], offsets: NDArray[np.int32]) -> NDArray[np.int64]:
+def cumulate(counts: NDArray[np.int64], offsets: NDArray[np.int32]) -> NDArray[np.int64]:
     """Return the sums up to each bin within its column, of an array of shape (k, bins, K)."""
     total = np.cumsum(counts, axis=1)
     before = np.zeros_like(total[:, : len(offsets) - 1])

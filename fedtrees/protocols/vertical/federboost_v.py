@@ -25,7 +25,7 @@ from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.horizontal import GrowRequest
 from fedtrees.messages.vertical import ChosenSplits, HeldModel, RowBuckets
-from fedtrees.privacy.accounting import composed
+from fedtrees.privacy.accounting import compose_releases
 from fedtrees.privacy.noise import Response
 from fedtrees.privacy.randomised_response import odds_within
 from fedtrees.protocols.settings import BoostingProtocol
@@ -71,7 +71,7 @@ class BucketHolder(SplitHolder):
             rng = self.streams.noise.rng("buckets")
             ends = zip(self.bins.columns.tolist(), self.bins.n_bins.tolist(), strict=True)
             bins = [
-                p.answered(b, int(n), bool(self.schema.complete[c]), rng)
+                p.randomise_bins(b, int(n), bool(self.schema.complete[c]), rng)
                 for b, (c, n) in zip(bins, ends, strict=True)
             ]
         return RowBuckets(self.name, self.bins.columns, self.bins.n_bins, np.stack(bins))
@@ -105,20 +105,20 @@ class BoostingAlone(Active):
 
     def train(self, net: Network) -> VerticalModel:
         """Request the bins, boost, and send each owner its splits."""
-        y = self.held.y
+        y = self.local_data.y
         assert y is not None
         objective = self.params.objective_for(self.schema)
         self.owner = [self.name] * len(self.schema.features)
         self.passive = bool(net.members(PASSIVE))
-        bins = self.gathered(net)
+        bins = self.request_bins(net)
         forest = grow_forest(
             bins, y, self.cuts, self.params, objective,
-            weight=self.held.weight, streams=self.streams,
+            weight=self.local_data.weight, streams=self.streams,
         )  # fmt: skip
         for number, tree in enumerate(forest.trees):
             for party in net.members(PASSIVE):
                 party_columns = [c for c, owner in enumerate(self.owner) if owner == party]
-                # The threshold of a passive column is its bin number plus 1 (`gathered`).
+                # The threshold of a passive column is its bin number plus 1 (`request_bins`).
                 nodes = np.flatnonzero(np.isin(tree.feature, party_columns)).astype(np.int32)
                 if len(nodes):
                     message = ChosenSplits(
@@ -128,9 +128,9 @@ class BoostingAlone(Active):
                     net.tell(party, message, why="its splits, for rows to predict")
         return VerticalModel(forest, tuple(self.owner), (), y)
 
-    def gathered(self, net: Network) -> Bins:
+    def request_bins(self, net: Network) -> Bins:
         """Return the bins of all columns. The cut points of passive columns are bin numbers."""
-        d, n = len(self.schema.features), len(self.held)
+        d, n = len(self.schema.features), len(self.local_data)
         codes, sizes = np.full((n, d), -1), np.zeros(d, dtype=np.int32)
         local_bins = self.bins.of_rows()
         sizes[self.bins.columns] = self.bins.n_bins
@@ -199,7 +199,7 @@ class FederBoostV(VerticallyHeld, BoostingProtocol):
         """Return the randomised response of a column."""
         return Response(float(self.epsilon), bins + (not complete))
 
-    def answered(
+    def randomise_bins(
         self, bin: NDArray[np.int64], bins: int, complete: bool, rng: np.random.Generator
     ) -> NDArray[np.int64]:
         """Return the randomised bins of a column.
@@ -241,7 +241,7 @@ class FederBoostV(VerticallyHeld, BoostingProtocol):
 
     def spent(self, transcript: Transcript) -> Guarantee:
         """Return the guarantee of one reply according to the ledger."""
-        return _given_ends(composed(transcript.events)) if self.noisy else NoGuarantee()
+        return _given_ends(compose_releases(transcript.events)) if self.noisy else NoGuarantee()
 
     def party(
         self,

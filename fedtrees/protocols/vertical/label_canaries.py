@@ -27,7 +27,7 @@ class LabelCanaries(Canaries):
     share a node.
     """
 
-    most: int = 128
+    max_canaries: int = 128
     runs: int = 16
 
     schema = Schema(
@@ -42,7 +42,7 @@ class LabelCanaries(Canaries):
             Table(X[:count], np.zeros(count, np.int64)), Table(X[count:], np.ones(_KNOWN, np.int64))
         )  # fmt: skip
 
-    def held(
+    def distribute(
         self, rows: Table, is_included: NDArray[np.bool_], companions: Table
     ) -> dict[str, LocalData]:
         """Return labels and a constant column of the active party, and the passive party's line."""
@@ -56,7 +56,7 @@ class LabelCanaries(Canaries):
 
     def scores(self, training: Any, rows: Table, companions: Table) -> NDArray[np.float64]:
         """Predict one label for the rows of a leaf, and the other label for the next leaf."""
-        local_data = self.held(rows, np.zeros(len(rows), bool), companions)
+        local_data = self.distribute(rows, np.zeros(len(rows), bool), companions)
         leaf, size = np.zeros(len(rows) + _KNOWN), np.full(len(rows) + _KNOWN, np.inf)
         view = view_of(training, ("passive-1",), local_data)
         for _, node, inside in visible_nodes(view):

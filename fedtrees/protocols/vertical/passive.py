@@ -95,14 +95,14 @@ class LimitedTree:
         Number of the tree, -1 before the first one.
     rows : int
         Number of rows that the tree is trained on.
-    held : int
+    n_party_rows : int
         Number of rows of the party.
     """
 
     limits: Limits
     number: int = -1
     rows: int = 0
-    held: int = 0
+    n_party_rows: int = 0
     _brought: bool = False
     _depths: dict[int, int] = field(default_factory=lambda: {0: 0})  # depth of every known node
     _left: dict[int, int] = field(default_factory=dict)  # left child by node
@@ -154,8 +154,11 @@ class LimitedTree:
             or offsets[-1] != len(request.rows)
         ):
             raise BeyondParametersError(f"{count} nodes need a parent each, and rows in order")
-        if len(request.rows) and not 0 <= request.rows.min() <= request.rows.max() < self.held:
-            raise BeyondParametersError(f"rows of nodes are none of 0 to {self.held - 1}")
+        if (
+            len(request.rows)
+            and not 0 <= request.rows.min() <= request.rows.max() < self.n_party_rows
+        ):
+            raise BeyondParametersError(f"rows of nodes are none of 0 to {self.n_party_rows - 1}")
         for node, parent in zip(request.nodes.tolist(), request.parents.tolist(), strict=True):
             self._part(parent, min(node, sibling(node)))
         for node in request.asked.tolist():
@@ -232,7 +235,7 @@ class SplitHolder(Party):
 
     def __init__(self, name: str, local_data: LocalData, bins: GlobalBins) -> None:
         super().__init__(name)
-        self.held, self.bins = local_data, bins
+        self.local_data, self.bins = local_data, bins
         self.splits: dict[tuple[int, int], tuple[int, np.float32, bool]] = {}
 
     def own_thresholds(self) -> dict[tuple[int, int], tuple[int, float]]:
@@ -330,7 +333,7 @@ class Passive(SplitHolder):
     )
     def start_tree(self, message: RootRows) -> TreeColumns:
         """Start a tree: draw the columns that it may use."""
-        self.limited = self.limited.next(message, len(self.held))
+        self.limited = self.limited.next(message, len(self.local_data))
         self.tree, self.root, self.known = message.tree, message.rows, KnownNodes(message.rows)
         rng = self.streams.rng("columns", message.tree)
         self.bins.choose(drawn_columns(len(self.bins.columns), self.share, rng))
@@ -386,10 +389,10 @@ class Passive(SplitHolder):
         def adding(statistics: NDArray[np.int64]) -> NDArray[np.int64]:
             # With proofs, a malicious active party cannot send statistics outside of their ranges.
             statistics = self.limits.clipped(statistics)
-            if len(statistics) == len(self.held):
+            if len(statistics) == len(self.local_data):
                 self.every = statistics
             elif self.every is None:
-                self.every = np.zeros((len(self.held), width), dtype=np.int64)
+                self.every = np.zeros((len(self.local_data), width), dtype=np.int64)
                 self.every[self.root] = statistics
             bin_sums = self.bins.sums(self.every, rows, message.asked)
             return self._changed(message, bin_sums) if self.defended else bin_sums
@@ -406,7 +409,7 @@ class Passive(SplitHolder):
     def _changed(self, request: NodeRows, sums: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sums after the party's defenses changed them."""
         # The party knows the number of rows per bin. Some defenses suppress bins with few rows.
-        one = np.ones((len(self.held), 1), dtype=np.int64)
+        one = np.ones((len(self.local_data), 1), dtype=np.int64)
         counts = self.bins.sums(one, self.known.partition, request.asked)[..., 0]
         columns, bits = self.bins.columns[self.bins.chosen], self.limits.bits
         opened = OpenedBinSums(self.name, request.tree, request.asked, columns, sums, bits, counts)

@@ -56,7 +56,7 @@ class BoostingActive(Active):
 
     def train(self, net: Network) -> VerticalModel:
         """Boost tree by tree, level by level."""
-        y, weight = self.held.y, self.held.weight
+        y, weight = self.local_data.y, self.local_data.weight
         assert y is not None
         self.objective = self.params.objective_for(self.schema)
         self.objective.check(y)
@@ -179,13 +179,13 @@ class BoostingActive(Active):
     def one_hot(self, net: Network) -> NDArray[np.int64]:
         """Return one-hot labels, shape (n, K). The width is 0 unless a defense counts classes."""
         classes = len(self.schema.classes) if net.reads_levels()[1] else 0
-        labels: Any = self.held.y
+        labels: Any = self.local_data.y
         one_hot: NDArray[np.int64] = (labels[:, None] == np.arange(classes)).astype(np.int64)
         return one_hot
 
     def slots(self, rows: int) -> Slots:
         """Return the plaintext layout of gradient and hessian sums, from public bounds on a row."""
-        if self.held.weight is None and not isinstance(self.objective, SquaredError):
+        if self.local_data.weight is None and not isinstance(self.objective, SquaredError):
             return Slots(1 << max(self.bits), rows)  # |g| <= 1 and 0 <= h <= 1 of every row
         # Weights or squared errors have no public bound. The slots fit any sum in an int64.
         return Slots((2**63 - 1) // rows, rows)

@@ -16,7 +16,7 @@ from fedtrees.core.network import Network
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.protocols.settings import class_count
-from fedtrees.protocols.vertical.active import Active, TreeInProgress, completed
+from fedtrees.protocols.vertical.active import Active, TreeInProgress, complete_counts
 from fedtrees.protocols.vertical.label_canaries import LabelCanaries
 from fedtrees.protocols.vertical.local_bins import GlobalBins
 from fedtrees.protocols.vertical.passive import Limits, Passive
@@ -37,8 +37,8 @@ class ForestActive(Active):
     def train(self, net: Network) -> VerticalModel:
         """Grow tree by tree, level by level."""
         self.n_classes = class_count(self.schema)
-        assert self.held.y is not None
-        self.labels = self.held.y.astype(np.int64)
+        assert self.local_data.y is not None
+        self.labels = self.local_data.y.astype(np.int64)
         self.settle(net)
         grown = [self.grow(net, t) for t in range(self.params.trees)]
         trees, rows = zip(*grown, strict=True)
@@ -65,8 +65,8 @@ class ForestActive(Active):
             # The grower can ask for the same nodes again with further features.
             if int(grower.nodes[0]) not in tree.classes:
                 allowed = self.look(net, tree, grower.nodes)
-            counts = self.asked(grower, tree.classes)
-            mask = None if allowed is None else self.asked(grower, allowed)
+            counts = self.select_requested(grower, tree.classes)
+            mask = None if allowed is None else self.select_requested(grower, allowed)
             chosen = grower.decide(counts, mask)
             if len(chosen):
                 self.split(net, tree, chosen)
@@ -102,10 +102,12 @@ class ForestActive(Active):
             requested = np.where(sizes[:, 1] < sizes[:, 0], left + 1, left).astype(np.int32)
         sums, allowed = self.sums(net, tree, open_nodes, requested)
         if not net.reads_levels()[1]:
-            tree.classes = completed(tree, open_nodes, requested, sums)
+            tree.classes = complete_counts(tree, open_nodes, requested, sums)
         return None if allowed is None else dict(zip(open_nodes.tolist(), allowed, strict=True))
 
-    def asked(self, grower: ForestGrower, known_rows: Mapping[int, NDArray[Any]]) -> NDArray[Any]:
+    def select_requested(
+        self, grower: ForestGrower, known_rows: Mapping[int, NDArray[Any]]
+    ) -> NDArray[Any]:
         """Select the arrays that the grower requested, one node and feature after the other.
 
         Parameters

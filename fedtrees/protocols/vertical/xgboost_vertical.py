@@ -52,7 +52,7 @@ class ColumnHolder(Lockstep):
         self, name: str, local_data: LocalData, schema: Schema, params: XGBoostVertical
     ) -> None:
         super().__init__(name)
-        self.held, self.schema, self.params = local_data, schema, params
+        self.local_data, self.schema, self.params = local_data, schema, params
         self.objective = params.objective_for(schema)
         if local_data.y is not None:
             self.objective.check(local_data.y)
@@ -72,22 +72,22 @@ class ColumnHolder(Lockstep):
             sender = self.names[rank]
         return type(message), *place, sender
 
-    def trained(self) -> Script:
+    def run_training(self) -> Script:
         """Agree on the initial prediction, compute local cut points, and boost."""
         self.sit()
-        local_columns = TreeColumns(self.name, self.held.columns.astype(np.int32))
-        received = yield from self.gathered(local_columns, "how many columns each party has")
+        local_columns = TreeColumns(self.name, self.local_data.columns.astype(np.int32))
+        received = yield from self.exchange(local_columns, "how many columns each party has")
         self.columns = np.concatenate([t.columns for t in received])
         sizes = [len(t.columns) for t in received]
         self.first = sum(sizes[: self.rank])
-        self.cuts = xgboost_cuts(self.held.X, self.params.max_bin)
-        self.bins = bin_rows(self.held.X, self.cuts)
+        self.cuts = xgboost_cuts(self.local_data.X, self.params.max_bin)
+        self.bins = bin_rows(self.local_data.X, self.cuts)
         score = self.params.base_score
         if score is None:
             mean = yield from self.said_first(lambda: Intercept(self.mean, self.name), Intercept(0))
             score = mean.value
         start = self.objective.base_margin(score)
-        margin, trees = np.repeat(start[:, None], len(self.held), axis=1), []
+        margin, trees = np.repeat(start[:, None], len(self.local_data), axis=1), []
         for round in range(self.params.trees):
             received = yield from self.said_first(
                 lambda at=round: self.gradients(at, margin), RowGradients(round, *np.zeros((2, 0)))
@@ -95,8 +95,8 @@ class ColumnHolder(Lockstep):
             # All parties sum the same float32 gradients in fixed point, so that their trees are
             # equal.
             self.gh = to_fixed(np.stack([received.g, received.h], axis=1), UNIT_BITS)
-            self.rows = RowPartition(len(self.held))
-            grown = yield from self.grown(round)
+            self.rows = RowPartition(len(self.local_data))
+            grown = yield from self.grow_tree(round)
             leaves = grown.leaves.astype(np.int32)
             self.rows.add_to(margin[0], leaves, grown.value[leaves])
             inner = grown.feature >= 0
@@ -108,13 +108,13 @@ class ColumnHolder(Lockstep):
     @property
     def mean(self) -> float:
         """Mean label, for the party with the labels."""
-        assert self.held.y is not None
-        return float(np.float32(self.held.y.mean()))
+        assert self.local_data.y is not None
+        return float(np.float32(self.local_data.y.mean()))
 
     def gradients(self, round: int, margin: NDArray[np.float32]) -> RowGradients:
         """Return the gradients and hessians of all rows, for the party with the labels."""
-        assert self.held.y is not None
-        g, h = self.objective.gradients(margin, self.held.y)[0].T
+        assert self.local_data.y is not None
+        g, h = self.objective.gradients(margin, self.local_data.y)[0].T
         return RowGradients(round, g.copy(), h.copy())
 
     def said_first(self, state: Any, like: Message) -> Script:
@@ -131,7 +131,7 @@ class ColumnHolder(Lockstep):
             return self.to_others(state(), "every party sums them over its own bins")
         return (yield self.key(like, 0))
 
-    def grown(self, round: int) -> Script:
+    def grow_tree(self, round: int) -> Script:
         """Grow one tree. Each party searches for the best splits by its columns."""
         root_sums = node_sums(self.gh, self.rows.rows, self.rows.ranges(ROOT))[0]
         grower, level = TreeGrower(self.cuts, self.params, root_sums), 0
@@ -140,7 +140,7 @@ class ColumnHolder(Lockstep):
             hist = grower.complete(build_histogram(self.bins, self.gh, self.rows.rows, ranges))
             # Gamma prunes only the best split over all parties, not the local ones.
             local_splits = grower.best(hist, pruned=False)
-            best_splits = yield from self.gathered(
+            best_splits = yield from self.exchange(
                 self.best(round, level, grower.nodes, local_splits),
                 "everybody finds the best of all",
             )
@@ -148,7 +148,7 @@ class ColumnHolder(Lockstep):
             splits = together(best_splits, local_splits, self.rank)
             prune(splits, self.params)
             chosen = grower.accept(splits, hist)
-            yield from self.moved(round, level, chosen)
+            yield from self.move_rows(round, level, chosen)
             level += 1
         return grower.finish()
 
@@ -171,10 +171,10 @@ class ColumnHolder(Lockstep):
         feature = np.where(s.feature < 0, 0, s.feature + self.first).astype(np.int32)
         return BestSplits(
             round, nodes.astype(np.int32), feature, s.threshold, s.gain, left, right,
-            self.name, self.first, len(self.held.columns), level, s.default_left,
+            self.name, self.first, len(self.local_data.columns), level, s.default_left,
         )  # fmt: skip
 
-    def moved(self, round: int, level: int, chosen: Decisions) -> Script:
+    def move_rows(self, round: int, level: int, chosen: Decisions) -> Script:
         """Send which rows go left at the party's splits, and move all rows.
 
         Parameters
@@ -186,17 +186,17 @@ class ColumnHolder(Lockstep):
         """
         if not len(chosen):
             return
-        left, missing = np.zeros((2, len(self.held)), np.bool_)
+        left, missing = np.zeros((2, len(self.local_data)), np.bool_)
         rows = [self.rows.rows[begin:end] for begin, end in self.rows.ranges(chosen.nodes)]
         for rows_at_node, feature, threshold in zip(
             rows, chosen.feature, chosen.threshold, strict=True
         ):
             missing[rows_at_node] = True  # unless the party has the column and the value is present
-            if 0 <= feature - self.first < len(self.held.columns):
-                x = self.held.X[rows_at_node, feature - self.first]
+            if 0 <= feature - self.first < len(self.local_data.columns):
+                x = self.local_data.X[rows_at_node, feature - self.first]
                 left[rows_at_node], missing[rows_at_node] = x < threshold, np.isnan(x)
         local_bits = PartitionBits(round, level, left, missing, self.name)
-        all_bits = yield from self.gathered(local_bits, "which rows go left")
+        all_bits = yield from self.exchange(local_bits, "which rows go left")
         # Only the column owner sends True. All other parties mark the value as missing.
         left = np.any([t.left for t in all_bits], axis=0)
         missing = np.all([t.missing for t in all_bits], axis=0)
@@ -319,7 +319,7 @@ class XGBoostVertical(VerticallyHeld, PlainBoosting):
         queries : mapping of str to LocalData
             Test rows by party.
         """
-        scores: NDArray[np.float64] = model.predict(joined(queries))
+        scores: NDArray[np.float64] = model.predict(join_columns(queries))
         return scores
 
     def leaves(
@@ -333,11 +333,11 @@ class XGBoostVertical(VerticallyHeld, PlainBoosting):
             As for `predict`.
         """
         reached: Any = model
-        leaves: NDArray[np.int32] = reached.apply(joined(queries))
+        leaves: NDArray[np.int32] = reached.apply(join_columns(queries))
         return leaves
 
 
-def joined(queries: Mapping[str, LocalData]) -> NDArray[np.float32]:
+def join_columns(queries: Mapping[str, LocalData]) -> NDArray[np.float32]:
     """Return rows with the columns of all parties at their positions in the schema."""
     parts = [*queries.values()]
     X = np.zeros((len(parts[0]), sum(len(p.columns) for p in parts)), np.float32)
