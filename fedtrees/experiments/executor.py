@@ -280,7 +280,10 @@ class Processes:
 
 
 def _end(executor: Any) -> None:
-    """End an executor and its process. Attack processes of it end by themselves (`end_with_parent`)."""
+    """End an executor and its process.
+
+    The kernel ends the processes of attacks that it started (`shield.end_with_parent`).
+    """
     # The process is killed here, because loky would first search for its descendants.
     for pid in [*(executor._processes or ())]:
         with contextlib.suppress(OSError):
