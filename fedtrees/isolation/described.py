@@ -21,8 +21,8 @@ from fedtrees.core.registry import KINDS, PLUGIN, load_plugin, register
 from fedtrees.core.values import type_name
 from fedtrees.isolation.watch import leaving
 
-#: Modules that compute with the ground truth in a bench. If `fedtrees check` examines a plug-in, they
-#: are imported before it. An import that changes one of them could manipulate the scores of a bench.
+#: Modules that work with the ground truth in a bench. `fedtrees check` imports them before a
+#: plug-in, because an import that changes one of them could manipulate the scores of a bench.
 BAIT = (
     "fedtrees.conformance.checks", "fedtrees.experiments.evaluate",
     "fedtrees.experiments.federation",
