@@ -188,17 +188,21 @@ def evaluate_training(
         scores = training.predict(federation.test.X)
         utility = scores_of(federation.dataset.task)(federation.test.y, scores)
         rows += [
-            {**_row(k, v), "n": len(federation.test), **_why(v, "one-class", metric=k)}
+            {
+                **_make_row(k, v),
+                "n": len(federation.test),
+                **_explain_missing(v, "one-class", metric=k),
+            }
             for k, v in utility.items()
         ]
     if federation.schema.classes:
         rarest = np.bincount(federation.test.y, minlength=len(federation.schema.classes)).min()
-        rows.append(_row(RAREST.key, float(rarest)))
-    rows += _detection(training)
+        rows.append(_make_row(RAREST.key, float(rarest)))
+    rows += _make_detection_rows(training)
     traffic = training.transcript.traffic()
-    rows += [_row("bytes", sum(traffic.values())), _row("cpu_seconds", cpu)]
-    rows += [_row(f"bytes_{way}", n, kind) for (way, kind), n in sorted(traffic.items())]
-    rows += [_cost(*cost) for cost in sorted(training.transcript.costs.items())]
+    rows += [_make_row("bytes", sum(traffic.values())), _make_row("cpu_seconds", cpu)]
+    rows += [_make_row(f"bytes_{way}", n, kind) for (way, kind), n in sorted(traffic.items())]
+    rows += [_make_cost_row(*cost) for cost in sorted(training.transcript.costs.items())]
     common = {**train_columns(cell), **training_columns(training), "seconds": round(wall, 4)}
     if training.behaviours:
         threat = "+".join(f"{name}:{how}" for name, how in cell.behaviours)
@@ -208,11 +212,11 @@ def evaluate_training(
     return Outcome(rows, {**common, "stage": cell.stage, "measured": str(measured or "")})
 
 
-def _detection(training: Training) -> list[Row]:
+def _make_detection_rows(training: Training) -> list[Row]:
     """Return whether an honest party refused to continue, empty if no party cheats."""
     if not training.behaviours:
         return []
-    return [_row(DETECTION.key, float(bool(training.refused)), training.refused)]
+    return [_make_row(DETECTION.key, float(bool(training.refused)), training.refused)]
 
 
 @dataclass(frozen=True)
@@ -262,9 +266,9 @@ def evaluate_attack(
     ProtocolError
         If the guess is invalid (`score_guess`).
     """
-    case = _case(cell, federation, training)
+    case = _make_case(cell, federation, training)
     view = seen(training, case)
-    reason = before(cell.attack, replace(_data(case), view=view))
+    reason = before(cell.attack, replace(_describe_case(case), view=view))
     if not reason.ok:
         raise Unfit(reason)
     view = with_background(cell.attack.name, view, case)
@@ -273,11 +277,11 @@ def evaluate_attack(
         raise Unfit(answer.reason)
     guess = answer.guess
     rows = list(score_guess(cell.attack.name, guess, case, blind))
-    rows += [_row("cpu_seconds", answer.cpu), *_detection(training)]
+    rows += [_make_row("cpu_seconds", answer.cpu), *_make_detection_rows(training)]
     if view.oracle is not None:
-        rows.append(_row("queries", float(sum(view.oracle.log))))
-        rows.append(_row("query_batches", float(len(view.oracle.log))))
-    rows += [_row("note", v, k) for k, v in guess.notes.items() if np.isfinite(v)]
+        rows.append(_make_row("queries", float(sum(view.oracle.log))))
+        rows.append(_make_row("query_batches", float(len(view.oracle.log))))
+    rows += [_make_row("note", v, k) for k, v in guess.notes.items() if np.isfinite(v)]
     common = {
         **attack_columns(cell),
         **training_columns(training),
@@ -291,9 +295,9 @@ def evaluate_adversary(cell: AdversaryCell, federation: Federation, training: Tr
 
     The outcome has one row per attack. The measure ``applies`` is 1, or 0 with the reason.
     """
-    reasons = applying(contenders(), training, _case(cell, federation, training))
+    reasons = applying(contenders(), training, _make_case(cell, federation, training))
     rows = [
-        {**_row("applies", float(reason.ok)), "attack": name, **reason.columns()}
+        {**_make_row("applies", float(reason.ok)), "attack": name, **reason.columns()}
         for name, reason in reasons.items()
     ]
     common = {**adversary_columns(cell), **training_columns(training)}
@@ -317,7 +321,7 @@ def applying(names: Sequence[str], training: Training, case: Case) -> dict[str, 
     reasons : dict of str to Reason
         By the name of the attack. `FITS` if it applies.
     """
-    data = replace(_data(case), view=seen(training, case))
+    data = replace(_describe_case(case), view=seen(training, case))
     return dict(zip(names, fits([Spec(name) for name in names], data), strict=True))
 
 
@@ -333,7 +337,7 @@ def seen(training: Training, case: Case) -> View:
     return view_of(training, case.principals, case.local_data, *query_rights, **knowledge)
 
 
-def _is_told(attack: str) -> bool:
+def _receives_candidates(attack: str) -> bool:
     """Return whether an attack is registered here and receives membership candidates."""
     registered = attack in register.names("attack")
     return registered and bool(getattr(register.get("attack", attack), "candidates", False))
@@ -346,21 +350,23 @@ def with_background(attack: str, view: View, case: Case) -> View:
     rows receives the rows of the population from which its population baseline is computed. A
     membership attack must not receive those: the candidates that are non-members are among them.
     """
-    if not _is_told(attack):
+    if not _receives_candidates(attack):
         return replace(view, population=case.background)
     if case.candidates is None:
         return view
     return replace(view, candidates=case.candidates.table)
 
 
-def _case(cell: AttackCell | AdversaryCell, federation: Federation, training: Training) -> Case:
+def _make_case(
+    cell: AttackCell | AdversaryCell, federation: Federation, training: Training
+) -> Case:
     """Return the ground truth of a training from the perspective of the threat of a cell."""
     roles = dict(cell.setting.roles)
     principals = Threat.parse(cell.threat).principals(roles)
     return federation.case(roles, principals, cell.setting.seed, cell.threat, training)
 
 
-def _data(case: Case) -> Data:
+def _describe_case(case: Case) -> Data:
     """Return the properties of a case that decide whether an attack applies, without a view."""
 
     def scored(kind: type[Claim]) -> bool:
@@ -394,14 +400,14 @@ def score_guess(attack: str, guess: Guess, case: Case, blind: BlindLine | None) 
         If no metric has a ground truth for any of the claims.
     """
     if guess.reason is not None:
-        yield from _no_claim(attack, guess.reason, case, blind)
+        yield from _make_no_claim_rows(attack, guess.reason, case, blind)
         return
     if not guess.claims:
         raise ProtocolError(
             f"attack {attack!r} returned a guess without claims and without a reason; return "
             "Guess.none(Reason(code)) or Guess.none('a sentence that says why')"
         )
-    candidates_given = _is_told(attack)
+    candidates_given = _receives_candidates(attack)
     if candidates_given and any(type(c) is not Membership for c in guess.claims):
         raise ProtocolError(f"attack {attack!r} is told candidates: it claims Membership alone")
     compared = False
@@ -420,12 +426,14 @@ def score_guess(attack: str, guess: Guess, case: Case, blind: BlindLine | None) 
             truth = metric.truth(case)
             if truth is not None:
                 compared = True
-                yield from _metric_rows(metric, claims, truth, case, blind)
+                yield from _score_metric(metric, claims, truth, case, blind)
     if not compared:
         raise Unfit(Reason("not-compared"))
 
 
-def _no_claim(attack: str, reason: Reason, case: Case, blind: BlindLine | None) -> Iterator[Row]:
+def _make_no_claim_rows(
+    attack: str, reason: Reason, case: Case, blind: BlindLine | None
+) -> Iterator[Row]:
     """Yield a row without a value for every measure that an attack without a claim leaves open.
 
     These are the measures of the claims that the attack declares (`Attack.claims`). Blind baselines
@@ -440,12 +448,16 @@ def _no_claim(attack: str, reason: Reason, case: Case, blind: BlindLine | None) 
     why = {**reason.columns(), "status": NO_CLAIM, "state_code": NO_CLAIM}
     baseline = {} if blind is None else blind.scores
     for open_measure in open_measures:
-        yield {**_of(open_measure, None), "blind": baseline.get(open_measure.key), **why}
+        yield {
+            **_make_measure_row(open_measure, None),
+            "blind": baseline.get(open_measure.key),
+            **why,
+        }
     if not open_measures:
         yield {"metric": "", **why}
 
 
-def _metric_rows(
+def _score_metric(
     metric: Metric[Any], claims: Sequence[Claim], truth: Any, case: Case, blind: BlindLine | None
 ) -> Iterator[Row]:
     """Yield the rows of one metric.
@@ -458,7 +470,7 @@ def _metric_rows(
         name = blind.best.get(metric.name) if blind else None
         if not name:
             return ()
-        return _population_guess(metric, truth, case) or metric.blind(case, truth)[name]
+        return _find_population_guess(metric, truth, case) or metric.blind(case, truth)[name]
 
     measured = {} if blind is None else blind.scores
     # Rows that the attack omits are filled with the best blind guess (`Metric.completed`).
@@ -470,11 +482,11 @@ def _metric_rows(
         population = {} if informed is None else metric.line(informed, truth, population)
     for score in scores:
         blind_value = baseline.get(score.name) if score.blind is None else score.blind
-        row = _scored(metric, score, truth, blind_value, population.get(score.name))
+        row = _make_score_row(metric, score, truth, blind_value, population.get(score.name))
         yield {**row, "certain": certain}
 
 
-def _population_guess(metric: Metric[Any], truth: Any, case: Case) -> Sequence[Claim]:
+def _find_population_guess(metric: Metric[Any], truth: Any, case: Case) -> Sequence[Claim]:
     """Return the best guess from rows of the population, empty if the adversary has no such rows.
 
     It completes the claims of an attack that omits rows: an attack that knows the population would
@@ -504,24 +516,26 @@ def evaluate_blind(cell: BlindCell, federation: Federation) -> Outcome:
         truth = metric.truth(case) if metric.before_training else None
         if truth is None:
             continue
-        scored = _guessed(metric, case, truth)
+        scored = _score_blind_guesses(metric, case, truth)
         informed = case.of_population
         informed_best = (
-            {} if informed is None else metric.best_of(_guessed(metric, informed, truth))
+            {}
+            if informed is None
+            else metric.best_of(_score_blind_guesses(metric, informed, truth))
         )
         for name, best in metric.best_of(scored).items():
             comparable = metric.measure(best.score).phrase and name in informed_best
             blind_scores = best.value, informed_best[name].value if comparable else None
-            row = _scored(metric, best.score, truth, *blind_scores)
+            row = _make_score_row(metric, best.score, truth, *blind_scores)
             rows.append({**row, "blind_guess": best.guess})
         for name, scores in scored.items():
             values = {s.name: s.value for s in scores}
-            rows += [{**_row(m, values.get(m)), "attack_params": name} for m in metric.main]
+            rows += [{**_make_row(m, values.get(m)), "attack_params": name} for m in metric.main]
     common = {**setting_columns(cell.setting), **threat_columns(cell.threat), "attack": "blind"}
     return Outcome(rows, {**common, "stage": "blind"})
 
 
-def _guessed(metric: Metric[Any], case: Case, truth: Any) -> dict[str, list[Score]]:
+def _score_blind_guesses(metric: Metric[Any], case: Case, truth: Any) -> dict[str, list[Score]]:
     """Return the scores of every blind guess, by its name."""
     return {name: metric.score(claims, truth) for name, claims in metric.blind(case, truth).items()}
 
@@ -543,22 +557,24 @@ def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
             continue
         if len(np.unique(party_data.y)) == classes or not classes:
             try:
-                guess = _trained_alone(protocol, party_data, federation, cell.setting.seed)
+                guess = _predict_locally(protocol, party_data, federation, cell.setting.seed)
             except UsageError:  # this protocol requires more parties
                 break
         else:
-            guess = _constant_prediction(party_data.y, classes, len(test))
+            guess = _predict_constant(party_data.y, classes, len(test))
         for metric, value in scores(test.y, guess).items():
             if value is not None:
                 alone.setdefault(metric, []).append(value)
-    rows = [{**_row(k, float(np.mean(v))), "protocol": protocol.alone} for k, v in alone.items()]
+    rows = [
+        {**_make_row(k, float(np.mean(v))), "protocol": protocol.alone} for k, v in alone.items()
+    ]
     # The constant prediction contains the share of each class, so that its accuracy is that of the
     # majority class.
     labels = np.concatenate([h.y for h in federation.local_data.values() if h.y is not None])
-    constant = _constant_prediction(labels, classes, len(test))
+    constant = _predict_constant(labels, classes, len(test))
     simplest = "majority-class" if classes else "mean-target"
     for metric, value in scores(test.y, constant).items():
-        rows.append({**_row(metric, value), "protocol": simplest})
+        rows.append({**_make_row(metric, value), "protocol": simplest})
     common = {
         **setting_columns(cell.setting),
         "protocol_params": str(cell.protocol),
@@ -568,7 +584,7 @@ def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
     return Outcome(rows, common)
 
 
-def _trained_alone(
+def _predict_locally(
     protocol: Protocol, held: LocalData, federation: Federation, seed: int
 ) -> NDArray[np.float64]:
     """Return predictions of the test rows by a model that one party trains on its local data."""
@@ -581,7 +597,7 @@ def _trained_alone(
     )
 
 
-def _constant_prediction(y: NDArray[Any], classes: int, n: int) -> NDArray[np.float64]:
+def _predict_constant(y: NDArray[Any], classes: int, n: int) -> NDArray[np.float64]:
     """Return the same prediction for n rows: the class shares or the mean, shape (n,) or (n, K).
 
     Shape (n,) contains the share of class 1 if there are two classes, or the mean of a numeric
@@ -592,24 +608,24 @@ def _constant_prediction(y: NDArray[Any], classes: int, n: int) -> NDArray[np.fl
     return np.tile(np.bincount(y, minlength=classes) / len(y), (n, 1))
 
 
-def _row(key: str, value: float | None, part: str = "") -> Row:
+def _make_row(key: str, value: float | None, part: str = "") -> Row:
     """Return a row with the value of a measure that is known by its key."""
-    return _of(results.measures()[key], value, part)
+    return _make_measure_row(results.measures()[key], value, part)
 
 
-def _of(what: Measure, value: float | None, part: str = "") -> Row:
+def _make_measure_row(what: Measure, value: float | None, part: str = "") -> Row:
     """Return a row with the value of a measure."""
-    row = {"metric": what.key, "value": _number(value), "unit": what.unit}
+    row = {"metric": what.key, "value": _convert_number(value), "unit": what.unit}
     ok = {"status": FITS.status, "state_code": FITS.state, "measure_class": what.klass}
     return {**row, **ok, **({"part": part} if part else {})}
 
 
-def _why(value: float | None, code: str, **args: str) -> Row:
+def _explain_missing(value: float | None, code: str, **args: str) -> Row:
     """Return the columns with the reason for a missing value, empty if there is a value."""
     return Reason(code, **args).columns() if value is None else {}
 
 
-def _cost(name: str, spent: float) -> Row:
+def _make_cost_row(name: str, spent: float) -> Row:
     """Return a row with a cost of cryptography, in total or of one part.
 
     `name` is the key of a measure, followed by ``:`` and a part for a cost of one operation,
@@ -618,10 +634,10 @@ def _cost(name: str, spent: float) -> Row:
     key, _, part = name.partition(":")
     if key not in results.measures():
         key, part = "operations", f"{key} by {part}" if part else key
-    return _row(f"{key}_of" if ":" in name else key, spent, part)
+    return _make_row(f"{key}_of" if ":" in name else key, spent, part)
 
 
-def _scored(
+def _make_score_row(
     metric: Metric[Any], score: Score, truth: Any, blind: float | None, population: float | None
 ) -> Row:
     """Return the row of a score with its blind and population baselines and the advantages."""
@@ -630,16 +646,16 @@ def _scored(
     row = {"n": metric.counted(truth), "error": score.error, "blind": blind, "advantage": gain,
            "population": population, "beyond": beyond}  # fmt: skip
     row_columns = {
-        **_of(declared, score.value, score.part),
-        **{k: _number(v) for k, v in row.items()},
+        **_make_measure_row(declared, score.value, score.part),
+        **{k: _convert_number(v) for k, v in row.items()},
     }
     # An advantage over a perfect baseline is undefined.
     if None not in (score.value, blind):
-        row_columns |= _why(gain, "blind-perfect", metric=declared.key)
+        row_columns |= _explain_missing(gain, "blind-perfect", metric=declared.key)
     return {**row_columns, "measure_class": score.klass} if score.klass else row_columns
 
 
-def _number(value: float | None) -> float | None:
+def _convert_number(value: float | None) -> float | None:
     """Return a finite number as a Python number, None for any other value."""
     if value is None or not np.isfinite(value):
         return None

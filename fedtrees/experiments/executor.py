@@ -241,7 +241,7 @@ class Processes:
 
         executor = self._idle.pop() if self._idle else None
         if executor is not None and executor._flags.broken:  # its process was killed while idle
-            _end(executor)
+            _end_executor(executor)
             executor = None
         if executor is None:
             executor = ProcessPoolExecutor(1, env=dict.fromkeys(_THREADS, "1"))
@@ -261,25 +261,25 @@ class Processes:
             results: Results | Lost = future.result()
             self._idle.append(executor)
         except MemoryError:  # outside the computation of a cell, which handles its own errors
-            _end(executor)
+            _end_executor(executor)
             results = Lost("memory")
         except BrokenExecutor as err:
-            _end(executor)
+            _end_executor(executor)
             # loky reports the exit code only in braces in its message, for example {SIGKILL(-9)}.
             results = Lost(str(err).rpartition("{")[2].partition("}")[0])
         except BaseException:
-            _end(executor)
+            _end_executor(executor)
             raise
         return future, results
 
     def close(self) -> None:
         """End all processes, also those that are running a job."""
         for executor in (*self._idle, *self._busy.values()):
-            _end(executor)
+            _end_executor(executor)
         self._idle, self._busy = [], {}
 
 
-def _end(executor: Any) -> None:
+def _end_executor(executor: Any) -> None:
     """End an executor and its process.
 
     The kernel ends the processes of attacks that it started (`shield.end_with_parent`).

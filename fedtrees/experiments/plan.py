@@ -307,13 +307,13 @@ class Provenance:
             "fedtrees": __version__,
             "code": code_digest(),
             "python": platform.python_version(),
-            "libraries": _versions(),
+            "libraries": _read_versions(),
             "plugins": sorted(self.plugins),
         }
 
 
 @cache
-def _versions() -> Mapping[str, str]:
+def _read_versions() -> Mapping[str, str]:
     """Return the installed version of every library in `_LIBRARIES`."""
     return {name: version(name) for name in _LIBRARIES}
 

@@ -139,24 +139,24 @@ class Runner:
     def missing(self, cells: Iterable[Cell]) -> list[Cell]:
         """Return the cells that have to be computed.
 
-        These are the cells without a result, and those whose result may change (`_again`). Cells
-        that do not apply need no result (`results`).
+        These are the cells without a result, and those whose result may change (`_may_change`).
+        Cells that do not apply need no result (`results`).
         """
         # Cells of one training follow each other and ask for the same two results. A small cache
         # therefore saves most readings.
-        read = lru_cache(64)(self._stored)
+        read = lru_cache(64)(self._read_stored)
         return [cell for cell in cells if not self._is_finished(cell, read)]
 
-    def _stored(self, cell: Cell) -> Result | None:
+    def _read_stored(self, cell: Cell) -> Result | None:
         """Return the result in the file of a cell, None if there is no valid file."""
         return self.store.read(cell.key(self.provenance))
 
     def _is_finished(self, cell: Cell, read: Callable[[Cell], Result | None]) -> bool:
         """Return whether a cell has a final result, or is known not to apply."""
-        result = self._stored(cell)
+        result = self._read_stored(cell)
         if result is not None:
-            return not _again(result)
-        return not self._inapplicable(cell, read).ok
+            return not _may_change(result)
+        return not self._explain_inapplicable(cell, read).ok
 
     def results(self, cells: Iterable[Cell]) -> Iterator[Result | None]:
         """Yield the result of each cell, or None if it is not finished.
@@ -166,21 +166,23 @@ class Runner:
         whether it applies to the view. Files for these cells would be a waste: the default bench
         has ten times as many of them as trainings and attacks that run.
         """
-        read = lru_cache(64)(self._stored)
+        read = lru_cache(64)(self._read_stored)
         train_columns = lru_cache(8)(evaluate.train_columns)
         for cell in cells:
-            result = self._stored(cell)
+            result = self._read_stored(cell)
             if result is None:
-                reason = self._inapplicable(cell, read)
-                outcome = None if reason.ok else _bare(cell, reason, train_columns)
-                result = None if outcome is None else typed(self._result(cell, outcome, reason))
+                reason = self._explain_inapplicable(cell, read)
+                outcome = None if reason.ok else _make_empty_outcome(cell, reason, train_columns)
+                result = (
+                    None if outcome is None else typed(self._make_result(cell, outcome, reason))
+                )
             yield result
 
     def read(self, cell: Cell) -> Result | None:
         """Return the result of one cell, None if it is not finished (`results`)."""
         return next(self.results([cell]))
 
-    def _inapplicable(self, cell: Cell, read: Callable[[Cell], Result | None]) -> Reason:
+    def _explain_inapplicable(self, cell: Cell, read: Callable[[Cell], Result | None]) -> Reason:
         """Return why a cell does not apply, as far as the results of other cells decide it.
 
         `FITS` means that the cell applies or that it is undecided. An adversary cell lists which
@@ -198,12 +200,14 @@ class Runner:
             return FITS
         trained = read(cell.train)
         if trained is not None and trained["status"] == "skipped":
-            return _why(trained)
+            return _read_reason(trained)
         if isinstance(cell, AdversaryCell) or cell.attack.params:
             return FITS
         applicability = read(AdversaryCell(cell.setting, cell.train, cell.threat))
         rows = [] if applicability is None else applicability["rows"]
-        reasons = (_why(r) for r in rows if r.get("attack") == cell.attack.name and not r["value"])
+        reasons = (
+            _read_reason(r) for r in rows if r.get("attack") == cell.attack.name and not r["value"]
+        )
         reason = next(reasons, FITS)
         return FITS if reason.code == "needs-parameter" else reason
 
@@ -320,9 +324,9 @@ class Runner:
             yield self._run(group.train, train)
         # The adversary cell of a threat precedes its attacks, so that its result is stored when
         # they are reached.
-        read = lru_cache(64)(self._stored)
+        read = lru_cache(64)(self._read_stored)
         for cell in group.attacks:
-            reason = self._inapplicable(cell, read)
+            reason = self._explain_inapplicable(cell, read)
             if reason.ok:
                 yield self._run_attack(cell, read(group.train), trained)
             else:  # nothing is written: `results` derives the same reason from the same cells
@@ -351,7 +355,7 @@ class Runner:
         cell = job.cells[-1]
         if not job.keep and isinstance(job.cells[0], TrainCell):
             training_cache.drop(self.store.cells, job.cells[0].key(self.provenance))
-        return self._write(cell, _bare(cell, reason), reason)
+        return self._write(cell, _make_empty_outcome(cell, reason), reason)
 
     def _run_attack(
         self,
@@ -370,10 +374,10 @@ class Runner:
         trained : callable
             Returns the training, given the federation.
         """
-        why = _why(result) if result else Reason("failed", error="it left no result")
+        why = _read_reason(result) if result else Reason("failed", error="it left no result")
         if not why.ok:
             why = Reason("training-failed", error=str(why))
-            return self._write(cell, _bare(cell, why), why)
+            return self._write(cell, _make_empty_outcome(cell, why), why)
         if isinstance(cell, AdversaryCell):
             return self._run(cell, lambda f: evaluate.evaluate_adversary(cell, f, trained(f)))
         blind = self.store.read(BlindCell(cell.setting, cell.threat).key(self.provenance))
@@ -401,7 +405,7 @@ class Runner:
         """
         with self.store.claim(cell.key(self.provenance)):
             finished = self.read(cell)
-            if finished is not None and not _again(finished):
+            if finished is not None and not _may_change(finished):
                 return finished["status"], f"{cell.stage} {cell.label}"
             return self._compute(cell, compute, blind)
 
@@ -428,16 +432,18 @@ class Runner:
             attack_traceback = err.traceback if isinstance(err, AttackError) else ""
             detail = attack_traceback if explained else traceback.format_exc()
             reason = Reason("failed", error=text)
-        return self._write(cell, outcome or _bare(cell, reason), reason, detail, blind)
+        return self._write(
+            cell, outcome or _make_empty_outcome(cell, reason), reason, detail, blind
+        )
 
     def _write(
         self, cell: Cell, outcome: Outcome, reason: Reason, detail: str = "", blind: bool = True
     ) -> tuple[str, str]:
         """Write the result of a cell, and return its status and label."""
-        self.store.write(self._result(cell, outcome, reason, detail, blind))
+        self.store.write(self._make_result(cell, outcome, reason, detail, blind))
         return reason.status, f"{cell.stage} {cell.label}"
 
-    def _result(
+    def _make_result(
         self, cell: Cell, outcome: Outcome, reason: Reason, detail: str = "", blind: bool = True
     ) -> Result:
         """Return the result of a cell as the store writes it.
@@ -454,7 +460,7 @@ class Runner:
             Traceback of an error, or "".
         blind : bool
             Whether the blind baseline exists or is not needed. If not, the cell is computed again
-            when the run is resumed (`_again`).
+            when the run is resumed (`_may_change`).
         """
         return {
             "id": cell.key(self.provenance),
@@ -468,12 +474,12 @@ class Runner:
         }
 
 
-def _why(row: Mapping[str, Any]) -> Reason:
+def _read_reason(row: Mapping[str, Any]) -> Reason:
     """Return the reason in a row or in a result, `FITS` if it has none."""
     return Reason.read(row["reason_code"], row["reason_args"], row["reason"])
 
 
-def _again(result: dict[str, Any]) -> bool:
+def _may_change(result: dict[str, Any]) -> bool:
     """Return whether a result may change if its cell is computed again.
 
     This is the case if the cell failed, exceeded the time limit, or had no blind baseline.
@@ -481,7 +487,7 @@ def _again(result: dict[str, Any]) -> bool:
     return result["status"] in AGAIN or not result["blind"]
 
 
-def _bare(
+def _make_empty_outcome(
     cell: Cell,
     reason: Reason,
     train_columns: Callable[[TrainCell], evaluate.Row] = evaluate.train_columns,

@@ -121,10 +121,10 @@ class Bench:
                     "another --out"
                 )
             self.store.check_version()
-        about = {"tables": self._tables(), "noise_from": NOISE}
+        about = {"tables": self._digest_tables(), "noise_from": NOISE}
         self.store.create(self.suite.to_toml(), environment() | about)
 
-    def _tables(self) -> list[dict[str, str]]:
+    def _digest_tables(self) -> list[dict[str, str]]:
         """Return the name and the sha256 of every file of the user's tables.
 
         Folders are omitted, because the paths of a user are private and a run may be published.
@@ -214,7 +214,7 @@ class Bench:
         for protocol, defense in kinds:
             cell = cells[protocol, defense]
             federation = federation_of(cell.setting, self.data_dir)
-            training = _short_run(cell, federation, self.suite.time_limit)
+            training = _train_briefly(cell, federation, self.suite.time_limit)
             if training is None:
                 continue
             names = {"protocol": str(protocol), "defense": str(defense)}
@@ -321,7 +321,7 @@ def check_settings(todo: Plan, data_dir: str | None, time_limit: float = 0.0) ->
         roles = dict(train.setting.roles)
         _check_threats(group, roles)
         if train.behaviours and not train.defense.parts:
-            _short_run(train, federation_of(train.setting, data_dir), time_limit)
+            _train_briefly(train, federation_of(train.setting, data_dir), time_limit)
         parts = parts_of(train.defense)
         if fit(protocol, parts).ok:
             Composition(tuple(parts)).check(roles, protocol.parameters)
@@ -376,7 +376,7 @@ def _check_threats(group: Group, roles: Mapping[str, str]) -> None:
                 )
 
 
-def _short_run(cell: TrainCell, federation: Federation, time_limit: float) -> Training | None:
+def _train_briefly(cell: TrainCell, federation: Federation, time_limit: float) -> Training | None:
     """Return a training of two trees or rounds, None if it fails or exceeds the time limit.
 
     Raises `Unfit` if no party of the federation has the role that a behaviour requires.
@@ -417,12 +417,12 @@ def reopen(folder: Path) -> Suite:
     try:
         text = read_listed(folder, path.name)
     except FileNotFoundError:
-        text = _copy_of_suite(folder)
+        text = _read_suite_copy(folder)
         if text is None:
             raise UsageError(f"{folder} holds no run to resume (no suite.toml)") from None
         write_listed(folder, path.name, text)
     except StoreError:
-        text = _copy_of_suite(folder)
+        text = _read_suite_copy(folder)
         if text is None:
             raise
         write_listed(folder, path.name, text)
@@ -434,7 +434,7 @@ def reopen(folder: Path) -> Suite:
         raise StoreError(f"cannot read {path}: {err}; put it back, or begin a new run") from err
 
 
-def _copy_of_suite(folder: Path) -> bytes | None:
+def _read_suite_copy(folder: Path) -> bytes | None:
     """Return the copy of the suite in ``environment.json``, None if it is missing or damaged."""
     try:
         described = parse_json(read_listed(folder, "environment.json"), "environment.json")

@@ -141,7 +141,7 @@ class Store:
         """
         missing, written = 0, set[str]()
 
-        def made() -> Iterator[dict[str, Any]]:
+        def yield_rows() -> Iterator[dict[str, Any]]:
             nonlocal missing
             for result in cell_results:
                 if result is None:
@@ -152,7 +152,7 @@ class Store:
                 for row in rows_of_cell:
                     yield {"run": self.name, **result["common"], **row, "version": __version__}
 
-        write_listed(self.folder, "rows.csv", results.write(made()).encode())
+        write_listed(self.folder, "rows.csv", results.write(yield_rows()).encode())
         write_listed(self.folder, "columns.csv", results.described().encode())
         return missing
 

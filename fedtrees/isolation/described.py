@@ -55,10 +55,10 @@ def described(file: str, digest: str, bait: bool) -> dict[str, Any]:
     for name in BAIT if bait else ():
         import_module(name)
     before = {kind: set(register.names(kind)) for kind in KINDS}
-    state, effects = _state(), list[str]()
+    state, effects = _identify_objects(), list[str]()
     with leaving(effects):
         load_plugin(file, digest)
-    effects += _changes(state, _state())
+    effects += _list_changes(state, _identify_objects())
     added = {kind: sorted(set(register.names(kind)) - before[kind]) for kind in KINDS}
     return {
         "attacks": tuple(facts_of(name) for name in added["attack"]),
@@ -80,7 +80,7 @@ def facts_of(name: str) -> dict[str, Any]:
         "module": maker.__module__,
         "file": getsourcefile(maker) or "",
         "doc": getdoc(maker) or "",
-        "parameters": tuple(map(_parameter, signature(maker).parameters.values())),
+        "parameters": tuple(map(_describe_parameter, signature(maker).parameters.values())),
         "blind": bool(getattr(maker, "blind", False)),
         "comparison": bool(getattr(maker, "comparison", False)),
         "candidates": bool(getattr(maker, "candidates", False)),
@@ -90,13 +90,13 @@ def facts_of(name: str) -> dict[str, Any]:
     }
 
 
-def _parameter(p: Parameter) -> tuple[str, bool, Any]:
+def _describe_parameter(p: Parameter) -> tuple[str, bool, Any]:
     """Return the name of a parameter, whether it has a default, and the default."""
     has_default = p.default is not p.empty
     return p.name, has_default, p.default if isinstance(p.default, _PLAIN) else str(p.default)
 
 
-def _state() -> dict[str, int]:
+def _identify_objects() -> dict[str, int]:
     """Return the identity of every object that code of this process shares.
 
     These are the global names of the modules of fedtrees and of `_COMMON`, and the attributes of
@@ -116,7 +116,7 @@ def _state() -> dict[str, int]:
     return identities
 
 
-def _changes(before: dict[str, int], after: dict[str, int]) -> list[str]:
+def _list_changes(before: dict[str, int], after: dict[str, int]) -> list[str]:
     """Return a short text for every name that refers to another object than before.
 
     In the modules and classes of fedtrees, new names count as changes, too.
