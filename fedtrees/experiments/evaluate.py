@@ -1,6 +1,6 @@
 """Compute the rows of each kind of cell.
 
-- A training cell measures the utility on held-out rows, and the cost.
+- A training cell measures the utility on the test rows, and the cost.
 - An attack cell runs an attack in its own process on the view of its adversary. The metrics then
   compare the guess with the ground truth here, in a process that the attack cannot reach.
 - A blind cell scores the guesses of the same adversary with an empty transcript (blind baseline).
@@ -162,7 +162,7 @@ def training_columns(training: Training) -> Row:
 def evaluate_training(
     cell: TrainCell, federation: Federation, training: Training, wall: float, cpu: float
 ) -> Outcome:
-    """Measure the utility of a training on held-out rows, and its cost.
+    """Measure the utility of a training on the test rows, and its cost.
 
     If a party cheated, a row states whether an honest party refused to continue (`DETECTION`).
     Otherwise the leak that a privacy audit measures is in the column ``measured``.
@@ -172,7 +172,7 @@ def evaluate_training(
     cell : TrainCell
         The cell.
     federation : Federation
-        Ground truth, with the held-out rows.
+        Ground truth, with the test rows.
     training : Training
         The finished training.
     wall, cpu : float
@@ -541,7 +541,7 @@ def _score_blind_guesses(metric: Metric[Any], case: Case, truth: Any) -> dict[st
 
 
 def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
-    """Measure the utility of local models and of the majority class, on the held-out rows.
+    """Measure the utility of local models and of the majority class on the test rows.
 
     Every party with labels trains with the same protocol on its local data and its columns. The
     outcome has the mean of each score over these parties. A party that lacks a class predicts its

@@ -60,7 +60,7 @@ class Job:
     keep : bool
         Whether the stored training is kept after the job, because a later step needs it.
     tried : bool
-        Whether the process died that computed the cell for the first time.
+        Whether a process has already died while it computed the cell.
     """
 
     cells: tuple[Cell, ...]
@@ -78,8 +78,9 @@ class Job:
         head, *attacks = self.cells
         if not isinstance(head, TrainCell):
             return [Job((head,), step=True)]
-        tuples = [(head,), *((head, attack) for attack in attacks)]
-        return [Job(cells, step=True, keep=cells is not tuples[-1]) for cells in tuples]
+        groups = [(head,), *((head, attack) for attack in attacks)]
+        # The training stays stored until the last step has used it.
+        return [Job(cells, step=True, keep=cells is not groups[-1]) for cells in groups]
 
 
 def leading(plan: Plan) -> set[TrainCell]:
