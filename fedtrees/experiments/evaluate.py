@@ -1,4 +1,14 @@
-"""What each kind of cell computes: measurements, as rows without the columns they share."""
+"""Compute the rows of each kind of cell.
+
+- A training cell measures the utility on the test rows, and the cost.
+- An attack cell runs an attack in its own process on the view of its adversary. The metrics then
+  compare the guess with the ground truth here, in a process that the attack cannot reach.
+- A blind cell scores the guesses of the same adversary with an empty transcript (blind baseline).
+- A reference cell measures models of single clients, and the majority class.
+- An adversary cell lists which attacks apply to a view.
+
+`fedtrees.experiments.runner` calls these functions and stores their outcomes.
+"""
 
 from __future__ import annotations
 
@@ -45,13 +55,22 @@ from fedtrees.protocols.training import Training, train
 from fedtrees.protocols.views import view_of
 
 Row = dict[str, Any]
-#: A bench measures, and the same seed gives the same rows; nobody relies on its models.
+#: Source of the noise of defenses. A bench draws it from the seed, so that a run can be reproduced.
+#: Such noise does not protect a released model, and models of a bench must not be released.
 NOISE: NoiseFrom = "seed"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Rows of one cell and the columns they share."""
+    """Rows of one cell.
+
+    Attributes
+    ----------
+    rows : list of dict
+        Columns of each row.
+    common : dict
+        Columns that all rows share.
+    """
 
     rows: list[Row]
     common: Row
@@ -63,7 +82,7 @@ def parts_of(composed: Composed) -> list[Defense]:
 
 
 def make_defense(composed: Composed) -> Composition:
-    """Construct a composition from its specs; raises `Unfit` where it may not be composed so."""
+    """Construct a composition from its specs. Raises `Unfit` if its parts are incompatible."""
     return Composition(tuple(parts_of(composed)))
 
 
@@ -79,11 +98,12 @@ def threat_columns(threat: str) -> Row:
 
 
 def train_columns(cell: TrainCell) -> Row:
-    """Return the columns that name a training run, with the defense's claim."""
+    """Return the columns that name a training run, with the guarantee that the defense claims."""
     protocol: Protocol = register.make("protocol", cell.protocol)
     claims = [protocol.claim()]
     parts = parts_of(cell.defense)
     if fit(None, parts).ok:
+        # Parts that are incompatible claim nothing, and their cells are skipped.
         defense = Composition(tuple(parts))
         claims = [protocol.claimed(defense), *defense.claims()]
     return {
@@ -116,7 +136,10 @@ def adversary_columns(cell: AdversaryCell) -> Row:
 
 
 def run_training(cell: TrainCell, federation: Federation) -> Training:
-    """Train; raises `Unfit` if the defense makes no sense with the protocol on this table."""
+    """Train the model of a training cell.
+
+    Raises `Unfit` if the defense is incompatible with the protocol on this table.
+    """
     protocol: Protocol = register.make("protocol", cell.protocol)
     defense = make_defense(cell.defense)
     seed = cell.setting.seed
@@ -126,7 +149,7 @@ def run_training(cell: TrainCell, federation: Federation) -> Training:
 
 
 def training_columns(training: Training) -> Row:
-    """Return the columns that tell what a training run spent."""
+    """Return the privacy budget that a training run spent, its rounds and its traffic in bytes."""
     traffic = training.transcript.traffic()
     return {
         "spent": join(training.spent),
@@ -139,23 +162,47 @@ def training_columns(training: Training) -> Row:
 def evaluate_training(
     cell: TrainCell, federation: Federation, training: Training, wall: float, cpu: float
 ) -> Outcome:
-    """Measure utility on held-out rows, and cost; where somebody cheats, who noticed."""
+    """Measure the utility of a training on the test rows, and its cost.
+
+    If a party cheated, a row states whether an honest party refused to continue (`DETECTION`).
+    Otherwise the leak that a privacy audit measures is in the column ``measured``.
+
+    Parameters
+    ----------
+    cell : TrainCell
+        The cell.
+    federation : Federation
+        Ground truth, with the test rows.
+    training : Training
+        The finished training.
+    wall, cpu : float
+        Duration of the training and its processor time, in seconds.
+
+    Returns
+    -------
+    outcome : Outcome
+        One row per score, message type and cost. A refused training has no utility.
+    """
     rows: list[Row] = []
     if not training.refused:
         scores = training.predict(federation.test.X)
         utility = scores_of(federation.dataset.task)(federation.test.y, scores)
         rows += [
-            {**_row(k, v), "n": len(federation.test), **_why(v, "one-class", metric=k)}
+            {
+                **_make_row(k, v),
+                "n": len(federation.test),
+                **_explain_missing(v, "one-class", metric=k),
+            }
             for k, v in utility.items()
         ]
     if federation.schema.classes:
         rarest = np.bincount(federation.test.y, minlength=len(federation.schema.classes)).min()
-        rows.append(_row(RAREST.key, float(rarest)))
-    rows += _detection(training)
+        rows.append(_make_row(RAREST.key, float(rarest)))
+    rows += _make_detection_rows(training)
     traffic = training.transcript.traffic()
-    rows += [_row("bytes", sum(traffic.values())), _row("cpu_seconds", cpu)]
-    rows += [_row(f"bytes_{way}", n, kind) for (way, kind), n in sorted(traffic.items())]
-    rows += [_cost(*cost) for cost in sorted(training.transcript.costs.items())]
+    rows += [_make_row("bytes", sum(traffic.values())), _make_row("cpu_seconds", cpu)]
+    rows += [_make_row(f"bytes_{way}", n, kind) for (way, kind), n in sorted(traffic.items())]
+    rows += [_make_cost_row(*cost) for cost in sorted(training.transcript.costs.items())]
     common = {**train_columns(cell), **training_columns(training), "seconds": round(wall, 4)}
     if training.behaviours:
         threat = "+".join(f"{name}:{how}" for name, how in cell.behaviours)
@@ -165,32 +212,63 @@ def evaluate_training(
     return Outcome(rows, {**common, "stage": cell.stage, "measured": str(measured or "")})
 
 
-def _detection(training: Training) -> list[Row]:
-    """Return whether an honest party refused to go on, where somebody cheats."""
+def _make_detection_rows(training: Training) -> list[Row]:
+    """Return whether an honest party refused to continue, empty if no party cheats."""
     if not training.behaviours:
         return []
-    return [_row(DETECTION.key, float(bool(training.refused)), training.refused)]
+    return [_make_row(DETECTION.key, float(bool(training.refused)), training.refused)]
 
 
 @dataclass(frozen=True)
 class BlindLine:
-    """What blind adversaries scored, by the metrics that need no training."""
+    """Blind baselines of one threat, for the metrics that need no training.
 
-    scores: Mapping[str, float]  # the best value of every score
-    population: Mapping[str, float]  # and of who knows other rows of the population
-    best: Mapping[str, str]  # per metric, the guess that is best by its deciding score
+    Attributes
+    ----------
+    scores : mapping of str to float
+        Best value of every score over all blind guesses, by the name of the score.
+    population : mapping of str to float
+        The same for an adversary that knows further rows of the population (population baseline).
+    best : mapping of str to str
+        Name of the best blind guess by the first key of `Metric.main`, by the name of the metric.
+    """
+
+    scores: Mapping[str, float]
+    population: Mapping[str, float]
+    best: Mapping[str, str]
 
 
 def evaluate_attack(
     cell: AttackCell, federation: Federation, training: Training, blind: BlindLine | None
 ) -> Outcome:
-    """Run an attack on what its adversary saw, in its own process, and score the guess here.
+    """Run an attack in its own process on the view of its adversary, and score the guess here.
 
-    Raises `Unfit` if the view has nothing for the attack to read.
+    Parameters
+    ----------
+    cell : AttackCell
+        The cell.
+    federation : Federation
+        Ground truth for the metrics. The attack does not receive it.
+    training : Training
+        The attacked training.
+    blind : BlindLine or None
+        Blind baselines of the threat. None: the blind cell failed.
+
+    Returns
+    -------
+    outcome : Outcome
+        One row per score, cost and diagnostic of the attack.
+
+    Raises
+    ------
+    Unfit
+        If the attack does not apply to the view.
+    ProtocolError
+        If the guess is invalid (`score_guess`).
     """
-    case = _case(cell, federation, training)
+    case = _make_case(cell, federation, training)
     view = seen(training, case)
-    reason = before(cell.attack, replace(_data(case), view=view))
+    reason = before(cell.attack, replace(_describe_case(case), view=view))
     if not reason.ok:
         raise Unfit(reason)
     view = with_background(cell.attack.name, view, case)
@@ -199,11 +277,11 @@ def evaluate_attack(
         raise Unfit(answer.reason)
     guess = answer.guess
     rows = list(score_guess(cell.attack.name, guess, case, blind))
-    rows += [_row("cpu_seconds", answer.cpu), *_detection(training)]
+    rows += [_make_row("cpu_seconds", answer.cpu), *_make_detection_rows(training)]
     if view.oracle is not None:
-        rows.append(_row("queries", float(sum(view.oracle.log))))
-        rows.append(_row("query_batches", float(len(view.oracle.log))))
-    rows += [_row("note", v, k) for k, v in guess.notes.items() if np.isfinite(v)]
+        rows.append(_make_row("queries", float(sum(view.oracle.log))))
+        rows.append(_make_row("query_batches", float(len(view.oracle.log))))
+    rows += [_make_row("note", v, k) for k, v in guess.notes.items() if np.isfinite(v)]
     common = {
         **attack_columns(cell),
         **training_columns(training),
@@ -213,13 +291,13 @@ def evaluate_attack(
 
 
 def evaluate_adversary(cell: AdversaryCell, federation: Federation, training: Training) -> Outcome:
-    """Ask every attack whether there is anything in the view for it, and run none.
+    """Ask every attack of `contenders` whether it applies to the view, without running it.
 
-    One row per attack of `contenders`: ``applies`` is 1, or 0 with the reason.
+    The outcome has one row per attack. The measure ``applies`` is 1, or 0 with the reason.
     """
-    reasons = applying(contenders(), training, _case(cell, federation, training))
+    reasons = applying(contenders(), training, _make_case(cell, federation, training))
     rows = [
-        {**_row("applies", float(reason.ok)), "attack": name, **reason.columns()}
+        {**_make_row("applies", float(reason.ok)), "attack": name, **reason.columns()}
         for name, reason in reasons.items()
     ]
     common = {**adversary_columns(cell), **training_columns(training)}
@@ -227,13 +305,31 @@ def evaluate_adversary(cell: AdversaryCell, federation: Federation, training: Tr
 
 
 def applying(names: Sequence[str], training: Training, case: Case) -> dict[str, Reason]:
-    """Ask attacks, as they are by default, whether the principals of a case saw what they read."""
-    data = replace(_data(case), view=seen(training, case))
+    """Return for each attack with its default parameters whether it applies to the view of a case.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Names of attacks.
+    training : Training
+        The attacked training.
+    case : Case
+        The ground truth, with the principals.
+
+    Returns
+    -------
+    reasons : dict of str to Reason
+        By the name of the attack. `FITS` if it applies.
+    """
+    data = replace(_describe_case(case), view=seen(training, case))
     return dict(zip(names, fits([Spec(name) for name in names], data), strict=True))
 
 
 def seen(training: Training, case: Case) -> View:
-    """Return what the principals of a case saw; raises `Unfit` if they open what is sealed."""
+    """Return the view of the principals of a case.
+
+    Raises `Unfit` if the principals together can decrypt a protected value (`view_of`).
+    """
     threat = Threat.parse(case.threat)
     query_rights = (threat.queries, threat.answers, threat.records)
     knowledge: dict[str, Any] = {"known_rows": case.known, "entries": case.entries}
@@ -241,34 +337,37 @@ def seen(training: Training, case: Case) -> View:
     return view_of(training, case.principals, case.local_data, *query_rights, **knowledge)
 
 
-def _is_told(attack: str) -> bool:
-    """Return whether an attack that is registered here is told candidates."""
+def _receives_candidates(attack: str) -> bool:
+    """Return whether an attack is registered here and receives membership candidates."""
     registered = attack in register.names("attack")
     return registered and bool(getattr(register.get("attack", attack), "candidates", False))
 
 
 def with_background(attack: str, view: View, case: Case) -> View:
-    """Return the view with what an attack receives besides the transcript.
+    """Return the view with the rows that an attack receives in addition to the transcript.
 
     A membership attack receives the candidates. Every other attack of an adversary without local
     rows receives the rows of the population from which its population baseline is computed. A
     membership attack must not receive those: the candidates that are non-members are among them.
     """
-    if not _is_told(attack):
+    if not _receives_candidates(attack):
         return replace(view, population=case.background)
     if case.candidates is None:
         return view
     return replace(view, candidates=case.candidates.table)
 
 
-def _case(cell: AttackCell | AdversaryCell, federation: Federation, training: Training) -> Case:
+def _make_case(
+    cell: AttackCell | AdversaryCell, federation: Federation, training: Training
+) -> Case:
+    """Return the ground truth of a training from the perspective of the threat of a cell."""
     roles = dict(cell.setting.roles)
     principals = Threat.parse(cell.threat).principals(roles)
     return federation.case(roles, principals, cell.setting.seed, cell.threat, training)
 
 
-def _data(case: Case) -> Data:
-    """Return what an attack may be refused for before it is asked."""
+def _describe_case(case: Case) -> Data:
+    """Return the properties of a case that decide whether an attack applies, without a view."""
 
     def scored(kind: type[Claim]) -> bool:
         return any(metric.truth(case) is not None for metric in metrics_of(kind))
@@ -277,22 +376,38 @@ def _data(case: Case) -> Data:
 
 
 def score_guess(attack: str, guess: Guess, case: Case, blind: BlindLine | None) -> Iterator[Row]:
-    """Yield one row per score of every metric of every claim, each with its blind baseline.
+    """Yield one row per score of every metric of every claim type, with its blind baseline.
 
-    A guess with a reason instead of claims gives rows of the status ``no-claim``.
+    A guess with a reason instead of claims gives rows with the status ``no-claim``.
 
-    Raises `ProtocolError` if the guess is empty without a reason, or a claim cannot be compared
-    with anything here.
+    Parameters
+    ----------
+    attack : str
+        Name of the attack, for error messages and declared claims.
+    guess : Guess
+        Its guess.
+    case : Case
+        The ground truth.
+    blind : BlindLine or None
+        Blind baselines of the metrics that need no training. None: they are unknown.
+
+    Raises
+    ------
+    ProtocolError
+        If the guess has neither claims nor a reason, if no metric scores a type of claim, or if a
+        metric refuses a claim as invalid.
+    Unfit
+        If no metric has a ground truth for any of the claims.
     """
     if guess.reason is not None:
-        yield from _no_claim(attack, guess.reason, case, blind)
+        yield from _make_no_claim_rows(attack, guess.reason, case, blind)
         return
     if not guess.claims:
         raise ProtocolError(
             f"attack {attack!r} returned a guess without claims and without a reason; return "
             "Guess.none(Reason(code)) or Guess.none('a sentence that says why')"
         )
-    candidates_given = _is_told(attack)
+    candidates_given = _receives_candidates(attack)
     if candidates_given and any(type(c) is not Membership for c in guess.claims):
         raise ProtocolError(f"attack {attack!r} is told candidates: it claims Membership alone")
     compared = False
@@ -311,54 +426,68 @@ def score_guess(attack: str, guess: Guess, case: Case, blind: BlindLine | None) 
             truth = metric.truth(case)
             if truth is not None:
                 compared = True
-                yield from _metric_rows(metric, claims, truth, case, blind)
+                yield from _score_metric(metric, claims, truth, case, blind)
     if not compared:
         raise Unfit(Reason("not-compared"))
 
 
-def _no_claim(attack: str, reason: Reason, case: Case, blind: BlindLine | None) -> Iterator[Row]:
-    """Yield a row for every measure that an attack without a claim leaves unsettled.
+def _make_no_claim_rows(
+    attack: str, reason: Reason, case: Case, blind: BlindLine | None
+) -> Iterator[Row]:
+    """Yield a row without a value for every measure that an attack without a claim leaves open.
 
-    These are the measures of the claims that the attack declares (`Attack.claims`). The row has no
-    value. Its blind baseline is what the adversary scores instead, as far as that needs no
-    training. An attack that declares nothing gives one row without a measure.
+    These are the measures of the claims that the attack declares (`Attack.claims`). Blind baselines
+    are added for the metrics that need no training. An attack that declares no claims gives one row
+    without a measure.
     """
     registered = attack in register.names("attack")
     kinds = claims_of(register.get("attack", attack)) if registered else ()
     metrics = [m for kind in kinds for m in metrics_of(kind) if m.truth(case) is not None]
-    left = [m for metric in metrics for m in metric.measures if m.phrase and not m.part]
+    # Only measures that reports show have a phrase.
+    open_measures = [m for metric in metrics for m in metric.measures if m.phrase and not m.part]
     why = {**reason.columns(), "status": NO_CLAIM, "state_code": NO_CLAIM}
     baseline = {} if blind is None else blind.scores
-    for unsettled in left:
-        yield {**_of(unsettled, None), "blind": baseline.get(unsettled.key), **why}
-    if not left:
+    for open_measure in open_measures:
+        yield {
+            **_make_measure_row(open_measure, None),
+            "blind": baseline.get(open_measure.key),
+            **why,
+        }
+    if not open_measures:
         yield {"metric": "", **why}
 
 
-def _metric_rows(
+def _score_metric(
     metric: Metric[Any], claims: Sequence[Claim], truth: Any, case: Case, blind: BlindLine | None
 ) -> Iterator[Row]:
+    """Yield the rows of one metric.
+
+    The baselines of a metric that needs the training are computed here, those of all other metrics
+    were computed in the blind cell.
+    """
+
     def best_blind() -> Sequence[Claim]:
         name = blind.best.get(metric.name) if blind else None
         if not name:
             return ()
-        return _population_guess(metric, truth, case) or metric.blind(case, truth)[name]
+        return _find_population_guess(metric, truth, case) or metric.blind(case, truth)[name]
 
     measured = {} if blind is None else blind.scores
+    # Rows that the attack omits are filled with the best blind guess (`Metric.completed`).
     scores = metric.score(metric.completed(claims, truth, best_blind), truth)
     certain = int(all(c.certain for c in claims))
-    line, population = measured, {} if blind is None else blind.population
+    baseline, population = measured, {} if blind is None else blind.population
     if scores and not metric.before_training:
-        line, informed = metric.line(case, truth, measured), case.of_population
+        baseline, informed = metric.line(case, truth, measured), case.of_population
         population = {} if informed is None else metric.line(informed, truth, population)
     for score in scores:
-        blind_value = line.get(score.name) if score.blind is None else score.blind
-        row = _scored(metric, score, truth, blind_value, population.get(score.name))
+        blind_value = baseline.get(score.name) if score.blind is None else score.blind
+        row = _make_score_row(metric, score, truth, blind_value, population.get(score.name))
         yield {**row, "certain": certain}
 
 
-def _population_guess(metric: Metric[Any], truth: Any, case: Case) -> Sequence[Claim]:
-    """Return the best guess from rows of the population, empty where the adversary has none.
+def _find_population_guess(metric: Metric[Any], truth: Any, case: Case) -> Sequence[Claim]:
+    """Return the best guess from rows of the population, empty if the adversary has no such rows.
 
     It completes the claims of an attack that omits rows: an attack that knows the population would
     fill the gap with this guess. The best guess is the best by the first of `Metric.main`.
@@ -373,10 +502,11 @@ def _population_guess(metric: Metric[Any], truth: Any, case: Case) -> Sequence[C
 
 
 def evaluate_blind(cell: BlindCell, federation: Federation) -> Outcome:
-    """Score what the same principals claim from an empty transcript; the best guess counts.
+    """Compute the blind baselines of a threat: the scores of guesses from an empty transcript.
 
-    Beside the best value of every score there is one row per guess for the main ones, with the
-    guess's name in ``attack_params``.
+    Only metrics that need no training are computed here. Every score has one row with its best
+    value over all blind guesses. The scores in `Metric.main` have one further row per guess, with
+    the name of the guess in ``attack_params``.
     """
     roles = dict(cell.setting.roles)
     principals = Threat.parse(cell.threat).principals(roles)
@@ -386,35 +516,37 @@ def evaluate_blind(cell: BlindCell, federation: Federation) -> Outcome:
         truth = metric.truth(case) if metric.before_training else None
         if truth is None:
             continue
-        scored = _guessed(metric, case, truth)
+        scored = _score_blind_guesses(metric, case, truth)
         informed = case.of_population
         informed_best = (
-            {} if informed is None else metric.best_of(_guessed(metric, informed, truth))
+            {}
+            if informed is None
+            else metric.best_of(_score_blind_guesses(metric, informed, truth))
         )
         for name, best in metric.best_of(scored).items():
             comparable = metric.measure(best.score).phrase and name in informed_best
             blind_scores = best.value, informed_best[name].value if comparable else None
-            row = _scored(metric, best.score, truth, *blind_scores)
+            row = _make_score_row(metric, best.score, truth, *blind_scores)
             rows.append({**row, "blind_guess": best.guess})
         for name, scores in scored.items():
             values = {s.name: s.value for s in scores}
-            rows += [{**_row(m, values.get(m)), "attack_params": name} for m in metric.main]
+            rows += [{**_make_row(m, values.get(m)), "attack_params": name} for m in metric.main]
     common = {**setting_columns(cell.setting), **threat_columns(cell.threat), "attack": "blind"}
     return Outcome(rows, {**common, "stage": "blind"})
 
 
-def _guessed(metric: Metric[Any], case: Case, truth: Any) -> dict[str, list[Score]]:
+def _score_blind_guesses(metric: Metric[Any], case: Case, truth: Any) -> dict[str, list[Score]]:
     """Return the scores of every blind guess, by its name."""
     return {name: metric.score(claims, truth) for name, claims in metric.blind(case, truth).items()}
 
 
 def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
-    """Measure each client's model trained alone with the same protocol, and the majority class.
+    """Measure the utility of local models and of the majority class on the test rows.
 
-    Of numbers: their mean in place of the majority class.
-
-    Alone trains who holds labels, on the columns that it has. Where nobody can train alone, only
-    the majority class is measured.
+    Every party with labels trains with the same protocol on its local data and its columns. The
+    outcome has the mean of each score over these parties. A party that lacks a class predicts its
+    class shares instead of training. If the protocol requires more than one party, only the
+    majority class is measured. If the target is a number, its mean replaces the majority class.
     """
     protocol: Protocol = register.make("protocol", cell.protocol)
     test, scores = federation.test, scores_of(federation.dataset.task)
@@ -425,21 +557,24 @@ def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
             continue
         if len(np.unique(party_data.y)) == classes or not classes:
             try:
-                guess = _trained_alone(protocol, party_data, federation, cell.setting.seed)
-            except UsageError:  # this protocol takes more parties
+                guess = _predict_locally(protocol, party_data, federation, cell.setting.seed)
+            except UsageError:  # this protocol requires more parties
                 break
         else:
-            guess = _constant_prediction(party_data.y, classes, len(test))
+            guess = _predict_constant(party_data.y, classes, len(test))
         for metric, value in scores(test.y, guess).items():
             if value is not None:
                 alone.setdefault(metric, []).append(value)
-    rows = [{**_row(k, float(np.mean(v))), "protocol": protocol.alone} for k, v in alone.items()]
-    # The constant prediction is the base rate; its accuracy is that of the majority class.
+    rows = [
+        {**_make_row(k, float(np.mean(v))), "protocol": protocol.alone} for k, v in alone.items()
+    ]
+    # The constant prediction contains the share of each class, so that its accuracy is that of the
+    # majority class.
     labels = np.concatenate([h.y for h in federation.local_data.values() if h.y is not None])
-    constant = _constant_prediction(labels, classes, len(test))
+    constant = _predict_constant(labels, classes, len(test))
     simplest = "majority-class" if classes else "mean-target"
     for metric, value in scores(test.y, constant).items():
-        rows.append({**_row(metric, value), "protocol": simplest})
+        rows.append({**_make_row(metric, value), "protocol": simplest})
     common = {
         **setting_columns(cell.setting),
         "protocol_params": str(cell.protocol),
@@ -449,79 +584,99 @@ def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
     return Outcome(rows, common)
 
 
-def _trained_alone(
+def _predict_locally(
     protocol: Protocol, held: LocalData, federation: Federation, seed: int
 ) -> NDArray[np.float64]:
-    """Return what a party predicts of the test rows that trains with nobody else."""
+    """Return predictions of the test rows by a model that one party trains on its local data."""
     columns = held.columns
     schema = federation.schema.of_columns(columns)
     party_data = LocalData.of(Table(held.X, held.y, held.weight))
-    lone = dict.fromkeys(protocol.holder_names(1), party_data)
-    return train(protocol, lone, schema, seed=seed, noise_from=NOISE).predict(
+    parties = dict.fromkeys(protocol.holder_names(1), party_data)
+    return train(protocol, parties, schema, seed=seed, noise_from=NOISE).predict(
         federation.test.X[:, columns]
     )
 
 
-def _constant_prediction(y: NDArray[Any], classes: int, n: int) -> NDArray[np.float64]:
-    """Return the class shares, or the mean, as everyone's prediction, (n,) or (n, K)."""
+def _predict_constant(y: NDArray[Any], classes: int, n: int) -> NDArray[np.float64]:
+    """Return the same prediction for n rows: the class shares or the mean, shape (n,) or (n, K).
+
+    Shape (n,) contains the share of class 1 if there are two classes, or the mean of a numeric
+    target (`classes` is 0).
+    """
     if classes in (0, 2):
         return np.full(n, float(y.mean()))
     return np.tile(np.bincount(y, minlength=classes) / len(y), (n, 1))
 
 
-def _row(key: str, value: float | None, part: str = "") -> Row:
-    return _of(results.measures()[key], value, part)
+def _make_row(key: str, value: float | None, part: str = "") -> Row:
+    """Return a row with the value of a measure that is known by its key."""
+    return _make_measure_row(results.measures()[key], value, part)
 
 
-def _of(what: Measure, value: float | None, part: str = "") -> Row:
-    row = {"metric": what.key, "value": _number(value), "unit": what.unit}
+def _make_measure_row(what: Measure, value: float | None, part: str = "") -> Row:
+    """Return a row with the value of a measure."""
+    row = {"metric": what.key, "value": _convert_number(value), "unit": what.unit}
     ok = {"status": FITS.status, "state_code": FITS.state, "measure_class": what.klass}
     return {**row, **ok, **({"part": part} if part else {})}
 
 
-def _why(value: float | None, code: str, **args: str) -> Row:
-    """Return why a value is not there, nothing where it is."""
+def _explain_missing(value: float | None, code: str, **args: str) -> Row:
+    """Return the columns with the reason for a missing value, empty if there is a value."""
     return Reason(code, **args).columns() if value is None else {}
 
 
-def _cost(name: str, spent: float) -> Row:
-    """Return what cryptography took: in all, or of an operation, a type of message, a party."""
+def _make_cost_row(name: str, spent: float) -> Row:
+    """Return a row with a cost of cryptography, in total or of one part.
+
+    `name` is the key of a measure, followed by ``:`` and a part for a cost of one operation,
+    message type or party. Any other key names an operation.
+    """
     key, _, part = name.partition(":")
     if key not in results.measures():
         key, part = "operations", f"{key} by {part}" if part else key
-    return _row(f"{key}_of" if ":" in name else key, spent, part)
+    return _make_row(f"{key}_of" if ":" in name else key, spent, part)
 
 
-def _scored(
+def _make_score_row(
     metric: Metric[Any], score: Score, truth: Any, blind: float | None, population: float | None
 ) -> Row:
-    what = metric.measure(score)
-    gain, beyond = (advantage(score.value, x, best=what.best) for x in (blind, population))
+    """Return the row of a score with its blind and population baselines and the advantages."""
+    declared = metric.measure(score)
+    gain, beyond = (advantage(score.value, x, best=declared.best) for x in (blind, population))
     row = {"n": metric.counted(truth), "error": score.error, "blind": blind, "advantage": gain,
            "population": population, "beyond": beyond}  # fmt: skip
-    row_columns = {**_of(what, score.value, score.part), **{k: _number(v) for k, v in row.items()}}
+    row_columns = {
+        **_make_measure_row(declared, score.value, score.part),
+        **{k: _convert_number(v) for k, v in row.items()},
+    }
+    # An advantage over a perfect baseline is undefined.
     if None not in (score.value, blind):
-        row_columns |= _why(gain, "blind-perfect", metric=what.key)
+        row_columns |= _explain_missing(gain, "blind-perfect", metric=declared.key)
     return {**row_columns, "measure_class": score.klass} if score.klass else row_columns
 
 
-def _number(value: float | None) -> float | None:
+def _convert_number(value: float | None) -> float | None:
+    """Return a finite number as a Python number, None for any other value."""
     if value is None or not np.isfinite(value):
         return None
     return int(value) if isinstance(value, (int, np.integer)) else float(value)
 
 
 def blind_baseline(rows: Sequence[Row]) -> BlindLine:
-    """Return the blind baseline from a blind cell's rows."""
+    """Return the blind baselines from the rows of a blind cell (`evaluate_blind`)."""
     scored = [r for r in rows if r.get("value") is not None]
-    lines = [r for r in scored if "attack_params" not in r]
-    scores = {f"{r['metric']} {r.get('part', '')}".strip(): r["value"] for r in lines}
+    best_rows = [r for r in scored if "attack_params" not in r]
+    scores = {f"{r['metric']} {r.get('part', '')}".strip(): r["value"] for r in best_rows}
     best = {}
     for metric in all_metrics():
         main = next(iter(metric.main), "")
-        named = [r for r in scored if "attack_params" in r and r["metric"] == main]
-        if named:  # the one that the best value is of, whether more is better or less
-            reached = (r for r in named if r["value"] == scores.get(r["metric"]))
-            best[metric.name] = next(reached, named[0])["attack_params"]
-    populations = {r["metric"]: r["population"] for r in lines if r.get("population") is not None}
+        guess_rows = [r for r in scored if "attack_params" in r and r["metric"] == main]
+        if guess_rows:
+            # The best guess is the one that reached the best value. Equality works both for scores
+            # to maximise and for scores to minimise.
+            reached = (r for r in guess_rows if r["value"] == scores.get(r["metric"]))
+            best[metric.name] = next(reached, guess_rows[0])["attack_params"]
+    populations = {
+        r["metric"]: r["population"] for r in best_rows if r.get("population") is not None
+    }
     return BlindLine(scores, populations, best)

@@ -1,4 +1,9 @@
-"""Where jobs run: in this process, in several of this machine, or elsewhere."""
+"""Run the jobs of a bench in this process, in several processes, or on another engine.
+
+`run_jobs` executes the phases of a `Runner` one after the other. An `Engine` starts jobs and waits
+for them. `Processes` is the engine for one machine. `fedtrees.cluster` has an engine for a Ray
+cluster. If the process of a job dies, only its cells are computed again, one by one.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +27,8 @@ from fedtrees.core.reasons import Reason
 from fedtrees.experiments.runner import Job, Runner
 from fedtrees.isolation.shield import close_memory, closed_memory
 
-# Workers share the cores: a second thread in one of them makes every one slower.
+# Environment variables with the number of threads of numeric libraries. Workers share the cores, so
+# that a second thread in one of them makes all of them slower.
 _THREADS = (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS", "NUMBA_NUM_THREADS", "NUMEXPR_NUM_THREADS",
@@ -30,18 +36,38 @@ _THREADS = (
 
 
 def _work_in_pool(runner: Runner, job: Job, driver: int) -> list[tuple[str, str]]:
-    """Do a job in a process of the pool, whose driver may be gone before it begins."""
+    """Run a job in a worker process.
+
+    Parameters
+    ----------
+    runner : Runner
+        Computes the cells.
+    job : Job
+        The job.
+    driver : int
+        Id of the process that started the worker. It may have ended already, so that the worker
+        cannot ask for it with `os.getppid`.
+
+    Returns
+    -------
+    results : list of (str, str)
+        Status and label of each computed cell.
+    """
     close_memory()
     _end_with(driver)
     if runner.memory:
-        max_bytes = int(runner.memory * 2**30)
-        resource.setrlimit(resource.RLIMIT_DATA, (max_bytes, max_bytes))
+        limit = int(runner.memory * 2**30)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     return runner.work(job)
 
 
 @cache
 def _end_with(parent: int) -> None:
-    """End this process soon after its parent, which a kill gives no time to end its workers."""
+    """End this process within half a second after its parent has ended.
+
+    A killed parent has no time to end its workers. The function is cached, so that a worker starts
+    one thread, whatever the number of its jobs.
+    """
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -59,13 +85,32 @@ def run_jobs(
     ended: Callable[[int], None] = lambda phase: None,
     engine: Engine | None = None,
 ) -> None:
-    """Run jobs in this process, or in several; `done(status, label)` follows each cell.
+    """Run all jobs, phase by phase.
 
-    `ended(k)` follows the k-th phase. `engine`: where, if not in processes of this machine.
+    If a worker process dies, the cells of its job are computed again one by one. A cell whose
+    process dies a second time is recorded as failed. During the run, other processes of the same
+    user cannot read the memory of these processes, which contains the ground truth.
 
-    A worker process that is killed costs only the job that it was at: its cells are tried again
-    one by one, and the one that loses its process a second time is reported as failed. Meanwhile
-    no other process of this user can read the rows in these.
+    Parameters
+    ----------
+    runner : Runner
+        Computes the cells of a job.
+    phases : sequence of sequences of Job
+        The jobs. A phase starts when all jobs of the previous one are done.
+    workers : int
+        Number of jobs that run at the same time.
+    done : callable
+        ``done(status, label)`` is called after each cell.
+    ended : callable
+        ``ended(k)`` is called after phase k, counted from 0.
+    engine : Engine, optional
+        Where the jobs run. None: in this process if `workers` is 1 and memory is not limited,
+        otherwise in worker processes of this machine.
+
+    Raises
+    ------
+    UsageError
+        If there is a time limit, and the jobs would run in this process outside its main thread.
     """
     with closed_memory():
         max_running = min(workers, max(map(len, phases), default=0))
@@ -88,7 +133,13 @@ def run_jobs(
 
 @dataclass(frozen=True)
 class Lost:
-    """A job whose process died; `code` tells how."""
+    """Result of a job whose process died.
+
+    Attributes
+    ----------
+    code : str
+        Cause of death, for example ``SIGKILL(-9)`` or ``memory``.
+    """
 
     code: str
 
@@ -97,16 +148,19 @@ Results = list[tuple[str, str]]  # status and label of each cell
 
 
 class Engine(Protocol):
-    """Where jobs run."""
+    """Interface of a place where jobs run, for example the processes of a machine or a cluster."""
 
     def submit(self, job: Job) -> Any:
-        """Start a job and return its handle."""
+        """Start a job and return a handle, which must be hashable."""
 
     def next(self, busy: Sequence[Any]) -> tuple[Any, Results | Lost]:
-        """Wait until one of the handles is done, and return it with what came of it."""
+        """Wait until one of the handles is done, and return this handle and the result of its job.
+
+        The result is `Lost` if the process of the job died.
+        """
 
     def close(self) -> None:
-        """End what runs, and all that was begun for it."""
+        """End all running jobs, and everything that the engine started for them."""
 
 
 def _run_phase(
@@ -116,32 +170,59 @@ def _run_phase(
     pending_jobs: deque[Job],
     done: Callable[[str, str], None],
 ) -> None:
-    """Run jobs, so many at a time; what is left of a lost one is tried again in steps, in order."""
+    """Run the jobs of one phase, at most `max_running` at a time.
+
+    If the process of a job dies, its cells are run again as steps. The steps of one job run one
+    after the other, because later ones use the training that the first one stores.
+
+    Parameters
+    ----------
+    runner : Runner
+        Divides lost jobs into steps.
+    engine : Engine
+        Runs the jobs.
+    max_running : int
+        Largest number of running jobs.
+    pending_jobs : deque of Job
+        The jobs. It is empty afterwards.
+    done : callable
+        Called with the status and the label of each cell.
+    """
+    # For each handle the submitted job, followed by the steps that run after it.
     running: dict[Any, deque[Job]] = {}
     while pending_jobs or running:
         while pending_jobs and len(running) < max_running:
             job = pending_jobs.popleft()
             running[engine.submit(job)] = deque([job])
         handle, results = engine.next([*running])
-        left = running.pop(handle)
-        job = left.popleft()
+        steps = running.pop(handle)
+        job = steps.popleft()
         if isinstance(results, Lost):
             if job.tried:
                 results = [runner.give_up(job, Reason("killed", code=results.code))]
             else:
-                left.extendleft(reversed(runner.again(job)))
+                steps.extendleft(reversed(runner.again(job)))
                 results = []
         for status, label in results:
             done(status, label)
-        if left:
-            running[engine.submit(left[0])] = left
+        if steps:
+            running[engine.submit(steps[0])] = steps
 
 
 class Processes:
-    """Processes of this machine, one executor for each, so that its death says which job it was.
+    """Engine that runs jobs in worker processes of this machine.
 
-    `begin`: What a process does with a runner, a job and its parent's id. `until`: Time by
-    `time.monotonic`, in seconds, at which `next` raises `TimeLimit`.
+    Every process has its own executor. If the process dies, its executor breaks, which identifies
+    the lost job.
+
+    Parameters
+    ----------
+    runner : Runner
+        Computes the cells.
+    begin : callable
+        Function that a worker process calls with the runner, a job and the id of its parent.
+    until : float
+        Time of `time.monotonic` in seconds at which `next` raises `TimeLimit`.
     """
 
     def __init__(
@@ -155,12 +236,12 @@ class Processes:
         self._busy: dict[Future[Results], Any] = {}
 
     def submit(self, job: Job) -> Future[Results]:
-        """Start a job."""
+        """Start a job in an idle process, or in a new one."""
         from joblib.externals.loky import ProcessPoolExecutor
 
         executor = self._idle.pop() if self._idle else None
-        if executor is not None and executor._flags.broken:  # killed while idle
-            _end(executor)
+        if executor is not None and executor._flags.broken:  # its process was killed while idle
+            _end_executor(executor)
             executor = None
         if executor is None:
             executor = ProcessPoolExecutor(1, env=dict.fromkeys(_THREADS, "1"))
@@ -169,7 +250,7 @@ class Processes:
         return future
 
     def next(self, busy: Sequence[Future[Results]]) -> tuple[Future[Results], Results | Lost]:
-        """Wait until a job is done."""
+        """Wait until a job is done. Raise `TimeLimit` at the time `until`."""
         left = None if math.isinf(self._until) else max(0.0, self._until - time.monotonic())
         ended = wait(busy, left, FIRST_COMPLETED).done
         if not ended:
@@ -179,29 +260,32 @@ class Processes:
         try:
             results: Results | Lost = future.result()
             self._idle.append(executor)
-        except MemoryError:  # outside of any cell
-            _end(executor)
+        except MemoryError:  # outside the computation of a cell, which handles its own errors
+            _end_executor(executor)
             results = Lost("memory")
         except BrokenExecutor as err:
-            _end(executor)
-            results = Lost(
-                str(err).rpartition("{")[2].partition("}")[0]
-            )  # loky tells it no other way
+            _end_executor(executor)
+            # loky reports the exit code only in braces in its message, for example {SIGKILL(-9)}.
+            results = Lost(str(err).rpartition("{")[2].partition("}")[0])
         except BaseException:
-            _end(executor)
+            _end_executor(executor)
             raise
         return future, results
 
     def close(self) -> None:
-        """End the processes, whatever they are at."""
+        """End all processes, also those that are running a job."""
         for executor in (*self._idle, *self._busy.values()):
-            _end(executor)
+            _end_executor(executor)
         self._idle, self._busy = [], {}
 
 
-def _end(executor: Any) -> None:
-    """End an executor and its process. What that process started ends with it (`_end_with`)."""
-    for pid in [*(executor._processes or ())]:  # loky would look for descendants first
+def _end_executor(executor: Any) -> None:
+    """End an executor and its process.
+
+    The kernel ends the processes of attacks that it started (`shield.end_with_parent`).
+    """
+    # The process is killed here, because loky would first search for its descendants.
+    for pid in [*(executor._processes or ())]:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
     executor.shutdown(wait=True, kill_workers=True)

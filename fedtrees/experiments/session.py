@@ -1,4 +1,10 @@
-"""A bench from suite to report: check everything first, run what is missing, write it down."""
+"""Run a suite in a run folder: check the suite, compute the missing cells, write the results.
+
+A `Bench` expands its suite into a plan (`plan`), checks every setting before the first training,
+and hands the unfinished cells to the processes of `executor`, which compute them with a `Runner`.
+Afterwards it writes ``rows.csv`` from the finished cells, and ``disclosure.json`` from one short
+training per protocol and defense. The functions at the end find and reopen run folders.
+"""
 
 from __future__ import annotations
 
@@ -35,28 +41,55 @@ from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.compatibility import Data, fit
 from fedtrees.protocols.training import Training
 
-#: Held-out rows, the non-members of membership scores, of which 1% is one row.
+#: Number of non-members (held-out rows) at which a false positive rate of 1% is one row.
 NON_MEMBERS = 100
-#: Training rows of a client below which a note is printed.
+#: A note is printed if a client has fewer training rows.
 FEW_ROWS = 10
 
 
 @dataclass
 class Bench:
-    """One run of a suite in one folder."""
+    """Run a suite in a run folder.
+
+    The constructor loads the plug-ins and checks the suite, so that mistakes are reported before
+    the first training.
+
+    Attributes
+    ----------
+    suite : Suite
+        The suite.
+    folder : Path
+        The run folder.
+    workers : int
+        Number of processes. With 1 and no memory limit, the jobs run in the calling process.
+    data_dir : str or None
+        Folder of the downloaded tables. None: the default folder.
+    plugins : tuple of str
+        Paths of plug-in files.
+    memory : float
+        Limit of the data segment of a worker process in GiB (`RLIMIT_DATA`), 0 for no limit.
+    plan : Plan
+        All cells of the suite.
+    runner : Runner
+        Computes the cells of the plan.
+    notes : tuple of str
+        Sentences for the user: how columns of the user's tables were interpreted, which tables and
+        clients are too small for some metrics, and which attacks are not run on which data.
+    """
 
     suite: Suite
     folder: Path
-    workers: int = 1  # processes; 1 runs in this one
+    workers: int = 1
     data_dir: str | None = None
     plugins: tuple[str, ...] = ()
-    memory: float = 0.0  # GiB of data that a job may take; 0: no limit
+    memory: float = 0.0
     plan: Plan = field(init=False)
     runner: Runner = field(init=False)
-    notes: tuple[str, ...] = field(init=False)  # what was inferred of tables of one's own
+    notes: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         digests = tuple(load_plugin(p) for p in self.plugins)
+        # Cheap checks come first: expanding a suite with a typing error can take minutes.
         check_names(self.suite)
         check_sizes(self.suite, self.data_dir)
         self.plan = plan(self.suite)
@@ -72,14 +105,14 @@ class Bench:
 
     @property
     def store(self) -> Store:
-        """The run folder's store."""
+        """Store of the run folder."""
         return Store(self.folder)
 
     def open(self, resume: bool) -> None:
-        """Make or reopen the run folder.
+        """Create the run folder, or reopen it if `resume` is true.
 
-        Raises `StoreError` if it holds a run and `resume` is false, or was written by another
-        version.
+        Raises `StoreError` if the folder contains a run and `resume` is false, or if the run was
+        written by another version of fedtrees.
         """
         if self.store.exists():
             if not resume:
@@ -88,16 +121,19 @@ class Bench:
                     "another --out"
                 )
             self.store.check_version()
-        about = {"tables": self._tables(), "noise_from": NOISE}
+        about = {"tables": self._digest_tables(), "noise_from": NOISE}
         self.store.create(self.suite.to_toml(), environment() | about)
 
-    def _tables(self) -> list[dict[str, str]]:
-        """Return name and sha256 of every CSV file: where it lies is its owner's affair."""
+    def _digest_tables(self) -> list[dict[str, str]]:
+        """Return the name and the sha256 of every file of the user's tables.
+
+        Folders are omitted, because the paths of a user are private and a run may be published.
+        """
         paths = dict.fromkeys(p for s in self.plan.settings for p in s.data.files)
         return [{"file": Path(path).name, "sha256": sha256(Path(path))} for path in paths]
 
     def remaining(self) -> tuple[list[Job], ...]:
-        """Return the jobs that have not finished yet, in phases."""
+        """Return the unfinished jobs in phases (`Runner.phases`)."""
         return self.runner.phases(self.plan)
 
     def run(
@@ -106,19 +142,21 @@ class Bench:
         first: Callable[[], None] | None = None,
         engine: Engine | None = None,
     ) -> Counter[str]:
-        """Run the cells that are missing, and write ``rows.csv``.
+        """Compute the missing cells, then write ``rows.csv`` and ``disclosure.json``.
 
-        Finished cells are kept if the run is interrupted.
+        If the run is interrupted, the finished cells remain stored and ``rows.csv`` is written from
+        them.
 
         Parameters
         ----------
         done : callable
-            Called with the status and the label of each cell that was computed.
+            Called with the status and the label of each cell after it was computed.
         first : callable, optional
-            Called after the leading trainings of the first protocol and seed (`Runner.phases`) if
-            more cells remain. The rows of the finished cells are written before.
+            Called after the leading trainings of the first protocol and seed (`Runner.phases`), if
+            this call computed any of them and later phases are not empty. The rows of the finished
+            cells are written before.
         engine : Engine, optional
-            Where the jobs run. None: on this machine.
+            Where the jobs run. None: on this machine (`run_jobs`).
 
         Returns
         -------
@@ -143,6 +181,7 @@ class Bench:
                 self._write_rows()
                 first()
 
+        # Rows are written in `finally`, so that an interrupted run also has a table of results.
         try:
             run_jobs(self.runner, phases, self.workers, tally, ended, engine)
         finally:
@@ -158,37 +197,40 @@ class Bench:
         return counts
 
     def _write_rows(self) -> int:
-        """Write ``rows.csv`` from the finished cells, and return how many cells are missing."""
+        """Write ``rows.csv`` from the finished cells, and return the number of missing cells."""
         return self.store.write_rows(self.runner.results(self.plan.cells()))
 
     def _write_disclosures(self) -> None:
-        """Write who sees what, from one short run per protocol and defense.
+        """Write ``disclosure.json``: which party receives which messages, and their protection.
 
-        A run that fails or exceeds the time limit is left out; the rows of its cells have the
-        reason.
+        The list is computed from one short training per protocol and defense (`disclosures`). A
+        training that fails or exceeds the time limit is omitted. Its reason is in the rows of its
+        cells.
         """
         rows: list[dict[str, Any]] = []
+        # Groups are visited in reverse, so that the first group of each combination remains.
         cells = {(g.train.protocol, g.train.defense): g.train for g in reversed(self.plan.groups)}
         kinds = dict.fromkeys((g.train.protocol, g.train.defense) for g in self.plan.groups)
         for protocol, defense in kinds:
             cell = cells[protocol, defense]
             federation = federation_of(cell.setting, self.data_dir)
-            training = _short_run(cell, federation, self.suite.time_limit)
+            training = _train_briefly(cell, federation, self.suite.time_limit)
             if training is None:
                 continue
-            named = {"protocol": str(protocol), "defense": str(defense)}
-            rows += [named | d for d in disclosures(training.transcript, training.defense)]
+            names = {"protocol": str(protocol), "defense": str(defense)}
+            rows += [names | d for d in disclosures(training.transcript, training.defense)]
         write_listed(self.folder, "disclosure.json", json.dumps(rows, indent=1).encode())
 
 
 def check_names(suite: Suite) -> None:
-    """Construct everything a suite names once, so that a typo stops it before it starts.
+    """Construct every protocol, defense and attack of a suite once, to detect unknown names.
 
-    Parts that may not be composed as they are written are skipped, if there is any other defense.
+    Raises `UsageError` for an unknown name or parameter. Raises `Unfit` if all compositions of
+    defenses in the suite are incompatible. If only some of them are, their cells are skipped later.
     """
-    found = [fit(None, parts_of(d)) for grid in suite.grids for d in grid.defenses if d.parts]
-    if found and not any(reason.ok for reason in found):
-        raise Unfit(found[0])
+    reasons = [fit(None, parts_of(d)) for grid in suite.grids for d in grid.defenses if d.parts]
+    if reasons and not any(reason.ok for reason in reasons):
+        raise Unfit(reasons[0])
     for grid in suite.grids:
         for protocol in grid.protocols:
             register.make("protocol", protocol)
@@ -197,10 +239,11 @@ def check_names(suite: Suite) -> None:
 
 
 def check_sizes(suite: Suite, data_dir: str | None) -> None:
-    """Raise `DataError` if a suite has more clients than a table has rows and columns.
+    """Raise `DataError` if a suite has more clients than a table has rows, and than it has columns.
 
-    A plan contains name and role of every client, so that expanding a suite of a million clients
-    takes minutes. The exact check of each partition follows in `check_settings`.
+    A plan contains the name and the role of every client, so that expanding a suite with a million
+    clients takes minutes. This check is therefore made before. The exact check of each partition
+    follows in `check_settings`.
     """
     for grid in suite.grids:
         for ref in grid.data:
@@ -214,7 +257,13 @@ def check_sizes(suite: Suite, data_dir: str | None) -> None:
 
 
 def small_sizes(todo: Plan, data_dir: str | None) -> list[str]:
-    """Return notes on users' tables and clients that are too small for the metrics of a bench."""
+    """Return notes on the user's tables and clients that are too small for some metrics.
+
+    Tables of the catalogue are not checked. A note is returned if there are fewer than
+    `NON_MEMBERS` held-out rows, if a class has no held-out row, or if the smallest client has fewer
+    than `FEW_ROWS` training rows.
+    """
+    # A dictionary without values: the settings of several seeds give the same note once.
     notes: dict[str, None] = {}
     for setting in (s for s in todo.settings if s.data.csv):
         federation = federation_of(setting, data_dir)
@@ -226,9 +275,11 @@ def small_sizes(todo: Plan, data_dir: str | None) -> list[str]:
                 "utility of the model are coarse"
             ] = None
         classes = federation.schema.classes
-        lacking = [c for k, c in enumerate(classes) if not (test.y == k).any()]
-        if lacking:
-            notes[f"{name}: no held-out row has the class {lacking[0]!r}; AUC is undefined"] = None
+        absent_classes = [c for k, c in enumerate(classes) if not (test.y == k).any()]
+        if absent_classes:
+            notes[
+                f"{name}: no held-out row has the class {absent_classes[0]!r}; AUC is undefined"
+            ] = None
         sizes = {client: len(data) for client, data in federation.local_data.items()}
         smallest = min(sizes, key=sizes.__getitem__)
         if sizes[smallest] < FEW_ROWS:
@@ -240,20 +291,26 @@ def small_sizes(todo: Plan, data_dir: str | None) -> list[str]:
 
 
 def check_settings(todo: Plan, data_dir: str | None, time_limit: float = 0.0) -> None:
-    """Build every federation and resolve every threat once.
+    """Build every federation and resolve every threat once, before the first training.
+
+    Undefended settings with a cheating party are trained for two rounds, because only a training
+    shows whether a party of the federation can execute the behaviour.
 
     Parameters
     ----------
+    todo : Plan
+        The plan.
+    data_dir : str or None
+        Folder of the downloaded tables.
     time_limit : float
-        Seconds that one training may take, 0 for no limit. Settings with a dishonest party are
-        trained for two rounds.
+        Seconds that one of these short trainings may take, 0 for no limit.
 
     Raises
     ------
     UsageError, DataError
-        There are more clients than rows, the partition is unknown, a threat leaves no victim, there
-        are more columns than rows are matched on, the base score does not suit the target, or
-        nobody of the federation can behave as a threat says.
+        If there are more clients than rows, the partition is unknown, a threat leaves no victim,
+        the table has more than `MOST_COLUMNS` columns, the protocol does not fit the target, or no
+        party of the federation can execute the behaviour of a threat.
     """
     for group in todo.groups:
         train = group.train
@@ -264,7 +321,7 @@ def check_settings(todo: Plan, data_dir: str | None, time_limit: float = 0.0) ->
         roles = dict(train.setting.roles)
         _check_threats(group, roles)
         if train.behaviours and not train.defense.parts:
-            _short_run(train, federation_of(train.setting, data_dir), time_limit)
+            _train_briefly(train, federation_of(train.setting, data_dir), time_limit)
         parts = parts_of(train.defense)
         if fit(protocol, parts).ok:
             Composition(tuple(parts)).check(roles, protocol.parameters)
@@ -282,20 +339,27 @@ def check_settings(todo: Plan, data_dir: str | None, time_limit: float = 0.0) ->
 
 
 def limits(todo: Plan, data_dir: str | None) -> Iterator[str]:
-    """Yield which attacks are not run on which data, and why, each once."""
-    said = set()
+    """Yield a note for every attack that is not run on a table, with the reason.
+
+    For example, some attacks have a largest number of rows. Each attack and table is named once.
+    """
+    reported = set()
     for group in todo.groups:
         setting = group.train.setting
         rows = rows_of(federation_of(setting, data_dir).local_data)
         for name in sorted({c.attack.name for c in group.attacks if isinstance(c, AttackCell)}):
             reason = fit(attack=Spec(name), data=Data(rows=rows))
-            if not reason.ok and (setting.data, name) not in said:
-                said.add((setting.data, name))
+            if not reason.ok and (setting.data, name) not in reported:
+                reported.add((setting.data, name))
                 yield f"{name} is not run on {setting.data.name}: {reason}"
 
 
 def _check_threats(group: Group, roles: Mapping[str, str]) -> None:
-    """Refuse threats of roles that the protocol has with more parties only."""
+    """Raise `UsageError` for roles that the federation lacks, and for unknown behaviours.
+
+    A protocol may have a role only if there are two or more parties. Threats with roles that the
+    protocol never has are ignored here (`fits`).
+    """
     count, protocol = group.train.setting.clients, group.train.protocol
     for cell in group.attacks:
         vertical = register.make("protocol", protocol).layout == "vertical"
@@ -319,13 +383,10 @@ def _check_threats(group: Group, roles: Mapping[str, str]) -> None:
                 )
 
 
-def _short_run(cell: TrainCell, federation: Federation, time_limit: float) -> Training | None:
-    """Return a training of two rounds, None if it fails or exceeds the time limit.
+def _train_briefly(cell: TrainCell, federation: Federation, time_limit: float) -> Training | None:
+    """Return a training of two trees or rounds, None if it fails or exceeds the time limit.
 
-    Raises
-    ------
-    Unfit
-        If no party of the federation can take the place that a behaviour is for.
+    Raises `Unfit` if no party of the federation has the role that a behaviour requires.
     """
     try:
         with limited_if_possible(time_limit):
@@ -333,38 +394,42 @@ def _short_run(cell: TrainCell, federation: Federation, time_limit: float) -> Tr
     except Unfit as err:
         if err.reason.code == "behaviour-unfit":
             raise
-    except (Exception, TimeLimit):  # the cells of this training report it
+    except (Exception, TimeLimit):  # the cells of the full training report the error
         pass
     return None
 
 
 def default_workers() -> int:
-    """Return the number of cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def fresh_folder(root: Path, suite: str) -> Path:
-    """Return a folder name that is not taken: ``runs/quick``, ``runs/quick-2``, ..."""
+    """Return the first folder that does not exist: ``runs/quick``, ``runs/quick-2``, ..."""
     names = (f"-{n}" if n > 1 else "" for n in count(1))
     return next(path for name in names if not (path := root / f"{suite}{name}").exists())
 
 
 def reopen(folder: Path) -> Suite:
-    """Return the suite of an existing run; one that was changed or lost is made again.
+    """Return the suite of an existing run.
 
-    Raises `UsageError` if there is no run, or its suite cannot be used. Raises `StoreError` if
-    neither its suite nor the copy of it is what was written.
+    If ``suite.toml`` is missing or was changed, it is restored from the copy in
+    ``environment.json``.
+
+    Raises `UsageError` if the folder contains no run, or if its suite is invalid. Raises
+    `StoreError` if ``suite.toml`` cannot be read, or if it was changed and the copy is missing or
+    was changed, too.
     """
     path = folder / "suite.toml"
     try:
         text = read_listed(folder, path.name)
     except FileNotFoundError:
-        text = _copy_of_suite(folder)
+        text = _read_suite_copy(folder)
         if text is None:
             raise UsageError(f"{folder} holds no run to resume (no suite.toml)") from None
         write_listed(folder, path.name, text)
     except StoreError:
-        text = _copy_of_suite(folder)
+        text = _read_suite_copy(folder)
         if text is None:
             raise
         write_listed(folder, path.name, text)
@@ -376,8 +441,8 @@ def reopen(folder: Path) -> Suite:
         raise StoreError(f"cannot read {path}: {err}; put it back, or begin a new run") from err
 
 
-def _copy_of_suite(folder: Path) -> bytes | None:
-    """Return the suite as the run's environment has it, None where that has none, or is damaged."""
+def _read_suite_copy(folder: Path) -> bytes | None:
+    """Return the copy of the suite in ``environment.json``, None if it is missing or damaged."""
     try:
         described = parse_json(read_listed(folder, "environment.json"), "environment.json")
     except (OSError, StoreError):

@@ -1,4 +1,9 @@
-"""The run folder: cells that appear whole or not at all, and the tidy table made of them."""
+"""Run folder: one file per finished cell, and the tables that are written from them.
+
+Every cell is written completely or not at all, with a checksum, so that a run can be killed at any
+time and resumed later. ``rows.csv`` contains the rows of all cells. ``environment.json`` and
+``suite.toml`` describe the run.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +20,22 @@ from fedtrees.core.errors import StoreError
 from fedtrees.core.files import locked, parse_json, sweep, write_listed, write_whole
 
 _SEAL = b', "sha256": "'
-FOR_OWNER = 0o700  # of a run folder: rows of private tables may stand in it
-#: Key of ``environment.json`` under which it holds ``suite.toml``, to make a damaged one again.
+FOR_OWNER = 0o700  # mode of a run folder, because it may contain rows of private tables
+#: Key of ``environment.json`` with a copy of ``suite.toml``, from which a damaged one is restored.
 COPY = "suite"
 _REMEDY = "finished cells are safe: make room or permission, then run again with --resume"
 
 
 class Store:
-    """A run folder."""
+    """Read and write the files of a run folder.
+
+    Attributes
+    ----------
+    folder : Path
+        The run folder.
+    cells : Path
+        Its folder of finished cells.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -30,45 +43,52 @@ class Store:
 
     @property
     def name(self) -> str:
-        """Name of the run: its folder's."""
+        """Name of the run, which is the name of its folder."""
         return self.folder.resolve().name
 
     def create(self, suite_toml: str, environment: Mapping[str, Any]) -> None:
-        """Make the folder, for its owner alone, and describe the run in it.
+        """Create the folder with access for its owner only, and write the description of the run.
 
-        A folder that was there keeps its rights; what parties held and sent is in ``cells``.
+        An existing run folder keeps its permissions. Its folder ``cells``, which can contain local
+        data and messages of parties, becomes accessible to its owner only.
+
+        Raises `StoreError` if the folder cannot be created or written.
         """
         try:
             self.folder.mkdir(mode=FOR_OWNER, parents=True, exist_ok=True)
             self.cells.mkdir(mode=FOR_OWNER, exist_ok=True)
-            with contextlib.suppress(OSError):  # somebody else's
-                self.cells.chmod(FOR_OWNER)  # where an earlier version made it
+            with contextlib.suppress(OSError):  # another user owns the folder
+                self.cells.chmod(FOR_OWNER)  # it may exist with other permissions
         except OSError as err:
             raise StoreError(f"cannot make {self.cells}: {err.strerror or err}") from err
         described = {**environment, COPY: suite_toml}
         text = json.dumps(described, indent=2, sort_keys=True)
         write_listed(self.folder, "environment.json", text.encode())
-        write_listed(self.folder, "suite.toml", suite_toml.encode())  # the last: now it is a run
+        # `exists` checks for this file, so that it is written last.
+        write_listed(self.folder, "suite.toml", suite_toml.encode())
 
     def exists(self) -> bool:
-        """Tell whether the folder holds a run."""
+        """Return whether the folder contains a run."""
         return (self.folder / "suite.toml").is_file()
 
     def check_version(self) -> None:
-        """Refuse a run written by another version."""
+        """Raise `StoreError` if another version of fedtrees wrote the run, or none is recorded."""
         path = self.folder / "environment.json"
         try:
-            found = parse_json(path.read_bytes(), path.name).get("fedtrees")
+            version = parse_json(path.read_bytes(), path.name).get("fedtrees")
         except (OSError, StoreError, AttributeError) as err:
             raise StoreError(f"{path} cannot be read ({err}); is {self.folder} a run?") from err
-        if found != __version__:
+        if version != __version__:
             raise StoreError(
-                f"{self.folder} was written by fedtrees {found}, this is {__version__}; results "
+                f"{self.folder} was written by fedtrees {version}, this is {__version__}; results "
                 "of two versions are not mixed: choose another --out"
             )
 
     def read(self, cell_id: str) -> dict[str, Any] | None:
-        """Return a finished cell, None if it is missing or not what was written."""
+        """Return the result of a finished cell.
+
+        None if its file is missing, or if its checksum or its id does not match.
+        """
         try:
             content = (self.cells / f"{cell_id}.json").read_bytes()
         except OSError:
@@ -80,41 +100,48 @@ class Store:
         return cell if cell["id"] == cell_id else None
 
     def claim(self, cell_id: str) -> contextlib.AbstractContextManager[None]:
-        """Hold a cell while it is computed; whoever else wants it waits.
+        """Lock a cell while it is computed. Other processes that claim the same cell wait.
 
-        Workers may outlive a killed run for a moment, and a second ``--resume`` may share the
-        folder.
+        Two processes can claim a cell, because workers may outlive a killed run for a moment, and
+        because a second ``--resume`` may use the folder at the same time.
         """
         return locked(self.folder, int(cell_id[:12], 16))
 
     def sweep(self) -> None:
-        """Remove what writers that were killed left behind."""
+        """Remove temporary files of killed writers."""
         sweep(self.folder)
         sweep(self.cells)
 
     def write(self, cell: Mapping[str, Any]) -> None:
-        """Write one finished cell under a checksum of it.
+        """Write the result of one finished cell with a checksum.
 
-        Raises `UsageError` if a row has a column that is not known, or a value of the wrong kind.
+        Raises `UsageError` if a row has an unknown column or a value of the wrong type.
         Raises `StoreError` if the file cannot be written.
         """
         body = json.dumps(typed(cell), allow_nan=False).encode()[:-1]
+        # The checksum is the last key of the JSON object, so that the file remains valid JSON.
         content = body + _SEAL + _digest(body) + b'"}'
+        # A lost file of a skipped cell is soon computed again: no need to wait for the disk.
         path, flush = self.cells / f"{cell['id']}.json", cell["status"] != "skipped"
         write_whole(path, content, remedy=_REMEDY, flush=flush)
 
     def write_rows(self, cell_results: Iterable[Mapping[str, Any] | None]) -> int:
-        """Write ``rows.csv`` from the results of cells, and return how many are missing.
+        """Write ``rows.csv`` and ``columns.csv`` from the results of cells.
 
         Parameters
         ----------
         cell_results : iterable of mapping or None
-            Results in the order of the rows. None: the cell has no result. A cell that is in a
-            plan twice, with its parameters in another order, is written once.
+            Results in the order of the rows. None: the cell has no result. If a plan contains a
+            cell twice, with its parameters in different orders, its rows are written once.
+
+        Returns
+        -------
+        missing : int
+            Number of cells without a result.
         """
         missing, written = 0, set[str]()
 
-        def made() -> Iterator[dict[str, Any]]:
+        def yield_rows() -> Iterator[dict[str, Any]]:
             nonlocal missing
             for result in cell_results:
                 if result is None:
@@ -125,7 +152,7 @@ class Store:
                 for row in rows_of_cell:
                     yield {"run": self.name, **result["common"], **row, "version": __version__}
 
-        write_listed(self.folder, "rows.csv", results.write(made()).encode())
+        write_listed(self.folder, "rows.csv", results.write(yield_rows()).encode())
         write_listed(self.folder, "columns.csv", results.described().encode())
         return missing
 
@@ -133,11 +160,12 @@ class Store:
 def typed(cell: Mapping[str, Any]) -> dict[str, Any]:
     """Return the result of a cell with its rows as plain JSON types.
 
-    Raises `UsageError` as `Store.write`.
+    Raises `UsageError` if a row has an unknown column or a value of the wrong type.
     """
     plain_rows = [results.plain(row) for row in cell["rows"]]
     return {**cell, "common": results.plain(cell["common"]), "rows": plain_rows}
 
 
 def _digest(body: bytes) -> bytes:
+    """Return the sha256 of a text as hexadecimal digits."""
     return hashlib.sha256(body).hexdigest().encode()

@@ -1,4 +1,10 @@
-"""What a plugin file registers and does when it is imported, in a process that holds no truth."""
+"""Import a plug-in in the process of attacks, and describe its attacks and side effects.
+
+Code of a file that is imported can change anything in its process. The process of attacks does not
+have the ground truth. It imports the file there, and sends the bench a description of plain values,
+from which `fedtrees.isolation.plugins` registers a class without code. `fedtrees check` also reads
+the list of side effects.
+"""
 
 import sys
 import threading
@@ -15,37 +21,57 @@ from fedtrees.core.registry import KINDS, PLUGIN, load_plugin, register
 from fedtrees.core.values import type_name
 from fedtrees.isolation.watch import leaving
 
-#: What a bench has loaded beside truth: changed at import, it would work for whoever changed it.
+#: Modules that work with the ground truth in a bench. `fedtrees check` imports them before a
+#: plug-in, because an import that changes one of them could manipulate the scores of a bench.
 BAIT = (
     "fedtrees.conformance.checks", "fedtrees.experiments.evaluate",
     "fedtrees.experiments.federation",
     "fedtrees.experiments.executor", "fedtrees.isolation.plugins", "fedtrees.metrics.records",
     "fedtrees.metrics.victims_rows", "fedtrees.protocols.views",
 )  # fmt: skip
-#: Beside the package's own modules, what everything goes through.
+#: Modules outside of fedtrees whose changes are detected, because most code uses them.
 _COMMON = ("builtins", "gc", "io", "json", "numpy", "os", "pickle", "socket", "sys")
-_PLAIN = (bool, int, float, str, type(None))
+_PLAIN = (bool, int, float, str, type(None))  # types of defaults that are sent unchanged
 
 
 def described(file: str, digest: str, bait: bool) -> dict[str, Any]:
-    """Import a plugin file and say what it registered, and what else it did (see `Did`)."""
+    """Import a plug-in file and describe what it registers, and its side effects.
+
+    Parameters
+    ----------
+    file : str
+        Path of the file.
+    digest : str
+        Its sha256, which must match.
+    bait : bool
+        Whether the modules in `BAIT` are imported before.
+
+    Returns
+    -------
+    description : dict
+        ``attacks`` contains the facts of each attack (`facts_of`), ``others`` the kind and the name
+        of everything else that was registered, and ``did`` a short text for each side effect.
+    """
     for name in BAIT if bait else ():
         import_module(name)
     before = {kind: set(register.names(kind)) for kind in KINDS}
-    state, did = _state(), list[str]()
-    with leaving(did):
+    state, effects = _identify_objects(), list[str]()
+    with leaving(effects):
         load_plugin(file, digest)
-    did += _changes(state, _state())
+    effects += _list_changes(state, _identify_objects())
     added = {kind: sorted(set(register.names(kind)) - before[kind]) for kind in KINDS}
     return {
         "attacks": tuple(facts_of(name) for name in added["attack"]),
         "others": tuple(f"{k} {n!r}" for k in KINDS if k != "attack" for n in added[k]),
-        "did": tuple(did),
+        "did": tuple(effects),
     }
 
 
 def facts_of(name: str) -> dict[str, Any]:
-    """Return what is told of an attack: its name, signature, marks, and where its code is."""
+    """Return the name, signature, attributes and source file of a registered attack.
+
+    The keys are the fields of `fedtrees.isolation.replies.AttackFacts`.
+    """
     maker: Callable[..., Any] = register.get("attack", name)
     gives = getattr(maker, "gives", None)
     return {
@@ -54,7 +80,7 @@ def facts_of(name: str) -> dict[str, Any]:
         "module": maker.__module__,
         "file": getsourcefile(maker) or "",
         "doc": getdoc(maker) or "",
-        "parameters": tuple(map(_parameter, signature(maker).parameters.values())),
+        "parameters": tuple(map(_describe_parameter, signature(maker).parameters.values())),
         "blind": bool(getattr(maker, "blind", False)),
         "comparison": bool(getattr(maker, "comparison", False)),
         "candidates": bool(getattr(maker, "candidates", False)),
@@ -64,34 +90,43 @@ def facts_of(name: str) -> dict[str, Any]:
     }
 
 
-def _parameter(p: Parameter) -> tuple[str, bool, Any]:
-    given = p.default is not p.empty
-    return p.name, given, p.default if isinstance(p.default, _PLAIN) else str(p.default)
+def _describe_parameter(p: Parameter) -> tuple[str, bool, Any]:
+    """Return the name of a parameter, whether it has a default, and the default."""
+    has_default = p.default is not p.empty
+    return p.name, has_default, p.default if isinstance(p.default, _PLAIN) else str(p.default)
 
 
-def _state() -> dict[str, int]:
-    """Return what everybody in this process shares, by name: which object stands there."""
-    found = {"threads": threading.active_count()}
+def _identify_objects() -> dict[str, int]:
+    """Return the identity of every object that code of this process shares.
+
+    These are the global names of the modules of fedtrees and of `_COMMON`, and the attributes of
+    classes of fedtrees. The entry ``threads`` is the number of threads.
+    """
+    identities = {"threads": threading.active_count()}
     for name, module in list(sys.modules.items()):
-        own = name.partition(".")[0] == "fedtrees" and not name.startswith(PLUGIN)
-        if isinstance(module, ModuleType) and (own or name in _COMMON):
+        is_builtin = name.partition(".")[0] == "fedtrees" and not name.startswith(PLUGIN)
+        if isinstance(module, ModuleType) and (is_builtin or name in _COMMON):
             for key, value in list(vars(module).items()):
+                # Imports of submodules and new warnings change these names without any harm.
                 if isinstance(value, ModuleType) or key in ("__warningregistry__", "_"):
                     continue
-                found[f"{name}.{key}"] = id(value)
-                if own and isinstance(value, type) and value.__module__ == name:
-                    found |= {f"{name}.{key}.{k}": id(v) for k, v in vars(value).items()}
-    return found
+                identities[f"{name}.{key}"] = id(value)
+                if is_builtin and isinstance(value, type) and value.__module__ == name:
+                    identities |= {f"{name}.{key}.{k}": id(v) for k, v in vars(value).items()}
+    return identities
 
 
-def _changes(before: dict[str, int], after: dict[str, int]) -> list[str]:
-    """Return what stands where something else stood, or in our modules nothing, in words."""
-    ours = {name.rpartition(".")[0] for name in before if name.startswith("fedtrees.")}
+def _list_changes(before: dict[str, int], after: dict[str, int]) -> list[str]:
+    """Return a short text for every name that refers to another object than before.
+
+    In the modules and classes of fedtrees, new names count as changes, too.
+    """
+    scopes = {name.rpartition(".")[0] for name in before if name.startswith("fedtrees.")}
     return [
         f"changes {name}"
         for name, value in after.items()
-        if before.get(name) != value and (name in before or name.rpartition(".")[0] in ours)
+        if before.get(name) != value and (name in before or name.rpartition(".")[0] in scopes)
     ]
 
 
-assert np  # loaded, so that it is seen when it is changed
+assert np  # numpy is imported here, so that a plug-in that changes it is detected
