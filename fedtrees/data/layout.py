@@ -90,6 +90,11 @@ LAYOUTS: dict[str, Layout] = {
 ONCE = {"rows": "horizontal", "columns": "vertical", "whole": "centralised"}
 
 
+def splits_columns(layout: str) -> bool:
+    """Return whether parties have different columns of the same rows under a layout."""
+    return LAYOUTS[layout] is by_columns
+
+
 def lay_out(
     layout: str,
     table: Table,

@@ -69,9 +69,13 @@ class Job:
     tried: bool = False
 
     def turned(self) -> Job:
-        """Return the job with its attacks in reverse order."""
+        """Return the job with its attacks in reverse order, after all other cells.
+
+        If grids differ in their threats only, cells of adversaries stand between the attacks.
+        """
         attacks = [c for c in self.cells if isinstance(c, AttackCell)]
-        return replace(self, cells=(*self.cells[: len(self.cells) - len(attacks)], *attacks[::-1]))
+        further_cells = [c for c in self.cells if not isinstance(c, AttackCell)]
+        return replace(self, cells=(*further_cells, *attacks[::-1]))
 
     def steps(self) -> list[Job]:
         """Return one job (step) per cell, in the order of the cells."""

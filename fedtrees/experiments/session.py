@@ -27,6 +27,7 @@ from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec
 from fedtrees.core.threat import Threat
 from fedtrees.data.downloads import sha256
+from fedtrees.data.layout import splits_columns
 from fedtrees.experiments.disclosure import briefly, disclosures
 from fedtrees.experiments.environment import environment
 from fedtrees.experiments.evaluate import NOISE, parts_of, run_training
@@ -362,8 +363,8 @@ def _check_threats(group: Group, roles: Mapping[str, str]) -> None:
     """
     count, protocol = group.train.setting.clients, group.train.protocol
     for cell in group.attacks:
-        vertical = register.make("protocol", protocol).layout == "vertical"
-        if vertical and needs_complete_rows(Threat.parse(cell.threat)):
+        layout = register.make("protocol", protocol).layout
+        if splits_columns(layout) and needs_complete_rows(Threat.parse(cell.threat)):
             raise UsageError(
                 f"threat {cell.threat!r}: the parties of {protocol.name!r} have different columns "
                 "of the same rows, and this threat needs victims with all columns; choose a "

@@ -30,6 +30,7 @@ from fedtrees.core.specs import (
 )
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC
+from fedtrees.data.layout import splits_columns
 
 DEFAULT_SUITE = "quick"
 CHANGED = "custom"  # name of a suite after options replaced a part of it
@@ -231,7 +232,7 @@ def roles_of(protocol: Any, parties: int) -> dict[str, str]:
 def fits(threat: str, protocol: Spec) -> bool:
     """Return whether a protocol has all roles of a threat, and its parties all columns it needs."""
     instance, parsed = register.make("protocol", protocol), Threat.parse(threat)
-    if needs_complete_rows(parsed) and instance.layout == "vertical":
+    if needs_complete_rows(parsed) and splits_columns(instance.layout):
         return False
     return set(roles_of(instance, 2).values()).issuperset(parsed.roles)
 

@@ -21,7 +21,7 @@ from fedtrees.core.results import COLUMNS as DESCRIBED
 from fedtrees.core.specs import Composed, Spec
 from fedtrees.experiments import executor, runner
 from fedtrees.experiments.federation import load_dataset
-from fedtrees.experiments.plan import Provenance, Setting, TrainCell, plan
+from fedtrees.experiments.plan import AttackCell, Provenance, Setting, TrainCell, plan
 from fedtrees.experiments.session import Bench, reopen
 from fedtrees.experiments.store import Store
 from fedtrees.experiments.suite import DataRef, Suite
@@ -574,3 +574,16 @@ def test_an_order_that_is_refused_is_skipped_with_the_one_that_is_right(tmp_path
     assert status == "skipped"
     assert reason.endswith("write laplace-hist+min-bin")
     assert told["laplace-hist+min-bin"] == told["none"] == {("ok", "")}
+
+
+def test_attacks_in_reverse_order_keep_all_cells_if_two_grids_differ_in_their_threats():
+    suite = Suite.load("smoke")
+    grid = suite.grids[0]
+    two = suite.of((replace(grid, threats=("client",)), replace(grid, threats=("server",))))
+    group = next(g for g in plan(two).groups if len(g.attacks) > 3)
+    job = runner.Job((group.train, *group.attacks))
+    turned = job.turned().cells
+    assert sorted(map(id, turned)) == sorted(map(id, job.cells))
+    attacks = [c for c in turned if isinstance(c, AttackCell)]
+    assert attacks == [c for c in job.cells if isinstance(c, AttackCell)][::-1]
+    assert list(turned[-len(attacks) :]) == attacks
