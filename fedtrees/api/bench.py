@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 import pandas as pd
 
 from fedtrees.api.run import Run
-from fedtrees.core.errors import DataError, StoreError, UsageError
+from fedtrees.core.errors import DataError, StoreError, UsageError, did_you_mean
 from fedtrees.data.spreadsheets import with_index_columns
 from fedtrees.experiments.options import BenchOptions, tell
 from fedtrees.report.leakage import MARGIN
@@ -53,6 +53,7 @@ def bench(
     data_dir: str | Path | None = None,
     plugin: Names | Path = (),
     unprotected: bool = False,
+    **unknown: Never,
 ) -> Run:
     """Train federations with and without defenses, attack them, and return the results.
 
@@ -140,7 +141,8 @@ def bench(
     Raises
     ------
     UsageError
-        If a name is unknown, a value is out of range, or options contradict each other.
+        If a name or an option is unknown, a value is out of range, or options contradict each
+        other.
     DataError
         If a table cannot be used.
     StoreError
@@ -153,6 +155,8 @@ def bench(
     >>> print(run.verdict)  # doctest: +SKIP
     """
     options = dict(locals())
+    for name in options.pop("unknown"):
+        raise UsageError(f"fedtrees.bench has no option {name!r}{did_you_mean(name, options)}")
     # If the benchmark cannot begin, the files that were written for it are removed.
     with ExitStack() as refused:
         if _is_table(data):

@@ -29,7 +29,7 @@ from fedtrees.experiments.federation import Federation, federation_of, load_data
 from fedtrees.experiments.plan import AttackCell, Group, Plan, Provenance, TrainCell, plan
 from fedtrees.experiments.runner import Job, Runner
 from fedtrees.experiments.store import COPY, Store
-from fedtrees.experiments.suite import Suite, fits
+from fedtrees.experiments.suite import Suite, fits, needs_complete_rows
 from fedtrees.guessing.matching import MOST_COLUMNS
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.compatibility import Data, fit
@@ -298,6 +298,13 @@ def _check_threats(group: Group, roles: Mapping[str, str]) -> None:
     """Refuse threats of roles that the protocol has with more parties only."""
     count, protocol = group.train.setting.clients, group.train.protocol
     for cell in group.attacks:
+        vertical = register.make("protocol", protocol).layout == "vertical"
+        if vertical and needs_complete_rows(Threat.parse(cell.threat)):
+            raise UsageError(
+                f"threat {cell.threat!r}: the parties of {protocol.name!r} have different columns "
+                "of the same rows, and this threat needs victims with all columns; choose a "
+                "horizontal protocol, or a threat with entries="
+            )
         if fits(cell.threat, protocol):
             threat = Threat.parse(cell.threat)
             absent = {*threat.roles} - {*roles.values()}

@@ -229,9 +229,19 @@ def roles_of(protocol: Any, parties: int) -> dict[str, str]:
 
 
 def fits(threat: str, protocol: Spec) -> bool:
-    """Return whether a protocol has all the roles that a threat names."""
-    roles = set(roles_of(register.make("protocol", protocol), 2).values())
-    return roles.issuperset(Threat.parse(threat).roles)
+    """Return whether a protocol has all roles of a threat, and its parties all columns it needs."""
+    instance, parsed = register.make("protocol", protocol), Threat.parse(threat)
+    if needs_complete_rows(parsed) and instance.layout == "vertical":
+        return False
+    return set(roles_of(instance, 2).values()).issuperset(parsed.roles)
+
+
+def needs_complete_rows(threat: Threat) -> bool:
+    """Return whether a threat declares attributes of the victims' rows as known.
+
+    It then fits only protocols whose parties have all columns of their rows.
+    """
+    return bool(threat.attributes or threat.sensitive is not None)
 
 
 def _clients(items: Sequence[Any]) -> tuple[int, ...]:

@@ -16,8 +16,8 @@ from fedtrees.defenses import dp_sgd
 from fedtrees.experiments.epsilon_audit import measure
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.horizontal import Histogram
-from fedtrees.neural import training as neural_training
 from fedtrees.neural.perceptron import Layers
+from fedtrees.neural.training import example_gradients, initial
 from fedtrees.privacy.measured import noise_found
 from fedtrees.protocols.canaries import _read, laws_of_sums
 from fedtrees.protocols.horizontal import dp_gbdt
@@ -123,10 +123,10 @@ def test_too_little_noise_on_updates_is_found(protocol, monkeypatch):
 @pytest.mark.extra("torch")
 def test_a_slope_is_the_gradient_times_the_update():
     rng, layers = np.random.default_rng(0), Layers((6, 5, 4, 2))
-    weights = neural_training.initial(layers, rng)
+    weights = initial(layers, rng)
     update = rng.normal(size=layers.parameters).astype(np.float32)
     X, y = rng.normal(size=(7, 6)).astype(np.float32), rng.integers(0, 2, 7)
-    told = neural_training.example_gradients(layers, weights, X, y) @ update
+    told = example_gradients(layers, weights, X, y) @ update
     assert np.allclose(network_canaries._slopes(layers, weights, update, X, y), told, atol=1e-4)
 
 

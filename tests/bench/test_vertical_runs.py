@@ -148,3 +148,14 @@ def test_files_that_changed_are_read_again(tmp_path):
         found.append(load_dataset(data, None))
         assert load_dataset(data, None) is found[-1]
     assert [dataset.table.X[:, 1].max() for dataset in found] == [19.5, 87.75]
+
+
+@pytest.mark.parametrize("threat", ["public[sensitive=0]", "passive[attributes=2]"])
+def test_a_threat_that_needs_all_columns_is_refused_before_a_vertical_run(threat):
+    from fedtrees.experiments.session import Bench
+
+    suite = complete_suite(
+        Suite.load("quick"), {"protocols": ["secureboost"], "threats": [threat]}, "1"
+    )
+    with pytest.raises(UsageError, match="have different columns of the same rows"):
+        Bench(suite, None)

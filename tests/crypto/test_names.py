@@ -5,14 +5,8 @@ import pytest
 from fedtrees.core.reasons import FITS
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_composed, parse_grid
-from fedtrees.crypto.agreement import Randomness
-from fedtrees.crypto.coins import Coins
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.protocols.compatibility import fit
-
-
-def test_a_class_has_its_old_name():
-    assert Coins == Randomness
 
 
 @pytest.mark.parametrize("noise", ["central", "distributed"])
