@@ -195,7 +195,7 @@ class LinearReconstruction(Attack):
             ends, rank = ranks_of(shares)
             low, high = rank_interval(ends, certain.allowed)
             if shares_told is not None:
-                by_rank = partial(shares_told.moved, middle=middles(ends))
+                by_rank = partial(shares_told.condition_ranks, middle=middles(ends))
                 expected = expected_ranks(known_features, low, high, by_rank)
                 rank += EXPECTED * (expected - rank)
             claims.append(ColumnBins(*whose, bin))

@@ -204,7 +204,7 @@ def line(protocol: str, defense: str, seeds: int, repeats: int) -> list[str]:
     all_cells = [cell for group in cells.values() for cell in group]
     # Audits with all noise must not refute the claim more often than their level allows.
     honest = [audit_mechanism(protocol, defense, 1, seeds + i, _FEWER) for i in range(repeats)]
-    spent = [g.budget[1] for g in all_cells[0].found.spent if g.budget]
+    spent = [g.budget[1] for g in all_cells[0].outcome.spent if g.budget]
     return [
         f"`{protocol}`" if defense == "none" else f"`{defense}`",
         f"{spent[-1]:.3g}",

@@ -309,7 +309,7 @@ def test_noisy_labels_are_what_splits_give_away(few_restarts, monkeypatch):
     run = train(register.make("protocol", Spec("secureboost", {})), held, schema, defense=by)
     view = view_of(run, ("passive-1",), held)
     monkeypatch.setattr(
-        "fedtrees.attacks.labels.attack.denoised",
+        "fedtrees.attacks.labels.attack.denoise_labels",
         lambda said, *rest: found.append(said) or denoise_labels(said, *rest),
     )
     v = measure(LabelMixture(), view, table.target)
