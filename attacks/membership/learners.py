@@ -85,7 +85,7 @@ def _sizes_of_shared_trees(view: View) -> NDArray[np.float64]:
     """
     clients = [name for name, role in view.roles.items() if role == "client"]
     other_clients = [name for name in clients if name not in view.principals]
-    victims = victims_of(view, most="statistics")
+    victims = victims_of(view, max_level="statistics")
     sizes = row_counts(view, [victim.evidence for victim in victims])
     if sizes is None or len(sizes) != len(other_clients) or not all(sizes):
         return np.ones(len(other_clients))
