@@ -1,6 +1,6 @@
-"""Attack `cl-few-shot`: guess labels from the adversary's columns and a few known labels.
+"""Guess labels of rows from the adversary's columns, without any message.
 
-Attack `cl`: guess the labels of rows by clustering the adversary's columns.
+The attack `cl` clusters the rows. The attack `cl-few-shot` also uses a few known labels.
 """
 
 from __future__ import annotations

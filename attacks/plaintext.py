@@ -3,7 +3,7 @@
 `clear-gradients` infers the labels of all rows, and `split-values` infers values of columns of
 other parties.
 
-Estimate the values of a column if some of its values and bounds on its rows are known.
+The values of a column are estimated from the known values and from bounds on its rows.
 """
 
 from __future__ import annotations

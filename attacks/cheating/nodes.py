@@ -3,12 +3,11 @@
 Only trees that were grown before the first leaf value other than 0 are used, because all rows of a
 class then have equal gradients.
 
-Compute class counts from gradient histograms that a malicious server received.
+Class counts are also computed from gradient histograms that a malicious server received. These
+counts are exact as long as all predictions still equal the base score, because all rows of a class
+then have the same gradient and hessian.
 
-The counts are exact as long as all predictions still equal the base score, because all rows of a
-class then have the same gradient and hessian.
-
-Estimate class counts of bins from sums with noise: the most probable integers.
+If the sums contain noise, the class counts of bins are estimated as the most probable integers.
 """
 
 from __future__ import annotations

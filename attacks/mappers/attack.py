@@ -1,12 +1,12 @@
-"""Attacks on bins that a LightGBM machine computed on its local rows.
+"""Attacks on one machine of a training without a server: LightGBM's bins, and sums in a ring.
 
-`bin-mapper-reading` infers values from the cut points, and `single-row-bins` additionally uses the
-histograms of one machine. The adversary is another machine of the training.
+`bin-mapper-reading` infers values from the cut points that a LightGBM machine computed on its local
+rows, and `single-row-bins` additionally uses the histograms of one machine. The adversary is
+another machine of the training.
 
-Attack `ring-segments`: infer the class counts of one worker from its partial sums in a ring.
-
-The adversary is a worker of a captured XGBoost training. In a ring all-reduce, the first message of
-each segment contains the sums of its sender only.
+`ring-segments` infers the class counts of one worker from its partial sums in a ring. The adversary
+is a worker of a captured XGBoost training. In a ring all-reduce, the first message of each segment
+contains the sums of its sender only.
 """
 
 from __future__ import annotations

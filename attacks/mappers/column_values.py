@@ -1,6 +1,7 @@
 """Distribute the class counts of bins among workers if only sums over several workers are known.
 
-Estimate the values of a column from its bins, some of its values, and rows of the prior.
+The module also estimates the values of a column from its bins, some of its values, and rows of the
+prior.
 """
 
 from __future__ import annotations

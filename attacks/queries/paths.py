@@ -3,8 +3,7 @@
 `path-restriction` uses these functions. A path is consistent if, for each column of another party,
 some bin satisfies all splits on the path.
 
-Model of a prediction endpoint, shared by the attacks that query it.
-
+The module also contains a model of a prediction endpoint, which the attacks that query it share.
 The adversary is the active party of a vertical federation. It knows the shape of the trees and the
 leaf values, but not the thresholds on the columns of other parties. `Endpoint` computes the answer
 that it expects for a path of a record through the trees, and the likelihood of the answer that it

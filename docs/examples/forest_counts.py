@@ -1,4 +1,4 @@
-"""An attack on a released random forest: whoever holds the model reads its leaves (role public).
+"""An attack on a released random forest: a recipient of the model (role public) reads its leaves.
 
 fedtrees bench --plugin docs/examples/forest_counts.py -p "forest-hist[bootstrap=false]" \\
     --threat public -a forest-counts -d none,split-only
@@ -15,11 +15,14 @@ from fedtrees.messages.forests import ForestModel
 @register.attack("forest-counts")
 @dataclass(frozen=True, kw_only=True)
 class ForestCounts(Attack):
-    """Take the class counts of every leaf as told, else leaves of equal size by their shares."""
+    """Claim the class counts that the leaves contain.
+
+    If the leaves contain only class shares, all leaves are assumed to be equally large.
+    """
 
     def inapplicable(self, view):
-        told = any(True for _ in view.messages(ForestModel))
-        return None if told else "no released random forest is in the view"
+        forests = list(view.messages(ForestModel))
+        return None if forests else "no released random forest is in the view"
 
     def run(self, view, rng):
         claims = []

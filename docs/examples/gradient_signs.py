@@ -1,4 +1,4 @@
-"""A label-inference attack: a gradient of log loss, p - y, is negative just where the label is 1.
+"""A label-inference attack: the gradient of the log loss, p - y, is negative only if y is 1.
 
 fedtrees check docs/examples/plain_vertical.py docs/examples/gradient_signs.py
 """
@@ -14,14 +14,14 @@ from fedtrees.core.messages import message_type
 @register.attack("gradient-signs")
 @dataclass(frozen=True, kw_only=True)
 class GradientSigns(Attack):
-    """Read the labels off the signs of the first gradients that a passive party is sent."""
+    """Infer the labels from the signs of the first gradients that a passive party receives."""
 
     def gradients(self, view):
         kind = message_type("Question")
-        told = (
+        received = (
             [m for s, m in view.messages(kind) if s.sender not in view.principals] if kind else []
         )
-        return next((m.gradients[:, 0] for m in told if m.gradients is not None), None)
+        return next((m.gradients[:, 0] for m in received if m.gradients is not None), None)
 
     def inapplicable(self, view):
         return "no gradients of rows are seen" if self.gradients(view) is None else None

@@ -1,4 +1,4 @@
-"""A vertical protocol from scratch: one party has the labels, and everybody has some columns.
+"""A vertical protocol from scratch: one party has the labels, and every party has some columns.
 
 fedtrees bench --plugin docs/examples/plain_vertical.py -p plain-vertical --threat passive -a cl
 """
@@ -11,18 +11,18 @@ from fedtrees import Coordinator, Message, Party, Protocol, Reveal, handles, reg
 
 
 @dataclass(frozen=True, eq=False)
-class Question(Message):  # of rows: sums of these gradients per bin, or who goes left at a split
+class Question(Message):  # request sums of gradients per bin, or which rows go left at a split
     discloses = frozenset({Reveal.IDS, Reveal.LABELS, Reveal.THRESHOLDS})
-    verbatim = frozenset({"gradients"})  # the first ones are the labels
+    verbatim = frozenset({"gradients"})  # the first gradients reveal the labels
     rows: np.ndarray
-    gradients: np.ndarray | None = None  # (n, 2): g and h, in the open; SecureBoost encrypts them
+    gradients: np.ndarray | None = None  # (n, 2): g and h, unencrypted, unlike in SecureBoost
     column: int = 0
     bin: int = 0
-    queried: bool = False  # of rows to predict, not of the training
+    queried: bool = False  # whether `rows` are rows to predict, and not training rows
 
 
 @dataclass(frozen=True, eq=False)
-class Answer(Message):  # sums (columns, bins, 2), or who goes left, bool (n,)
+class Answer(Message):  # sums (columns, bins, 2), or which rows go left, bool (n,)
     discloses = frozenset({Reveal.FEATURES})
     values: np.ndarray
 
@@ -96,7 +96,7 @@ class Active(Columns, Coordinator):
 @register.protocol("plain-vertical")
 @dataclass(frozen=True, kw_only=True)
 class PlainVertical(Protocol):
-    """Boosting, vertically: the active party asks for histograms of its plaintext gradients."""
+    """Vertical boosting: the active party requests histograms of its unencrypted gradients."""
 
     trees: int = 10
     depth: int = 3

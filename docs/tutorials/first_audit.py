@@ -1,9 +1,9 @@
-"""What does a model file of three hospitals give away, and what is left after scrubbing it?
+"""Which patient data does a model file of three hospitals reveal, before and after scrubbing it?
 
 Run it: python docs/tutorials/first_audit.py
 """
 
-# %% Three hospitals bag boosted trees, as with Flower. The model is a file that XGBoost loads.
+# %% Three hospitals train boosted trees by bagging, as with Flower. XGBoost loads the model file.
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,26 +22,27 @@ model = FederatedGBDTClassifier(
 )
 model.fit(X, y).save_model(path)
 
-# %% The audit sees that file and nothing else.
+# %% The audit receives this file and nothing else.
 found = audit(read_model(path))
 print(found.rows.n, "rows,", found.rows.n_pos, "of them positive:", found.sources.how)
 
-# %% Rows and labels of the leaves of every hospital's first tree ...
+# %% It computes the number of rows and of positive labels in the first tree of every hospital.
 first = [tree for tree in found.trees if tree.base_score is not None]
 for tree in first:
     print(f"{tree.source}: rows {tree.n}, positives {tree.n_pos}")
 
-# %% ... which add up to the truth, though no hospital ever said how many patients it has.
+# %% The numbers add up to the true table, although no hospital sent its number of patients.
 right = (found.rows.n, found.rows.n_pos) == (len(y), int(y.sum()))
 print("as many as there are:", right)
 
-# %% A copy without the statistics predicts the same ...
+# %% A copy without the statistics makes the same predictions.
 copy = path.with_name("clean.json")
 done = scrub(read_model(path), copy, rows=X.astype(np.float32))
 print("predictions unchanged, bit for bit:", done.same)
 
-# %% ... tells a stranger nothing for certain, and whoever knows eta and lambda the same as before.
-# (With other rows it may be less: where two tables explain the values, neither is told.)
+# %% A recipient of the copy who does not know eta and lambda can be certain of no leaf. A recipient
+# who knows them learns as much as before. (With other rows it can be less: if two tables explain
+# the leaf values, the audit reports neither of them.)
 stranger = audit(read_model(copy))
 insider = audit(read_model(copy), Known(learning_rate=0.3, reg_lambda=1.0))
 for who, seen in (("stranger", stranger), ("insider", insider)):

@@ -1,5 +1,5 @@
-"""What do three hospitals' trees tell an honest-but-curious client, and what does split-only
-broadcast change?
+"""What can an honest-but-curious client learn from the trees of three hospitals, and how does the
+defense `split-only` change this?
 
 Run it: python docs/tutorials/first_bench.py
 """
@@ -21,7 +21,7 @@ setting = Setting.of(DataRef("breast-cancer"), Spec("iid"), 3, 0, protocol)
 federation = federation_of(setting, data_dir=None)
 print([len(held) for held in federation.local_data.values()], "rows per client")
 
-# %% Train with FedTree's protocol, without a defense and with split-only broadcast.
+# %% Train with the protocol of FedTree, without a defense and with `split-only`.
 split_only = Composition((register.make("defense", Spec("split-only")),))
 runs = {
     "none": train(protocol, federation.local_data, federation.schema, seed=0),
@@ -36,12 +36,12 @@ for name, run in runs.items():
     _, leaves = next(view.messages(LeafValues))
     print(f"{name:10}  value {leaves.value[:3]}  H {None if leaves.h is None else leaves.h[:3]}")
 
-# %% The models predict the same, bit for bit ...
+# %% Both models make the same predictions, bit for bit.
 margins = [run.model.margin(federation.test.X) for run in runs.values()]
 same_predictions = bool((margins[0] == margins[1]).all())
 print("same predictions:", same_predictions)
 
-# %% ... and yet the class counts of every leaf can still be read off the leaf values.
+# %% Nevertheless, an attack can still compute the class counts of every leaf from the leaf values.
 attack = register.make("attack", Spec("timberstrike", {"max_trees": 1}))
 others = [federation.local_data[name] for name in ("client-0", "client-1")]
 victims = stacked(others, federation.schema)

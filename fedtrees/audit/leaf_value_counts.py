@@ -11,10 +11,9 @@ lambda by the same factor gives the same values. In bagging, the first tree of a
 its local label mean, which is not in the file. Hardly any other share of positives gives integer
 rows and positives in every leaf.
 
-Count the rows of first trees in a model without statistics, and list the required conditions.
-
-The algorithm is in `fedtrees.audit.leaf_value_counts`. This module decides which table sizes, eta
-and lambda are tried, and when a solution is unique enough to be reported.
+The second half of the module applies this algorithm to the first trees of a model. It decides which
+table sizes, eta and lambda are tried, when a solution is unique enough to be reported, and which
+conditions are listed with it.
 """
 
 from __future__ import annotations

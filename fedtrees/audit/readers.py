@@ -1,10 +1,8 @@
-"""Read LightGBM's text models together with their statistics (`LIGHTGBM_STATISTICS`).
+"""Read a model file, and detect its format from its contents.
 
-Read XGBoost's model files together with their statistics (`XGBOOST_STATISTICS`).
-
-Read the random forests that fedtrees saves (``.npz``), together with their counts.
-
-Read a model file and detect its format from its contents.
+The formats are LightGBM's text models and XGBoost's model files, each with their statistics
+(`LIGHTGBM_STATISTICS`, `XGBOOST_STATISTICS`), and the random forests that fedtrees saves
+(``.npz``), with their counts.
 """
 
 from __future__ import annotations

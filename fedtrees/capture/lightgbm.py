@@ -1,15 +1,13 @@
-"""Decode the traffic between LightGBM's machines.
+"""Decode the traffic between LightGBM's machines as messages of a data-parallel training.
 
-Reassemble the collective operations of LightGBM's machines from the bytes between them.
+The first step reassembles the collective operations from the bytes between the machines. The bytes
+contain no lengths. The size of every operation follows from the operations before it.
 
-The bytes contain no lengths. The size of every operation follows from the operations before it.
-
-Decode the data-parallel training of LightGBM's machines as messages.
-
-The operations were observed in runs of LightGBM 4.7 and read in its sources: the number of columns,
-the bins of each machine's block of columns (``dataset_loader.cpp``, ``bin.cpp``), and the sums of
-labels that the objective needs. For every tree, the sums over its root follow, and for each step
-the histograms and the best splits (``data_parallel_tree_learner.cpp``).
+The second step interprets the operations as messages. The operations were observed in runs of
+LightGBM 4.7 and read in its sources: the number of columns, the bins of each machine's block of
+columns (``dataset_loader.cpp``, ``bin.cpp``), and the sums of labels that the objective needs. For
+every tree, the sums over its root follow, and for each step the histograms and the best splits
+(``data_parallel_tree_learner.cpp``).
 """
 
 from __future__ import annotations

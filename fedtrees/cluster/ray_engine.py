@@ -1,6 +1,6 @@
-"""Ray as the engine of a bench: each job is a task.
+"""Run the jobs of a benchmark as tasks of a Ray cluster.
 
-A user that reaches a node controls the node.
+A user who can connect to a node of the cluster controls this node.
 """
 
 import math

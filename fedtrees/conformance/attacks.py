@@ -1,8 +1,7 @@
 """Check the rules of attacks: determinism, and independence of the ground truth.
 
-Check the imports of an attack, and the effects of importing a plug-in file.
-
-Check the rules of behaviours of malicious parties.
+The module also checks the imports of an attack, the effects of importing a plug-in file, and the
+rules of behaviours of malicious parties.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""Build small tables, and train protocols on them, for checks.
+"""Provide the common parts of all checks: small tables, trainings, views and comparisons.
 
-Define the result of a check.
-
-Check that a training leaks nothing outside its messages and declares their contents.
-
-Build views for checks of attacks. They do not contain rows of other parties.
-
-Compare two trainings, guesses or values bit by bit.
+The module defines the result of a check, trains protocols on small tables, and builds views for
+checks of attacks, which do not contain rows of other parties. It compares two trainings, guesses or
+values bit by bit, and it checks that a training leaks nothing outside its messages and declares
+their contents.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The encoding defines the byte counts, the saved transcripts, and the wire format between machines.
 
-Binary form of arrays, numbers and sealed values: an entry in a JSON header, then raw bytes.
+Each array, number or sealed value is an entry in the header, followed by its raw bytes.
 """
 
 from __future__ import annotations

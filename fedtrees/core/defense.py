@@ -5,9 +5,8 @@ protect, and the defense neither handles nor exempts the message type, the run s
 `fedtrees.core.composition` combines several defenses. A defense publishes the conditional
 distribution of each value that it changes (`Defense.channels`), so that attacks can adapt to it.
 
-Plan of a defense that replaces the protocol's choice of cut points.
-
-Existing systems that implement a protocol or a defense, and their settings.
+The module also defines `CutPlan`, the plan of a defense that replaces the protocol's choice of cut
+points, and `Deployed`, the settings of an existing system that implements a protocol or a defense.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Oracle: an inference endpoint that answers a limited number of queries of an adversary.
+"""Models, and the inference endpoint that an adversary may query.
 
-Interface of all models.
+`Model` is the interface of all models. `Oracle` is an endpoint that answers a limited number of
+queries of an adversary.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A party stores private state and replies to messages. Its attributes can be read
 party acts, that is inside one of its methods that its host called. Any other access raises
 `LocalDataError`, so that a protocol cannot use data that no message carried.
 
-Behaviours: deviations of a dishonest party from its protocol.
+A `Behaviour` replaces the class of a party by one that deviates from the protocol.
 """
 
 from __future__ import annotations

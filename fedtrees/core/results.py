@@ -1,8 +1,8 @@
-"""Columns of ``rows.csv``: their meaning, and how their values are written and read.
+"""The format of ``rows.csv``, the table of all results of a run.
 
-`fedtrees.core.results` describes the keys in the column ``metric``.
-
-Measures: the keys of ``rows.csv``, each with its unit, direction, class and wording.
+`COLUMNS` describes its columns, and how their values are written and read. `Measure` describes one
+key of the column ``metric``: its unit, its direction, the class of the leak, and its wording in
+reports. `measures` returns all measures by key, those of metrics included.
 """
 
 from __future__ import annotations

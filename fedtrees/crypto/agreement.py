@@ -1,11 +1,8 @@
 """Key agreement of two parties: X25519 (RFC 7748) and HKDF-SHA256 (RFC 5869).
 
-Masks: the key stream of ChaCha20 (RFC 8439) of a seed.
-
-Randomness of keys, obfuscators and mask seeds, from the operating system.
-
-The seed of the experiment is not used. It is a small number that is printed in tables, so that
-every reader could compute the keys.
+Masks are the key stream of ChaCha20 (RFC 8439) of a seed. Keys, obfuscators and mask seeds are
+drawn from the operating system. The seed of the experiment is not used. It is a small number that
+is printed in tables, so that every reader could compute the keys.
 """
 
 from __future__ import annotations

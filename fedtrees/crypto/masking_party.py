@@ -3,14 +3,13 @@
 The class is a state machine with plain data as input and output. Its rounds are `advertise`,
 `deal`, `collect`, and for each sum `mask` and `unmask`.
 
-Sets of survivors whose sums were opened, and sums that would expose one party's reply.
-
-All sums of a run are sums over the same rows, and depend on one another: the sum of a node is that
-of its children, the gradients of all classes cancel, constant hessians count the same rows in every
-tree, and label sums are the totals of the first root. The module therefore treats all sums that a
-party helped to open as sums of the same quantity. Two sums whose survivors differ by one party
-expose the reply of this party by subtraction. Three sums, over a and b, b and c, a and c, expose
-all replies (So et al. 2023).
+The module also stores the sets of survivors whose sums were opened, and refuses sums that would
+expose the reply of one party (unless such sums are allowed). All sums of a run are sums over the
+same rows, and depend on one another: the sum of a node is that of its children, the gradients of
+all classes cancel, constant hessians count the same rows in every tree, and label sums are the
+totals of the first root. The module therefore treats all sums that a party helped to open as sums
+of the same quantity. Two sums whose survivors differ by one party expose the reply of this party by
+subtraction. Three sums, over a and b, b and c, a and c, expose all replies (So et al. 2023).
 """
 
 from __future__ import annotations

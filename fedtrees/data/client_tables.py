@@ -1,8 +1,8 @@
-"""Load one CSV file per party and join them by an id column (vertical partition).
+"""Load a table whose rows or columns are already divided among parties.
 
-The parties have different columns of the same rows.
-
-Load the rows of several clients: one file per client, or a column that names the client.
+For a vertical partition, there is one file per party with different columns of the same rows. The
+files are joined by an id column. For a horizontal partition, there is one file per client, or one
+file with a column that names the client of each row.
 """
 
 from __future__ import annotations

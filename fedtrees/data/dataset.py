@@ -1,10 +1,8 @@
 """A validated table with its schema and a digest of its contents.
 
-Split a dataset into training rows, test rows, and a reserve that no party receives.
-
-Variants of a dataset with other rows or cells.
-
-Examples are ``stroke[rows=1000]``, ``pima[copies=2]`` and ``pima[missing=0.5]``.
+The module also splits a dataset into training rows, test rows, and a reserve that no party
+receives, and derives variants with other rows or cells. Examples of variants are
+``stroke[rows=1000]``, ``pima[copies=2]`` and ``pima[missing=0.5]``.
 """
 
 from __future__ import annotations

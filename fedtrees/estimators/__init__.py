@@ -2,7 +2,7 @@
 
 Every fit runs a federation and records a transcript.
 
-The package may import `fedtrees.bench` and the layers below it.
+The package may import `fedtrees.experiments` and the layers below it.
 """
 
 from fedtrees.estimators.boosting import FederatedGBDTClassifier, FederatedGBDTRegressor

@@ -1,15 +1,12 @@
-"""Represent a numeric target as an additional feature.
+"""Prepare tables for guesses of rows: numeric targets, related columns, sizes and precisions.
 
-Blind guesses and attacks are written for classification. For regression, the target becomes the
-last feature, all rows get the same class, and the result is converted back.
+A numeric target is represented as an additional feature. Blind guesses and attacks are written for
+classification. For regression, the target becomes the last feature, all rows get the same class,
+and the result is converted back.
 
-Find related columns by the similarity of their names.
-
-Limit the number of guessed rows for large tables.
-
-Precision of a numeric column, as a power of ten.
-
-Guesses of values are rounded to it, because for example an age is usually an integer.
+The module also finds related columns by the similarity of their names, limits the number of guessed
+rows for large tables, and determines the precision of a numeric column as a power of ten. Guesses
+of values are rounded to this precision, because for example an age is usually an integer.
 """
 
 from __future__ import annotations

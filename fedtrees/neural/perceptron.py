@@ -1,6 +1,6 @@
 """Perceptrons with ReLU layers: the layout of their parameters in one vector, and predictions.
 
-A trained network together with the encoding of its inputs.
+The module also defines a trained network together with the encoding of its inputs.
 """
 
 from __future__ import annotations

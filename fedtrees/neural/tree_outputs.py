@@ -2,7 +2,8 @@
 
 Its inputs are the outputs of the clients' trees (Ma et al. 2023).
 
-The Adam optimizer (Kingma and Ba 2015), one step at a time, without torch.
+It is trained with the Adam optimizer (Kingma and Ba 2015), which this module implements without
+torch.
 """
 
 from __future__ import annotations

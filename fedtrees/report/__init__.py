@@ -1,12 +1,13 @@
 """Read the results of a run and write its figures, its tables and its self-contained report.
 
 `write_report` writes ``report.html`` into a run folder, and `plot` writes one figure, for example
-``frontier.pdf``. `load_rows` and `frontiers` return the numbers behind both. A newcomer reads
-`rows` first (the table of results), then `states` (the conclusion from one table cell), `findings`
-(all conclusions of a run) and `page` (the report).
+``frontier.pdf``. `load_rows` and `frontiers` return the numbers behind both. A newcomer reads the
+module `results` first (the table of results), then `leakage` (the conclusion about one adversary,
+one defense and one measure), `findings` (all conclusions of a run), `verdict_text` (the sentences
+of the verdict) and `page` (the report).
 
-This package imports `fedtrees.metrics` and the layers below it. It does not import
-`fedtrees.bench`.
+This package may import `fedtrees.metrics` and the layers below it. It does not import
+`fedtrees.experiments`.
 """
 
 from fedtrees.report.frontier import Frontier, Point, frontiers

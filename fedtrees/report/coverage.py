@@ -1,6 +1,6 @@
 """Determine which attacks apply to a defense under a threat, and how each of them ended.
 
-Collect the defenses, threats and attacks that did not run or failed, with reasons.
+`Gaps` contains the defenses, threats and attacks that did not run or failed, with reasons.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Summarise the results of a run as plain JSON types, for use by other programs.
 
-Convert findings to plain JSON types, for use by other programs.
+`summary` describes a complete run. The other functions convert the findings of one setting.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Compute the tables of the report's page: scores by adversary and defense, gaps, and details.
+"""Compute the tables and the layout of the figures on the page of the report.
 
-Compute the layout of the figures on the report's page: frontiers and prices.
+The tables are the scores by adversary and defense (`matrix`), gaps (`untested`) and details
+(`folds`). The figures are frontiers (`frontier`) and prices (`price_plot`). The template
+``report.html.j2`` arranges both. A new column of a table needs a change here and in the template.
 """
 
 from __future__ import annotations

@@ -5,13 +5,13 @@ ran, against every adversary on every table, and no cell is open. It is *shown* 
 addition, every cell is settled (`fedtrees.report.leakage`). A cell in which the attack scored worse
 than its baseline is not settled.
 
-Recipes that resist come first. The remaining ones are sorted by the advantage that they leave:
-first about persons, then guesses about persons, then facts about groups. Among equals, the cheapest
-one comes first.
+Recipes that resist come first, and among them those that are shown to resist. Equals are sorted by
+the class of their loss of utility (`Price.tier`), then by the advantage that they leave (first
+about persons, then guesses about persons, then facts about groups), and then by their price. A run
+places the recipe that the documentation recommends before its equals (`recommend`).
 
-Describe how to configure a recipe in other systems that run it, such as NVFlare or XGBoost.
-
-The text is built from the attribute ``deployed`` of protocols and defenses.
+The module also describes how to configure a recipe in other systems that run it, such as NVFlare or
+XGBoost. This text is built from the attribute ``deployed`` of protocols and defenses.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Format scores, prices and names of defenses as text for the terminal and for the page.
 
-Replace the names of datasets, protocols and defenses by the labels that a paper uses.
+The module also replaces the names of datasets, protocols and defenses by the labels that a paper
+uses.
 """
 
 from __future__ import annotations

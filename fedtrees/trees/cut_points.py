@@ -1,11 +1,10 @@
-"""Cut points from the numbers of rows in the cells of a public grid.
+"""Cut points of columns, by three methods: a public grid, quantile sketches, and one table.
 
-Each party counts its rows in every cell. Only the sums over all parties are needed, so that the
-counts can be summed securely, or with noise.
+For a grid, each party counts its rows in every cell. Only the sums over all parties are needed, so
+that the counts can be summed securely, or with noise.
 
-Cut points from quantile sketches, which each party computes locally and which can be merged.
-
-Cut points of one table, exactly as XGBoost's `hist` computes them.
+Quantile sketches are computed locally by each party and can be merged. The cut points of one table
+are exactly those that XGBoost's `hist` computes.
 """
 
 from __future__ import annotations

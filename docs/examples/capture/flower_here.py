@@ -1,4 +1,4 @@
-"""Train XGBoost with Flower's own strategies and capture it; a grid in one process carries it.
+"""Train XGBoost with the strategies of Flower in one process, and capture the messages.
 
 python docs/examples/capture/flower_here.py bagging --out flower
 fedtrees attack flower/run.capture --as server --truth node-1=flower/worker-0.csv ...
@@ -32,7 +32,7 @@ PARAMS = {"objective": "binary:logistic", "eta": 0.3, "max_depth": 3, "nthread":
 
 
 def site(rows: NDArray[np.float32], params: dict[str, Any], bagging: bool) -> ClientApp:
-    """Return what a site runs: it boosts on its rows, as in Flower's XGBoost example."""
+    """Return the application of a site. It boosts on its rows, as in Flower's XGBoost example."""
     app, data = ClientApp(), xgb.DMatrix(rows[:, :-1], rows[:, -1], nthread=1)
 
     @app.train()
@@ -59,7 +59,7 @@ def site(rows: NDArray[np.float32], params: dict[str, Any], bagging: bool) -> Cl
 
 
 class Here(Grid):
-    """Brings messages to sites in this process, and their answers back."""
+    """Deliver messages to sites in this process, and return their replies."""
 
     def __init__(self, apps: dict[int, ClientApp]) -> None:
         self.apps = apps
@@ -69,7 +69,7 @@ class Here(Grid):
         return list(self.apps)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: Any = None) -> Any:
-        """Let each site answer in its turn."""
+        """Return the replies of the sites, which run one after the other."""
         answers = []
         for message in messages:
             node = message.metadata.dst_node_id
@@ -88,8 +88,8 @@ class Here(Grid):
 def train(
     parts: list[NDArray[np.float32]], kind: str, trees: int, params: dict[str, Any], capture: Path
 ) -> None:
-    """Train as many sites as there are parts."""
-    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # as its server app does
+    """Train with one site per part."""
+    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # as in its server app
     bagging, params = kind == "bagging", {**PARAMS, **params}
     apps = {k: site(rows, params, bagging) for k, rows in enumerate(parts, start=1)}
     least = {"min_available_nodes": len(parts), "fraction_evaluate": 0.0}
@@ -121,7 +121,7 @@ def main() -> None:
     else:
         rows = table(asked.rows, 3, asked.seed, 1)
     parts = parts_of(rows, asked.workers, asked.out)
-    random.seed(asked.seed)  # of which Flower draws the order of its sites
+    random.seed(asked.seed)  # Flower draws the order of the sites from this generator
     train(parts, asked.kind, asked.trees, asked.params, asked.out / "run.capture")
 
 

@@ -1,6 +1,6 @@
-"""Train XGBoost on loopback, over its own collective or its federated server, and capture it.
+"""Train XGBoost or LightGBM with several workers on this machine, and capture the messages.
 
-python docs/examples/capture/xgboost_loopback.py --over rabit --out ring
+python docs/examples/capture/loopback.py --over rabit --out ring
 fedtrees attack ring/run.capture --as worker-0 --truth ring/worker-1.csv --truth ring/worker-2.csv
 """
 
@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 HOST, LIMIT = "127.0.0.1", 120  # seconds
-FORK = multiprocessing.get_context("fork")  # what trains is imported once
+FORK = multiprocessing.get_context("fork")  # libraries are imported once
 
 
 def table(rows: int, columns: int, seed: int, digits: int) -> NDArray[np.float32]:
-    """Return made-up rows, float32, (rows, columns + 1), the label 0 or 1 last."""
+    """Return synthetic rows, float32, (rows, columns + 1). The last column is the label, 0 or 1."""
     rng = np.random.default_rng(seed)
     X = rng.lognormal(3.0, 0.5, (rows, columns)).round(digits)
     y = X[:, 0] + rng.normal(0, 5, rows) > 20
@@ -34,7 +34,7 @@ def table(rows: int, columns: int, seed: int, digits: int) -> NDArray[np.float32
 
 
 def parts_of(rows: NDArray[np.float32], workers: int, out: Path) -> list[NDArray[np.float32]]:
-    """Deal rows to workers, and write each one's to a file."""
+    """Divide the rows among the workers, and write one file per worker."""
     parts = np.array_split(rows, workers)
     names = ",".join([*(f"f{k}" for k in range(rows.shape[1] - 1)), "label"])
     for k, part in enumerate(parts):
@@ -43,7 +43,7 @@ def parts_of(rows: NDArray[np.float32], workers: int, out: Path) -> list[NDArray
 
 
 def columns_of(rows: NDArray[np.float32], workers: int, out: Path) -> list[NDArray[np.float32]]:
-    """Deal columns to workers, the labels to the first, and write each one's to a file."""
+    """Divide the columns among the workers, and write a file per worker, the first with labels."""
     parts = np.array_split(rows[:, :-1], workers, axis=1)
     for k, part in enumerate(parts):
         own = part if k else np.column_stack([part, rows[:, -1]])
@@ -55,7 +55,7 @@ def columns_of(rows: NDArray[np.float32], workers: int, out: Path) -> list[NDArr
 def work(
     how: dict[str, Any], rows: NDArray[np.float32], params: dict[str, Any], trees: int
 ) -> None:
-    """Train XGBoost as one worker; where columns are dealt, the first alone has labels."""
+    """Train XGBoost as one worker. In a vertical training, only the first worker has labels."""
     import xgboost as xgb
 
     vertical, watched = params.pop("vertical", False), params.pop("watched", False)
@@ -70,7 +70,7 @@ def work(
 def machine(
     how: dict[str, Any], rows: NDArray[np.float32], params: dict[str, Any], trees: int
 ) -> None:
-    """Train LightGBM as one machine; save the trees where `how` says so."""
+    """Train LightGBM as one machine, and save the trees if `how` contains a path for them."""
     import lightgbm as lgb
 
     params, model = {"num_threads": 1, "verbosity": -1, **params}, how.pop("model", None)
@@ -83,19 +83,19 @@ def machine(
 
 
 def serve(workers: int, port: int) -> None:
-    """Be XGBoost's federated server."""
+    """Run the federated server of XGBoost."""
     from xgboost.federated import run_federated_server
 
     run_federated_server(n_workers=workers, port=port, timeout=LIMIT)
 
 
-#: How a worker connects, by its rank and what `fedtrees capture` printed.
+#: Returns how a worker connects, given its rank and the output of `fedtrees capture`.
 Connect = Callable[[int, dict[str, Any]], dict[str, Any]]
 
 
 @contextmanager
 def rabit(workers: int) -> Iterator[tuple[list[int], Connect]]:
-    """Start a tracker; yield its port, and how a worker connects."""
+    """Start a tracker, and yield its port and a function that returns how a worker connects."""
     from xgboost.tracker import RabitTracker
 
     tracker = RabitTracker(n_workers=workers, host_ip=HOST, sortby="task", timeout=LIMIT)
@@ -114,7 +114,7 @@ def rabit(workers: int) -> Iterator[tuple[list[int], Connect]]:
 
 @contextmanager
 def server(workers: int) -> Iterator[tuple[list[int], Connect]]:
-    """Start a federated server; yield the same."""
+    """Start a federated server, and yield the same as `rabit`."""
     import xgboost as xgboost  # before the fork
 
     (to,) = free_ports(1)
@@ -140,7 +140,7 @@ def server(workers: int) -> Iterator[tuple[list[int], Connect]]:
 
 @contextmanager
 def machines(workers: int) -> Iterator[tuple[list[int], Connect]]:
-    """Choose where LightGBM's machines listen; yield the same."""
+    """Choose the ports of LightGBM's machines, and yield the same as `rabit`."""
     import lightgbm as lightgbm  # before the fork
 
     ports = free_ports(workers)
@@ -154,13 +154,13 @@ def machines(workers: int) -> Iterator[tuple[list[int], Connect]]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports where nobody listens."""
+    """Return ports that are not in use."""
     with ExitStack() as stack:
         free = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
         return [listener.getsockname()[1] for listener in free]
 
 
-#: By the name that `fedtrees capture` has for what crosses.
+#: By the name of the transport in `fedtrees capture`.
 TRANSPORTS = {"rabit": rabit, "xgboost": server, "lightgbm": machines}
 WORK = {"rabit": work, "xgboost": work, "lightgbm": machine}
 
@@ -168,9 +168,9 @@ WORK = {"rabit": work, "xgboost": work, "lightgbm": machine}
 def train(
     parts: list[NDArray[np.float32]], over: str, params: dict[str, Any], trees: int, capture: Path
 ) -> None:
-    """Train as many workers as there are parts, through `fedtrees capture`.
+    """Train with one worker per part, connected through `fedtrees capture`.
 
-    Raises `RuntimeError` if one of them fails.
+    Raises `RuntimeError` if a worker fails.
     """
     fedtrees = [sys.executable, "-m", "fedtrees.cli.main", "capture", over, "--format", "json"]
     with TRANSPORTS[over](len(parts)) as (to, connect):

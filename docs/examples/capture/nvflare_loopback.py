@@ -1,4 +1,4 @@
-"""Train XGBoost with NVFlare's own recipes, in its simulator on loopback, and capture it.
+"""Train XGBoost with the recipes of NVFlare in its simulator, and capture the messages.
 
 python docs/examples/capture/nvflare_loopback.py histogram --out nvflare
 fedtrees attack nvflare/run.capture --as server --truth nvflare/worker-0.csv ...
@@ -21,15 +21,15 @@ KINDS = ("histogram", "vertical", "bagging", "cyclic")
 
 
 def write_site(folder: Path, rows: NDArray[np.float32], labels: bool) -> None:
-    """Write rows as NVFlare's CSV loader wants them: no header, a label first."""
+    """Write rows in the format of NVFlare's CSV loader: no header, and the label first."""
     folder.mkdir(parents=True)
     first = np.column_stack([rows[:, -1:] if labels else rows[:, :0], rows[:, :-1]])
-    for name in ("train.csv", "valid.csv"):  # it asks for both; here they are the same
+    for name in ("train.csv", "valid.csv"):  # NVFlare requires both, which are equal here
         np.savetxt(folder / name, first, "%.9g", ",")
 
 
 def recipe(kind: str, sites: list[str], rows: Path, trees: int, secure: bool, params: Any) -> Any:
-    """Return NVFlare's recipe, all else as it sets it."""
+    """Return a recipe of NVFlare, with its defaults for all other settings."""
     from nvflare.app_opt.xgboost.histogram_based_v2.csv_data_loader import CSVDataLoader
     from nvflare.app_opt.xgboost.recipes.bagging import XGBBaggingRecipe
     from nvflare.app_opt.xgboost.recipes.histogram import XGBHorizontalRecipe
@@ -55,7 +55,7 @@ def recipe(kind: str, sites: list[str], rows: Path, trees: int, secure: bool, pa
 
 
 def patient(job: Path) -> None:
-    """Let a slow machine take its time: the recipe of histograms gives sites a minute to start."""
+    """Increase the time limits for slow machines: by default, sites must start within a minute."""
     config = job / "app_server" / "config" / "config_fed_server.json"
     told = json.loads(config.read_text())
     for workflow in told["workflows"]:
@@ -67,7 +67,7 @@ def patient(job: Path) -> None:
 def train(
     parts: list[NDArray[np.float32]], kind: str, out: Path, trees: int, secure: bool, params: Any
 ) -> None:
-    """Train as many sites as there are parts, by a job that `fedtrees capture` has changed."""
+    """Train with one site per part, in a job that `fedtrees capture` has modified."""
     sites = [f"site-{k + 1}" for k in range(len(parts))]
     for site, rows in zip(sites, parts, strict=True):
         write_site(out / "rows" / site, rows, kind != "vertical" or site == sites[0])
@@ -77,7 +77,7 @@ def train(
     job = ["--job", str(out / "jobs" / kind), "-o", str(out / "run.capture")]
     done = subprocess.run([*command, *job], check=True, capture_output=True, text=True)
     simulator = [str(Path(sys.executable).with_name("nvflare")), "simulator", "-w", str(out / "ws")]
-    # each site has a thread: histograms are summed of all at once
+    # each site needs a thread, because the histograms of all sites are summed at the same time
     simulator += ["-c", ",".join(sites), "-t", str(len(sites)), json.loads(done.stdout)["job"]]
     with (out / "nvflare.log").open("w") as log:
         subprocess.run(simulator, check=True, stdout=log, stderr=subprocess.STDOUT)

@@ -1,4 +1,4 @@
-"""The table that the frameworks of this folder train on, and its rows per client."""
+"""The training table of the scripts in this folder, and its rows per client."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pandas as pd
 from sklearn.datasets import load_breast_cancer
 
 TARGET = "benign"
-SHARES = (0.25, 0.45, 0.3)  # of unequal size, as clients are
+SHARES = (0.25, 0.45, 0.3)  # clients usually have different sizes
 
 
 def table() -> pd.DataFrame:
-    """Return breast cancer: 569 rows, 30 columns, the label, and `client`: 0, 1 or 2."""
+    """Return the breast cancer table (569 x 30) with the label and the client (0 to 2) of rows."""
     X, y = load_breast_cancer(return_X_y=True, as_frame=True)
     order = np.random.default_rng(7).permutation(len(X))
     client = np.empty(len(X), dtype=int)
@@ -29,8 +29,8 @@ def rows_of(client: int) -> tuple[pd.DataFrame, pd.Series]:
 
 
 def write_rows(folder: Path) -> None:
-    """Write the whole training table, `train.csv`, and what each client holds, `client-1.csv`..."""
+    """Write the training table (`train.csv`) and the rows of each client (`client-1.csv`, ...)."""
     rows = table()
     rows.drop(columns="client").to_csv(folder / "train.csv", index=False)
-    for client, own in rows.groupby("client"):
-        own.drop(columns="client").to_csv(folder / f"client-{client + 1}.csv", index=False)
+    for client, local_rows in rows.groupby("client"):
+        local_rows.drop(columns="client").to_csv(folder / f"client-{client + 1}.csv", index=False)

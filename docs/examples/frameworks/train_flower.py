@@ -1,11 +1,12 @@
-"""Train with Flower's own XGBoost strategies, in its simulation.
+"""Train with the XGBoost strategies of Flower, in its simulation.
 
 pip install "flwr[simulation]>=1.21" xgboost scikit-learn pandas
 python docs/examples/frameworks/train_flower.py bagging out
 fedtrees audit out/model.json --truth out/train.csv --target benign
 
-Writes `model.json` (Flower's global model, byte for byte), `train.csv` (all rows, and whose they
-are) and `arrivals.json` (which client answered when, round after round).
+The script writes `model.json` (the global model, byte for byte), `train.csv` (all rows),
+`client-1.csv`, ... (the rows of each client) and `arrivals.json` (the clients of each round, in the
+order of their replies).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ PARAMS = {"objective": "binary:logistic", "eta": 0.3, "max_depth": 3, "nthread":
 
 
 def boosted(message: Message, rows: xgb.DMatrix) -> xgb.Booster:
-    """Return what a client sends, as in Flower's XGBoost example."""
+    """Return the trees that a client sends, as in Flower's XGBoost example."""
     config = message.content["config"]
     model = message.content["arrays"]["0"].numpy().tobytes()
     if not model:
@@ -44,7 +45,7 @@ def boosted(message: Message, rows: xgb.DMatrix) -> xgb.Booster:
 
 
 def client_app() -> ClientApp:
-    """Return the clients: each boosts on its own rows, on top of the model it was sent."""
+    """Return the application of the clients, which extend the received model by trees."""
     app = ClientApp()
 
     @app.train()
@@ -60,7 +61,7 @@ def client_app() -> ClientApp:
 
 
 def server_app(asked: argparse.Namespace, out: Path) -> ServerApp:
-    """Return the server: the strategy as it is, and notes of who answered when."""
+    """Return the server: an unchanged strategy of Flower that records the order of the replies."""
     app, arrivals = ServerApp(), []
 
     def note(replies: list[RecordDict], weighted_by: str) -> MetricRecord:
@@ -90,7 +91,7 @@ def server_app(asked: argparse.Namespace, out: Path) -> ServerApp:
 
 
 def main() -> None:
-    """Train, and write the model and the truth."""
+    """Train, and write the model and the rows."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("strategy", choices=("bagging", "cyclic"))
     parser.add_argument("out", type=Path, help="folder to write to")

@@ -1,11 +1,11 @@
-"""Train with NVFlare's own XGBoost recipes, in its simulator.
+"""Train with the XGBoost recipes of NVFlare, in its simulator.
 
 pip install nvflare tensorboard xgboost scikit-learn pandas
 python docs/examples/frameworks/train_nvflare.py bagging out
 fedtrees audit out/model.json --truth out/train.csv --target benign
 
-Writes `model.json` (what the server saved; with histograms, what every site saves) and `train.csv`
-(all rows, and whose they are).
+The script writes `model.json` (the model that the server saved, or with histograms every site),
+`train.csv` (all rows) and `client-1.csv`, ... (the rows of each client).
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ KINDS = ("bagging", "bagging-scaled", "cyclic", "histogram")
 
 
 def write_sites(folder: Path) -> None:
-    """Write every site's rows as NVFlare's CSV loader wants them: no header, label first."""
+    """Write the rows of each site in the format of NVFlare's CSV loader: no header, label first."""
     for k, site in enumerate(SITES):
         (folder / site).mkdir(parents=True)
         X, y = rows_of(k)
         rows = X.assign(**{TARGET: y})[[TARGET, *X.columns]]
-        for name in ("train.csv", "valid.csv"):  # NVFlare asks for both; here they are the same
+        for name in ("train.csv", "valid.csv"):  # NVFlare requires both, equal here
             rows.to_csv(folder / site / name, index=False, header=False)
 
 
 def recipe(kind: str, rounds: int, sites: Path) -> Recipe:
-    """Return the job: trees without sampled rows, all else as NVFlare sets it."""
+    """Return a job without samples of rows, with the defaults of NVFlare for other settings."""
     trees = {"max_depth": 3, "nthread": 1}
     if kind == "histogram":
         params = {**trees, "eta": 0.3, "objective": "binary:logistic", "tree_method": "hist"}
@@ -62,7 +62,7 @@ def recipe(kind: str, rounds: int, sites: Path) -> Recipe:
 
 
 def main() -> None:
-    """Train, and write the model and the truth."""
+    """Train, and write the model and the rows."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("out", type=Path, help="folder to write to")

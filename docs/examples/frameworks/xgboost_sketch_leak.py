@@ -1,13 +1,14 @@
-"""Read another worker's values out of what XGBoost sends one worker, before the first tree.
+"""Find values of one worker in the bytes that XGBoost sends to another worker.
 
 pip install "xgboost>=3,<3.3" numpy
 python docs/examples/frameworks/xgboost_sketch_leak.py
 
-Two workers train on loopback, as two institutions would: over XGBoost's own collective with its
-tracker, and over its federated plugin with its server (which NVFlare's histogram mode runs).
-Worker 0 connects through a proxy that writes down what it receives; XGBoost itself is as
-installed. Counted are worker 1's values whose exact four bytes are in there and, as a control, as
-many values of the same distribution that nobody holds.
+Two workers train one tree on this machine, as two institutions would. They use the built-in
+collective of XGBoost with its tracker, or its federated plugin with its server, which the histogram
+mode of NVFlare runs. Worker 0 connects through a proxy that records the bytes that it receives.
+XGBoost itself is not modified. The script counts the values of worker 1 whose exact four bytes are
+among the received bytes. As a control, it counts equally many values of the same distribution that
+are in no table.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ PROCESSES.set_forkserver_preload(["xgboost", "__main__"])  # imported once for a
 
 
 class Proxy:
-    """A proxy on loopback that writes down what goes to worker 0, connection by connection.
+    """A proxy on this machine that records the bytes that are sent to worker 0, by connection.
 
     Parameters
     ----------
     target : int
-        The port it forwards to.
+        Port to which the proxy forwards.
     answers : bool
-        Worker 0 is who connects (it gets the answers), not who is connected to.
+        True if worker 0 opens the connections, so that the answers are sent to it.
     change : callable
-        What the bytes of whoever connects are passed through.
+        Function that changes the bytes from the side that opens the connection.
     """
 
     def __init__(
@@ -86,11 +87,12 @@ def _forward(
 
 
 class Introductions:
-    """Proxies in front of workers, to whom others connect where the tracker tells them to.
+    """Proxies in front of the workers, between which the tracker arranges connections.
 
-    A worker tells the tracker the port it listens at; the tracker is told the proxy's instead.
-    Neighbours then pass these ports around the ring, once. A worker compares its own with the true
-    one and connects to the others': on its way to it, its own is put back and the others' are not.
+    A worker sends the port at which it listens to the tracker. This port is replaced by that of a
+    proxy. The neighbours then pass these ports around the ring once. A worker compares its entry
+    with its real port, and connects to the ports of the other workers. Therefore the real port is
+    restored only in the entry of the worker that receives it.
     """
 
     def __init__(self) -> None:
@@ -98,7 +100,7 @@ class Introductions:
         self.in_place_of: dict[int, dict[bytes, bytes]] = {0: {}, 1: {}}
 
     def introduce(self, worker: int) -> Callable[[bytes], bytes]:
-        """Return what a worker's words to the tracker are passed through."""
+        """Return the function that changes the bytes of a worker to the tracker."""
 
         def change(words: bytes) -> bytes:
             said = re.search(rb'"port":(\d+)', words)
@@ -116,7 +118,7 @@ class Introductions:
         return change
 
     def correct(self, worker: int) -> Callable[[bytes], bytes]:
-        """Return what the words of others to a worker are passed through."""
+        """Return the function that changes the bytes of other workers to a worker."""
         due = self.in_place_of[worker]
 
         def change(words: bytes) -> bytes:
@@ -129,7 +131,7 @@ class Introductions:
 
 @contextmanager
 def collective() -> Iterator[tuple[list[dict[str, Any]], Callable[[], bytes]]]:
-    """Start a tracker; yield how either worker connects, and what worker 0 received."""
+    """Start a tracker, and yield how each worker connects, and the bytes that worker 0 received."""
     from xgboost.tracker import RabitTracker
 
     tracker = RabitTracker(n_workers=2, host_ip=HOST, sortby="task", timeout=LIMIT)
@@ -154,7 +156,7 @@ def collective() -> Iterator[tuple[list[dict[str, Any]], Callable[[], bytes]]]:
 
 @contextmanager
 def federated() -> Iterator[tuple[list[dict[str, Any]], Callable[[], bytes]]]:
-    """Start a federated server; yield how either worker connects, and what worker 0 received."""
+    """Start a federated server, and yield the same as `collective`."""
     import xgboost as xgb
 
     if not xgb.build_info().get("USE_FEDERATED"):
@@ -184,7 +186,7 @@ def federated() -> Iterator[tuple[list[dict[str, Any]], Callable[[], bytes]]]:
 
 
 def data_frames(stream: bytes) -> bytes:
-    """Return what an HTTP/2 stream carries: frame headers cut values in two (RFC 9113, 4.1)."""
+    """Return the data of an HTTP/2 stream without frame headers, which can cut values in two."""
     at, data = 0, bytearray()
     while at + 9 <= len(stream):
         length = int.from_bytes(stream[at : at + 3], "big")
@@ -209,7 +211,7 @@ def values(rows: int, stream: str) -> NDArray[np.float32]:
 
 
 def serve(port: int) -> None:
-    """Be XGBoost's federated server."""
+    """Run the federated server of XGBoost."""
     from xgboost.federated import run_federated_server
 
     run_federated_server(n_workers=2, port=port, timeout=LIMIT)
@@ -225,21 +227,21 @@ def work(X: NDArray[np.float32], max_bin: int, connect: dict[str, Any]) -> None:
 
 
 def found_in(received: bytes, column: NDArray[np.float32]) -> int:
-    """Return how many values of a column are in some bytes, wherever they start."""
+    """Return how many values of a column occur in the bytes, at any offset."""
     shifted = (received[k : len(received) - (len(received) - k) % 4] for k in range(4))
     words = np.unique(np.concatenate([np.frombuffer(s, "<u4") for s in shifted]))
     return int(np.isin(column.view(np.uint32), words).sum())
 
 
 def measure(transport: str, rows: int, max_bin: int) -> dict[str, Any]:
-    """Train once and count.
+    """Train one tree, and count the values that worker 0 received.
 
     Returns
     -------
     dict
-        ``bytes`` that worker 0 received; per column the ``distinct`` values that worker 1 alone
-        holds, those of them ``found`` in there, and those found of the ``control``: values that
-        nobody holds.
+        ``bytes``: number of bytes that worker 0 received. By column, ``distinct``: number of
+        distinct values that only worker 1 has, ``found``: how many of them worker 0 received, and
+        ``control``: how many values that are in no table occur among the received bytes.
 
     Raises
     ------

@@ -3,13 +3,9 @@
 Rows may be divided into blocks for several threads. All sums are sums of integers, so that the
 trees do not depend on the blocks.
 
-Samples of rows and columns on which a tree is grown.
-
-Threads over blocks of rows.
-
-Sums of integers over blocks are exactly the sums over all rows, so that the trees do not depend on
-the number of threads. Kernels and the larger numpy operations release the interpreter lock. Splits
-are chosen in one thread.
+The module also draws the samples of rows and columns on which a tree is grown, and distributes the
+blocks to threads. Kernels and the larger numpy operations release the interpreter lock. Splits are
+chosen in one thread.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Objectives as XGBoost computes them: base score, gradients, predictions and losses.
 
-The base score that XGBoost estimates from labels, also for a party that lacks a class.
+The base score is the one that XGBoost estimates from labels, also for a party that lacks a class.
 """
 
 from __future__ import annotations

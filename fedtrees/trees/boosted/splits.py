@@ -1,8 +1,7 @@
-"""Chosen splits of the nodes of a level.
+"""Chosen splits of the nodes of a level, and the leaf weight and the gain of a node.
 
-Leaf weight and gain of a node from its gradient and hessian sums, as in XGBoost.
-
-See Chen and Guestrin, "XGBoost: a scalable tree boosting system", 2016, equations 5 to 7.
+Leaf weight and gain are computed from the sums of gradients and hessians, as in XGBoost (Chen and
+Guestrin, "XGBoost: a scalable tree boosting system", 2016, equations 5 to 7).
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Bins of one column with the algorithm of LightGBM 4.7 (``src/io/bin.cpp``).
 
-Distribution of LightGBM's bins over machines, and the values that midpoints reveal.
-
-LightGBM places cuts midway between neighbouring values. A recipient of the cuts can therefore
-compute values of the column.
+The module also distributes the columns whose bins are computed over the machines, and derives the
+values that midpoints reveal. LightGBM places cuts midway between neighbouring values. A recipient
+of the cuts can therefore compute values of the column.
 """
 
 from __future__ import annotations

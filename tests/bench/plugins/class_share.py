@@ -1,7 +1,7 @@
-"""A claim of one's own: how many of the victims' rows are of the last class.
+"""A new type of claim and its metric: the share of the victims' rows that have the last class.
 
-A claim and its metric. The attacks that give it are in a file of their own, `class_share_attacks`:
-an attack's code is imported only where no truth is.
+The attacks that return this claim are in another file, `class_share_attacks`, because the code of
+an attack is never imported in the process that contains the truth.
 """
 
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from fedtrees.metrics.metric import Metric, Score
 
 @dataclass(frozen=True, eq=False)
 class ClassShare(Claim):
-    """The share of the victims' rows that are of the last class."""
+    """Share of the victims' rows that have the last class."""
 
     share: float
 
 
 @register.metric("plugin-class-share")
 class ClassShareMetric(Metric[float]):
-    """How far the share is off."""
+    """Score a claimed share by its absolute error."""
 
     of: ClassVar[type[Claim]] = ClassShare
     before_training: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""A blind attack that gives the claim of `class_share`, and one that reads it off a message."""
+"""A blind attack that returns the claim of `class_share`, and an attack that reads a message."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,7 +14,7 @@ ClassShare = register.get("metric", "plugin-class-share").of
 
 
 def own_share(view):
-    """Return the share among the principals' own labels, a half without any."""
+    """Return the share among the labels of the adversary, and 0.5 if it has no labels."""
     labels = [held.y for held in view.own if held.y is not None]
     return float(np.concatenate(labels).mean()) if labels else 0.5
 
@@ -22,7 +22,7 @@ def own_share(view):
 @register.attack("plugin-own-share")
 @dataclass(frozen=True)
 class OwnShare(Attack):
-    """Guess that others are as we are."""
+    """Guess that the victims have the same share as the adversary."""
 
     blind: ClassVar[bool] = True
     gives: ClassVar[type[Claim] | None] = ClassShare
@@ -34,7 +34,7 @@ class OwnShare(Attack):
 @register.attack("plugin-read-share")
 @dataclass(frozen=True)
 class ReadShare(Attack):
-    """Read the share off the start of every prediction, which is the label mean of all."""
+    """Compute the share from the base score, which is the mean of all labels as log-odds."""
 
     def inapplicable(self, view):
         return None if list(view.messages(BaseScore)) else "the principals see no base score"
