@@ -1,6 +1,6 @@
-"""Attack `cl-few-shot`: guess labels from the adversary's columns and a few known labels.
+"""Attacks `cl` and `cl-few-shot`: guess the labels of rows from the adversary's columns.
 
-Attack `cl`: guess the labels of rows by clustering the adversary's columns.
+`cl` clusters the rows. `cl-few-shot` also uses a few known labels. Neither of them reads a message.
 """
 
 from __future__ import annotations

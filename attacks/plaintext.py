@@ -1,9 +1,7 @@
 """Attacks on a captured vertical XGBoost training, which sends gradients and splits unencrypted.
 
 `clear-gradients` infers the labels of all rows, and `split-values` infers values of columns of
-other parties.
-
-Estimate the values of a column if some of its values and bounds on its rows are known.
+other parties. The latter also uses known values of the column and bounds on its rows.
 """
 
 from __future__ import annotations

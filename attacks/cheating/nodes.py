@@ -3,12 +3,9 @@
 Only trees that were grown before the first leaf value other than 0 are used, because all rows of a
 class then have equal gradients.
 
-Compute class counts from gradient histograms that a malicious server received.
-
-The counts are exact as long as all predictions still equal the base score, because all rows of a
-class then have the same gradient and hessian.
-
-Estimate class counts of bins from sums with noise: the most probable integers.
+Class counts come from the gradient histograms that the server received. The counts are exact as
+long as all predictions still equal the base score, because all rows of a class then have the same
+gradient and hessian. If the sums contain noise, the most probable integers are estimated.
 """
 
 from __future__ import annotations

@@ -320,10 +320,12 @@ def posterior(question: Question, rng: np.random.Generator, work: float = 1.0) -
     work : float, default 1.0
         Number of moves, as a multiple of the default. Time is proportional to it.
 
-    Notes ----- Chains start from random rows at a high temperature, and cool. If the noise is
-    small, each chain remains in one mode. Replica exchange (parallel tempering) finds better modes
-    in the same time, but one at a time. The consensus of independent chains has no larger error
-    (Adult, 100 rows, epsilon 20: 0.066 and 0.068 in two runs, against 0.072).
+    Notes
+    -----
+    Chains start from random rows at a high temperature, and cool. If the noise is small, each chain
+    remains in one mode. Replica exchange (parallel tempering) finds better modes in the same time,
+    but one at a time. The consensus of independent chains has no larger error (Adult, 100 rows,
+    epsilon 20: 0.066 and 0.068 in two runs, against 0.072).
     """
     check_positive("work", work)
     samples, energy = _samples(question, rng, work)

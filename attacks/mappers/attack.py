@@ -1,12 +1,12 @@
-"""Attacks on bins that a LightGBM machine computed on its local rows.
+"""Attacks `bin-mapper-reading`, `single-row-bins` and `ring-segments` on local sums and bins.
 
-`bin-mapper-reading` infers values from the cut points, and `single-row-bins` additionally uses the
-histograms of one machine. The adversary is another machine of the training.
+The first two attacks concern bins that a LightGBM machine computed on its local rows, and the
+adversary is another machine of the training. `bin-mapper-reading` infers values from the cut
+points, and `single-row-bins` additionally uses the histograms of one machine.
 
-Attack `ring-segments`: infer the class counts of one worker from its partial sums in a ring.
-
-The adversary is a worker of a captured XGBoost training. In a ring all-reduce, the first message of
-each segment contains the sums of its sender only.
+`ring-segments` infers the class counts of one worker from its partial sums. The adversary is
+another worker of a captured XGBoost training. In a ring all-reduce, the first message of each
+segment contains the sums of its sender only.
 """
 
 from __future__ import annotations

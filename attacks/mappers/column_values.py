@@ -1,7 +1,4 @@
-"""Distribute the class counts of bins among workers if only sums over several workers are known.
-
-Estimate the values of a column from its bins, some of its values, and rows of the prior.
-"""
+"""Estimate the values of a column, and the class counts of its bins for every worker."""
 
 from __future__ import annotations
 

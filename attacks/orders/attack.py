@@ -4,7 +4,7 @@ The adversary is the active party of a vertical federation. The owners of split 
 rows on each side of a split, so that all splits of a column restrict each row to an interval of
 ranks.
 
-Estimate ranks within their intervals from the adversary's local data.
+The ranks within an interval are estimated from the adversary's local data.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Attack `threshold-queries`: find the split thresholds of other parties by bisection.
 
 The adversary is the active party of a vertical federation. It sends chosen records to the
-prediction endpoint and infers from the answers on which side of a threshold each record fell.
-`fedtrees.attacks.queries.attack` implements the search, `splits` its state, and `answers` the
-likelihood of an answer.
-
-Search of the attack `threshold-queries`: base records, bisection, noise and the budget.
+prediction endpoint and infers from the answers on which side of a threshold each record fell. This
+module contains the search (`Search`) and the attack that runs it. `splits` contains the state of
+the search, and `paths` the likelihood of an answer.
 
 A base record reaches a split of the victim for certain, because its other values are outside the
 intervals of all thresholds on its path. The search varies the victim's column of the base record

@@ -1,14 +1,13 @@
 """Enumerate the paths of a row through trees if some splits belong to other parties.
 
-`path-restriction` uses these functions. A path is consistent if, for each column of another party,
-some bin satisfies all splits on the path.
+The attack `path-restriction` uses the paths. A path is consistent if, for each column of another
+party, some bin satisfies all splits on the path.
 
-Model of a prediction endpoint, shared by the attacks that query it.
-
-The adversary is the active party of a vertical federation. It knows the shape of the trees and the
-leaf values, but not the thresholds on the columns of other parties. `Endpoint` computes the answer
-that it expects for a path of a record through the trees, and the likelihood of the answer that it
-received. The channel of the answers (rounding or noise) is read from the view.
+The module also models the prediction endpoint for all attacks that query it. The adversary is the
+active party of a vertical federation. It knows the shape of the trees and the leaf values, but not
+the thresholds on the columns of other parties. `Endpoint` computes the answer that the adversary
+expects for a path of a record through the trees, and the likelihood of the answer that it received.
+The channel of the answers (rounding or noise) is read from the view.
 """
 
 from __future__ import annotations

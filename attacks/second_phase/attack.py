@@ -1,11 +1,9 @@
 """Attack `leaf-inversion`: reconstruct the rows of batches from gradients of FedXGBllr.
 
 The second phase of FedXGBllr trains a network on the outputs of all clients' trees. The adversary
-sees a client's gradient of this network, and searches for rows with the same gradient. `evidence`
-collects the gradients, `matching` computes the loss, `routing` makes the trees differentiable, and
-`search` and `refinement` minimise the loss.
-
-Collect the trees and gradients of FedXGBllr's second phase from a view.
+sees a client's gradient of this network, and searches for rows with the same gradient. This module
+collects the trees and gradients from a view. `matching` computes the loss, `routing` makes the
+trees differentiable, and `search` and `refinement` minimise the loss.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Feature Range Inference: follow the victims' rows from tree to tree, narrowing their boxes.
 
-Di Gennaro et al. (2025), Sec. 5.2: every row of the reconstruction is sent to one leaf of each
-tree so that the leaf sums agree with the broadcast ones; its box shrinks to the leaf's and its
-margin grows by the leaf's value (Eq. 10).
+Every row of the reconstruction is assigned to one leaf of each tree, so that the sums over the rows
+of a leaf agree with the sums that the adversary received (Di Gennaro et al. 2025, Sec. 5.2). The
+box of the row is intersected with the box of its leaf, and the leaf value is added to its margin
+(Eq. 10). The gradients of the next tree follow from the new margins.
 """
 
 from typing import Any

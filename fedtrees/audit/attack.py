@@ -1,13 +1,9 @@
 """Attack a model file with known rows, and score the attack next to the blind baseline.
 
 The adversary has the model file and some training rows, and reconstructs further training rows.
-Boosted trees are attacked with `timberstrike`. Random forests are attacked with the attacks in
-`fedtrees.audit.attack`.
-
-Prepare the view of an adversary that received the file of a random forest.
-
-The adversary knows the file and some training rows. `fedtrees.audit.attack` runs the attack
-`forest-boxes`, or `draft-dp` for private forests, on this view.
+Boosted trees are attacked with `timberstrike`. Random forests are attacked with `forest-boxes`, and
+private forests with `draft-dp`. For a forest, this module also prepares the view of an adversary
+that received the file.
 """
 
 from __future__ import annotations

@@ -11,10 +11,8 @@ lambda by the same factor gives the same values. In bagging, the first tree of a
 its local label mean, which is not in the file. Hardly any other share of positives gives integer
 rows and positives in every leaf.
 
-Count the rows of first trees in a model without statistics, and list the required conditions.
-
-The algorithm is in `fedtrees.audit.leaf_value_counts`. This module decides which table sizes, eta
-and lambda are tried, and when a solution is unique enough to be reported.
+The module also decides which table sizes, eta and lambda are tried, and when a solution is unique
+enough to be reported. The audit lists the required conditions with the counts.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Read LightGBM's text models together with their statistics (`LIGHTGBM_STATISTICS`).
+"""Read model files together with their statistics, and detect their format from the contents.
 
-Read XGBoost's model files together with their statistics (`XGBOOST_STATISTICS`).
-
-Read the random forests that fedtrees saves (``.npz``), together with their counts.
-
-Read a model file and detect its format from its contents.
+The supported formats are XGBoost's model files (`XGBOOST_STATISTICS`), LightGBM's text models
+(`LIGHTGBM_STATISTICS`), and the random forests that fedtrees saves (``.npz``), which contain
+counts.
 """
 
 from __future__ import annotations

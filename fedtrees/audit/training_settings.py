@@ -1,22 +1,20 @@
-"""Compute how precisely the equations of a file determine eta, lambda and an L1 penalty.
+"""Infer eta and lambda of a training from a model file, and compute how precisely they follow.
+
+Two equations per split connect weights, gains and sums of hessians (`Splits`). Only the true eta
+and lambda agree with all of them. Masked sums of hessians are unknowns of the same equations.
 
 Several values of eta and lambda can agree with all equations, for example if the only tree is a
 stump. An L1 penalty alpha, which moves every G towards 0 by alpha, leaves no trace in a stump whose
-gradients add up to 0, because both leaves move by the same amount. This module linearises the
-equations around the solution, and includes every further effect that a training may have had as an
-unknown:
+gradients add up to 0, because both leaves move by the same amount. This module therefore linearises
+the equations around the solution, and includes every further effect that a training may have had as
+an unknown:
 
 * G of a node with weight w is ``-w (H + lambda) - sign(w) alpha``, and arbitrary if w is 0.
 * A node with the largest weight may have been truncated there (``max_delta_step``). Its G is free.
 * Gains are those of the weights or, with a limit on steps or monotone constraints, contain a
   further term ``2 alpha |w|`` (XGBoost 3.2, ``split_evaluator.h``). Both cases are tried.
 
-A quantity that these equations determine was therefore determined by the file.
-
-Infer eta and lambda of a training from the relations between the statistics of its trees.
-
-Two equations per split connect weights, gains and sums of hessians (`Splits`). Only the true eta
-and lambda agree with all of them. Masked sums of hessians are unknowns of the same equations.
+A quantity that these linear equations determine was therefore determined by the file.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""Decode the traffic between LightGBM's machines.
+"""Decode the data-parallel training of LightGBM's machines from the bytes between them.
 
-Reassemble the collective operations of LightGBM's machines from the bytes between them.
-
-The bytes contain no lengths. The size of every operation follows from the operations before it.
-
-Decode the data-parallel training of LightGBM's machines as messages.
+The collective operations are reassembled first. The bytes contain no lengths, and the size of every
+operation follows from the operations before it. The operations are then converted to messages.
 
 The operations were observed in runs of LightGBM 4.7 and read in its sources: the number of columns,
 the bins of each machine's block of columns (``dataset_loader.cpp``, ``bin.cpp``), and the sums of

@@ -1,13 +1,12 @@
 """Relay TCP connections between two endpoints, and record the bytes.
 
-Relay the connections between XGBoost's workers, and between them and their tracker.
-
-A worker sends the port at which it listens to the tracker, and receives the address of the next
-worker in a ring. The relay replaces the port by one of its ports. Over the ring, the workers then
-forward the addresses that they received (`ConnectWorkers` in ``src/collective/comm.cc`` of XGBoost
-3.2): 64 bytes with the host name of every worker, then a port of every worker. Each worker compares
-its entry with its real port. The relay therefore restores the real port on the last step to this
-worker, and replaces it again when the worker forwards it.
+XGBoost's workers need more than a relay of each connection, because they send their addresses in
+messages. A worker sends the port at which it listens to the tracker, and receives the address of
+the next worker in a ring. The relay replaces the port by one of its ports. Over the ring, the
+workers then forward the addresses that they received (`ConnectWorkers` in
+``src/collective/comm.cc`` of XGBoost 3.2): 64 bytes with the host name of every worker, then a port
+of every worker. Each worker compares its entry with its real port. The relay therefore restores the
+real port on the last step to this worker, and replaces it again when the worker forwards it.
 """
 
 from __future__ import annotations

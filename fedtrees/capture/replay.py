@@ -4,10 +4,9 @@ The parties with data reply with the messages that they sent in the capture. The
 the protocol. The resulting transcript contains the messages of the protocol, so that all attacks
 and metrics can read it.
 
-Compute the messages that every worker of a ring derives from the received ones.
-
-These are the cut points, the start and the sums over all workers. A capture does not contain them,
-because they are not sent. The trees are grown again to determine the nodes of the sums.
+The workers of a ring also derive messages from the received ones: the cut points, the start and the
+sums over all workers. A capture does not contain them, because they are not sent, so that this
+module computes them. The trees are grown again to determine the nodes of the sums.
 """
 
 from __future__ import annotations

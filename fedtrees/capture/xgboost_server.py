@@ -1,4 +1,4 @@
-"""Decode vertical training over XGBoost's federated server.
+"""Decode vertical training over XGBoost's federated server from the bytes of its connections.
 
 The parties have different columns of the same rows. The operations were observed in runs of XGBoost
 3.2 (``src/collective/aggregator.h``, ``src/tree/hist/evaluate_splits.h``). Rank 0, which has the
@@ -6,14 +6,11 @@ labels, broadcasts the gradients of every row. At every level, all parties recei
 of each party, as UBJSON objects after their lengths. Then follow bits that show which rows go left
 (``common_row_partitioner.h``).
 
-Reassemble the calls of XGBoost's federated server from the bytes of its connections.
-
-HTTP/2 frames (RFC 9113, Section 4.1) contain gRPC messages, which are protocol buffers with the
-field numbers of XGBoost 3.2 (``plugin/federated/federated.proto``). The fields of a request are 1
-sequence, 2 rank, 3 buffer, 4 data type or root, and 5 operation. A response has field 1, buffer.
-Fields that are 0 or empty are not written.
-
-Decode the traffic between XGBoost's federated server and its clients.
+The calls are reassembled from HTTP/2 frames (RFC 9113, Section 4.1). The frames contain gRPC
+messages, which are protocol buffers with the field numbers of XGBoost 3.2
+(``plugin/federated/federated.proto``). The fields of a request are 1 sequence, 2 rank, 3 buffer, 4
+data type or root, and 5 operation. A response has field 1, buffer. Fields that are 0 or empty are
+not written.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Check the rules of attacks: determinism, and independence of the ground truth.
+"""Check the rules of attacks, of plug-in files, and of behaviours of malicious parties.
 
-Check the imports of an attack, and the effects of importing a plug-in file.
-
-Check the rules of behaviours of malicious parties.
+An attack must be deterministic and independent of the ground truth. The imports of an attack, and
+the effects of importing a plug-in file, are checked as well.
 """
 
 from __future__ import annotations

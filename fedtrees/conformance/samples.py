@@ -1,12 +1,8 @@
-"""Build small tables, and train protocols on them, for checks.
+"""Build the inputs of checks, small tables, trainings and views, and compare their results.
 
-Define the result of a check.
-
-Check that a training leaks nothing outside its messages and declares their contents.
-
-Build views for checks of attacks. They do not contain rows of other parties.
-
-Compare two trainings, guesses or values bit by bit.
+`Finding` is the result of a check. The views for checks of attacks contain no rows of other
+parties. Trainings, guesses and values are compared bit by bit. `carries_nothing` checks that a
+training leaks nothing outside its messages and declares their contents.
 """
 
 from __future__ import annotations

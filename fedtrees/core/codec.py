@@ -2,7 +2,8 @@
 
 The encoding defines the byte counts, the saved transcripts, and the wire format between machines.
 
-Binary form of arrays, numbers and sealed values: an entry in a JSON header, then raw bytes.
+Arrays, numbers and sealed values have an entry in the JSON header. The bytes of arrays and of
+sealed values follow the header.
 """
 
 from __future__ import annotations

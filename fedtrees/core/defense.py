@@ -5,9 +5,8 @@ protect, and the defense neither handles nor exempts the message type, the run s
 `fedtrees.core.composition` combines several defenses. A defense publishes the conditional
 distribution of each value that it changes (`Defense.channels`), so that attacks can adapt to it.
 
-Plan of a defense that replaces the protocol's choice of cut points.
-
-Existing systems that implement a protocol or a defense, and their settings.
+The module also contains `CutPlan`, by which a defense replaces the protocol's choice of cut points,
+and `Deployed`, the settings of an existing system that implements a protocol or a defense.
 """
 
 from __future__ import annotations
@@ -71,16 +70,19 @@ class CutPlan:
 
 @dataclass(frozen=True)
 class Deployed:
-    """Settings of a system.
+    """Settings by which an existing system runs a protocol or a defense.
+
+    For example, XGBoost contains the protocol `nvflare-hist` in its federated server.
 
     Attributes
     ----------
     how : str
         Settings that are not parameters, in the notation of the system.
     names : mapping of str to str
-        Notation of public parameters, for example ``eta={}``.
+        Notation of public parameters in the system, for example ``eta={}``, by the name of the
+        parameter in fedtrees.
     only : mapping of str to object
-        Parameters that have a fixed value in the system.
+        Parameters that have a fixed value in the system. Other values are not supported.
     """
 
     how: str
@@ -241,8 +243,9 @@ class Context:
         self.ledger.append(event)
 
 
-#: Site of a change: a message type, a kind of `Stage`, or ``answers``, ``model`` (at the end of the
-#: training), ``candidates``, ``shown`` or ``leaves``. A `Place` also names the field.
+#: A site is where a defense changes values: a message type, a kind of `Stage`, or one of the words
+#: ``answers``, ``model`` (at the end of the training), ``candidates``, ``shown`` and ``leaves``. A
+#: `Place` is a site together with the name of the changed field.
 Place = tuple[type[Message] | str, str]
 Site = type[Message] | str
 
@@ -406,10 +409,11 @@ class Defense:
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """Return the change of each field that the defense changes, from public information only.
 
-        Numbers are in the meaning of the field (gradients, rows) and not in the units of a message.
-        A defense should draw and round with the same `Channel` objects that it returns here. The
-        fields of a `Stage` are ``y``, ``g``, ``h`` or ``rows``. The field of ``answers`` is
-        ``scores``.
+        Scales and steps are in the meaning of the field (gradients, rows) and not in the units of a
+        message. For example, a `Histogram` contains fixed-point integers, but the scale of its
+        noise is stated for gradients as real numbers. A defense should draw and round with the same
+        `Channel` objects that it returns here. The fields of a `Stage` are ``y``, ``g``, ``h`` or
+        ``rows``. The field of ``answers`` is ``scores``.
         """
         return {}
 

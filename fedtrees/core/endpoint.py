@@ -1,6 +1,6 @@
 """Oracle: an inference endpoint that answers a limited number of queries of an adversary.
 
-Interface of all models.
+The module also defines `Model`, the interface of all trained models.
 """
 
 from __future__ import annotations

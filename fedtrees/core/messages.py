@@ -5,7 +5,7 @@ information that it can reveal (`Reveal`) and the roles that it has for defenses
 family of protocols defines its own message types in `fedtrees.messages`. The network
 (`fedtrees.core.network`) sends them, and the transcript (`fedtrees.core.transcript`) records them.
 
-Sealed values: message fields that only their keyholders can read.
+A field can be a `Sealed` value, which only its keyholders can read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Columns of ``rows.csv``: their meaning, and how their values are written and read.
+"""Columns and measures of ``rows.csv``: their meaning, and how values are written and read.
 
-`fedtrees.core.results` describes the keys in the column ``metric``.
-
-Measures: the keys of ``rows.csv``, each with its unit, direction, class and wording.
+A `Measure` describes one key in the column ``metric``, with its unit, direction, class and wording.
 """
 
 from __future__ import annotations

@@ -225,13 +225,13 @@ class IdealSum(Aggregation):
         return self._last[1]
 
     def closing(self, name: str, rows: int | None, facts: Known) -> Closing:
-        """Create the client side that passes the replies of one party to the third party.
+        """Create the client side that passes the replies of one party to the trusted third party.
 
         Parameters
         ----------
         name : str
             Name of the party.
-        rows, known
+        rows, facts
             Not used.
         """
         return IdealClosing(name, self)

@@ -1,11 +1,11 @@
-"""Key agreement of two parties: X25519 (RFC 7748) and HKDF-SHA256 (RFC 5869).
+"""Key agreement of two parties, masks from the agreed seed, and the randomness of keys.
 
-Masks: the key stream of ChaCha20 (RFC 8439) of a seed.
+The key agreement is X25519 (RFC 7748) with HKDF-SHA256 (RFC 5869). A mask is the key stream of
+ChaCha20 (RFC 8439) of a seed.
 
-Randomness of keys, obfuscators and mask seeds, from the operating system.
-
-The seed of the experiment is not used. It is a small number that is printed in tables, so that
-every reader could compute the keys.
+The randomness of keys, obfuscators and mask seeds comes from the operating system. The seed of the
+experiment is not used. It is a small number that is printed in tables, so that every reader could
+compute the keys.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Messages of secure aggregation by masks as plain data, and their public parameters.
+"""Messages of secure aggregation by masks as plain data, their parameters, and their sizes.
 
-Sizes of the messages of secure aggregation by masks, computed without encryption.
-
-The ideal functionality uses them to count the same traffic as real cryptography.
+The sizes are computed without encryption. The ideal functionality uses them to count the same
+traffic as real cryptography.
 """
 
 from __future__ import annotations

@@ -3,14 +3,13 @@
 The class is a state machine with plain data as input and output. Its rounds are `advertise`,
 `deal`, `collect`, and for each sum `mask` and `unmask`.
 
-Sets of survivors whose sums were opened, and sums that would expose one party's reply.
-
-All sums of a run are sums over the same rows, and depend on one another: the sum of a node is that
-of its children, the gradients of all classes cancel, constant hessians count the same rows in every
-tree, and label sums are the totals of the first root. The module therefore treats all sums that a
-party helped to open as sums of the same quantity. Two sums whose survivors differ by one party
-expose the reply of this party by subtraction. Three sums, over a and b, b and c, a and c, expose
-all replies (So et al. 2023).
+A party also records the sets of survivors whose sums were opened, and refuses sums that would
+expose one party's reply. All sums of a run are sums over the same rows, and depend on one another:
+the sum of a node is that of its children, the gradients of all classes cancel, constant hessians
+count the same rows in every tree, and label sums are the totals of the first root. The module
+therefore treats all sums that a party helped to open as sums of the same quantity. Two sums whose
+survivors differ by one party expose the reply of this party by subtraction. Three sums, over a and
+b, b and c, a and c, expose all replies (So et al. 2023).
 """
 
 from __future__ import annotations
@@ -76,9 +75,8 @@ class SurvivorSets:
     def __init__(self, *, exposing: bool = False) -> None:
         self._exposing = exposing
         self._known: dict[frozenset[str], None] = {}  # in the order of the sums
-        self._rows: dict[
-            str, _Row
-        ] = {}  # basis of their span in reduced row echelon form, by pivot
+        # Basis of the span of the sets in reduced row echelon form, by pivot.
+        self._rows: dict[str, _Row] = {}
 
     def admit(self, survivors: Iterable[str]) -> None:
         """Add a set whose sum is about to be opened.

@@ -1,8 +1,8 @@
-"""Load one CSV file per party and join them by an id column (vertical partition).
+"""Load the table of a federation from one file per party, or by a column that names the party.
 
-The parties have different columns of the same rows.
-
-Load the rows of several clients: one file per client, or a column that names the client.
+In a vertical partition, the parties have different columns of the same rows, and the files are
+joined by an id column. In a horizontal partition, every client has different rows, from one file
+per client or from a file with a column that names the client.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""A validated table with its schema and a digest of its contents.
+"""A validated table with its schema and a digest, its variants, and its split into parts.
 
-Split a dataset into training rows, test rows, and a reserve that no party receives.
+`holdout` splits a dataset into training rows, test rows, and a reserve that no party receives.
 
-Variants of a dataset with other rows or cells.
-
-Examples are ``stroke[rows=1000]``, ``pima[copies=2]`` and ``pima[missing=0.5]``.
+Variants of a dataset have other rows or cells. Examples are ``stroke[rows=1000]``,
+``pima[copies=2]`` and ``pima[missing=0.5]``.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Count the runs in which a site took part, for each federation that its owner allowed.
+"""The agreement of the parties of a federation, and the count of the runs of each site.
 
-An agreement is the hash of a federation. Each run of it draws fresh noise on the same rows, so that
-the epsilons of the runs add up (basic composition, Dwork et al. 2006). A site therefore takes part
-once by default. It writes a line to a local file before it answers the first request on its rows.
-For this reason, a run that was stopped counts as well, and two simultaneous jobs count as two.
-
-The agreement of the parties of a federation: one file, whose hash each party allows.
+An agreement is one file, and each party allows the hash of this file. Each run of a federation
+draws fresh noise on the same rows, so that the epsilons of the runs add up (basic composition,
+Dwork et al. 2006). A site therefore takes part once by default. It writes a line to a local file
+before it answers the first request on its rows. For this reason, a run that was stopped counts as
+well, and two simultaneous jobs count as two.
 """
 
 from __future__ import annotations

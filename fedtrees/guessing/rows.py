@@ -1,15 +1,11 @@
-"""Represent a numeric target as an additional feature.
+"""Helpers of guesses of rows: numeric targets, similar columns, number of rows, and precision.
 
 Blind guesses and attacks are written for classification. For regression, the target becomes the
 last feature, all rows get the same class, and the result is converted back.
 
-Find related columns by the similarity of their names.
-
-Limit the number of guessed rows for large tables.
-
-Precision of a numeric column, as a power of ten.
-
-Guesses of values are rounded to it, because for example an age is usually an integer.
+`likest` finds related columns by the similarity of their names. `wanted` and `spaced` limit the
+number of guessed rows for large tables. `step_of` estimates the precision of a numeric column as a
+power of ten. Guesses of values are rounded to it, because for example an age is usually an integer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Perceptrons with ReLU layers: the layout of their parameters in one vector, and predictions.
 
-A trained network together with the encoding of its inputs.
+The module also contains `TabularNetwork`, a trained network together with the encoding of its
+inputs.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Its inputs are the outputs of the clients' trees (Ma et al. 2023).
 
-The Adam optimizer (Kingma and Ba 2015), one step at a time, without torch.
+The module also contains the Adam optimizer (Kingma and Ba 2015), one step at a time, without torch.
 """
 
 from __future__ import annotations

@@ -2,11 +2,10 @@
 
 `write_report` writes ``report.html`` into a run folder, and `plot` writes one figure, for example
 ``frontier.pdf``. `load_rows` and `frontiers` return the numbers behind both. A newcomer reads
-`rows` first (the table of results), then `states` (the conclusion from one table cell), `findings`
-(all conclusions of a run) and `page` (the report).
+`results` first (the table of results), then `leakage` (the conclusion from one table cell),
+`findings` (all conclusions of a run) and `page` (the report).
 
-This package imports `fedtrees.metrics` and the layers below it. It does not import
-`fedtrees.bench`.
+This package imports `fedtrees.metrics` and the layers below it. It does not import `fedtrees.api`.
 """
 
 from fedtrees.report.frontier import Frontier, Point, frontiers

@@ -1,6 +1,7 @@
 """Determine which attacks apply to a defense under a threat, and how each of them ended.
 
-Collect the defenses, threats and attacks that did not run or failed, with reasons.
+The module also collects the defenses, threats and attacks that did not run or failed, each with its
+reason (`Gaps`).
 """
 
 from __future__ import annotations

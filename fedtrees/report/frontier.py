@@ -1,6 +1,6 @@
 """Compute frontiers: utility against the worst-case advantage of all attacks, by defense.
 
-The module only computes points. `frontier_figure` and `paper` draw them.
+The module only computes points. `interactive_figure` and `static_figure` draw them.
 """
 
 import math

@@ -3,7 +3,8 @@
 The layout functions, for example `utility_limits` and `together`, are shared with the static
 figures of `fedtrees.report.static_figure`.
 
-Define the common parts of all web figures: fonts, axes, error bars, and escaping of text.
+The module also defines the common parts of all web figures: fonts, axes, error bars, and escaping
+of text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Summarise the results of a run as plain JSON types, for use by other programs.
-
-Convert findings to plain JSON types, for use by other programs.
-"""
+"""Summarise the results of a run as plain JSON types, for use by other programs."""
 
 from __future__ import annotations
 

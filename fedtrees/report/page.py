@@ -1,15 +1,12 @@
 """Write the findings of a run as one HTML page that needs no network.
 
-The functions compute the texts, `page_figures` and `page_tables` the figures and tables. The
-template is ``report.html.j2``.
+This module computes the texts and fills the template ``report.html.j2``. `page_tables` computes the
+tables and the layout of the figures.
 
-Write the report of a run as one HTML file that needs no network.
-
-Render HTML pages that need no network: templates with embedded style and script.
-
-The content security policy of a page allows exactly the scripts that this package wrote into it,
-each by its SHA-256 hash (Content Security Policy Level 3, section 2.3.1). A browser therefore runs
-no other script, even if text of a table or of a submission reached the page without escaping.
+The page contains its style and its script. The content security policy of a page allows exactly the
+scripts that this package wrote into it, each by its SHA-256 hash (Content Security Policy Level 3,
+section 2.3.1). A browser therefore runs no other script, even if text of a table or of a submission
+reached the page without escaping.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Compute the tables of the report's page: scores by adversary and defense, gaps, and details.
+"""Compute the tables of the report's page, and the layout of its figures.
 
-Compute the layout of the figures on the report's page: frontiers and prices.
+The tables contain scores by adversary and defense, gaps, and details. The figures are frontiers and
+prices.
 """
 
 from __future__ import annotations

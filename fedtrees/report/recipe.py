@@ -9,9 +9,8 @@ Recipes that resist come first. The remaining ones are sorted by the advantage t
 first about persons, then guesses about persons, then facts about groups. Among equals, the cheapest
 one comes first.
 
-Describe how to configure a recipe in other systems that run it, such as NVFlare or XGBoost.
-
-The text is built from the attribute ``deployed`` of protocols and defenses.
+The module also describes how to configure a recipe in other systems that run it, such as NVFlare or
+XGBoost. The text is built from the attribute ``deployed`` of protocols and defenses.
 """
 
 from __future__ import annotations

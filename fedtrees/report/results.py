@@ -2,7 +2,7 @@
 
 The module also builds names such as ``laplace-hist[epsilon=8]`` from their columns (`label`).
 
-Select a part of a run by the names of datasets, threats and protocols.
+A `Selection` is a part of a run, chosen by the names of datasets, threats and protocols.
 """
 
 from __future__ import annotations

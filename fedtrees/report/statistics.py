@@ -3,7 +3,8 @@
 `estimate` gives bootstrap intervals, which the figures show. `t_estimate` gives the wider Student t
 intervals, on which conclusions are based.
 
-Select the worst case over attacks for each seed, and list the attacks that did not finish.
+`worst_case` selects the attack with the best score for each seed, and `troubles` lists the attacks
+that did not finish.
 """
 
 from __future__ import annotations

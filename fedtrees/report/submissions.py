@@ -6,8 +6,6 @@ their content, and `check_rows` refuses every row that `write` cannot have writt
 bundles by date and refuses copies. `merged` credits each cell to the first bundle that finished it.
 `fedtrees.experiments.recompute` checks whether results are true, by computing some of them again.
 
-Define the rows that a submission contains, and refuse bundles with other rows.
-
 A bundle is refused if it has a row that `fedtrees.report.submissions.write` cannot have written.
 Examples are an unknown stage or status, a number that is not finite or exceeds the best possible
 one, a unit or class that differs from that of the metric, a cost of the machine, or an advantage

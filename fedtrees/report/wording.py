@@ -1,6 +1,6 @@
 """Format scores, prices and names of defenses as text for the terminal and for the page.
 
-Replace the names of datasets, protocols and defenses by the labels that a paper uses.
+`Names` replaces the names of datasets, protocols and defenses by the labels that a paper uses.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""Cut points from the numbers of rows in the cells of a public grid.
+"""Cut points from quantile sketches, from counts in the cells of a grid, or from one table.
 
-Each party counts its rows in every cell. Only the sums over all parties are needed, so that the
-counts can be summed securely, or with noise.
-
-Cut points from quantile sketches, which each party computes locally and which can be merged.
-
-Cut points of one table, exactly as XGBoost's `hist` computes them.
+- Sketch: each party computes a quantile sketch locally. Sketches can be merged.
+- Grid: each party counts its rows in every cell of a public grid. Only the sums over all parties
+  are needed, so that the counts can be summed securely, or with noise.
+- Table: the cut points of one table are exactly those of XGBoost's `hist` (`xgboost_cuts`).
 """
 
 from __future__ import annotations

@@ -1,15 +1,9 @@
 """Boosting on the rows of one party, from the base score or from given margins, without messages.
 
-Rows may be divided into blocks for several threads. All sums are sums of integers, so that the
-trees do not depend on the blocks.
-
-Samples of rows and columns on which a tree is grown.
-
-Threads over blocks of rows.
-
-Sums of integers over blocks are exactly the sums over all rows, so that the trees do not depend on
-the number of threads. Kernels and the larger numpy operations release the interpreter lock. Splits
-are chosen in one thread.
+The module also draws the samples of rows and columns on which a tree is grown, and distributes
+blocks of rows over threads (`Workers`). Sums of integers over blocks are exactly the sums over all
+rows, so that the trees do not depend on the number of threads. Kernels and the larger numpy
+operations release the interpreter lock. Splits are chosen in one thread.
 """
 
 from __future__ import annotations

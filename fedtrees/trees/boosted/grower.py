@@ -1,8 +1,7 @@
 """Grow a tree from histograms: the algorithm of the party that decides on splits.
 
-Assemble a tree from its splits and leaf values.
-
-The party that decides on splits uses it, and so do the parties that receive the splits.
+`TreeGrower` finds the splits. `TreeBuilder` assembles a tree from its splits and leaf values. The
+party that decides on splits uses the builder, and so do the parties that receive the splits.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Histograms: sums of gradients and hessians per node and bin, in exact integers.
 
-Fixed-point integers, in which gradients are summed.
-
-Sums of integers do not depend on their order, and therefore not on the distribution of rows over
-parties. Masking modulo 2^64 and Paillier encryption require integers.
+Gradients and hessians are rounded to fixed-point integers before they are summed. Sums of integers
+do not depend on their order, and therefore not on the distribution of rows over parties. Masking
+modulo 2^64 and Paillier encryption require integers.
 """
 
 from __future__ import annotations

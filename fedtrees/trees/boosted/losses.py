@@ -1,6 +1,7 @@
 """Objectives as XGBoost computes them: base score, gradients, predictions and losses.
 
-The base score that XGBoost estimates from labels, also for a party that lacks a class.
+`estimated_score` is the base score that XGBoost estimates from labels, also for a party that lacks
+a class.
 """
 
 from __future__ import annotations

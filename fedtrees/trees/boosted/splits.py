@@ -1,8 +1,7 @@
-"""Chosen splits of the nodes of a level.
+"""Leaf weights and gains of nodes as in XGBoost, and the chosen splits of the nodes of a level.
 
-Leaf weight and gain of a node from its gradient and hessian sums, as in XGBoost.
-
-See Chen and Guestrin, "XGBoost: a scalable tree boosting system", 2016, equations 5 to 7.
+Weight and gain follow from the gradient and hessian sums of a node (Chen and Guestrin, "XGBoost: a
+scalable tree boosting system", 2016, equations 5 to 7).
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@
 All numbers are integers, except for one float64 quotient per candidate split. A split therefore
 does not depend on the order of rows, nor on their distribution over parties.
 
-Splits with the lowest Gini impurity among the allowed ones.
-
-The result is that of `fedtrees.trees.forest.gini.choose_splits` with a restriction. It is slower.
+`choose_allowed` chooses among the allowed splits only. Its result is that of `choose_splits` with a
+restriction, but it is slower.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Bins of one column with the algorithm of LightGBM 4.7 (``src/io/bin.cpp``).
 
-Distribution of LightGBM's bins over machines, and the values that midpoints reveal.
-
-LightGBM places cuts midway between neighbouring values. A recipient of the cuts can therefore
-compute values of the column.
+The module also contains the distribution of LightGBM's bins over machines. LightGBM places cuts
+midway between neighbouring values. A recipient of the cuts can therefore compute values of the
+column (`values_between`, `values_from`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A tree that grows best-first, as in LightGBM: the leaf with the largest gain is split next.
 
-LightGBM's search for the best split of one column (``feature_histogram.hpp`` of LightGBM 4.7).
-
-Sums are computed in LightGBM's order, so that the trees are equal.
+`best_split` is LightGBM's search for the best split of one column (``feature_histogram.hpp`` of
+LightGBM 4.7). Sums are computed in LightGBM's order, so that the trees are equal.
 """
 
 from __future__ import annotations
@@ -249,7 +248,7 @@ class Growing:
     ----------
     rows : intp array, shape (n,)
         Local rows.
-    whole : LeafTotals
+    totals : LeafTotals
         Sums over all rows of all machines.
 
     Attributes
