@@ -32,7 +32,6 @@ class Counts:
         Largest distance of a solved count from the integer it was rounded to, in rows.
     """
 
-    # int64 (J,) each
     n0: Ints
     n1: Ints
     residual: float

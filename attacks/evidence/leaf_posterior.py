@@ -70,8 +70,10 @@ def most_probable_counts(
         Rows of the other classes and of the tree's class. For numeric targets the second is zero.
         None if the number of the victims' rows is neither declared nor visible in the sums.
 
-    Notes ----- The claim maximises, leaf by leaf, ``P(n0, n1 | sums) * (1 / J + (n0 + n1) / N)``:
-    the expected share of leaves plus the expected share of rows in leaves whose counts are exact.
+    Notes
+    -----
+    The claim maximises, leaf by leaf, ``P(n0, n1 | sums) * (1 / J + (n0 + n1) / N)``: the expected
+    share of leaves plus the expected share of rows in leaves whose counts are exact.
     """
     total = _number_of_rows(evidence, sums, own_rows, tree)
     if total is None:

@@ -1,14 +1,17 @@
 """Assign rows to leaves by maximum entropy: the most probable P that meets the leaf sums.
 
-This goes beyond the paper, whose mixed-integer programme (Di Gennaro et al. 2025, Eqs. 11-13)
-returns an arbitrary corner of a large solution set. Here P minimises KL(P || prior) subject to
-sum_i P_ij x_i = target_j, with x_i = (g_i, h_i). The dual has one multiplier per equation:
+The method is not from a paper. The mixed-integer programme of Di Gennaro et al. (2025, Eqs. 11-13)
+returns an arbitrary corner of a large solution set. Here, a row i of weight w_i is in leaf j with
+probability P_ij. P minimises sum_i w_i KL(P_i || prior_i) subject to the equations
+sum_i w_i P_ij x_ij = target_j of all leaves j. The contribution x_ij of a row is (g_i, h_i), or one
+number if only leaf values are known (`fedtrees.attacks.evidence.equations`). The dual problem has
+one multiplier theta per equation:
 
     minimise  sum_i w_i log sum_j prior_ij exp(theta_j . x_ij) - theta . target
               + 1/2 sum ridge theta^2
 
-It is convex, and solved by Newton's method with backtracking. The ridge is the variance of the
-noise on the target (a Gaussian likelihood), or a small constant if sums are exact.
+The dual problem is convex, and is solved by Newton's method with backtracking. The ridge is the
+variance of the noise on the target (a Gaussian likelihood), or a small constant if sums are exact.
 """
 
 import numpy as np

@@ -51,11 +51,8 @@ class Prior:
         Rows that boxes are filled from, and their cells. None means the rows of the prior.
     """
 
-    # float64 (C, d, w)
     cumulative: Floats
-    # float64 (C, d)
     missing: Floats
-    # float64 (d,) each
     low: Floats
     high: Floats
     rows: Table
@@ -267,9 +264,7 @@ class ReachableLeaves:
     """
 
     offsets: NDArray[np.int64]
-    # int32 (nnz,)
     leaf: NDArray[np.int32]
-    # float64 (nnz,)
     log_prior: Floats
 
 

@@ -77,11 +77,13 @@ def consensus(
     DataError
         If the weights do not fit a byte.
 
-    Notes ----- With more than `WHOLE` rows each sample is sorted, and rows are matched within
-    blocks of equal rank (COMPAS, 1,920 rows, epsilon 1: error 0.013, equal to that of blocks four
-    times as large). A row's cost of a level is the share of samples with another level. Matching to
-    shares instead of to the majority lowers the error (100 rows, epsilon 5: from 0.050 to 0.041 on
-    COMPAS and from 0.100 to 0.090 on Adult). All computations use integers.
+    Notes
+    -----
+    With more than `WHOLE` rows each sample is sorted, and rows are matched within blocks of equal
+    rank (COMPAS, 1,920 rows, epsilon 1: error 0.013, equal to that of blocks four times as large).
+    A row's cost of a level is the share of samples with another level. Matching to shares instead
+    of to the majority lowers the error (100 rows, epsilon 5: from 0.050 to 0.041 on COMPAS and from
+    0.100 to 0.090 on Adult). All computations use integers.
     """
     if int(weight.sum(dtype=np.int64)) > 255:
         raise DataError(f"differences may cost {int(weight.sum())}; at most 255 fit a byte")

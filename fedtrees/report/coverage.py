@@ -164,7 +164,7 @@ class Gap:
     seeds : tuple of int
         Seeds on which it did not run. Empty if it was not requested.
     names : tuple of str
-        What did not run.
+        Names of the defenses, threats or attacks that did not run.
     """
 
     status: str
