@@ -341,9 +341,8 @@ class MaskedReplies(Closing):
         begin = 0
         for field, array in arrays.items():
             size = mask_messages.masked(parts[field].size)
-            size += mask_messages.TAG_BYTES * (
-                len(fields) == len(arrays) - 1
-            )  # the tag follows the last field
+            # The tag follows the last field.
+            size += mask_messages.TAG_BYTES * (len(fields) == len(arrays) - 1)
             payload = text[begin : begin + size]
             fields[field] = Sealed(
                 (), array.shape, array.dtype.newbyteorder("<").str, size, payload

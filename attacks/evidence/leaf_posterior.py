@@ -213,8 +213,8 @@ class _Leaves:
     def _class_counts(self, j: int, n: Ints) -> tuple[Ints, Floats]:
         """Return class counts to examine for every total, and their log probability, both (m, k).
 
-        The prior of the class count is beta-binomial: rows of the prior and the base rate. The
-        gradient sum, or the leaf value, is what the adversary saw of it.
+        The prior of the class count is beta-binomial, with the class counts of the prior's rows and
+        the base rate as parameters. The observation is the gradient sum, or the leaf value.
         """
         rate, seen, variance = self._base_rate, *self._seen(j, n)
         n0_likely, n1_likely = self.sums.prior_counts

@@ -185,7 +185,7 @@ class Context:
 
     @property
     def held(self) -> LocalData | None:
-        """Local data of the acting party, for its own hooks only.
+        """Local data of the acting party. Only hooks that this party runs may read it.
 
         Raises
         ------
@@ -339,9 +339,9 @@ class Defense:
         Whether `candidates` reads `Level.left`. Class counts are then summed in addition to
         gradients.
     reads_rows : bool
-        Whether a hook reads `Context.held`. No other part's claim covers what a hook computes from
-        rows in this way. In a composition with a claim of epsilon, the part therefore needs a claim
-        of its own.
+        Whether a hook reads the local data of its party (`Context.held`). The claims of other parts
+        do not cover values that the hook computes from this data. In a composition with a claim of
+        epsilon, a part that reads rows must therefore claim an epsilon itself.
     opens_to : frozenset of str
         Roles that read the sums that this defense seals, in addition to the party that requested
         them.

@@ -1,7 +1,7 @@
 """Federated trees as scikit-learn estimators.
 
-Every fit runs a federation and records a transcript. The package may import `fedtrees.experiments`
-and the layers below it.
+Every fit runs a federation and records a transcript. The package must not import `fedtrees.api` or
+a layer above it.
 """
 
 from fedtrees.estimators.boosting import FederatedGBDTClassifier, FederatedGBDTRegressor

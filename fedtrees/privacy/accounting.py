@@ -136,7 +136,8 @@ def epsilon_by_adversary(
     """Return the privacy loss of one row against each adversary.
 
     The epsilon against colluding clients also holds against a coalition of the server and these
-    clients, because the sums that the server opens contain the noise shares of all clients.
+    clients, because every sum that the server opens contains the noise shares of at least as many
+    clients as the ledger states (`BudgetEvent.shares`).
 
     Parameters
     ----------
