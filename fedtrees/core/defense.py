@@ -277,7 +277,8 @@ class Stage:
     steps: int = 1
 
 
-#: Hooks that a defense may override.
+#: Hooks that a defense may override. Most defenses need one of two: `Defense.outgoing` changes a
+#: message before a party sends it, and `Defense.rows` changes labels or gradients of single rows.
 HOOKS = (
     "rows", "outgoing", "candidates", "shown", "audience", "summed", "aggregation", "cuts",
     "finish", "answer", "endpoint",
