@@ -163,9 +163,9 @@ class DPSGD(Defense):
         """
         events = [e for e in transcript.events if e.what == "NetworkUpdate"]
         epsilon = compose_releases(events, self.delta) if events else math.inf
-        others: dict[str, Any] = {}
+        opacus_epsilons: dict[str, Any] = {}
         if events and self.engine == OPACUS:
-            others = epsilons_of_events(events, self.delta)._asdict()
+            opacus_epsilons = epsilons_of_events(events, self.delta)._asdict()
         names = {Trait.SUMMED_SECURELY: "columns", Trait.GROWN_ALONE: "trees"}
         # The traits of all sent messages show whether exact sums or trees were among them.
         crossed = {trait for d in transcript for trait in d.message.traits}
@@ -173,9 +173,9 @@ class DPSGD(Defense):
         unprotected = "+".join(sorted({*exact_releases, self._told} - {""}))
         if exact_releases:
             return ApproximateDP(
-                math.inf, self.delta, unprotected=unprotected, updates=epsilon, **others
+                math.inf, self.delta, unprotected=unprotected, updates=epsilon, **opacus_epsilons
             )
-        return ApproximateDP(epsilon, self.delta, unprotected=unprotected, **others)
+        return ApproximateDP(epsilon, self.delta, unprotected=unprotected, **opacus_epsilons)
 
 
 def clipped(gradients: NDArray[np.float32], bound: float) -> NDArray[np.float32]:

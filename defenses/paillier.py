@@ -142,16 +142,18 @@ class Declared:
     classes: tuple[int, ...] = ()
 
 
-def ranges(reply: Message, known: Known, told: Declared) -> tuple[tuple[int, int], ...] | None:
+def ranges(
+    reply: Message, context: Known, declarations: Declared
+) -> tuple[tuple[int, int], ...] | None:
     """Return the smallest and the largest value of each sum over the declared rows.
 
     Parameters
     ----------
     reply : Message
         Message whose summed fields are added.
-    known : Known
+    context : Known
         Public facts about the sums of the run.
-    told : Declared
+    declarations : Declared
         Numbers of rows.
 
     Returns
@@ -161,22 +163,22 @@ def ranges(reply: Message, known: Known, told: Declared) -> tuple[tuple[int, int
         array. None if the sums are not bounded by rows: with weights, noise or rounding, a
         numeric target, or another type of message.
     """
-    if told.rows is None or not known.exact:
+    if declarations.rows is None or not context.exact:
         return None
-    rows = max(told.rows, 1)
+    rows = max(declarations.rows, 1)
     if Trait.COUNTED in reply.traits:
         return ((0, rows),)
-    numeric = not known.classes or known.parameters.get("objective") == "reg:squarederror"
+    numeric = not context.classes or context.parameters.get("objective") == "reg:squarederror"
     if Trait.GRADIENTS not in reply.traits or numeric:
         return None
     g_bits, h_bits = (getattr(reply, name) for name in ("g_bits", "h_bits"))
     # A row contributes the gradient p - y and the hessian p (1 - p), or 2 p (1 - p) with several
     # classes. The number of rows with y = 1 follows from the public base score.
     below = above = rows
-    if len(told.classes) == 2:
-        above, below = told.classes
+    if len(declarations.classes) == 2:
+        above, below = declarations.classes
     hessians = -(-rows // 2) << h_bits
-    if known.classes == 2:
+    if context.classes == 2:
         # p (1 - p) is at most 1/4, rounded up to a fixed-point number.
         hessians = -(-(rows << h_bits) // 4)
     return (-below << g_bits, above << g_bits), (0, hessians)
@@ -189,12 +191,12 @@ class PaillierSums(Aggregation):
         self.how, self.ideal = how, how.mode == "ideal"
         self._inside: dict[str, NDArray[Any]] = {}
 
-    def closing(self, name: str, rows: int | None, known: Known) -> Closing:
+    def closing(self, name: str, rows: int | None, context: Known) -> Closing:
         """Create the side of one client. The first client of the agreement holds the key.
 
         `rows` is the number of the client's rows, None if they have weights.
         """
-        return (KeyHolding if name == known.parties[0] else Encrypting)(self, name, rows, known)
+        return (KeyHolding if name == context.parties[0] else Encrypting)(self, name, rows, context)
 
     def opening(self) -> Opening:
         """Create the side of the server."""
@@ -204,13 +206,13 @@ class PaillierSums(Aggregation):
         """Return the operation counts and CPU seconds of all parties."""
         return costs_by_party(ledgers)
 
-    def holder(self, others: int, ledger: Ledger) -> encrypted_sums.KeyHolder:
+    def holder(self, n_other_parties: int, ledger: Ledger) -> encrypted_sums.KeyHolder:
         """Create the cryptographic state of the key holder."""
         how = self.how
         if self.ideal:
             return encrypted_sums.IdealHolder(how.bits, ledger, self._inside)
         return encrypted_sums.RealHolder(
-            others, how.bits, how.short_powers, ledger, backend(how.backend)
+            n_other_parties, how.bits, how.short_powers, ledger, backend(how.backend)
         )
 
     def encrypter(self, name: str, ledger: Ledger) -> encrypted_sums.Encrypter:
@@ -220,26 +222,26 @@ class PaillierSums(Aggregation):
             return encrypted_sums.IdealEncrypter(how.bits, ledger, self._inside)
         return encrypted_sums.RealEncrypter(name, how.short_powers, ledger, backend(how.backend))
 
-    def adder(self, others: Sequence[str], ledger: Ledger) -> encrypted_sums.Adder:
+    def adder(self, other_parties: Sequence[str], ledger: Ledger) -> encrypted_sums.Adder:
         """Create the cryptographic state of the server."""
         how = self.how
         if self.ideal:
             return encrypted_sums.IdealAdder(how.bits, ledger, self._inside)
-        return encrypted_sums.RealAdder(others, ledger, backend(how.backend))
+        return encrypted_sums.RealAdder(other_parties, ledger, backend(how.backend))
 
-    def slots(self, reply: Message, field: Any, known: Known, told: Declared) -> Slots:
+    def slots(self, reply: Message, field: Any, context: Known, declarations: Declared) -> Slots:
         """Return the layout of the sums of a field in plaintexts.
 
         It depends on public knowledge only, so that all parties compute the same layout: on the
         parameter ``packing``, or else on the declared numbers of rows of all parties.
         """
-        terms = len(known.parties)
+        terms = len(context.parties)
         if np.dtype(field.dtype).kind == "f":
             # Floats are represented by twelve digits of 32 bits each (`fedtrees.core.secure_sum`).
             return Slots(FLOAT_LIMIT, terms)
         # The limit is that of signed integers of `packing` bits.
         limit = (1 << (self.how.packing or _INT64_BITS) - 1) - 1
-        field_ranges = None if self.how.packing else ranges(reply, known, told)
+        field_ranges = None if self.how.packing else ranges(reply, context, declarations)
         if (
             field_ranges is None
             or (bound := max(max(-low, high) for low, high in field_ranges)) > limit
@@ -276,9 +278,9 @@ class PaillierSums(Aggregation):
 class _Client(Closing):
     """Common part of the key holder and of the clients that encrypt."""
 
-    def __init__(self, sums: PaillierSums, name: str, rows: int | None, known: Known) -> None:
+    def __init__(self, sums: PaillierSums, name: str, rows: int | None, context: Known) -> None:
         super().__init__()
-        self._sums, self._name, self._known = sums, name, known
+        self._sums, self._name, self._known = sums, name, context
         self.ledger = Ledger()
         self._own = Declared(rows)
 
@@ -323,8 +325,8 @@ class KeyHolding(_Client):
         },
     }
 
-    def __init__(self, sums: PaillierSums, name: str, rows: int | None, known: Known) -> None:
-        super().__init__(sums, name, rows, known)
+    def __init__(self, sums: PaillierSums, name: str, rows: int | None, context: Known) -> None:
+        super().__init__(sums, name, rows, context)
         self._holder: encrypted_sums.KeyHolder
         self._seeded = Once()
         self._reply: Message | None = None  # its reply to the request of the sum that it will open
@@ -381,8 +383,8 @@ class Encrypting(_Client):
         },
     }
 
-    def __init__(self, sums: PaillierSums, name: str, rows: int | None, known: Known) -> None:
-        super().__init__(sums, name, rows, known)
+    def __init__(self, sums: PaillierSums, name: str, rows: int | None, context: Known) -> None:
+        super().__init__(sums, name, rows, context)
         self._encrypter = sums.encrypter(name, self.ledger)
         self._holder, self._keyed = "", Once()
 
@@ -418,12 +420,12 @@ class Adding(Opening):
         self._adder: encrypted_sums.Adder | None = None
         self._classes: tuple[int, ...] = ()  # rows of each class, empty until they are public
 
-    def opened(self, waiting: Mapping[str, Message], wire: Wire, why: str) -> Message:
+    def opened(self, pending: Mapping[str, Message], wire: Wire, why: str) -> Message:
         """Collect encrypted replies, add them, and let the key holder decrypt the sum.
 
         Parameters
         ----------
-        waiting : mapping of str to Message
+        pending : mapping of str to Message
             Incomplete reply of every party.
         wire : Wire
             Access to the network.
@@ -437,7 +439,7 @@ class Adding(Opening):
         UsageError
             If there is only one client.
         """
-        first, agreed_sums = agreed(waiting.values()), wire.known
+        first, agreed_sums = agreed(pending.values()), wire.known
         holder, *other_clients = agreed_sums.parties
         if not other_clients:
             raise UsageError(
@@ -445,10 +447,10 @@ class Adding(Opening):
                 "leave it out"
             )
         adder = self._adder = self._adder or self._agree(holder, other_clients, wire)
-        encrypted_sums.check_all(agreed_sums.parties, waiting)
+        encrypted_sums.check_all(agreed_sums.parties, pending)
         declared = Declared(wire.rows, self._classes)
         replies = wire.seal(
-            waiting, {"rows": declared.rows, "classes": list(declared.classes)}, why
+            pending, {"rows": declared.rows, "classes": list(declared.classes)}, why
         )
         slots, added = {}, {}
         for field, seal in summands(first).items():

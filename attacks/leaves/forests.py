@@ -80,10 +80,14 @@ def read_target_forests(view: View) -> list[TargetForest]:
         for s, m in view.messages(LocalForest)
         if type(m) is LocalForest and s.sender in view.principals
     ]
-    blocks = [block for block in blocks if not any(_same_splits(block, own) for own in sent)]
-    others = [name for name in clients if name not in view.principals]
+    blocks = [
+        block
+        for block in blocks
+        if not any(_same_splits(block, local_forest) for local_forest in sent)
+    ]
+    other_clients = [name for name in clients if name not in view.principals]
     # If also other clients have no rows, the owners are unknown.
-    owners = others if len(others) == len(blocks) else [""] * len(blocks)
+    owners = other_clients if len(other_clients) == len(blocks) else [""] * len(blocks)
     return _apart(view, list(zip(owners, blocks, strict=True)))
 
 

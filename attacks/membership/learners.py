@@ -84,14 +84,14 @@ def _sizes_of_shared_trees(view: View) -> NDArray[np.float64]:
     All are 1 if the shared trees do not reveal them.
     """
     clients = [name for name, role in view.roles.items() if role == "client"]
-    others = [name for name in clients if name not in view.principals]
-    victims = victims_of(view, most="statistics")
+    other_clients = [name for name in clients if name not in view.principals]
+    victims = victims_of(view, max_level="statistics")
     sizes = row_counts(view, [victim.evidence for victim in victims])
-    if sizes is None or len(sizes) != len(others) or not all(sizes):
-        return np.ones(len(others))
+    if sizes is None or len(sizes) != len(other_clients) or not all(sizes):
+        return np.ones(len(other_clients))
     owners = [victim.owner for victim in victims]
-    if set(owners) == set(others):
-        sizes = [sizes[owners.index(name)] for name in others]
+    if set(owners) == set(other_clients):
+        sizes = [sizes[owners.index(name)] for name in other_clients]
     return np.array(sizes, dtype=np.float64)
 
 
@@ -268,8 +268,8 @@ def other_client_sizes(view: View, sizes: Floats) -> Floats:
         per client.
     """
     clients = [name for name, role in view.roles.items() if role == "client"]
-    others = np.array([name not in view.principals for name in clients])
-    return sizes[others] if len(sizes) == len(clients) else np.ones(int(others.sum()))
+    is_other = np.array([name not in view.principals for name in clients])
+    return sizes[is_other] if len(sizes) == len(clients) else np.ones(int(is_other.sum()))
 
 
 def _reads_noise(view: View) -> bool:

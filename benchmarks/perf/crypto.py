@@ -312,11 +312,11 @@ def _tree(
 
 def _phe_backend(tree: Tree, keys: KeyPair) -> Line:
     """Compare both backends on the histograms of one tree, with the same packing and messages."""
-    theirs, public = PheKeyPair(keys_to_phe(keys)), keys.public
-    hiding = PheObfuscators(theirs.public, Ledger())
+    phe_keys, public = PheKeyPair(keys_to_phe(keys)), keys.public
+    hiding = PheObfuscators(phe_keys.public, Ledger())
     both = {
         "gmpy2": Sides(keys, OwnerObfuscators(keys), PlainObfuscators(public)),
-        "phe": Sides(theirs, hiding, hiding),
+        "phe": Sides(phe_keys, hiding, hiding),
     }
     grown: list[bool] = []
     seconds = {n: _seconds(lambda s=s: grown.append(s.grow(tree))) for n, s in both.items()}

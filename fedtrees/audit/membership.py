@@ -229,7 +229,7 @@ class MembershipResult:
             f = t.few
             lines.append(
                 f"{t.test}: finds {f.tpr:.1%} ±{t.error:.1%} of the training rows at {f.allowed} "
-                f"of {f.others} others (chance {f.null:.1%}, p {f.chance:.2g}); "
+                f"of {f.n_nonmembers} other rows (chance {f.null:.1%}, p {f.chance:.2g}); "
                 f"{t.fewer.tpr:.1%} at {t.fewer.allowed}; AUC {t.auc:.3f}"
             )
         return lines

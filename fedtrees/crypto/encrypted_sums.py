@@ -72,7 +72,9 @@ class KeyHolder(Protocol):
     def take_seeds(self, seeds: Mapping[str, bytes]) -> None:
         """Decrypt and store the mask seeds of all remaining parties, by party."""
 
-    def opened(self, total: bytes, size: int, slots: Slots, told: bytes = b"") -> NDArray[np.int64]:
+    def opened(
+        self, total: bytes, size: int, slots: Slots, history_digest: bytes = b""
+    ) -> NDArray[np.int64]:
         """Decrypt the next sum of the arrays of all remaining parties, int64, shape (size,).
 
         The last argument is a digest of all messages that the key holder received.
@@ -88,7 +90,9 @@ class Encrypter(Protocol):
     def seed(self) -> bytes:
         """Return the encrypted seed of the masks for the key holder."""
 
-    def encrypted(self, array: NDArray[np.int64], slots: Slots, told: bytes = b"") -> bytes:
+    def encrypted(
+        self, array: NDArray[np.int64], slots: Slots, history_digest: bytes = b""
+    ) -> bytes:
         """Encrypt the next array, int64, shape (m,).
 
         The last argument is a digest of all messages that the party received.
@@ -127,9 +131,14 @@ class RealHolder(Unprintable):
     """Key holder that draws a key and decrypts sums. By default it computes with gmpy2."""
 
     def __init__(
-        self, others: int, bits: int, djn: bool, ledger: Ledger, library: Backend | None = None
+        self,
+        n_other_parties: int,
+        bits: int,
+        djn: bool,
+        ledger: Ledger,
+        library: Backend | None = None,
     ) -> None:
-        self._others, self._djn, self._ledger = others, djn, ledger
+        self._others, self._djn, self._ledger = n_other_parties, djn, ledger
         self._keys = (library or backend()).generate(bits, base=djn)
         self._seeds: list[Secret[bytes]] = []
         self._opened = 0
@@ -151,7 +160,9 @@ class RealHolder(Unprintable):
                 raise MalformedError(f"of {name}: a seed has {KEY_BYTES} bytes; start anew")
             self._seeds.append(Secret(seed.to_bytes(KEY_BYTES, "big")))
 
-    def opened(self, total: bytes, size: int, slots: Slots, told: bytes = b"") -> NDArray[np.int64]:
+    def opened(
+        self, total: bytes, size: int, slots: Slots, history_digest: bytes = b""
+    ) -> NDArray[np.int64]:
         """Decrypt the next sum of the arrays of all remaining parties.
 
         It raises `ExposureError` if the plaintexts do not fit the slots (`Slots.split`), because
@@ -161,7 +172,7 @@ class RealHolder(Unprintable):
         sealed = _read(_ADDER, number, total, shape, self._keys.public)
         # The masks are subtracted from the plaintexts before the decryption, as they were added.
         for seed in self._seeds:
-            sealed = _masked(sealed, seed, number, told, sign=-1)
+            sealed = _masked(sealed, seed, number, history_digest, sign=-1)
         try:
             totals = sealed.opened(self._keys, self._ledger)
         except PlaintextOverflowError:
@@ -199,12 +210,14 @@ class RealEncrypter(Unprintable):
         sealed = paillier.encrypt([seed], self._obfuscators, self._ledger)
         return marked.to_bytes(sealed, self._obfuscators.public, f"seed of {self._name}")
 
-    def encrypted(self, array: NDArray[np.int64], slots: Slots, told: bytes = b"") -> bytes:
+    def encrypted(
+        self, array: NDArray[np.int64], slots: Slots, history_digest: bytes = b""
+    ) -> bytes:
         """Encrypt and mask the next array."""
         # The number of the array is part of the mask's seed, so that no mask is used twice.
         sealed = EncryptedArray.of(array, slots, self._obfuscators, self._ledger)
         self._made += 1
-        sealed = _masked(sealed, self._seed, self._made, told, sign=1)
+        sealed = _masked(sealed, self._seed, self._made, history_digest, sign=1)
         return sealed.payload_of(_place(self._name, self._made))
 
 
@@ -212,9 +225,9 @@ class RealAdder(Unprintable):
     """Party that multiplies the ciphertexts of the given parties modulo n^2."""
 
     def __init__(
-        self, others: Sequence[str], ledger: Ledger, library: Backend | None = None
+        self, other_parties: Sequence[str], ledger: Ledger, library: Backend | None = None
     ) -> None:
-        self._others, self._ledger = others, ledger
+        self._others, self._ledger = other_parties, ledger
         self._library, self._added = library or backend(), 0
 
     def learn(self, key: bytes, bits: int) -> None:
@@ -290,14 +303,16 @@ class IdealHolder(Ideal):
         """Count the decryption of the seeds."""
         self.ledger.enter("decrypted", len(seeds))
 
-    def opened(self, total: bytes, size: int, slots: Slots, told: bytes = b"") -> NDArray[np.int64]:
+    def opened(
+        self, total: bytes, size: int, slots: Slots, history_digest: bytes = b""
+    ) -> NDArray[np.int64]:
         """Return the next sum. Raise `ExposureError` as `RealHolder.opened` does."""
         self._opened += 1
         self.ledger.enter("decrypted", sizes.array(size, slots, self._bits).ciphertexts)
         # Arrays are stored under their number and the digest of received messages. A further key
         # shows that the parties received different messages.
         keys_of_sum = {key for key in self._inside if key.startswith(f"{self._opened} ")}
-        if keys_of_sum != {f"{self._opened} {told.hex()}"}:
+        if keys_of_sum != {f"{self._opened} {history_digest.hex()}"}:
             raise ExposureError(
                 f"of sum {self._opened} not all were told the same; the holder of "
                 "the key opens nothing else. Start anew"
@@ -316,12 +331,14 @@ class IdealEncrypter(Ideal):
         self.ledger.enter("encrypted", 1)
         return b""
 
-    def encrypted(self, array: NDArray[np.int64], slots: Slots, told: bytes = b"") -> bytes:
+    def encrypted(
+        self, array: NDArray[np.int64], slots: Slots, history_digest: bytes = b""
+    ) -> bytes:
         """Add the array to the stored sum. Refuse numbers that the slots would refuse."""
         slots.check(array)
         self._made += 1
         count = sizes.array(array.size, slots, self._bits).ciphertexts
-        key = f"{self._made} {told.hex()}"
+        key = f"{self._made} {history_digest.hex()}"
         self.ledger.enter("obfuscators", count)
         self.ledger.enter("encrypted", count)
         self._inside[key] = self._inside[key] + array if key in self._inside else array

@@ -39,7 +39,7 @@ class Masker(Protocol):
     def collect(self, boxes: bytes, senders: Sequence[str]) -> None:
         """End of round 1: open the boxes of the given senders."""
 
-    def masked(self, index: int, array: NDArray[np.int64], told: bytes = b"") -> bytes:
+    def masked(self, index: int, array: NDArray[np.int64], history_digest: bytes = b"") -> bytes:
         """Round 2: mask an array.
 
         Parameters
@@ -47,7 +47,7 @@ class Masker(Protocol):
         index : int
             Number of the sum in its batch.
         array : int64 array, shape (m,)
-        told : bytes
+        history_digest : bytes
             Digest of all messages that the client received.
 
         Returns
@@ -111,7 +111,7 @@ class Unmasker(Protocol):
             Clients whose arrays are in the sum.
         """
 
-    def opened(self, index: int, told: bytes = b"") -> NDArray[np.int64]:
+    def opened(self, index: int, history_digest: bytes = b"") -> NDArray[np.int64]:
         """Return the sum, int64, shape (m,).
 
         The last argument is the digest of all messages that the clients received.
@@ -144,9 +144,9 @@ class RealMasker(Unprintable):
         # Shares are sent in the order of the plan, because messages contain no names.
         self._dealt = [name for name in self.plan.parties if name in (self._name, *senders)]
 
-    def masked(self, index: int, array: NDArray[np.int64], told: bytes = b"") -> bytes:
+    def masked(self, index: int, array: NDArray[np.int64], history_digest: bytes = b"") -> bytes:
         """Round 2."""
-        masked_array = self._party.mask(index, array, told)
+        masked_array = self._party.mask(index, array, history_digest)
         return masked_array.values + masked_array.tag
 
     def opening(self, index: int, survivors: Sequence[str]) -> bytes:
@@ -197,9 +197,9 @@ class RealUnmasker(Unprintable):
         dealt = [party for party in self.plan.parties if party in self._boxes]
         self._sum.take_shares(read_unmasking(text, name, index, dealt, survivors))
 
-    def opened(self, index: int, told: bytes = b"") -> NDArray[np.int64]:
+    def opened(self, index: int, history_digest: bytes = b"") -> NDArray[np.int64]:
         """Return the sum."""
-        return self._sum.opened(index, told)
+        return self._sum.opened(index, history_digest)
 
 
 class IdealMasker(Unprintable):
@@ -210,10 +210,10 @@ class IdealMasker(Unprintable):
     """
 
     def __init__(
-        self, plan: MaskPlan, name: str, ledger: Ledger, opened: SurvivorSets, kept: Kept
+        self, plan: MaskPlan, name: str, ledger: Ledger, opened: SurvivorSets, kept_state: Kept
     ) -> None:
         self.plan, self._name, self._ledger = plan, name, ledger
-        self._opened, self._kept = opened, kept
+        self._opened, self._kept = opened, kept_state
         self._among = 0
 
     def keys(self) -> bytes:
@@ -231,11 +231,11 @@ class IdealMasker(Unprintable):
     def collect(self, boxes: bytes, senders: Sequence[str]) -> None:
         """End of round 1."""
 
-    def masked(self, index: int, array: NDArray[np.int64], told: bytes = b"") -> bytes:
+    def masked(self, index: int, array: NDArray[np.int64], history_digest: bytes = b"") -> bytes:
         """Round 2."""
         check_numbers(self.plan, array)
         self._ledger.enter("masks expanded", self._among)
-        self._kept.setdefault(index, {})[self._name] = told, array
+        self._kept.setdefault(index, {})[self._name] = history_digest, array
         return b""
 
     def opening(self, index: int, survivors: Sequence[str]) -> bytes:
@@ -247,8 +247,8 @@ class IdealMasker(Unprintable):
 class IdealUnmasker(Unprintable):
     """Server with access to the ideal functionality."""
 
-    def __init__(self, plan: MaskPlan, ledger: Ledger, kept: Kept) -> None:
-        self.plan, self._ledger, self._kept = plan, ledger, kept
+    def __init__(self, plan: MaskPlan, ledger: Ledger, kept_state: Kept) -> None:
+        self.plan, self._ledger, self._kept = plan, ledger, kept_state
         self._among: Sequence[str] = ()
 
     def take_keys(self, name: str, text: bytes) -> None:
@@ -278,10 +278,12 @@ class IdealUnmasker(Unprintable):
     def take_opening(self, name: str, index: int, text: bytes, survivors: Sequence[str]) -> None:
         """Round 3."""
 
-    def opened(self, index: int, told: bytes = b"") -> NDArray[np.int64]:
+    def opened(self, index: int, history_digest: bytes = b"") -> NDArray[np.int64]:
         """Return the sum. Raise `WrongKeyError` as `MaskedSum.opened` does."""
         contributions = self._kept.pop(index)
-        if unequal := [name for name, (history, _) in contributions.items() if history != told]:
+        if unequal := [
+            name for name, (history, _) in contributions.items() if history != history_digest
+        ]:
             raise WrongKeyError(
                 f"{', '.join(unequal)}: told something else than the others before sum {index}; it "
                 "stays closed. Start anew"
@@ -303,13 +305,13 @@ def read_roster(text: bytes, names: Sequence[str]) -> list[Advertisement]:
     return [Advertisement(party, key) for party, key in zip(names, keys, strict=True)]
 
 
-def deal_bytes(message: Deal, others: Sequence[str]) -> bytes:
+def deal_bytes(message: Deal, other_parties: Sequence[str]) -> bytes:
     """Return the boxes in the given order of receivers, then the commitments and the locks."""
-    boxes = (message.boxes[name] for name in others)
+    boxes = (message.boxes[name] for name in other_parties)
     return b"".join((*boxes, *message.commitments, *message.locks))
 
 
-def read_deal(text: bytes, plan: MaskPlan, party: str, others: Sequence[str]) -> Deal:
+def read_deal(text: bytes, plan: MaskPlan, party: str, other_parties: Sequence[str]) -> Deal:
     """Read the result of `deal_bytes`.
 
     Parameters
@@ -319,20 +321,20 @@ def read_deal(text: bytes, plan: MaskPlan, party: str, others: Sequence[str]) ->
         Public parameters of the batch.
     party : str
         Name of the sender.
-    others : sequence of str
+    other_parties : sequence of str
         Receivers of the boxes, in order.
     """
     # The message consists of boxes, commitments and locks, all of known length.
-    boxed = len(others) * mask_messages.box(plan)
+    boxed = len(other_parties) * mask_messages.box(plan)
     locked = boxed + plan.sums * mask_messages.COMMITMENT_BYTES
     commitments, locks = (
         tuple(_pieces(part, size, plan.sums, f"the {what} of {party!r}"))
         for part, size, what in (
             (text[boxed:locked], mask_messages.COMMITMENT_BYTES, "commitments"),
-            (text[locked:], mask_messages.lock(len(others) + 1), "locks"),
+            (text[locked:], mask_messages.lock(len(other_parties) + 1), "locks"),
         )
     )
-    return Deal(party, read_boxes(text[:boxed], plan, others), commitments, locks)
+    return Deal(party, read_boxes(text[:boxed], plan, other_parties), commitments, locks)
 
 
 def boxes_bytes(boxes: Mapping[str, bytes]) -> bytes:

@@ -56,14 +56,14 @@ def pair_seed(key: Secret[bytes], index: int) -> Secret[bytes]:
     return expanded(key, b"pair mask %d" % index)
 
 
-def bound_to(seed: Secret[bytes], told: bytes) -> Secret[bytes]:
+def bound_to(seed: Secret[bytes], history_digest: bytes) -> Secret[bytes]:
     """Return the seed of a mask that two parties share if they received the same messages.
 
     The second argument is a digest of all messages that one of them received. Masks of parties with
     different digests do not cancel. A sum can therefore only be opened over parties that received
     the same requests about the same trees.
     """
-    return expanded(seed, b"told " + told)
+    return expanded(seed, b"told " + history_digest)
 
 
 def box(plan: MaskPlan, secret: Secret[bytes], sender: str, receiver: str) -> ChaCha20Poly1305:
@@ -176,7 +176,7 @@ def tag(
     index: int,
     shape: tuple[int, ...],
     values: bytes,
-    told: bytes,
+    history_digest: bytes,
 ) -> bytes:
     """Return the tag of a masked array: Poly1305 (RFC 8439), 16 bytes.
 
@@ -185,7 +185,7 @@ def tag(
     and `among` contains the parties whose masks are on the array, its owner included, in the order
     of the plan. The last argument is the digest of received messages of `bound_to`.
     """
-    bound = [keys, told, f"{index} {shape}".encode(), *(name.encode() for name in among)]
+    bound = [keys, history_digest, f"{index} {shape}".encode(), *(name.encode() for name in among)]
     # A Poly1305 key must be used for a single message. This key depends on everything that
     # identifies the array.
     key = expanded(seed, _joined([b"tag", *bound]))

@@ -143,7 +143,7 @@ class MaskedSum(Unprintable):
         self._closed.add(_masking(index))
         return tuple(name for name in self.plan.parties if name in arrays)
 
-    def opened(self, index: int, told: bytes = b"") -> NDArray[np.int64]:
+    def opened(self, index: int, history_digest: bytes = b"") -> NDArray[np.int64]:
         """End round 3: return the sum of the survivors' arrays, int64.
 
         The last argument is the digest of all messages that the survivors received.
@@ -174,9 +174,9 @@ class MaskedSum(Unprintable):
         with self.ledger.timed("masks expanded", len(arrays) * (1 + len(missing))):
             for name in arrays:
                 # Arithmetic modulo 2^64: unsigned numbers wrap around, and the sum is exact.
-                total -= self._self_mask(index, name, total.size, told)
+                total -= self._self_mask(index, name, total.size, history_digest)
             for name in missing:
-                self._take_off_pairs(index, name, total, told)
+                self._take_off_pairs(index, name, total, history_digest)
         self._closed.add(_opening(index))
         # Arrays and shares are deleted, so that the sum cannot be opened a second time.
         self._arrays[index] = {}

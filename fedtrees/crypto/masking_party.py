@@ -324,7 +324,9 @@ class MaskingParty(Unprintable):
         self._shares, self._kept = shares, Secret(b"")
         self._agreed = {}  # otherwise seeds of earlier sums could be recomputed
 
-    def mask(self, index: int, array: NDArray[np.int64], told: bytes = b"") -> MaskedArray:
+    def mask(
+        self, index: int, array: NDArray[np.int64], history_digest: bytes = b""
+    ) -> MaskedArray:
         """Round 2: mask an array. Masks between two parties cancel in the sum.
 
         `array` is int64, and so small that the sum over all parties fits into int64. The last
@@ -359,14 +361,14 @@ class MaskingParty(Unprintable):
             total += expand(self_seed(self._seeds[index]), total.size)
             for name in self._shares:
                 if name != self.name:
-                    mask = expand(bound_to(pairs[name], told), total.size)
+                    mask = expand(bound_to(pairs[name], history_digest), total.size)
                     if adds(self.name, name):
                         total += mask
                     else:
                         total -= mask
         values, seed = total.astype("<u8").tobytes(), self._seeds[index]
         among = [name for name in self.plan.parties if name in self._shares]
-        array_tag = tag(seed, self._keys, among, index, array.shape, values, told)
+        array_tag = tag(seed, self._keys, among, index, array.shape, values, history_digest)
         return MaskedArray(self.name, index, array.shape, values, array_tag)
 
     def unmask(self, index: int, survivors: Sequence[str]) -> Unmasking:

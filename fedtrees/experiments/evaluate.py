@@ -585,12 +585,12 @@ def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
 
 
 def _predict_locally(
-    protocol: Protocol, held: LocalData, federation: Federation, seed: int
+    protocol: Protocol, local_data: LocalData, federation: Federation, seed: int
 ) -> NDArray[np.float64]:
     """Return predictions of the test rows by a model that one party trains on its local data."""
-    columns = held.columns
+    columns = local_data.columns
     schema = federation.schema.of_columns(columns)
-    party_data = LocalData.of(Table(held.X, held.y, held.weight))
+    party_data = LocalData.of(Table(local_data.X, local_data.y, local_data.weight))
     parties = dict.fromkeys(protocol.holder_names(1), party_data)
     return train(protocol, parties, schema, seed=seed, noise_from=NOISE).predict(
         federation.test.X[:, columns]

@@ -55,8 +55,8 @@ def _filled(layer: Any, sizes: Sequence[int], values: Sequence[NDArray[np.float3
     The usual constructors draw initial weights from the global generator of torch.
     """
     torch = torch_module()
-    made = torch.nn.utils.skip_init(layer, *sizes)
+    module = torch.nn.utils.skip_init(layer, *sizes)
     with torch.no_grad():
-        for parameter, value in zip(made.parameters(), values, strict=True):
+        for parameter, value in zip(module.parameters(), values, strict=True):
             parameter.copy_(torch.from_numpy(np.array(value)))
-    return made
+    return module

@@ -55,14 +55,14 @@ def opacus_epsilons(history: Sequence[Steps], delta: float) -> OpacusEpsilons:
         raise UsageError(
             f"engine=opacus needs opacus, which is not installed ({err}): {INSTALL['opacus']}"
         ) from err
-    found = []
+    epsilons = []
     # At a sampling rate of 1 opacus computes log(0), and a large order may be the best one.
     with np.errstate(divide="ignore"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Optimal order is the", UserWarning)
         for accountant in (PRVAccountant(), RDPAccountant()):
             accountant.history = list(history)
-            found.append(float(accountant.get_epsilon(delta)))
-    return OpacusEpsilons(*found)
+            epsilons.append(float(accountant.get_epsilon(delta)))
+    return OpacusEpsilons(*epsilons)
 
 
 def epsilons_of_events(events: Iterable[BudgetEvent], delta: float) -> OpacusEpsilons:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from federations import sample_federation
 
-from fedtrees.attacks.leaves.forests import sources_of
+from fedtrees.attacks.leaves.forests import read_target_forests
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_grid
@@ -27,7 +27,7 @@ def test_the_own_forest_of_an_adversary_is_no_source_if_a_client_has_no_rows(end
     local_data = over_clients([table.take(p) for p in np.split(np.arange(120), ends)])
     protocol = register.make("protocol", parse_grid("local-forests[trees=3,max_depth=2]")[0])
     view = view_of(train(protocol, local_data, schema, seed=1), (who,), local_data)
-    sources = sources_of(view)
+    sources = read_target_forests(view)
     assert [source.owner for source in sources] == owners
     n_local = 0 if view.rows is None else len(view.rows)
     assert sum(source.rows for source in sources) == 120 - n_local

@@ -10,8 +10,8 @@ from fedtrees.attacks.evidence.told_sides import value_ends
 from fedtrees.attacks.orders.attack import (
     SplitOrdering,
     better_ranks,
+    encode_local_data,
     expected_ranks,
-    what_is_known,
 )
 from fedtrees.core.guess import ColumnRanks
 from fedtrees.core.statistics import middle_ranks
@@ -194,7 +194,7 @@ def test_the_column_that_orders_unseen_intervals_better_is_taken():
 def test_columns_of_all_principals_precede_the_labels():
     """The position of a local column must not depend on the party that has the labels."""
     training, held = run(BOOST, 3, missing=0)
-    known = what_is_known(seen_by(training, held, "active", "passive-1"))
+    known = encode_local_data(seen_by(training, held, "active", "passive-1"))
     columns = np.column_stack([held["active"].X, held["passive-1"].X])
     assert known.shape[1] == columns.shape[1] + 1
     for position, values in enumerate(columns.T):

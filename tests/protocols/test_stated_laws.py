@@ -46,7 +46,7 @@ def test_shared_noise_is_stated_of_the_whole_sum_alone():
     assert share.colluders == 1
     stated = view.channel(LeafSums, "sums", parties=3)
     # Two of three shares make up the claimed noise, so that the sum of three has 3/2 its variance.
-    (_, variance), (_, claimed) = (law.error(np.zeros((1, 2))) for law in (stated, share.whole))
+    (_, variance), (_, claimed) = (law.error(np.zeros((1, 2))) for law in (stated, share.total))
     np.testing.assert_allclose(variance, 1.5 * claimed)
     assert trained("dp-gbdt", epsilon=float("inf"), trees=2)[1].stated == ()
 
