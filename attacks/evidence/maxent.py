@@ -90,6 +90,7 @@ def max_entropy(
 
 @kernel
 def _evaluate(offsets, leaf, log_prior, weight, x, theta, J):  # type: ignore[no-untyped-def]
+    """Return the first term of the dual at theta, the expected leaf sums, and P."""
     K = x.shape[1]
     P = np.empty(leaf.shape[0])
     mean = np.zeros(J * K)
@@ -119,6 +120,7 @@ def _evaluate(offsets, leaf, log_prior, weight, x, theta, J):  # type: ignore[no
 
 @kernel
 def _hessian(offsets, leaf, weight, x, P, J):  # type: ignore[no-untyped-def]
+    """Return the covariance of the leaf sums under P, the Hessian of the dual's first term."""
     K = x.shape[1]
     H = np.zeros((J * K, J * K))
     for i in range(offsets.shape[0] - 1):
@@ -163,6 +165,7 @@ def draw_leaves(
 
 @kernel
 def _draw(offsets, leaf, P, rows, u):  # type: ignore[no-untyped-def]
+    """Return the first reachable leaf whose cumulative probability exceeds u, for each row."""
     out = np.empty(rows.shape[0], dtype=np.int32)
     for m in range(rows.shape[0]):
         a, b = offsets[rows[m]], offsets[rows[m] + 1]

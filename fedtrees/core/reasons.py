@@ -3,6 +3,12 @@
 Programs compare codes. A code is converted to a sentence only where the sentence is shown. The file
 ``reasons.csv`` in this folder has a state and a template for each code. The fields of a template
 are the arguments of its code.
+
+To find out why an attack did not run in a cell of a bench, look up its row with the stage
+``attack`` in ``rows.csv``: the columns ``status``, ``reason_code`` and ``reason`` contain the
+answer. A row with the stage ``adversary`` lists for each attack whether it applies. After an error,
+the file of the cell in the folder ``cells`` of the run also contains the traceback. ``fedtrees
+explain`` answers the same question before a bench.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Wire:
     # Randomness of the simulated network, for example of lost messages, independent of all parties.
     streams: Streams
     # Smallest number of replies whose sum may be opened: the number of noise shares that add up to
-    # the claimed noise.
+    # the claimed noise. 0 if the replies contain no noise shares.
     least: int = 0
 
 
