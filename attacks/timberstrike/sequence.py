@@ -171,10 +171,10 @@ def _assign(
     if boxes.doubt is not None:  # uncertain margins make the sums of the rows uncertain, too
         doubt = of_output(boxes.doubt, t % evidence.outputs)[first] * size
         slope = None if ridge.shape[1] == 2 else slopes(evidence, t, leaves)
-        p = g + (y == evidence.class_of(t))
-        by_margin = p * (1 - p), h * (1 - 2 * p)
+        probability = g + (y == evidence.class_of(t))
+        by_margin = probability * (1 - probability), h * (1 - 2 * probability)
         if evidence.targets is not None:
-            by_margin = np.ones_like(p), np.zeros_like(p)
+            by_margin = np.ones_like(probability), np.zeros_like(probability)
         ridge = ridge + doubt_in_sums(reachable, doubt, by_margin, slope, len(leaves))
     x = contributions(evidence, t, sums, leaves, reachable, (g, h))
     own_rows = options.solver == "max-ent" and len(prior.rows) > 0

@@ -124,10 +124,10 @@ def leaves_table(audit: Audit, limit: int = SHOWN) -> Shown:
 
 
 def _leaf_line(audit: Audit, t: TreeExposure, j: int) -> tuple[str, ...]:
-    who = conditions(audit.model, t.at, int(t.leaf[j]))
+    persons = conditions(audit.model, t.at, int(t.leaf[j]))
     labels = str(t.n_pos[j]) if t.exact[j] else "?"
     place = t.index, audit.model.number_of(t.at, int(t.leaf[j]))
-    return (*map(str, place), _rows_text(t, j, audit.rows.total), labels, who)
+    return (*map(str, place), _rows_text(t, j, audit.rows.total), labels, persons)
 
 
 def attack_table(a: AttackResult) -> Shown:

@@ -12,8 +12,8 @@ A request for histograms, for example, takes these steps:
    type. The host applies the client's defenses to the reply (`Composition.outgoing`).
 3. Without a secure sum, the transcript records each reply, and the server adds the replies. With a
    secure sum, the host stores the reply. `Opening.opened` requests it in protected form
-   (`Host.seal`) and computes the sum. The transcript records the protected replies, without
-   their contents, and the sum.
+   (`Host.seal`) and computes the sum. The transcript records the replies with sealed fields, and
+   the sum.
 """
 
 from abc import ABC, abstractmethod

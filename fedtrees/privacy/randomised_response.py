@@ -1,6 +1,6 @@
 """Randomised response among the likeliest labels (Ghazi et al. 2021), in exact arithmetic.
 
-Used by the defenses `lp-1st`, `lp-mst` and `grafting-ldp`.
+The defenses `lp-1st`, `lp-mst` and `grafting-ldp` use this module.
 """
 
 import math

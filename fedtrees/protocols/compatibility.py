@@ -158,13 +158,17 @@ def before(attack: Spec, data: Data) -> Reason:
     many rows, and claims about a numeric target that no metric scores.
     """
     maker = register.get("attack", attack.name)
-    reads_cheats: tuple[str, ...] = getattr(maker, "behaviours", ())
-    did = () if data.view is None else data.view.behaviours
+    required_behaviours: tuple[str, ...] = getattr(maker, "behaviours", ())
+    shown_behaviours = () if data.view is None else data.view.behaviours
     # An attack that reads a malicious run does not apply to an honest one, and vice versa.
-    if data.view is not None and not {*reads_cheats} & {*did} and (reads_cheats or did):
-        if did:
-            return Reason("other-behaviour", behaviour=", ".join(did))
-        return Reason("nobody-cheats", behaviour=", ".join(reads_cheats))
+    if (
+        data.view is not None
+        and not {*required_behaviours} & {*shown_behaviours}
+        and (required_behaviours or shown_behaviours)
+    ):
+        if shown_behaviours:
+            return Reason("other-behaviour", behaviour=", ".join(shown_behaviours))
+        return Reason("nobody-cheats", behaviour=", ".join(required_behaviours))
     # Some attacks have a running time that grows faster than linearly.
     max_rows = getattr(maker, "most_rows", None)
     if max_rows is not None and data.rows > max_rows:
