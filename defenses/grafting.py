@@ -1,8 +1,8 @@
 """Defense `grafting-ldp`: training on noisy labels, and repair of the trees with true labels.
 
-Implements Grafting-LDP (Takahashi et al. 2023, Sec. 4.1). `fedtrees.defenses.label_noise` makes the
-labels noisy. After the training, the active party replaces subtrees that the noise made wrong by
-subtrees ("grafts") grown from its columns and true labels.
+The defense is Grafting-LDP (Takahashi et al. 2023, Sec. 4.1). `fedtrees.defenses.label_noise` makes
+the labels noisy. After the training, the active party replaces subtrees that the noise made wrong
+by subtrees ("grafts") grown from its columns and true labels.
 """
 
 from collections.abc import Mapping, Sequence

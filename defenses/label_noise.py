@@ -1,7 +1,8 @@
 """Defenses `lp-1st` and `lp-mst`: the active party trains on labels with randomised response.
 
-Implements the label-DP algorithms of Ghazi et al. (2021). `fedtrees.privacy.randomised_response`
-contains RRTop-k. `fedtrees.defenses.grafting` builds on the classes of this module.
+The algorithms are the label-DP algorithms of Ghazi et al. (2021).
+`fedtrees.privacy.randomised_response` contains RRTop-k. `fedtrees.defenses.grafting` builds on the
+classes of this module.
 """
 
 import math

@@ -66,11 +66,11 @@ class LaplaceHistogram(Defense):
     one histogram*. The privacy loss of the complete run is the sum over all trees, levels and
     features. With ``calibrated=true`` the noise is scaled so that this sum is `epsilon`.
 
-    In vertical training, passive parties add encrypted gradients of the active party's rows. They
-    need a proof that the gradients are in the range of the clipping. fedtrees assumes an ideal
-    functionality for this proof. With ``proven=false`` the bound holds only if the active party is
-    honest. A row whose bin changes affects two bins. The directions of rows at splits are sent
-    without noise, so that a vertical run has no finite epsilon.
+    In vertical training, passive parties add encrypted gradients, which the active party computed.
+    A passive party needs a proof that these gradients are in the range of the clipping. fedtrees
+    assumes an ideal functionality for this proof. With ``proven=false`` the bound holds only if the
+    active party is honest. A row whose bin changes affects two bins. The directions of rows at
+    splits are sent without noise, so that a vertical run has no finite epsilon.
 
     Parameters
     ----------
@@ -157,12 +157,12 @@ class LaplaceHistogram(Defense):
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State the noise on sums of bins and nodes, and on the validation loss."""
         law = Laplace(self.scale(schema, parameters))
-        held_out = Laplace(self.loss_scale(parameters))
+        loss_law = Laplace(self.loss_scale(parameters))
         return {
             (Histogram, "sums"): law,
             (Histogram, "totals"): law,
             (OpenedBinSums, "sums"): law,
-            (ValidationLoss, "sums"): held_out,
+            (ValidationLoss, "sums"): loss_law,
         }
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
@@ -179,15 +179,15 @@ class LaplaceHistogram(Defense):
         # Only the histogram of a root contains the totals of the node.
         if totals.size:
             totals = law.send(totals, rng)
-            # The root pays for all levels of its tree, because the depth that the tree reaches
-            # depends on the data.
+            # The events of all levels of the tree are entered once, with its root. The depth that
+            # the tree reaches depends on the data, so that `max_depth` levels are charged.
             for bound in clipped_bounds(_objective(ctx.schema, ctx.parameters), self.clip):
                 count = _histograms(ctx.schema, ctx.parameters)
                 ctx.spend("laplace", l1=bound, scale=scale, count=count, what="Histogram")
         return replace(message, sums=sums, totals=totals)
 
     def _noisy_bins(self, message: OpenedBinSums, ctx: Context) -> OpenedBinSums:
-        """Add noise to a passive party's sums. The root pays for all levels of its tree."""
+        """Add noise to a passive party's sums. All levels of a tree are charged with its root."""
         scale = self.scale(ctx.schema, ctx.parameters)
         law = Laplace(scale).within(*message.unit_of("sums"))
         if 0 in message.nodes:
@@ -221,12 +221,14 @@ class LaplaceHistogram(Defense):
         if bins:
             return PureDP(math.inf, histograms=compose_releases(bins), unprotected="routes")
         histogram_events = [e for e in transcript.events if e.what == "Histogram"]
-        held_out = [e for e in transcript.events if e.what == "ValidationLoss"]
+        loss_events = [e for e in transcript.events if e.what == "ValidationLoss"]
         # A row is in the training set or in the validation set, by a draw that does not depend on
-        # its values. It therefore pays for one of the two.
-        cuts = [e for e in transcript.events if e.what in {t.__name__ for t in SUMMARIES}]
+        # its values. It therefore pays for the histograms or for the losses, and in both cases for
+        # the cut points.
+        cut_events = [e for e in transcript.events if e.what in {t.__name__ for t in SUMMARIES}]
         epsilon = max(
-            compose_releases([*histogram_events, *cuts]), compose_releases([*held_out, *cuts])
+            compose_releases([*histogram_events, *cut_events]),
+            compose_releases([*loss_events, *cut_events]),
         )
         unprotected = exact_releases(transcript)
         if not histogram_events:
@@ -234,15 +236,16 @@ class LaplaceHistogram(Defense):
         if unprotected:
             return PureDP(math.inf, histograms=epsilon, unprotected="+".join(unprotected))
         return with_adversaries(
-            PureDP(epsilon=epsilon, trusted=trusted_with(cuts)), [*histogram_events, *cuts]
+            PureDP(epsilon=epsilon, trusted=trusted_with(cut_events)),
+            [*histogram_events, *cut_events],
         )
 
 
 def exact_releases(transcript: Transcript) -> list[str]:
     """Name exact information that was sent before the first tree: cut points, base score."""
-    cuts = ["cuts"] if exact_summaries(transcript) else []
+    exact_cuts = ["cuts"] if exact_summaries(transcript) else []
     exact_start = any(isinstance(d.message, LabelSums) for d in transcript)
-    return cuts + (["base-score"] if exact_start else [])
+    return exact_cuts + (["base-score"] if exact_start else [])
 
 
 def _objective(schema: Schema, parameters: Mapping[str, Any]) -> Objective:
@@ -250,7 +253,7 @@ def _objective(schema: Schema, parameters: Mapping[str, Any]) -> Objective:
 
 
 def _histograms(schema: Schema, parameters: Mapping[str, Any]) -> int:
-    """Return how many sums of a tree contain a row: one per level and feature, and a total."""
+    """Return how many sums of a tree contain a row: one per level and feature, and the total."""
     return int(parameters["max_depth"] * len(schema.features) + 1)
 
 

@@ -1,6 +1,6 @@
 """Defense `masking`: secure aggregation by pairwise masks, with real cryptography.
 
-Implements the protocol of Bonawitz et al. (2017, figure 4). Each client adds masks to its summed
+The protocol is that of Bonawitz et al. (2017, figure 4). Each client adds masks to its summed
 fields that cancel in the sum over all clients. The server learns the sum if at least a threshold of
 clients stays until the end. The rounds are computed in `fedtrees.crypto.mask_rounds`. This module
 connects them to the interface of secure sums (`fedtrees.core.secure_sum`).
@@ -341,9 +341,8 @@ class MaskedReplies(Closing):
         begin = 0
         for field, array in arrays.items():
             size = mask_messages.masked(parts[field].size)
-            size += mask_messages.TAG_BYTES * (
-                len(fields) == len(arrays) - 1
-            )  # the tag follows the last field
+            # The tag follows the last field.
+            size += mask_messages.TAG_BYTES * (len(fields) == len(arrays) - 1)
             payload = text[begin : begin + size]
             fields[field] = Sealed(
                 (), array.shape, array.dtype.newbyteorder("<").str, size, payload

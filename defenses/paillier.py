@@ -53,7 +53,7 @@ _OPENED = "the sum, opened by the holder of the key"
 @register.defense("paillier")
 @dataclass(frozen=True)
 class Paillier(RealSums):  # type: ignore[misc]
-    """Let the server add what it cannot read (Paillier 1999), and one client open the sums.
+    """Let the server add encrypted sums (Paillier 1999), and one client decrypt their total.
 
     The first client draws the key, and only it knows the private key. The server multiplies the
     ciphertexts of all other clients and sends the product to the first client. This client decrypts

@@ -82,6 +82,10 @@ class LeafRounding(Defense):
     shared tree even contains the exact leaf value among its ``base_weights``. Combine it with
     `split-only`, or with ``leaf_counts=false`` for forests.
 
+    In `fedtree-hist`, the released model contains the rounded values, because the server builds it
+    from the values that it sent. The defense does not fit protocols in which every client computes
+    the leaf values, such as `nvflare-hist`.
+
     Parameters
     ----------
     decimals : int

@@ -145,7 +145,7 @@ class LinearReconstruction(Attack):
     The active party decrypts the sum of the row statistics of a node in every bin of a column, and
     knows the statistics of each row. Every node of every tree thus gives one linear equation in the
     indicators of a bin, as in linear reconstruction (Dinur and Nissim 2003; Dwork, McSherry and
-    Talwar 2007). The attack is passive: it uses only what the protocol sends.
+    Talwar 2007). The attack is passive: it uses only messages of the honest protocol.
 
     The equations have integer coefficients, so that at small nodes they are subset sums with few
     solutions. Conclusions from these are certain. The remaining rows are solved for jointly, as

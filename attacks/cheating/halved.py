@@ -6,9 +6,8 @@ node. The histogram of a single row shows its bin in every column and its label.
 does not prevent the attack, because the splits isolate rows among the rows of all clients.
 
 The attack uses the trees that were grown while all predictions still equal the base score, so that
-class counts follow from gradient sums (`fedtrees.attacks.cheating.nodes`). `nodes` rebuilds trees
-and class counts from the messages of the view, and `lone` estimates single rows if the sums contain
-noise.
+class counts follow from gradient sums. `nodes` rebuilds trees and class counts from the messages of
+the view, and `isolated` estimates single rows if the sums contain noise.
 """
 
 from __future__ import annotations

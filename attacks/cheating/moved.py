@@ -31,7 +31,7 @@ class MovedCuts(Attack):
     numbers: ClassVar[bool] = True
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return why the view contains no cut points, None if it does."""
+        """Return a reason if the view contains no cut points, None if it contains some."""
         return None if any(True for _ in view.messages(CutPoints)) else Reason("no-splits")
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:

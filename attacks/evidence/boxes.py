@@ -25,7 +25,7 @@ Rest = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 @dataclass(eq=False)
 class FeatureBoxes:
-    """The present state of a reconstruction. Arrays change in place from tree to tree.
+    """The state of a reconstruction of n rows. Arrays change in place from tree to tree.
 
     Attributes
     ----------
@@ -41,7 +41,8 @@ class FeatureBoxes:
     residual : list of float
         L1 distance from the broadcast sums, one entry per tree.
     doubt : float64 array or None
-        Variance of the margins that trees grown on other parties' rows cause.
+        Variance of the margins that trees grown on other parties' rows cause, in the shape of
+        `margin`. None if no such tree was followed so far.
     missing : bool array, shape (n, d)
         Whether the value may be missing, at first False. A value must be missing if ``lo == hi`` or
         if no code is possible.
@@ -52,30 +53,20 @@ class FeatureBoxes:
     share : float64 array, shape (n,), or None
         Probability that a row takes part in any later round. None means 1.
     inside : list of bool array, shape (n,)
-        Rows that took part, per followed tree, if rounds are subsampled.
+        Rows that took part, one array per followed tree. Empty if rounds are not subsampled.
     """
 
-    # int32 (n, d)
     lo: NDArray[np.int32]
     hi: NDArray[np.int32]
-    y: NDArray[np.int64]  # int64 (n,)
-    # float32 (n,) or (n, K)
+    y: NDArray[np.int64]
     margin: NDArray[np.float32]
-    # int64 (n,)
     history: NDArray[np.int64]
-    # One entry per tree.
     residual: list[float] = field(default_factory=list)
-    # None until a foreign tree was followed.
     doubt: Floats | None = None
-    # bool (n, d)
     missing: NDArray[np.bool_] = field(init=False)
-    # uint64 (n, d)
     codes: NDArray[np.uint64] = field(init=False)
-    # bool (n,)
     first: NDArray[np.bool_] | None = None
-    # float64 (n,)
     share: Floats | None = None
-    # One bool array of shape (n,) per tree.
     inside: list[NDArray[np.bool_]] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
 """First-Tree Probing: how many rows of each class are in each leaf of the first tree.
 
-Di Gennaro et al. (2025), Sec. 5.1, Eqs. 4-9. Every row enters the first tree with the same
-probability, so that the two sums of a leaf are two linear equations in two integers.
+All rows have the same predicted probability before the first tree, so that the two sums of a leaf
+are two linear equations in two integers (Di Gennaro et al. 2025, Sec. 5.1, Eqs. 4-9).
 """
 
 from dataclasses import dataclass, replace
@@ -32,7 +32,6 @@ class Counts:
         Largest distance of a solved count from the integer it was rounded to, in rows.
     """
 
-    # int64 (J,) each
     n0: Ints
     n1: Ints
     residual: float

@@ -58,13 +58,10 @@ class LeafConstraints:
     """
 
     node: NDArray[np.int32]
-    # int32 (J + 1,)
     offsets: NDArray[np.int32]
-    # int32 (c,)
     feature: NDArray[np.int32]
     lo: NDArray[np.int32]
     hi: NDArray[np.int32]
-    # bool (c,)
     missing: NDArray[np.bool_]
     codes: NDArray[np.uint64]
 

@@ -70,8 +70,10 @@ def most_probable_counts(
         Rows of the other classes and of the tree's class. For numeric targets the second is zero.
         None if the number of the victims' rows is neither declared nor visible in the sums.
 
-    Notes ----- The claim maximises, leaf by leaf, ``P(n0, n1 | sums) * (1 / J + (n0 + n1) / N)``:
-    the expected share of leaves plus the expected share of rows in leaves whose counts are exact.
+    Notes
+    -----
+    The claim maximises, leaf by leaf, ``P(n0, n1 | sums) * (1 / J + (n0 + n1) / N)``: the expected
+    share of leaves plus the expected share of rows in leaves whose counts are exact.
     """
     total = _number_of_rows(evidence, sums, own_rows, tree)
     if total is None:
@@ -211,8 +213,8 @@ class _Leaves:
     def _class_counts(self, j: int, n: Ints) -> tuple[Ints, Floats]:
         """Return class counts to examine for every total, and their log probability, both (m, k).
 
-        The prior of the class count is beta-binomial: rows of the prior and the base rate. The
-        gradient sum, or the leaf value, is what the adversary saw of it.
+        The prior of the class count is beta-binomial, with the class counts of the prior's rows and
+        the base rate as parameters. The observation is the gradient sum, or the leaf value.
         """
         rate, seen, variance = self._base_rate, *self._seen(j, n)
         n0_likely, n1_likely = self.sums.prior_counts

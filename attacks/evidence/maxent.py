@@ -1,14 +1,17 @@
 """Assign rows to leaves by maximum entropy: the most probable P that meets the leaf sums.
 
-This goes beyond the paper, whose mixed-integer programme (Di Gennaro et al. 2025, Eqs. 11-13)
-returns an arbitrary corner of a large solution set. Here P minimises KL(P || prior) subject to
-sum_i P_ij x_i = target_j, with x_i = (g_i, h_i). The dual has one multiplier per equation:
+The method is not from a paper. The mixed-integer programme of Di Gennaro et al. (2025, Eqs. 11-13)
+returns an arbitrary corner of a large solution set. Here, a row i of weight w_i is in leaf j with
+probability P_ij. P minimises sum_i w_i KL(P_i || prior_i) subject to the equations
+sum_i w_i P_ij x_ij = target_j of all leaves j. The contribution x_ij of a row is (g_i, h_i), or one
+number if only leaf values are known (`fedtrees.attacks.evidence.equations`). The dual problem has
+one multiplier theta per equation:
 
     minimise  sum_i w_i log sum_j prior_ij exp(theta_j . x_ij) - theta . target
               + 1/2 sum ridge theta^2
 
-It is convex, and solved by Newton's method with backtracking. The ridge is the variance of the
-noise on the target (a Gaussian likelihood), or a small constant if sums are exact.
+The dual problem is convex, and is solved by Newton's method with backtracking. The ridge is the
+variance of the noise on the target (a Gaussian likelihood), or a small constant if sums are exact.
 """
 
 import numpy as np
@@ -87,6 +90,7 @@ def max_entropy(
 
 @kernel
 def _evaluate(offsets, leaf, log_prior, weight, x, theta, J):  # type: ignore[no-untyped-def]
+    """Return the first term of the dual at theta, the expected leaf sums, and P."""
     K = x.shape[1]
     P = np.empty(leaf.shape[0])
     mean = np.zeros(J * K)
@@ -116,6 +120,7 @@ def _evaluate(offsets, leaf, log_prior, weight, x, theta, J):  # type: ignore[no
 
 @kernel
 def _hessian(offsets, leaf, weight, x, P, J):  # type: ignore[no-untyped-def]
+    """Return the covariance of the leaf sums under P, the Hessian of the dual's first term."""
     K = x.shape[1]
     H = np.zeros((J * K, J * K))
     for i in range(offsets.shape[0] - 1):
@@ -160,6 +165,7 @@ def draw_leaves(
 
 @kernel
 def _draw(offsets, leaf, P, rows, u):  # type: ignore[no-untyped-def]
+    """Return the first reachable leaf whose cumulative probability exceeds u, for each row."""
     out = np.empty(rows.shape[0], dtype=np.int32)
     for m in range(rows.shape[0]):
         a, b = offsets[rows[m]], offsets[rows[m] + 1]

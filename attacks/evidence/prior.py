@@ -51,11 +51,8 @@ class Prior:
         Rows that boxes are filled from, and their cells. None means the rows of the prior.
     """
 
-    # float64 (C, d, w)
     cumulative: Floats
-    # float64 (C, d)
     missing: Floats
-    # float64 (d,) each
     low: Floats
     high: Floats
     rows: Table
@@ -267,9 +264,7 @@ class ReachableLeaves:
     """
 
     offsets: NDArray[np.int64]
-    # int32 (nnz,)
     leaf: NDArray[np.int32]
-    # float64 (nnz,)
     log_prior: Floats
 
 
@@ -370,6 +365,11 @@ def _reach(  # type: ignore[no-untyped-def]
     lo, hi, y, missing, codes,
     start, feature, leaf_lo, leaf_hi, leaf_missing, leaf_codes, cumulative, odds,
 ):  # fmt: skip
+    """Return the reachable leaves of every box, and the share of the box's prior mass in each leaf.
+
+    The share of a leaf is the product over the features that the leaf constrains, because the
+    marginal prior treats features as independent given the class.
+    """
     n, J = lo.shape[0], start.shape[0] - 1
     offsets = np.zeros(n + 1, dtype=np.int64)
     size = max(4 * n, 16)
@@ -411,6 +411,7 @@ def _reach(  # type: ignore[no-untyped-def]
 def _add_own_rows(  # type: ignore[no-untyped-def]
     offsets, leaf, log_prior, lo, hi, y, own_cells, own_y, own_leaf, n_leaves, missing, codes
 ):
+    """Add the weights of the prior's rows of the same label to the log priors, in place."""
     d, m = lo.shape[1], own_y.shape[0]
     weight = np.exp(-VIOLATION_COST * np.arange(d + 1))
     mass = np.zeros(n_leaves)

@@ -43,7 +43,7 @@ def shows(view: View, *kinds: type[Message]) -> bool:
 def no_trees(view: View, *, numbers: bool = False) -> Reason | None:
     """Return the reason why the adversary sees no usable boosted trees, or None.
 
-    If `numbers`, trees of squared error are usable as well.
+    If `numbers` is True, trees of squared error are usable as well.
     """
     splits = "num_leaves" in view.parameters and shows(view, FoundSplits)
     if not (splits or shows(view, *TREES)):
@@ -75,7 +75,7 @@ def split_by_sets(view: View) -> list[Feature]:
 
 
 def some_rows(view: View) -> Reason | None:
-    """Return the reason why not every tree contains all rows, or None if it does."""
+    """Return the reason why some trees were grown without some rows, None if all contain all."""
     if view.parameters.get("subsample", 1) != 1:
         return Reason("sampled-rows")
     if view.parameters.get("early_stopping_rounds"):

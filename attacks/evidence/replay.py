@@ -123,19 +123,14 @@ class TreeLevel:
         Largest error of sums that were computed with floats, in fixed-point units.
     """
 
-    # int64 (m, total_bins, 2)
     sums: Mapping[str, Sums]
-    # bool (m, total_bins)
     hidden: Mapping[str, NDArray[np.bool_]]
-    # int64 (1, 2) or (0, 2)
     totals: Mapping[str, Sums]
     # int64
     shared: Sums
     shared_totals: Sums
-    # bool (k, total_bins)
     allowed: NDArray[np.bool_] | None
     bits: Bits
-    # int64 (m,)
     off: Sums
 
     def summed(self, principals: Container[str]) -> TreeLevel:
@@ -261,17 +256,11 @@ class ReplayedTree:
     """
 
     tree: Tree
-    # int32 (k,)
     nodes: NDArray[np.int32]
-    # int64 (k, total_bins, 2)
     sums: Mapping[str, Sums]
-    # int64 (n_nodes, 2)
     totals: Mapping[str, Sums]
-    # bool (k, total_bins)
     hidden: Mapping[str, NDArray[np.bool_]]
-    # int64 (k,)
     n_summands: NDArray[np.int64]
-    # int64 (k,)
     off: NDArray[np.int64]
     bits: Bits
 

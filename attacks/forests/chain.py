@@ -69,7 +69,6 @@ class World(NamedTuple):
     step: int
     sizes: NDArray[np.int64]  # int64 (G + 1,)
     free: NDArray[np.int64]  # int64 (f,)
-    # float64 (m + 1,)
     weight: NDArray[np.float64]
 
     @staticmethod

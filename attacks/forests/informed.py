@@ -73,8 +73,10 @@ class Enumeration:
         probability : float64 array, shape (U, K)
             Posterior of every row and class.
 
-        Notes ----- The prior is the empirical distribution of the known rows, mixed with the
-        product of their marginals given the class, which has the weight of `PSEUDO` rows.
+        Notes
+        -----
+        The prior is the empirical distribution of the known rows, mixed with the product of their
+        marginals given the class, which has the weight of `PSEUDO` rows.
         """
         forest = self.forest
         counts = forest.counts(known_rows[:, :-1], known_rows[:, -1]) if counts is None else counts

@@ -148,9 +148,11 @@ class Labels(NamedTuple):
     pair : int64 array, shape (2 m + 5,)
         For two classes, the cost by n_y - n_other.
 
-    Notes ----- Permute-and-flip returns the largest of the counts n_j plus exponential noise of
-    scale 1 / epsilon (Ding et al. 2021). With m = max_j (n_j - n_y) >= 0 and c_j = exp(-epsilon (m
-    - n_j + n_y)) it chooses y with probability
+    Notes
+    -----
+    Permute-and-flip returns the largest of the counts n_j plus exponential noise of scale 1 /
+    epsilon (Ding et al. 2021). With m = max_j (n_j - n_y) >= 0 and c_j = exp(-epsilon (m - n_j +
+    n_y)) it chooses y with probability
 
         exp(-epsilon m) * integral_0^1 prod_{j != y} (1 - c_j s) ds
 

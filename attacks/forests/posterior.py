@@ -77,11 +77,13 @@ def consensus(
     DataError
         If the weights do not fit a byte.
 
-    Notes ----- With more than `WHOLE` rows each sample is sorted, and rows are matched within
-    blocks of equal rank (COMPAS, 1,920 rows, epsilon 1: error 0.013, equal to that of blocks four
-    times as large). A row's cost of a level is the share of samples with another level. Matching to
-    shares instead of to the majority lowers the error (100 rows, epsilon 5: from 0.050 to 0.041 on
-    COMPAS and from 0.100 to 0.090 on Adult). All computations use integers.
+    Notes
+    -----
+    With more than `WHOLE` rows each sample is sorted, and rows are matched within blocks of equal
+    rank (COMPAS, 1,920 rows, epsilon 1: error 0.013, equal to that of blocks four times as large).
+    A row's cost of a level is the share of samples with another level. Matching to shares instead
+    of to the majority lowers the error (100 rows, epsilon 5: from 0.050 to 0.041 on COMPAS and from
+    0.100 to 0.090 on Adult). All computations use integers.
     """
     if int(weight.sum(dtype=np.int64)) > 255:
         raise DataError(f"differences may cost {int(weight.sum())}; at most 255 fit a byte")
@@ -320,10 +322,12 @@ def posterior(question: Question, rng: np.random.Generator, work: float = 1.0) -
     work : float, default 1.0
         Number of moves, as a multiple of the default. Time is proportional to it.
 
-    Notes ----- Chains start from random rows at a high temperature, and cool. If the noise is
-    small, each chain remains in one mode. Replica exchange (parallel tempering) finds better modes
-    in the same time, but one at a time. The consensus of independent chains has no larger error
-    (Adult, 100 rows, epsilon 20: 0.066 and 0.068 in two runs, against 0.072).
+    Notes
+    -----
+    Chains start from random rows at a high temperature, and cool. If the noise is small, each chain
+    remains in one mode. Replica exchange (parallel tempering) finds better modes in the same time,
+    but one at a time. The consensus of independent chains has no larger error (Adult, 100 rows,
+    epsilon 20: 0.066 and 0.068 in two runs, against 0.072).
     """
     check_positive("work", work)
     samples, energy = _samples(question, rng, work)

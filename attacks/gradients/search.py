@@ -109,9 +109,11 @@ def search(
         Symmetric matrix from `null_space` or `average_pull`. The mean of its quadratic form of [x,
         1] over the rows is added to the loss.
 
-    Notes ----- The logits of a category are unconstrained: they are not scaled by the column's
-    standard deviation, which would nearly fix those of rare categories. Numbers are changed
-    directly and clipped. The optimiser is plain Adam with step sizes that fall to 0 along a cosine.
+    Notes
+    -----
+    The logits of a category are unconstrained: they are not scaled by the column's standard
+    deviation, which would nearly fix those of rare categories. Numbers are changed directly and
+    clipped. The optimiser is plain Adam with step sizes that fall to 0 along a cosine.
     """
     B, D = len(labels), len(encoding)
     classes = matching.layers[-1][0].shape[0]

@@ -5,10 +5,12 @@ splits on its columns. Rows with equal labels tend to share leaves. The attacks 
 search for labels that explain the splits.
 
 - `evidence`: visible leaves, splits, and the party's columns, from the messages of a view;
-- `twins`: the record-id graph of Takahashi et al. (2023, Eq. 1), without its matrix;
-- `union`, `communities`, `spectral`, `clustering`: clusters of the graph;
+- `communities`: the record-id graph of Takahashi et al. (2023, Eq. 1) without its matrix, and its
+  communities;
+- `graph_methods`: connected components, spectral embedding, and spreading of a few known labels;
+- `clustering`: K-means;
 - `published`: ID2Graph as in the authors' code;
-- `mixture`, `choices`: maximum-likelihood labels, given the splits that were chosen;
-- `spreading`: known labels of a few rows; `noise`: true labels behind noisy ones;
-- `attack`, `asked`, `routed`: the registered attacks.
+- `mixture`, `split_likelihood`: maximum-likelihood labels, given the leaves and the splits that
+  were chosen, and true labels behind noisy ones;
+- `attack`, `endpoint`: the registered attacks.
 """

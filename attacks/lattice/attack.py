@@ -82,7 +82,7 @@ class Lattice(Attack):
             raise UsageError(f"base_score {self.base_score!r}: give 'known' or 'unknown'")
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return why the view has no boosted trees with one gradient per row, None if it does.
+        """Return a reason if the view has no boosted trees with one gradient per row, else None.
 
         Trees that clients grow on their local data are left to `timberstrike`. More than two
         classes are supported only with histograms.

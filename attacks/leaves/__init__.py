@@ -2,6 +2,6 @@
 
 Every leaf of a random forest is a box, and the model contains the number of rows of each class in
 it. The attack searches for tables that have these counts in all leaves of all trees. `forests`
-collects the trees of a view, `chain` samples tables, `shares` treats forests whose leaves contain
-class shares instead of counts, and `attack` registers the attack.
+collects the trees of a view, `gibbs` samples tables, also for forests whose leaves contain class
+shares instead of counts, and `attack` registers the attack.
 """

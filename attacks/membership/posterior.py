@@ -1,11 +1,11 @@
 """Posterior of membership given released sums that are linear in it.
 
-A released sum, such as the gradient sum of a leaf, is the total over all rows of what one row
-contributes, plus noise of a known variance. If the adversary can compute the contribution of every
-candidate, then the sums are linear in the unknown membership indicators. With a Gaussian
-approximation of the prior this is a Bayesian linear regression with known noise, whose posterior
-has a closed form. It is the attack that the noise law of a differentially private mechanism
-itself suggests, and it needs no reference model.
+A released sum, such as the gradient sum of a leaf, adds the contributions of all rows, and noise of
+a known variance. If the adversary can compute the contribution of every candidate, then the sums
+are linear in the unknown membership indicators. With a Gaussian approximation of the prior this is
+a Bayesian linear regression with known noise, whose posterior has a closed form. The attack needs
+no reference model. It uses the published noise distribution of a differentially private mechanism
+directly.
 """
 
 from collections.abc import Sequence

@@ -46,14 +46,10 @@ class AskedForest:
     """
 
     start: Ints  # int32 (T + 1,)
-    # int32 (n_nodes, 5)
     nodes: Ints
-    # int64 (n_nodes + 1,)
     pairs: Longs
     feature: Ints  # int32 (p,)
-    # int64 (p + 1,)
     at: Longs
-    # int32 (d + 1,)
     offsets: Ints
 
     @property

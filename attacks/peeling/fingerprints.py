@@ -39,10 +39,8 @@ class Entries:
         Number of rows.
     """
 
-    # int32 (e,)
     cell: Ints
     column: Ints
-    # int64 (e,)
     g: Sums
     h: Sums
     copies: Ints  # int32 (e,)
@@ -89,12 +87,10 @@ class Sightings:
     """
 
     cell: Ints  # int32 (s,)
-    # int64 (s,)
     g: Sums
     h: Sums
     columns: Ints  # int32 (s, d)
     copies: Ints  # int32 (s,)
-    # float64 (s,)
     margin: Floats
     error: Floats
 

@@ -56,7 +56,6 @@ class CountedBins:
     """
 
     forest: BinnedForest
-    # int64 (C, B + d)
     n: Longs
     g: Floats  # float64 (C, B + d)
     off: Floats  # float64 (C,)

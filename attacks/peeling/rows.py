@@ -55,13 +55,10 @@ class BinnedForest:
         Bounds on a row's absolute gradient and on its hessian.
     """
 
-    # int32 (T + 1,)
     start: Ints
-    # int32 (n_nodes, 6)
     nodes: Ints
     sets: NDArray[np.bool_]  # bool (splits by categories, width)
     value: NDArray[np.float32]  # float32 (n_nodes,)
-    # int32 (n_nodes,)
     cell: Ints
     base_margin: np.float32
     offsets: Ints  # int32 (d + 1,)
@@ -199,11 +196,9 @@ class Residual:
         Whether rows may be in only some of the trees.
     """
 
-    # int64 (cells, total_bins + d, 2)
     sums: Sums
     totals: Sums  # int64 (cells, 2)
     alone: NDArray[np.bool_]  # bool (cells, total_bins + d)
-    # float64 (cells,)
     slack: NDArray[np.float64]
     sampled: bool = False
 

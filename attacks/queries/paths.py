@@ -1,7 +1,7 @@
 """Enumerate the paths of a row through trees if some splits belong to other parties.
 
-`path-restriction` uses these functions. A path is consistent if, for each column of another party,
-some bin satisfies all splits on the path.
+The attack `path-restriction` uses the paths. A path is consistent if, for each column of another
+party, some bin satisfies all splits on the path.
 
 The module also contains a model of a prediction endpoint, which the attacks that query it share.
 The adversary is the active party of a vertical federation. It knows the shape of the trees and the

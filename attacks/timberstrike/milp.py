@@ -1,10 +1,14 @@
-"""Assign rows to leaves with an integer programme, as published (for parity and ablation).
+"""Assign rows to leaves with an integer programme, as published.
 
-Di Gennaro et al. (2025), Eqs. 11-13, with the objective of the authors' code (L1, where the paper
-prints squared L2) and identical rows merged: integer variables count the rows of a group that go
-to a leaf, instead of one binary per row and leaf. Solved by CP-SAT of OR-Tools with coefficients
-scaled to integers. The limit is in the solver's deterministic seconds, so that a repeated run
-gives the same answer independently of the load of the machine.
+The programme is that of Di Gennaro et al. (2025, Eqs. 11-13), with two differences. The objective
+is the L1 distance, as in the authors' code, although the paper prints squared L2. Identical rows
+are merged: an integer variable counts the rows of a group that go to a leaf, where the paper has
+one binary variable per row and leaf. The attack uses this solver with ``solver="milp"``, for
+comparison with the published results.
+
+The solver is CP-SAT of OR-Tools, with coefficients scaled to integers. Its time limit is in
+deterministic seconds, so that a repeated run gives the same answer independently of the load of the
+machine.
 """
 
 import numpy as np

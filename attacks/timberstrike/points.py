@@ -276,6 +276,7 @@ def _median(
     box: tuple[Floats, Floats],
     prior: Prior,
 ) -> Floats:
+    """Return the median of the local values of the label inside each box, else its middle."""
     out = (box[0] + box[1]) / 2
     for c in range(prior.classes):
         values = _values(prior, f, c)

@@ -1,8 +1,9 @@
 """Feature Range Inference: follow the victims' rows from tree to tree, narrowing their boxes.
 
-Di Gennaro et al. (2025), Sec. 5.2: every row of the reconstruction is sent to one leaf of each
-tree so that the leaf sums agree with the broadcast ones; its box shrinks to the leaf's and its
-margin grows by the leaf's value (Eq. 10).
+Every row of the reconstruction is assigned to one leaf of each tree, so that the sums over the rows
+of a leaf agree with the sums that the adversary received (Di Gennaro et al. 2025, Sec. 5.2). The
+box of the row is intersected with the box of its leaf, and the leaf value is added to its margin
+(Eq. 10). The gradients of the next tree follow from the new margins.
 """
 
 from typing import Any
@@ -104,14 +105,15 @@ def _lead(
     tree = evidence.trees[0]
     leaves = grid.leaves(tree)
     lo, hi, y, missing, codes = (a[rows] for a in _parts(boxes))
-    options = reach(leaves, (lo, hi, y), prior, missing, own_leaf, codes)
+    reachable = reach(leaves, (lo, hi, y), prior, missing, own_leaf, codes)
     each = np.arange(len(rows))
-    chosen = draw_leaves(options, shares(options), each, rng.random(len(rows)))
+    chosen = draw_leaves(reachable, shares(reachable), each, rng.random(len(rows)))
     send(boxes, leaves, chosen, rows)
     boxes.margin[rows] += tree.value[leaves.node][chosen]
 
 
 def _parts(boxes: FeatureBoxes) -> tuple[NDArray[Any], ...]:
+    """Return the arrays of the boxes in the order lo, hi, y, missing, codes."""
     return boxes.lo, boxes.hi, boxes.y, boxes.missing, boxes.codes
 
 
@@ -157,42 +159,44 @@ def _assign(
         group_key, return_index=True, return_inverse=True, return_counts=True
     )
     lo, hi, y, missing, codes = (part[first] for part in _parts(boxes))
-    options_of = reach(leaves, (lo, hi, y), prior, missing, codes=codes)
+    reachable = reach(leaves, (lo, hi, y), prior, missing, codes=codes)
     if options.random_leaf:
-        chosen = draw_leaves(options_of, _evenly(options_of), group, rng.random(len(group)))
+        chosen = draw_leaves(reachable, _evenly(reachable), group, rng.random(len(group)))
         return chosen, None if share is None else rng.random(len(share)) < share
-    of = np.zeros(len(y)) if evidence.targets is None else evidence.targets.values[lo[:, -1]]
-    g, h = gradients_of(evidence, margin[first], y, of, t % evidence.outputs)
+    row_targets = (
+        np.zeros(len(y)) if evidence.targets is None else evidence.targets.values[lo[:, -1]]
+    )
+    g, h = gradients_of(evidence, margin[first], y, row_targets, t % evidence.outputs)
     target, ridge = equations(evidence, t, sums, leaves)
     if boxes.doubt is not None:  # uncertain margins make the sums of the rows uncertain, too
         doubt = of_output(boxes.doubt, t % evidence.outputs)[first] * size
         slope = None if ridge.shape[1] == 2 else slopes(evidence, t, leaves)
-        p = g + (y == evidence.class_of(t))
-        by_margin = p * (1 - p), h * (1 - 2 * p)
+        probability = g + (y == evidence.class_of(t))
+        by_margin = probability * (1 - probability), h * (1 - 2 * probability)
         if evidence.targets is not None:
-            by_margin = np.ones_like(p), np.zeros_like(p)
-        ridge = ridge + doubt_in_sums(options_of, doubt, by_margin, slope, len(leaves))
-    x = contributions(evidence, t, sums, leaves, options_of, (g, h))
+            by_margin = np.ones_like(probability), np.zeros_like(probability)
+        ridge = ridge + doubt_in_sums(reachable, doubt, by_margin, slope, len(leaves))
+    x = contributions(evidence, t, sums, leaves, reachable, (g, h))
     own_rows = options.solver == "max-ent" and len(prior.rows) > 0
-    anywhere = options_of
+    all_leaves = reachable
     if share is not None:
         if own_rows:
             boxed = lo, hi, y
-            add_own_rows(options_of, boxed, prior, sums.own_leaf, len(leaves), missing, codes)
+            add_own_rows(reachable, boxed, prior, sums.own_leaf, len(leaves), missing, codes)
             own_rows = False
-        options_of, x = with_absence(options_of, x, share[first], len(leaves))
+        reachable, x = with_absence(reachable, x, share[first], len(leaves))
         target, ridge = np.pad(target, ((0, 1), (0, 0))), np.pad(ridge, ((0, 1), (0, 0)))
 
     # Rows that reach a single leaf have no choice. Their contribution is subtracted from the sums.
-    free = np.diff(options_of.offsets) > 1
-    fixed_entries = options_of.offsets[:-1][~free]
-    np.subtract.at(target, options_of.leaf[fixed_entries], x[fixed_entries] * size[~free, None])
+    free = np.diff(reachable.offsets) > 1
+    fixed_entries = reachable.offsets[:-1][~free]
+    np.subtract.at(target, reachable.leaf[fixed_entries], x[fixed_entries] * size[~free, None])
     chosen = np.empty(len(group), dtype=np.int32)
     row_free = free[group]
-    chosen[~row_free] = options_of.leaf[options_of.offsets[group[~row_free]]]
+    chosen[~row_free] = reachable.leaf[reachable.offsets[group[~row_free]]]
     left_over = float(np.abs(target).sum())
     if row_free.any():
-        sub, x = _only(options_of, x, free)
+        sub, x = _only(reachable, x, free)
         if own_rows:
             boxed = lo[free], hi[free], y[free]
             own_arguments = (sums.own_leaf, len(leaves), missing[free], codes[free])
@@ -205,7 +209,7 @@ def _assign(
     # Absent rows still have a leaf, whose value is added to their margin. It is drawn by the prior.
     absent = chosen == len(leaves)
     u = rng.random(int(absent.sum()))
-    chosen[absent] = draw_leaves(anywhere, shares(anywhere), group[absent], u)
+    chosen[absent] = draw_leaves(all_leaves, shares(all_leaves), group[absent], u)
     return chosen, ~absent
 
 
@@ -219,9 +223,10 @@ def _solve(
     options: Options,
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.int32], float]:
-    """Return the leaves of rows that reach several leaves, and the L1 distance of the sums.
+    """Return the leaves of rows that can reach several leaves, and the L1 distance of the sums.
 
-    ``sub`` contains groups of ``size`` equal rows. ``rows`` is the group of each row.
+    ``sub`` contains the reachable leaves of groups of ``size`` equal rows. ``rows`` is the group of
+    each row. The integer programme falls back on the local search if it finds no solution in time.
     """
     if options.solver == "max-ent":
         P = max_entropy(sub, size.astype(np.float64), x, target, ridge)
@@ -240,9 +245,10 @@ def _solve(
 def with_absence(
     r: ReachableLeaves, x: Floats, share: Floats, nowhere: int
 ) -> tuple[ReachableLeaves, Floats]:
-    """Add the possibility of not taking part in the tree to the reachable leaves of each group.
+    """Add "not in this tree" as a further choice to the reachable leaves of each group.
 
-    An absent row contributes nothing to the sums.
+    Under row subsampling, a row may be absent from a tree. An absent row contributes nothing to the
+    sums.
 
     Parameters
     ----------
@@ -282,7 +288,7 @@ def with_absence(
 
 
 def shares(r: ReachableLeaves) -> Floats:
-    """Return the prior probabilities of the leaves that a row can reach, float64, shape (nnz,)."""
+    """Return the prior probability of every reachable leaf of every row, float64, shape (nnz,)."""
     start, width = r.offsets[:-1], np.diff(r.offsets)
     # Subtract the largest log probability of each row, so that the exponential cannot overflow.
     top = np.maximum.reduceat(r.log_prior, start) if len(start) else np.zeros(0)
@@ -292,7 +298,7 @@ def shares(r: ReachableLeaves) -> Floats:
 
 
 def _evenly(r: ReachableLeaves) -> Floats:
-    """Return equal probabilities for all leaves that a row can reach."""
+    """Return equal probabilities for all reachable leaves of a row, float64, shape (nnz,)."""
     width = np.diff(r.offsets)
     return np.repeat(1.0 / width, width)
 

@@ -6,7 +6,8 @@ scale s of the hessians (Di Gennaro et al. 2025, Eqs. 4-9). Sums of other trees 
 these equations. The statistics of a tree therefore show whether it is a first tree, and they
 determine its p.
 
-Read rows and labels per leaf from files that contain counts: LightGBM's and random forests.
+The module also reads rows and labels per leaf from files that contain counts: those of LightGBM and
+of random forests.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """Membership inference against a model file: does it distinguish training rows from other rows?
 
 The auditor has the training rows and rows from the same population that were not used for training
-(the reserve). The module runs the structural checks of `fedtrees.audit.membership` and the
-membership attacks `lira`, `rmia` and shared thresholds on the model.
-
-Structural disclosure checks that research environments apply before a model is released.
-
-The checks are those of `sacroml` 2.0 (Ritchie et al. 2023). They need the training rows.
+(the reserve). The module runs the membership attacks `lira`, `rmia` and shared thresholds on the
+model. It also runs the structural disclosure checks that research environments apply before a model
+is released. These checks are those of `sacroml` 2.0 (Ritchie et al. 2023) and need the training
+rows.
 """
 
 from __future__ import annotations

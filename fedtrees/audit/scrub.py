@@ -1,9 +1,8 @@
 """Write a copy of a model without the statistics, and verify that its predictions are the same.
 
-Write the parts of an XGBoost model that prediction needs, from values that were checked.
-
-The copy is not the original file with some entries removed. Every entry is generated anew, so that
-no unknown entry of the original file can pass into it.
+The copy is not the original file with some entries removed. It contains only the parts of an
+XGBoost model that prediction needs. Every entry is generated anew from values that were checked, so
+that no unknown entry of the original file can pass into it.
 """
 
 from __future__ import annotations

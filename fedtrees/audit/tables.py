@@ -1,13 +1,11 @@
 """The tables of an audit as text, for the terminal and for the report.
 
-Names of categories in a model file, and upper bounds on the training rows that have them.
+Two tables concern facts that are easily overlooked. Since version 3.1, XGBoost writes the names of
+all categories of the training table into the model file, including categories that only one person
+has. The audit lists these names. A leaf that only some categories can reach bounds the number of
+rows that have the remaining categories.
 
-Since version 3.1, XGBoost writes the names of all categories of the training table into the model
-file, including categories that only one person has. The audit lists these names. A leaf that only
-some categories can reach bounds the number of rows that have the remaining categories.
-
-Detect tables whose labels are coded in another order than those of the training.
-
+The module also detects tables whose labels are coded in another order than those of the training.
 Text labels are coded in alphabetical order or by ``--positive``. The model may have been trained
 with another coding, for example with benign as 1. The scores of an attack would then suggest that
 the file reveals nothing. The totals of the classes in the model file reveal such a mistake.
@@ -126,10 +124,10 @@ def leaves_table(audit: Audit, limit: int = SHOWN) -> Shown:
 
 
 def _leaf_line(audit: Audit, t: TreeExposure, j: int) -> tuple[str, ...]:
-    who = conditions(audit.model, t.at, int(t.leaf[j]))
+    persons = conditions(audit.model, t.at, int(t.leaf[j]))
     labels = str(t.n_pos[j]) if t.exact[j] else "?"
     place = t.index, audit.model.number_of(t.at, int(t.leaf[j]))
-    return (*map(str, place), _rows_text(t, j, audit.rows.total), labels, who)
+    return (*map(str, place), _rows_text(t, j, audit.rows.total), labels, persons)
 
 
 def attack_table(a: AttackResult) -> Shown:

@@ -1,6 +1,6 @@
 """Attack a capture, and report broken promises, visible messages, readings and attack scores.
 
-Read the true rows of parties from CSV files, with which readings and attacks are compared.
+The true rows of parties, with which readings and attacks are compared, are read from CSV files.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ Every operation is verified by this rule, which shows whether an operation of so
 Ring all-gather and all-reduce are those of ``src/collective/allgather.cc`` and ``allreduce.cc`` of
 XGBoost 3.2.
 
-Collective operations, in the form in which the decoders of several wires return them.
-
-The bytes that the members of a run sent one another directly, each read up to a position.
+`Reader`, `Links` and `Ring` read the bytes that the members of a run sent one another, and remember
+the position up to which they were read. `Hop` and `Reduced` are the operations in the form that the
+decoders of all frameworks return.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Facts that follow from captured messages without an attack.
+"""Facts that follow from captured messages without an attack, and promises that are not kept.
 
 For example, the sketch of a column with few distinct values contains each value together with its
 number of rows. Each fact can be compared with the true rows.
 
-Facts that follow from the messages of LightGBM's machines.
-
-Compare the promises of a framework with a capture, and report those that are not kept.
+The messages of LightGBM's machines have separate functions. The module also compares the promises
+of a framework with a capture, and reports the promises that are not kept.
 """
 
 from __future__ import annotations

@@ -191,8 +191,8 @@ def _print_log(facts: dict[str, Any]) -> None:
             text_table(f"what {facts['as']} {title}", columns, cells, box=None, pad_edge=False)
         )
     for reader, names in facts["apply"].items():
-        by = f"attacks on what {reader} reads of it: {', '.join(names) or 'none applies'}"
-        out.print(by, markup=False)
+        line = f"attacks on what {reader} reads of it: {', '.join(names) or 'none applies'}"
+        out.print(line, markup=False)
 
 
 def _describe_applicability(attack: Mapping[str, Any], details: bool) -> str:

@@ -1,4 +1,4 @@
-"""Check the rules of attacks: determinism, and independence of the ground truth.
+"""Check the rules of attacks, of plug-in files, and of behaviours of malicious parties.
 
 The module also checks the imports of an attack, the effects of importing a plug-in file, and the
 rules of behaviours of malicious parties.

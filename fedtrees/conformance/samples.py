@@ -76,8 +76,8 @@ def carries_nothing(
 
 def leaves_nothing(name: str, leftovers: Sequence[str]) -> Finding:
     """Check that a training left nothing outside its messages, where an attack could find it."""
-    what = "; ".join(dict.fromkeys(leftovers))
-    return Finding(f"{name}training leaves nothing but messages", not leftovers, what)
+    text = "; ".join(dict.fromkeys(leftovers))
+    return Finding(f"{name}training leaves nothing but messages", not leftovers, text)
 
 
 _SMALL: dict[str, Any] = {"trees": 3, "max_depth": 3, "max_bin": 16, "iterations": 8}

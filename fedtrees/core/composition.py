@@ -24,13 +24,14 @@ from fedtrees.core.transcript import Transcript
 class Composition:
     """Defenses that are applied in the order in which they are written.
 
-    An empty one is ``none``.
+    The composition without parts is called ``none``.
 
     Raises
     ------
     Unfit
         - One part sets hessians to 1 and another relies on the bound of hessians.
-        - Two parts choose cut points, perturb labels, or supply cryptography for sums.
+        - Two parts choose cut points, or two parts perturb labels, or two parts supply cryptography
+          for sums.
         - One part acts before the noise on which the claim of another relies
           (`fedtrees.core.noise_order`).
     """

@@ -70,16 +70,19 @@ class CutPlan:
 
 @dataclass(frozen=True)
 class Deployed:
-    """Settings of a system.
+    """Settings by which an existing system runs a protocol or a defense.
+
+    For example, XGBoost contains the protocol `nvflare-hist` in its federated server.
 
     Attributes
     ----------
     how : str
         Settings that are not parameters, in the notation of the system.
     names : mapping of str to str
-        Notation of public parameters, for example ``eta={}``.
+        Notation of public parameters in the system, for example ``eta={}``, by the name of the
+        parameter in fedtrees.
     only : mapping of str to object
-        Parameters that have a fixed value in the system.
+        Parameters that have a fixed value in the system. Other values are not supported.
     """
 
     how: str
@@ -182,7 +185,7 @@ class Context:
 
     @property
     def held(self) -> LocalData | None:
-        """Local data of the acting party, for its own hooks only.
+        """Local data of the acting party. Only hooks that this party runs may read it.
 
         Raises
         ------
@@ -240,8 +243,9 @@ class Context:
         self.ledger.append(event)
 
 
-#: Site of a change: a message type, a kind of `Stage`, or ``answers``, ``model`` (at the end of the
-#: training), ``candidates``, ``shown`` or ``leaves``. A `Place` also names the field.
+#: A site is where a defense changes values: a message type, a kind of `Stage`, or one of the words
+#: ``answers``, ``model`` (at the end of the training), ``candidates``, ``shown`` and ``leaves``. A
+#: `Place` is a site together with the name of the changed field.
 Place = tuple[type[Message] | str, str]
 Site = type[Message] | str
 
@@ -273,7 +277,8 @@ class Stage:
     steps: int = 1
 
 
-#: Hooks that a defense may override.
+#: Hooks that a defense may override. Most defenses need one of two: `Defense.outgoing` changes a
+#: message before a party sends it, and `Defense.rows` changes labels or gradients of single rows.
 HOOKS = (
     "rows", "outgoing", "candidates", "shown", "audience", "summed", "aggregation", "cuts",
     "finish", "answer", "endpoint",
@@ -335,9 +340,9 @@ class Defense:
         Whether `candidates` reads `Level.left`. Class counts are then summed in addition to
         gradients.
     reads_rows : bool
-        Whether a hook reads `Context.held`. No other part's claim covers what a hook computes from
-        rows in this way. In a composition with a claim of epsilon, the part therefore needs a claim
-        of its own.
+        Whether a hook reads the local data of its party (`Context.held`). The claims of other parts
+        do not cover values that the hook computes from this data. In a composition with a claim of
+        epsilon, a part that reads rows must therefore claim an epsilon itself.
     opens_to : frozenset of str
         Roles that read the sums that this defense seals, in addition to the party that requested
         them.
@@ -405,10 +410,11 @@ class Defense:
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """Return the change of each field that the defense changes, from public information only.
 
-        Numbers are in the meaning of the field (gradients, rows) and not in the units of a message.
-        A defense should draw and round with the same `Channel` objects that it returns here. The
-        fields of a `Stage` are ``y``, ``g``, ``h`` or ``rows``. The field of ``answers`` is
-        ``scores``.
+        Scales and steps are in the meaning of the field (gradients, rows) and not in the units of a
+        message. For example, a `Histogram` contains fixed-point integers, but the scale of its
+        noise is stated for gradients as real numbers. A defense should draw and round with the same
+        `Channel` objects that it returns here. The fields of a `Stage` are ``y``, ``g``, ``h`` or
+        ``rows``. The field of ``answers`` is ``scores``.
         """
         return {}
 

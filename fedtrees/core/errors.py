@@ -1,6 +1,7 @@
 """Errors that name the value, the rule and the remedy, with the exit code of each class.
 
-Grammar of counts and lists in messages to the user.
+The module also contains the checks that raise these errors, and functions that write counts and
+lists in messages to the user.
 """
 
 from __future__ import annotations

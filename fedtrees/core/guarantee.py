@@ -317,13 +317,13 @@ def _adversaries(g: PureDP | ApproximateDP) -> str:
     """Name the adversaries that an epsilon covers."""
     trusted = g.trusted.split("+") if g.trusted else []
     if g.colluders:
-        who = f"outsiders and {g.colluders} client{'s' * (g.colluders > 1)}"
+        covered = f"outsiders and {g.colluders} client{'s' * (g.colluders > 1)}"
     elif "clients" in trusted:
-        who = "outsiders, but not against a client"
+        covered = "outsiders, but not against a client"
     else:
-        who = "every other party"
+        covered = "every other party"
     trusted_roles = [role for role in trusted if role != "clients"]
-    return f"{who}, except the {' and the '.join(trusted_roles)}" if trusted_roles else who
+    return f"{covered}, except the {' and the '.join(trusted_roles)}" if trusted_roles else covered
 
 
 def show(value: Value) -> str:

@@ -39,8 +39,8 @@ class Agreement:
         Reply types that are summed by the protocol's own secure sum. It is the ideal functionality
         unless a defense supplies cryptography.
     shared : tuple of Message types
-        Those of `summed` that also contain the sender's share of noise, which does not follow from
-        its rows.
+        The types in `summed` whose messages also contain the sender's share of noise. This share
+        does not follow from the sender's rows.
     """
 
     schema: Schema
@@ -80,9 +80,10 @@ class Reply:
     message : Message or None
         The reply after the defenses. If `waits` is True, its summed fields are sealed and empty.
     waits : bool
-        Whether the complete reply is stored at the host until it is sent in protected form.
+        Whether the reply is summed securely. The host then stores the complete reply until `seal`
+        is called.
     events : tuple of BudgetEvent
-        Noisy releases of the party since the reply before.
+        Noisy releases of the party since its previous reply.
     acted : frozenset of int
         Positions of the defenses that have changed something at this party so far.
     """
@@ -104,11 +105,11 @@ class Host:
         Name of the party.
     streams : Streams
         Parent of the party's random streams.
-    held : LocalData, optional
-        Local data of the party.
     aggregation : Aggregation
         Implementation of secure sums. All hosts of one process share one object. On separate
         machines, each host has a separate one.
+    local_data : LocalData, optional
+        Local data of the party. None for a party without rows, for example the server.
     sealing : Sealing, optional
         Implementation of the computation on encrypted values.
 
@@ -259,7 +260,7 @@ class Host:
         return self._reply(message)
 
     def _reply(self, message: Message | None = None, *, waits: bool = False) -> Reply:
-        """Return a reply with the budget events since the reply before."""
+        """Return a reply with the budget events since the previous reply."""
         return replace(self.spent(), message=message, waits=waits)
 
     def spent(self) -> Reply:

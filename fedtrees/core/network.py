@@ -3,6 +3,17 @@
 A coordinator sends requests with `Network.ask` and broadcasts with `Network.tell`. Before a message
 leaves a party, its host applies the defenses. `LocalNetwork` runs all parties in one process. A
 federation (`fedtrees.federation`) reaches the remaining parties over a line to another machine.
+
+A request for histograms, for example, takes these steps:
+
+1. `LocalNetwork.ask` applies the defenses of the server to the request, records the request, and
+   calls `Host.ask` of every client.
+2. The host passes the request to its party (`Party.answer`), which calls the handler of the message
+   type. The host applies the client's defenses to the reply (`Composition.outgoing`).
+3. Without a secure sum, the transcript records each reply, and the server adds the replies. With a
+   secure sum, the host stores the reply. `Opening.opened` requests it in protected form
+   (`Host.seal`) and computes the sum. The transcript records the replies with sealed fields, and
+   the sum.
 """
 
 from abc import ABC, abstractmethod
@@ -32,7 +43,9 @@ T = TypeVar("T")
 class Network(ABC):
     """Interface through which a coordinator communicates with the parties.
 
-    A protocol must not depend on the implementation.
+    `ask` sends a request to several parties and returns their replies, or the secure sum of the
+    replies. `tell` sends a message without a reply. A protocol must not depend on the
+    implementation.
 
     Attributes
     ----------
@@ -136,7 +149,10 @@ class Network(ABC):
 
 
 class LocalNetwork(Network):
-    """Network of the parties of one process. Some parties may be reached over a line instead.
+    """Network of the parties of one process.
+
+    Every party has a line, through which the network calls its host. For a party on another
+    machine, the line sends the calls to that machine.
 
     Parameters
     ----------
@@ -275,7 +291,7 @@ class LocalNetwork(Network):
         return message
 
     def costs(self, sealing: Sealing | None) -> dict[str, float]:
-        """Return the costs of the cryptography of all parties: operation counts and CPU seconds."""
+        """Return the costs of all parties' cryptography: operation counts and CPU seconds."""
         ledgers = self.every(self.names, lambda line: line.ledgers())
         sums = {name: sums for name, (sums, _) in ledgers.items() if sums}
         if self._opening.ledger is not None:
@@ -405,7 +421,7 @@ class LocalNetwork(Network):
         return {name: say(self._lines[name]) for name in names}
 
     def _each(self, names: Iterable[str], say: Callable[[Host | Far], Reply]) -> dict[str, Reply]:
-        """Call a function with the line of each party, and record what each party spent."""
+        """Call a function with the line of each party, and record the parties' budget events."""
         return {name: self._enter(reply) for name, reply in self.every(names, say).items()}
 
     def settle(self, names: Iterable[str]) -> None:

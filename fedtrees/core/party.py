@@ -227,10 +227,9 @@ class Party(metaclass=_Walled):
 class Behaviour:
     """Base class of all behaviours.
 
-    A behaviour is a subclass of the honest party that it replaces.
-
-    It overrides the methods in which the dishonest party deviates. Local data boundary, host,
-    defenses, transcript and view are unchanged: the party sends typed messages to honest parties,
+    A behaviour is also a subclass of the honest party that it replaces. It overrides the methods in
+    which the dishonest party deviates from the protocol. Local data boundary, host, defenses,
+    transcript and view are unchanged: the dishonest party sends typed messages to honest parties,
     and its attack receives its view.
 
     Attributes
@@ -249,11 +248,10 @@ class Behaviour:
 
 
 def turn(party: Party, name: str) -> None:
-    """Replace the behaviour of an honest party.
+    """Turn an honest party into a dishonest one, by the name of a behaviour.
 
     Raises
     ------
-    # The combined class inherits the methods of the party that the behaviour does not override.
     UsageError
         If no behaviour has this name.
     Unfit
@@ -266,5 +264,6 @@ def turn(party: Party, name: str) -> None:
     if not isinstance(party, honest[0]):
         class_names = {"wanted": honest[0].__name__, "found": type(party).__name__}
         raise Unfit(Reason("behaviour-unfit", behaviour=name, party=party.name, **class_names))
+    # The combined class inherits the methods of the party that the behaviour does not override.
     with acting(party):
         party.__class__ = type(behaviour.__name__, (behaviour, type(party)), {})

@@ -1,8 +1,14 @@
 """Reasons why something does not fit, did not run or has no result: codes with arguments.
 
-Programs compare codes. Sentences are written at the very end from ``reasons.csv`` in this folder,
-which has a state and a template for each code. The fields of a template are the arguments of its
-code.
+Programs compare codes. A code is converted to a sentence only where the sentence is shown. The file
+``reasons.csv`` in this folder has a state and a template for each code. The fields of a template
+are the arguments of its code.
+
+To find out why an attack did not run in a cell of a bench, look up its row with the stage
+``attack`` in ``rows.csv``: the columns ``status``, ``reason_code`` and ``reason`` contain the
+answer. A row with the stage ``adversary`` lists for each attack whether it applies. After an error,
+the file of the cell in the folder ``cells`` of the run also contains the traceback. ``fedtrees
+explain`` answers the same question before a bench.
 """
 
 from __future__ import annotations
@@ -30,10 +36,15 @@ class Template(NamedTuple):
     ----------
     state : str
         - ``ok``: there is no obstacle.
-        - ``skip``, ``unfit``: it does not apply, and no option changes this.
-        - ``limit``, ``failed``, ``timeout``, ``undefined``
-        - ``void``: a claim is not valid.
-        - ``gap``: it was not run.
+        - ``skip``: an attack does not apply to a view or to a table.
+        - ``unfit``: two parts of a setting do not fit together, for example a defense and a
+          protocol.
+        - ``limit``: the data exceed a limit of an attack, for example its number of rows.
+        - ``failed``: a cell ended with an error.
+        - ``timeout``: a cell exceeded its time limit.
+        - ``undefined``: a measure has no value, or there is nothing to compare a claim with.
+        - ``void``: the claim of a defense is not valid, because the defense changed nothing.
+        - ``gap``: an attack, a defense or a role was not part of the run.
         - ``no-claim``: an attack finished without a claim.
     text : str
         Template of the sentence.

@@ -2,7 +2,9 @@
 
 The built-in protocols, defenses, attacks and data sets use the same entry points as external
 packages: the groups ``fedtrees.protocols``, ``.defenses``, ``.attacks``, ``.behaviours``,
-``.metrics`` and ``.datasets``.
+``.metrics`` and ``.datasets``. A class of a package therefore needs both a decorator, for example
+``@register.defense("name")``, and an entry point in ``pyproject.toml``. A class in a plug-in file
+(option ``--plugin``) needs only the decorator.
 """
 
 import hashlib

@@ -79,7 +79,7 @@ class Wire:
     # Randomness of the simulated network, for example of lost messages, independent of all parties.
     streams: Streams
     # Smallest number of replies whose sum may be opened: the number of noise shares that add up to
-    # the claimed noise.
+    # the claimed noise. 0 if the replies contain no noise shares.
     least: int = 0
 
 
@@ -225,13 +225,13 @@ class IdealSum(Aggregation):
         return self._last[1]
 
     def closing(self, name: str, rows: int | None, facts: Known) -> Closing:
-        """Create the client side that passes the replies of one party to the third party.
+        """Create the client side that passes the replies of one party to the trusted third party.
 
         Parameters
         ----------
         name : str
             Name of the party.
-        rows, known
+        rows, facts
             Not used.
         """
         return IdealClosing(name, self)

@@ -65,7 +65,8 @@ class BudgetEvent:
     # Role that must be trusted, as in `PureDP`. ``clients`` if each client adds a share of the
     # noise.
     trusted: str = ""
-    # Number of clients that add an equal share of the noise. 0: one party adds all of it.
+    # Number of clients that add an equal share of the noise, or the smallest such number if clients
+    # may drop out. 0: one party adds all of it.
     shares: int = 0
     # Number of these shares that add up to noise of `scale`. If it is smaller than `shares`, the
     # sum of all shares has more noise (`fedtrees.core.channel.honest_shares`).

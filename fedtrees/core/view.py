@@ -152,7 +152,9 @@ class View:
         """
         name = site if isinstance(site, str) else site.__name__
         stated_changes = [
-            change for where, what, change in self.stated if (where, what) == (name, field)
+            change
+            for site_name, field_name, change in self.stated
+            if (site_name, field_name) == (name, field)
         ]
         return stated_changes + self.defense.changes(
             (site, field), self.schema, self.parameters, role
@@ -186,12 +188,12 @@ def see(transcript: Transcript, principals: tuple[str, ...]) -> tuple[Seen, ...]
 
     For messages that a principal sealed itself, the plain content is returned.
     """
-    who, inside = set(principals), transcript.inside
+    names, inside = set(principals), transcript.inside
     return tuple(
         Seen(d.round, d.sender, d.receivers, d.message, d.why)
         # `inside` has the plain content of sealed replies. Only their sender may see it.
-        if d.sender not in who
+        if d.sender not in names
         else Seen(d.round, d.sender, d.receivers, inside.get(d.index, d.message), d.why)
         for d in transcript
-        if d.sender in who or who & set(d.receivers)
+        if d.sender in names or names & set(d.receivers)
     )

@@ -1,4 +1,4 @@
-"""Key agreement of two parties: X25519 (RFC 7748) and HKDF-SHA256 (RFC 5869).
+"""Key agreement of two parties, masks from the agreed seed, and the randomness of keys.
 
 Masks are the key stream of ChaCha20 (RFC 8439) of a seed. Keys, obfuscators and mask seeds are
 drawn from the operating system. The seed of the experiment is not used. It is a small number that

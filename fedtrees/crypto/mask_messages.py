@@ -1,4 +1,4 @@
-"""Messages of secure aggregation by masks as plain data, and their public parameters.
+"""Messages of secure aggregation by masks as plain data, their parameters, and their sizes.
 
 The module also computes the sizes of these messages without encryption. The ideal functionality
 uses them to count the same traffic as real cryptography.

@@ -328,8 +328,8 @@ def read_deal(text: bytes, plan: MaskPlan, party: str, other_parties: Sequence[s
     boxed = len(other_parties) * mask_messages.box(plan)
     locked = boxed + plan.sums * mask_messages.COMMITMENT_BYTES
     commitments, locks = (
-        tuple(_pieces(part, size, plan.sums, f"the {what} of {party!r}"))
-        for part, size, what in (
+        tuple(_pieces(part, size, plan.sums, f"the {title} of {party!r}"))
+        for part, size, title in (
             (text[boxed:locked], mask_messages.COMMITMENT_BYTES, "commitments"),
             (text[locked:], mask_messages.lock(len(other_parties) + 1), "locks"),
         )

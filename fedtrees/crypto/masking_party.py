@@ -75,9 +75,8 @@ class SurvivorSets:
     def __init__(self, *, exposing: bool = False) -> None:
         self._exposing = exposing
         self._known: dict[frozenset[str], None] = {}  # in the order of the sums
-        self._rows: dict[
-            str, _Row
-        ] = {}  # basis of their span in reduced row echelon form, by pivot
+        # Basis of the span of the sets in reduced row echelon form, by pivot.
+        self._rows: dict[str, _Row] = {}
 
     def admit(self, survivors: Iterable[str]) -> None:
         """Add a set whose sum is about to be opened.

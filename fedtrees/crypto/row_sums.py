@@ -101,8 +101,8 @@ def real(
     bits: int, library: str = BACKENDS[0]
 ) -> tuple[Callable[[], KeyedRowSums], Callable[[], BlindRowSums]]:
     """Return factories of both sides, each with a separate ledger. `library` names the backend."""
-    made = backend(library)
+    chosen_backend = backend(library)
     return (
-        lambda: KeyedRowSums(bits, Ledger(), library=made),
-        lambda: BlindRowSums(Ledger(), library=made),
+        lambda: KeyedRowSums(bits, Ledger(), library=chosen_backend),
+        lambda: BlindRowSums(Ledger(), library=chosen_backend),
     )

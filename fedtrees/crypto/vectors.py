@@ -109,10 +109,10 @@ def real(
     bits: int, library: str = BACKENDS[0]
 ) -> tuple[Callable[[], KeyedVectors], Callable[[], BlindVectors]]:
     """Return factories of both sides, each with a separate ledger. `library` names the backend."""
-    made = backend(library)
+    chosen_backend = backend(library)
     return (
-        lambda: KeyedVectors(bits, Ledger(), library=made),
-        lambda: BlindVectors(Ledger(), made),
+        lambda: KeyedVectors(bits, Ledger(), library=chosen_backend),
+        lambda: BlindVectors(Ledger(), chosen_backend),
     )
 
 

@@ -1,8 +1,7 @@
 """Datasets that fedtrees loads by name.
 
-Tables that scikit-learn contains, which need no data file and no network.
-
-The Stroke table, with the recipe of the published TimberStrike runs and without SMOTE.
+Some of them are contained in scikit-learn and need no data file and no network. The Stroke table is
+prepared with the recipe of the published TimberStrike runs, without SMOTE.
 """
 
 from __future__ import annotations

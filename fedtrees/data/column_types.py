@@ -3,7 +3,7 @@
 The kinds are inferred from the complete table, including test rows. They count as declared
 knowledge: the parties agree on them before they train, and blind adversaries know them (`Feature`).
 
-Detect columns that seem to contain personal data, in order to warn before a run.
+The module also detects columns that seem to contain personal data, in order to warn before a run.
 """
 
 from __future__ import annotations

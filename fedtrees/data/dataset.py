@@ -1,4 +1,4 @@
-"""A validated table with its schema and a digest of its contents.
+"""A validated table with its schema and a digest, its variants, and its split into parts.
 
 The module also splits a dataset into training rows, test rows, and a reserve that no party
 receives, and derives variants with other rows or cells. Examples of variants are

@@ -1,6 +1,6 @@
-"""Download one of the known data files. No other code of the project uses the network for data.
+"""Download one of the known data files, and list their names, checksums and origins.
 
-Names, checksums and origins of the data files that fedtrees can load.
+No other code of the project uses the network for data.
 """
 
 from __future__ import annotations

@@ -176,10 +176,12 @@ class FederatedEstimator(BaseEstimator):
                 row = int(np.flatnonzero(np.isnan(ids))[0])
                 raise DataError(f"the client id of row {row} is missing; name a client for each")
             try:
-                self.client_ids_, who = np.unique(ids, return_inverse=True)
+                self.client_ids_, client_of_row = np.unique(ids, return_inverse=True)
             except TypeError as error:
                 raise DataError(f"client ids must be all numbers or all text ({error})") from error
-            return [np.flatnonzero(used & (who == k)) for k in range(len(self.client_ids_))]
+            return [
+                np.flatnonzero(used & (client_of_row == k)) for k in range(len(self.client_ids_))
+            ]
         if not isinstance(self.n_clients, Integral) or isinstance(self.n_clients, bool):
             raise UsageError(f"n_clients={self.n_clients!r}: give a whole number, 1 or more")
         rows = np.flatnonzero(used)

@@ -1,6 +1,7 @@
 """Describe the software and the machine of a run, for `environment.json` and `fedtrees doctor`.
 
-Check that the optional packages which a protocol and its defenses need are installed.
+The module also checks that the optional packages which a protocol and its defenses need are
+installed.
 """
 
 from __future__ import annotations

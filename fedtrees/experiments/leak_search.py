@@ -14,9 +14,8 @@ Values of the searched table have 24 random bits each, so that a match is not a 
 search finds accidental leaks. It does not find values that code hides on purpose, for example with
 a cipher.
 
-Check that no party can reach the data of another party through references in memory.
-
-The parties of a simulation share one process. The check follows all references from each party.
+The parties of a simulation share one process. A second check follows all references in memory from
+each party, to show that no party can reach the data of another one.
 """
 
 from __future__ import annotations

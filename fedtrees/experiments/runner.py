@@ -355,7 +355,7 @@ class Runner:
     def give_up(self, job: Job, reason: Reason) -> tuple[str, str]:
         """Write a result without measurements for the cell of a step, with the given reason.
 
-        Returns the status and the label of the cell.
+        The result is the status and the label of the cell.
         """
         cell = job.cells[-1]
         if not job.keep and isinstance(job.cells[0], TrainCell):

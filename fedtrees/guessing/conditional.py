@@ -1,14 +1,13 @@
-"""Predict which way rows go at a split from the most similar training rows.
+"""Guess unknown branches and columns of rows from the most similar known rows.
 
 In vertical federated learning, a party sees the splits of other parties only as a split of the rows
 into left and right. It can estimate the branch of a new row from the branches of training rows that
 are similar in the columns that it knows. The attack `path-restriction` and the blind baseline of
 the metric `branches` use this estimate.
 
-Blind guesses of rows if the adversary already knows some of their columns.
-
-For example, the adversary may know ages and towns of all persons from a public register. The blind
-baseline then contains the known values.
+The module also contains the blind guesses of an adversary that already knows some columns of the
+victims' rows. For example, the adversary may know ages and towns of all persons from a public
+register. The blind baseline then contains the known values.
 """
 
 from __future__ import annotations

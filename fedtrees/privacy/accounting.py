@@ -67,12 +67,16 @@ def compose_releases(
 ) -> float:
     """Compose the releases of all parties into one epsilon, in nats.
 
-    The releases of one party add up, even if each was chosen after the earlier ones were seen.
-    Parties have disjoint rows, so that the party with the largest epsilon counts (Dwork et al.
-    2006). With a delta, Gaussian noise composes exactly (`fedtrees.privacy.gaussian_dp`), shared
-    discrete Laplace noise by its privacy loss distribution (`fedtrees.privacy.polya`), and any
-    other pure release as randomised response, which is the worst mechanism with its epsilon
-    (Kairouz, Oh and Viswanath 2015). If a release samples its rows, dp-accounting composes.
+    Without a delta, the epsilons of the releases of one party add up, even if each release was
+    chosen after the earlier ones were seen (adaptive composition). For example, the gradients of a
+    tree depend on the trees before it, which were computed from earlier releases. The releases of a
+    party depend on its rows and on earlier releases only. Parties have disjoint rows, so that a row
+    is in the releases of one party, and the result is the largest epsilon of any party (parallel
+    composition, Dwork et al. 2006). With a delta, Gaussian noise composes exactly
+    (`fedtrees.privacy.gaussian_dp`), shared discrete Laplace noise by its privacy loss distribution
+    (`fedtrees.privacy.polya`), and any other pure release as randomised response, which is the
+    worst mechanism with its epsilon (Kairouz, Oh and Viswanath 2015). If a release samples its
+    rows, dp-accounting composes.
 
     Parameters
     ----------
@@ -132,7 +136,8 @@ def epsilon_by_adversary(
     """Return the privacy loss of one row against each adversary.
 
     The epsilon against colluding clients also holds against a coalition of the server and these
-    clients, because the server only opens sums that contain the noise of all shares.
+    clients, because every sum that the server opens contains the noise shares of at least as many
+    clients as the ledger states (`BudgetEvent.shares`).
 
     Parameters
     ----------
@@ -200,7 +205,7 @@ def with_adversaries(guarantee: DP, events: Sequence[BudgetEvent]) -> DP:
 
 
 def _of_two_rows(event: BudgetEvent) -> BudgetEvent:
-    """Return the event of a replaced row: one row is removed, and another one is added."""
+    """Return the event with the sensitivity to a replaced row: one is removed, another is added."""
     if _counts_with_shares(event):  # the two rows change different counts, each by 1
         return replace(event, count=2 * event.count)
     return replace(event, l1=2 * event.l1, l2=2 * event.l2)
@@ -379,7 +384,7 @@ def trusted_with(events: Iterable[BudgetEvent], *others: str) -> str:
 
 
 def histogram_sensitivity(features: int, gradient_bound: float, hessian_bound: float) -> float:
-    """Return the L1 sensitivity of one level's histograms to adding or removing a row.
+    """Return the L1 sensitivity of histograms to adding or removing a row.
 
     A row is in one node of each level and in one bin of every feature, so that neither the number
     of bins nor that of nodes matters.
@@ -387,7 +392,9 @@ def histogram_sensitivity(features: int, gradient_bound: float, hessian_bound: f
     Parameters
     ----------
     features : int
-        Number of features with a histogram. A node total counts as one more.
+        Number of pairs of sums that contain a row. For the histograms of one level this is the
+        number of features. For a tree with L levels it is L times as many, plus 1 for the total of
+        the root.
     gradient_bound, hessian_bound : float
         Bounds on the absolute gradient and hessian of one row.
     """

@@ -1,7 +1,7 @@
 """Channels with randomness: Laplace noise, Gaussian noise and randomised response.
 
 A channel draws the noise of a defense, and gives attacks the likelihood of a received value. The
-samplers for integers are in `fedtrees.privacy.mechanisms` and `fedtrees.privacy.mechanisms`.
+samplers for integers are in `fedtrees.privacy.mechanisms`.
 """
 
 from __future__ import annotations

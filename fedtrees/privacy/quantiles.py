@@ -1,7 +1,7 @@
 """Many quantiles of one column by the exponential mechanism (Kaplan, Schnapp and Stemmer 2022).
 
-Used by the defense `dp-quantile-cuts`. The audit uses `log_chance`, the log probability of a
-result.
+The defense `dp-quantile-cuts` uses this module. The audit uses `log_chance`, the log probability of
+a result.
 """
 
 from collections.abc import Callable

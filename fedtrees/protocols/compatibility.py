@@ -55,7 +55,7 @@ def fit(
     threat: Sequence[str] = (),
     data: Data | None = None,
 ) -> Reason:
-    """Return whether the given parts are compatible, or else the first reason why they are not.
+    """Return the first reason why the given parts are incompatible, `FITS` if there is none.
 
     Parameters
     ----------
@@ -90,7 +90,11 @@ def fit(
 
 
 def fits(attacks: Sequence[Spec], data: Data) -> list[Reason]:
-    """Return for each attack whether it applies. All attacks are asked in one process."""
+    """Return for each attack whether it applies (`FITS`), or the reason why it does not.
+
+    `Attack.inapplicable` of all attacks is called in one process, separate from this one. Without a
+    view it is not called, and only `before` decides.
+    """
     reasons = [before(attack, data) for attack in attacks]
     if data.view is None:
         return reasons
@@ -132,7 +136,7 @@ def _check_defense(protocol: Any, defense: Composition, schema: Schema | None) -
 
 
 def _required_hooks(part: Defense) -> set[str]:
-    """Return the hooks and limits of a defense that the parties of the protocol must implement."""
+    """Return the hooks and limits of a defense that the parties of a protocol must implement."""
     hooks = {*part.acts_through} & {"rows", "candidates", "shown"}
     if part.acts_on == {"labels"}:  # applied before the party is created, without a hook
         hooks.discard("rows")
@@ -148,19 +152,23 @@ def _required_hooks(part: Defense) -> set[str]:
 
 
 def before(attack: Spec, data: Data) -> Reason:
-    """Return why an attack cannot apply, before it is asked itself.
+    """Return why an attack cannot apply, without a call of its method `inapplicable`.
 
     The reasons are malicious behaviours that the attack does not read or that did not occur, too
     many rows, and claims about a numeric target that no metric scores.
     """
     maker = register.get("attack", attack.name)
-    reads_cheats: tuple[str, ...] = getattr(maker, "behaviours", ())
-    did = () if data.view is None else data.view.behaviours
+    required_behaviours: tuple[str, ...] = getattr(maker, "behaviours", ())
+    shown_behaviours = () if data.view is None else data.view.behaviours
     # An attack that reads a malicious run does not apply to an honest one, and vice versa.
-    if data.view is not None and not {*reads_cheats} & {*did} and (reads_cheats or did):
-        if did:
-            return Reason("other-behaviour", behaviour=", ".join(did))
-        return Reason("nobody-cheats", behaviour=", ".join(reads_cheats))
+    if (
+        data.view is not None
+        and not {*required_behaviours} & {*shown_behaviours}
+        and (required_behaviours or shown_behaviours)
+    ):
+        if shown_behaviours:
+            return Reason("other-behaviour", behaviour=", ".join(shown_behaviours))
+        return Reason("nobody-cheats", behaviour=", ".join(required_behaviours))
     # Some attacks have a running time that grows faster than linearly.
     max_rows = getattr(maker, "most_rows", None)
     if max_rows is not None and data.rows > max_rows:
@@ -173,7 +181,10 @@ def before(attack: Spec, data: Data) -> Reason:
 
 
 def _ask_attacks(attacks: Sequence[Spec], view: View) -> list[Reason]:
-    """Ask attacks in their own process. If one of them breaks, ask each one separately."""
+    """Call `inapplicable` of attacks in the process of attacks, and return the reasons.
+
+    If one of them raises an error, the attacks are called again one by one.
+    """
     try:
         return process().reasons(attacks, view)
     except UsageError as err:

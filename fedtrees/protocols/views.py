@@ -171,19 +171,19 @@ def view_of(
     If a defense hides leaf ids, the view does not contain how test rows are routed. This assumes
     that the parties route rows without showing each other the path.
     """
-    who = tuple(principals)
-    reason = fit(None, training.defense, None, who, Data(roles=training.transcript.roles))
+    members = tuple(principals)
+    reason = fit(None, training.defense, None, members, Data(roles=training.transcript.roles))
     if not reason.ok:
         raise Unfit(reason)
     # An endpoint that replaces leaf ids hides the routes of test rows from the parties, too.
     hidden = training.defense.endpoint("leaf-ids", 1)[0] != "leaf-ids"
-    served = () if training.net is None or hidden else see(training.net.inference, who)
-    seen = see(training.transcript, who)
+    served = () if training.net is None or hidden else see(training.net.inference, members)
+    seen = see(training.transcript, members)
     if training.net is not None:
         # The transcript contains ciphertexts. A coalition with the key holder can decrypt them.
-        seen = (*seen, *training.protocol.opened_together(seen, training.net.sealing_of(who)))
+        seen = (*seen, *training.protocol.opened_together(seen, training.net.sealing_of(members)))
     return View(
-        principals=who,
+        principals=members,
         roles=dict(training.transcript.roles),
         own=tuple(part for name, part in local_data.items() if name in principals),
         schema=deepcopy(training.schema),  # no reference from a view to the data set
@@ -192,15 +192,15 @@ def view_of(
         n_rows=training.n_rows,
         defense=training.defense,
         seen=(*seen, *served),
-        oracle=_oracle(training, who, local_data, queries, answers, records, rows)
+        oracle=_oracle(training, members, local_data, queries, answers, records, rows)
         if queries
         else None,
         known=known_rows,
         entries=entries,
         stated=stated_changes(training.protocol, training.schema, len(training.columns)),
         weighted=any(part.weight is not None for part in local_data.values()),
-        behaviours=tuple(dict.fromkeys(b for n, b in training.behaviours.items() if n in who)),
-        asked=_query_columns(who, _parts(rows, local_data))
+        behaviours=tuple(dict.fromkeys(b for n, b in training.behaviours.items() if n in members)),
+        asked=_query_columns(members, _parts(rows, local_data))
         if records == "new" and rows is not None
         else None,
     )

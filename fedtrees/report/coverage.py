@@ -72,7 +72,7 @@ class Coverage:
         parts = [
             ("left out", self.left_out), ("not finished", failed), ("without a claim", silent),
         ]  # fmt: skip
-        why = "; ".join(f"{what}: {', '.join(names)}" for what, names in parts if names)
+        why = "; ".join(f"{title}: {', '.join(names)}" for title, names in parts if names)
         why = f" ({why})" if why else ""
         if self.applicable is None:
             return f"which attacks apply is not recorded{why}"
@@ -163,7 +163,7 @@ class Gap:
     seeds : tuple of int
         Seeds on which it did not run. Empty if it was not requested.
     names : tuple of str
-        What did not run.
+        Names of the defenses, threats or attacks that did not run.
     """
 
     status: str
@@ -290,9 +290,9 @@ def _troubles(here: pd.DataFrame, setting: Setting) -> Iterator[tuple[str, Gap]]
     bad = trained[trained["status"] != "ok"].set_index(["defense_spec", "seed"]).index
     ran = here[here["stage"] == "attack"]
     ran = ran[~pd.MultiIndex.from_frame(ran[["defense_spec", "seed"]]).isin(bad)]
-    by = ("status", "why", "threat", "attack_spec", "defense_spec")
+    columns = ("status", "why", "threat", "attack_spec", "defense_spec")
     by_reason: dict[tuple[Any, ...], dict[str, set[float]]] = {}
-    for (*key, defense), seeds in troubles(ran, *by).items():
+    for (*key, defense), seeds in troubles(ran, *columns).items():
         by_reason.setdefault(tuple(key), {}).setdefault(defense, set()).update(seeds)
     for (status, why, threat, name), per in by_reason.items():
         place = (setting, threat, tuple(ordered(per)), _sorted_seeds(set().union(*per.values())))

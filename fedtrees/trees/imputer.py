@@ -61,7 +61,7 @@ class _Line:
 
 
 class Imputer:
-    """Estimates the probabilities of the values of one attribute.
+    """Estimate the probabilities of the values of one attribute.
 
     For a number, the model is a normal distribution around a prediction of the number or its
     logarithm. Its standard deviation is that of the cross-validation errors. Ridge regression also
@@ -71,7 +71,7 @@ class Imputer:
 
     Parameters
     ----------
-    own : Table or None
+    known_rows : Table or None
         The rows to learn from. With fewer than `FEWEST_ROWS` complete rows, nothing is learned and
         all values are equally likely.
     schema : Schema

@@ -59,10 +59,10 @@ def _add_pair(typing: Any, sums: Any, slot: Any, g: Any, h: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
         start = builder.mul(args[1], ir.Constant(int64, 2))
         into = builder.bitcast(builder.gep(data, [start]), pair.as_pointer())
-        what = ir.Constant(pair, ir.Undefined)
+        value = ir.Constant(pair, ir.Undefined)
         for lane in (0, 1):
-            what = builder.insert_element(what, args[2 + lane], ir.Constant(int32, lane))
-        builder.store(builder.add(builder.load(into, align=8), what), into, align=8)
+            value = builder.insert_element(value, args[2 + lane], ir.Constant(int32, lane))
+        builder.store(builder.add(builder.load(into, align=8), value), into, align=8)
         return context.get_dummy_value()
 
     int64 = numba.types.int64

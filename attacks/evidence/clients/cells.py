@@ -36,7 +36,6 @@ class Regions:
         Whether the value may be missing instead.
     """
 
-    # int32 (m, d)
     lo: NDArray[np.int32]
     hi: NDArray[np.int32]
     missing: NDArray[np.bool_]
@@ -90,11 +89,9 @@ class Cells:
         Number of the adversary's rows with this margin in the leaf.
     """
 
-    # float64 (C,) each
     p: Floats
     h: Floats
     step: Floats
-    # int64 (C,)
     local_counts: NDArray[np.int64]
 
 

@@ -37,7 +37,6 @@ class LateCounts:
         Whether no other pair gives the leaf's sums.
     """
 
-    # int64 (J,) each
     n: Ints
     n1: Ints
     certain: NDArray[np.bool_]

@@ -43,10 +43,8 @@ class Shares:
         How the client estimates its base score.
     """
 
-    # int64 (m,)
     positives: Ints
     rows: Ints
-    # float64 (m,)
     p: Floats
     h: Floats
     step: Floats

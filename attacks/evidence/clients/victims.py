@@ -247,7 +247,7 @@ def _mean_target(
 
     The second block of the client starts from the model's score and all trees before. The mean of
     its gradients is that of its margins less that of its targets. Trees of other clients are
-    assumed to add to its rows what they add to the rows that they were grown on.
+    assumed to add the same mean value to its rows as to the rows that they were grown on.
     """
     round_trees = [t for b in shared.blocks if b.round == chain[0].round for t in b.trees]
     root = chain[1].trees[0] if len(chain) > 1 else None

@@ -350,9 +350,9 @@ class DPEBM(EBMMerge):
         """Record the privacy loss of the counts of bins and of the sums of all rounds."""
         if not self.noisy:
             return
-        rounds, what = self.max_rounds * columns * self.outer_bags, ClientShapes.__name__
+        rounds, message_name = self.max_rounds * columns * self.outer_bags, ClientShapes.__name__
         for scale, count in zip(self.scales(columns), (columns, rounds), strict=True):
-            net.spend("gaussian", l2=1, scale=scale, count=count, what=what)
+            net.spend("gaussian", l2=1, scale=scale, count=count, what=message_name)
 
     def claim(self) -> Guarantee:
         """Return the guarantee of each client's model, which also holds for the merged model."""

@@ -102,6 +102,9 @@ class HistogramProtocol(BoostingProtocol):
     def held_out(self, n: int, streams: Streams) -> NDArray[np.bool_]:
         """Return which of a client's rows are validation rows, bool, shape (n,).
 
+        Rows are drawn independently, so that a further row does not change the draw of any other
+        row. The privacy accounting of `laplace-hist` relies on this.
+
         Parameters
         ----------
         n : int

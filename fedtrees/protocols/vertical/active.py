@@ -435,15 +435,15 @@ class Active(Coordinator):
     ) -> list[tuple[int, int]]:
         """Move the rows of some nodes one level down. Return the nodes that they reach."""
         # One message per party and level, instead of one per node.
-        by: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        nodes_of_owner: dict[str, list[tuple[int, int]]] = defaultdict(list)
         reached = []
         for t, node in level:
             rows, column = _rows_at(at[t], node), int(model.trees[t].feature[node])
             if column < 0:
                 leaves[rows, t] = node
             elif len(rows):
-                by[model.owners[column]].append((t, node))
-        for party, nodes in by.items():
+                nodes_of_owner[model.owners[column]].append((t, node))
+        for party, nodes in nodes_of_owner.items():
             for (t, node), goes in zip(nodes, self._goes(net, party, at, nodes), strict=True):
                 tree = model.trees[t]
                 left = tree.left[node : node + 1]

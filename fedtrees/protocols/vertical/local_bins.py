@@ -169,7 +169,7 @@ class NodeQuantiles(GlobalBins):
 
     Parameters
     ----------
-    held : LocalData
+    local_data : LocalData
         Local data of the party.
     quantiles : int
         Number of quantiles q. There are q + 1 bins.

@@ -248,7 +248,7 @@ class Growing:
     ----------
     rows : intp array, shape (n,)
         Local rows.
-    whole : LeafTotals
+    totals : LeafTotals
         Sums over all rows of all machines.
 
     Attributes
