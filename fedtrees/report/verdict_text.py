@@ -33,6 +33,7 @@ _MUCH_LARGER = 0.25
 # Largest number of remaining leaks that are described for one adversary.
 _LEAKS_PER_ADVERSARY = 2
 _SEEDS_TO_SETTLE = 10
+_NOTHING_REMAINS = "Nothing above the margin."
 #: Label of the first entry, by the kind of the main finding
 #: (`fedtrees.report.setting_findings.Leak`).
 LEAK_LABELS = {
@@ -309,7 +310,10 @@ def _defense(findings: SettingFindings, leaks: int) -> Iterator[Line]:
         yield Line("EFFECT", text)
     yield Line("PRICE", price(use.price))
     if text := remains(findings, use, leaks):
-        yield Line("STILL LEAKS", text)
+        # Without a measured leak, the entry lists results that exclude none.
+        leaking = any(c.state == "open" for t in use.trials for c in t.cells)
+        excluded = text == _NOTHING_REMAINS
+        yield Line("STILL LEAKS" if leaking or excluded else "NOT EXCLUDED", text)
     strict = findings.stricter
     if strict is not None:
         text = f"This defense exposes fewer persons. {price(strict.price)}"
@@ -322,7 +326,7 @@ def _recommendation(findings: SettingFindings, use: Candidate) -> str:
         if use.failed:
             return (
                 f"No attack clearly exceeds its baseline by the margin of {findings.margin:g}, but "
-                "some attacks failed, so that their leaks are not excluded:"
+                "some scored below it or made no claim (see NOT EXCLUDED):"
             )
         if use.shown:
             return "Every attack stays within the margin of its baseline:"
@@ -481,7 +485,7 @@ def remains(
         count = many(len(sentences), "adversary", "adversaries")
         return f"{count} can learn more than without messages: see the report."
     if len(safe) == len(findings.tested):
-        return "Nothing above the margin."
+        return _NOTHING_REMAINS
     if leaks and failed:
         text = (
             "For these adversaries the attacks scored worse than a blind guess, which shows nothing"

@@ -139,12 +139,12 @@ def test_a_recipe_is_never_used_for_sure_where_the_attack_failed(table):
     tried(table, "split-only", 0.9, (-0.3, -0.3, -0.3))
     text = said(table)
     assert text["BEST DEFENSE"] == (
-        "No attack clearly exceeds its baseline by the margin of 0.05, but some attacks failed, so "
-        "that their leaks are not excluded:"
+        "No attack clearly exceeds its baseline by the margin of 0.05, but some scored below it or "
+        "made no claim (see NOT EXCLUDED):"
     )
     assert text["BEST DEFENSE COMMAND"] == "split-only"
     assert text["EFFECT"].endswith("The attack did worse than a blind guess; nothing is shown.")
-    assert text["STILL LEAKS"] == (
+    assert text["NOT EXCLUDED"] == (
         "For these adversaries the attacks scored worse than a blind guess, which shows nothing: "
         "the party 't'."
     )
@@ -158,7 +158,7 @@ def test_without_a_defense_a_failed_attack_is_not_called_safe(table):
 def test_what_is_not_settled_under_a_recipe_is_said(table):
     tried(table, "none", 0.9, (0.3, 0.31, 0.32))
     tried(table, "split-only", 0.9, (-0.1, 0.0, 0.2))
-    assert said(table)["STILL LEAKS"] == "Not settled: the party 't'."
+    assert said(table)["NOT EXCLUDED"] == "Not settled: the party 't'."
 
 
 def test_where_nothing_helps_the_least_is_named(table):
