@@ -173,7 +173,7 @@ ROLES = {
     "server": {
         "fedtrees/core/streams.py",
         "fedtrees/capture/xgboost_training.py",
-        *(f"fedtrees/federation/{m}.py" for m in ("agreed", "attack", "deployment", "flare")),
+        *(f"fedtrees/federation/{m}.py" for m in ("agreement", "attack", "deployment", "flare")),
     },  # terms of NVFlare
     # A suite without a threat uses the last client.
     "client": {"fedtrees/experiments/suite.py", "fedtrees/federation/deployment.py"},

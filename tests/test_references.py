@@ -14,7 +14,7 @@ FOLDERS = ("fedtrees", "attacks", "defenses", "benchmarks")
 SOURCES = sorted(p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py"))
 TEXTS = [*SOURCES, *sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
 FULL = re.compile(r"(?<![\w./-])fedtrees(?:\.[A-Za-z_]\w*)+")
-GROUPS = {"fedtrees.datasets"}  # a group of entry points, not a module
+GROUPS = {"fedtrees.datasets", "fedtrees.behaviours"}  # groups of entry points, not modules
 OF_CLASS = re.compile(r"`([A-Z]\w*[a-z]\w*)\.([a-z_]\w*)(?:\(\))?`")
 
 

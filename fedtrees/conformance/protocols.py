@@ -39,8 +39,10 @@ from fedtrees.protocols.views import view_of
 _HOOKS = ("rows", "candidates", "shown")
 _LIMITS = {
     "gradient_clip": 0.01, "least_leaf_rows": 25, "poisson_sampling": True, "declared_rows": 99,
-    "row_bounds": (0.5, 0.1),
+    "row_bounds": (0.5, 0.1), "gradient_engine": "opacus",
 }  # fmt: skip
+#: Limits that need another one, and are checked against a run with this one only.
+_NEEDED_LIMITS = {"gradient_engine": "poisson_sampling"}
 #: Parameters for checks of noise: many noisy values are released, and a tiny learning rate keeps
 # later values independent of them.
 _RELEASING: dict[str, Any] = {"trees": 40, "learning_rate": 1e-9}
@@ -153,7 +155,10 @@ def _serves(protocol: Protocol, plain: Training) -> Iterator[Finding]:
         probe = _probe(name, calls)
         try:
             run, _ = sample_training(protocol, Composition((probe,)))
-            served, why = bool(calls) if name in _HOOKS else not same_run(run, plain), ""
+            without = plain
+            if needed := _NEEDED_LIMITS.get(name):
+                without, _ = sample_training(protocol, Composition((_probe(needed, calls),)))
+            served, why = bool(calls) if name in _HOOKS else not same_run(run, without), ""
         # The protocol refuses the hook under these parameters.
         except UsageError as err:
             served, why = True, str(err)
@@ -169,6 +174,8 @@ def _probe(name: str, called: list[str]) -> Defense:
         return rest[0] if isinstance(value, Stage) else value
 
     use = {name: hook if name in _HOOKS else _LIMITS[name]}
+    if name in _NEEDED_LIMITS:
+        use[_NEEDED_LIMITS[name]] = _LIMITS[_NEEDED_LIMITS[name]]
     use["acts_through"] = frozenset({name} & {*_HOOKS})
     probe: Defense = dataclass(frozen=True)(type("Probe", (Defense,), use))()
     return probe

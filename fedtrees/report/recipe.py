@@ -78,7 +78,7 @@ class Trial:
         If attacks failed, nothing is shown about the defense. The cell then counts as without the
         defense, because otherwise a defense could improve its rank by making attacks fail. If they
         failed without the defense too, the cell counts 0 for every recipe. Without an undefended
-        run it counts 1 (`Cell.weight`).
+        run it counts 1 (`fedtrees.report.leakage.Cell`).
         """
         if not cell.attack_failed or not self.undefended:
             return cell.weight

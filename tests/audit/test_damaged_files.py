@@ -181,7 +181,7 @@ def test_names_of_categories_are_copied(tmp_path):
     params = trained.PARAMS | {"max_cat_to_onehot": 1}
     for ending in ("json", "ubj"):
         xgb.train(params, data, 3).save_model(tmp_path / f"m.{ending}")
-        done = scrub(read_model(tmp_path / f"m.{ending}"), tmp_path / "out.json")
+        done = scrub(read_model(tmp_path / f"m.{ending}"), tmp_path / f"out-{ending}.json")
         other = pd.DataFrame({"ward": pd.Categorical(["süd", "east"]), "age": [3, 4]})
         rows = xgb.DMatrix(other, enable_categorical=True)
         before, after = (

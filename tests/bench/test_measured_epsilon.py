@@ -86,14 +86,14 @@ def test_shared_noise_is_compared_with_what_all_clients_add_together(protocol):
     """With two clients and one of them a possible insider, a sum has twice the claimed variance."""
     assert audit_mechanism(
         protocol, "none", 1, seed=3, fewer=16
-    ).found.noise.share == pytest.approx(1, abs=0.08)
+    ).outcome.noise.share == pytest.approx(1, abs=0.08)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("protocol", "defense", "expected"), NOISY)
 def test_half_the_noise_is_found_in_what_is_left_of_sums(protocol, defense, expected):
     honest, half = (
-        audit_mechanism(protocol, defense, k, seed=3, fewer=16).found.noise for k in (1, 2)
+        audit_mechanism(protocol, defense, k, seed=3, fewer=16).outcome.noise for k in (1, 2)
     )
     assert not honest.too_little
     assert honest.share == pytest.approx(1, abs=0.08)
@@ -176,7 +176,7 @@ def test_half_the_noise_is_found_99_times_of_100_and_all_of_it_never(protocol, d
 
     def too_little(k, seeds):
         return sum(
-            audit_mechanism(protocol, defense, k, s, 16).found.noise.too_little
+            audit_mechanism(protocol, defense, k, s, 16).outcome.noise.too_little
             for s in range(seeds)
         )
 
