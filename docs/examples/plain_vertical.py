@@ -30,14 +30,14 @@ class Answer(Message):  # sums (columns, bins, 2), or which rows go left, bool (
 class Columns(Party):
     role = "passive"
 
-    def __init__(self, name, held, params):
+    def __init__(self, name, local_data, params):
         super().__init__(name)
-        self.held, self.params = held, params
-        self.edges = np.nanquantile(held.X, np.linspace(0, 1, params.bins + 1)[1:-1], axis=0)
+        self.local_data, self.params = local_data, params
+        self.edges = np.nanquantile(local_data.X, np.linspace(0, 1, params.bins + 1)[1:-1], axis=0)
 
     @handles(Question)
     def answer_it(self, m):
-        X = (self.queries if m.queried else self.held).X[m.rows]
+        X = (self.queries if m.queried else self.local_data).X[m.rows]
         if m.gradients is None:
             return Answer(np.searchsorted(self.edges[:, m.column], X[:, m.column]) <= m.bin)
         sums = np.zeros((X.shape[1], self.params.bins, 2))
@@ -51,10 +51,10 @@ class Active(Columns, Coordinator):
 
     def train(self, net):
         self.names, self.trees = ["active", *net.members("passive")], []
-        rows, margin = np.arange(len(self.held)), np.zeros(len(self.held))
+        rows, margin = np.arange(len(self.local_data)), np.zeros(len(self.local_data))
         for _ in range(self.params.trees):
             p = 1 / (1 + np.exp(-margin))
-            gradients = np.column_stack([p - self.held.y, p * (1 - p)])
+            gradients = np.column_stack([p - self.local_data.y, p * (1 - p)])
             self.trees.append(self.grow(net, rows, gradients, self.params.depth))
             margin += self.trees[-1](net, rows, queried=False)
         return self.trees
@@ -107,5 +107,5 @@ class PlainVertical(Protocol):
     def roles(self, parties):
         return {"active": "active", **{f"passive-{i}": "passive" for i in range(1, parties)}}
 
-    def party(self, name, role, held, schema, defense):
-        return (Active if role == "active" else Columns)(name, held, self)
+    def party(self, name, role, local_data, schema, defense):
+        return (Active if role == "active" else Columns)(name, local_data, self)

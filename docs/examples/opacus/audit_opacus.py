@@ -9,13 +9,20 @@ from pathlib import Path
 
 import numpy as np
 
-from fedtrees.core.guarantee import ApproximateDP
+from fedtrees import (
+    ApproximateDP,
+    Coordinator,
+    Feature,
+    Message,
+    Party,
+    Protocol,
+    Reveal,
+    Schema,
+    Table,
+    handles,
+    register,
+)
 from fedtrees.core.local_data import over_clients
-from fedtrees.core.messages import Message, Reveal
-from fedtrees.core.party import Party, handles
-from fedtrees.core.registry import register
-from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.protocols.base import Coordinator, Protocol
 from fedtrees.protocols.canaries import Canaries
 
 SCRIPT = Path(__file__).with_name("train_opacus.py")
@@ -43,15 +50,15 @@ class LinearModel(Message):  # the model, and the epsilon that opacus reports
 class Owner(Party):
     role = "client"
 
-    def __init__(self, name, held, params):
+    def __init__(self, name, local_data, params):
         super().__init__(name)
-        self.held, self.params = held, params
+        self.local_data, self.params = local_data, params
 
     @handles(TrainRequest)
     def train(self, message):
         seed, p = int(self.streams.noise.rng("opacus").integers(1 << 63)), self.params
         train = runpy.run_path(str(SCRIPT))["train"]  # the code that is audited
-        return LinearModel(*train(self.held.X, self.held.y, p.epsilon, p.delta, seed))
+        return LinearModel(*train(self.local_data.X, self.local_data.y, p.epsilon, p.delta, seed))
 
 
 class Publisher(Coordinator):
@@ -62,19 +69,19 @@ class Publisher(Coordinator):
 class OneColumnEach(Canaries):
     """Canary i is the only row with a value in column i, so that weight i shows its gradients."""
 
-    most, runs = 512, 4
-    schema = Schema(tuple(Feature(f"x{i}", low=0.0, high=10.0) for i in range(most)), "y")
+    max_canaries, runs = 512, 4
+    schema = Schema(tuple(Feature(f"x{i}", low=0.0, high=10.0) for i in range(max_canaries)), "y")
 
     def rows(self, count, rng):
-        zeros = np.zeros((count, self.most), np.float32)
-        return Table(10 * np.eye(count, self.most, dtype=np.float32), np.zeros(count, np.int64)), (
-            Table(zeros, np.arange(count) % 2)
-        )
+        zeros = np.zeros((count, self.max_canaries), np.float32)
+        return Table(
+            10 * np.eye(count, self.max_canaries, dtype=np.float32), np.zeros(count, np.int64)
+        ), (Table(zeros, np.arange(count) % 2))
 
-    def held(self, rows, there, others):
-        return over_clients([Table.concat([rows.take(there), others])])
+    def distribute(self, rows, is_included, companions):
+        return over_clients([Table.concat([rows.take(is_included), companions])])
 
-    def scores(self, training, rows, others):
+    def scores(self, training, rows, companions):
         # The gradient of a canary of class 0 is positive, and a step goes against the gradient.
         moved = -training.model.weights.astype(np.float64)
         return moved - np.median(moved)
@@ -90,8 +97,8 @@ class OpacusTraining(Protocol):
     usual_parties, needs = 1, ("torch", "opacus")
     says = (TrainRequest, LinearModel)
 
-    def party(self, name, role, held, schema, defense):
-        return Publisher("server") if held is None else Owner(name, held, self)
+    def party(self, name, role, local_data, schema, defense):
+        return Publisher("server") if local_data is None else Owner(name, local_data, self)
 
     def claim(self):
         return ApproximateDP(self.epsilon, self.delta, unprotected="rows")
