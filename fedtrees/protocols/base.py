@@ -290,26 +290,6 @@ class Protocol(ABC):
         forest, categories = in_table_values(training.model, training.schema.features)
         save_xgboost(forest, path, len(names), writable(names), params, categories)
 
-    def canaries(self) -> Any:
-        """Create the rows that a privacy audit inserts, or None if there is no audit.
-
-        See `fedtrees.protocols.canaries.Canaries`.
-        """
-        return None
-
-    def worst_case(self, defense: Composition) -> tuple[Protocol, Any] | None:
-        """Return parameters and canaries that reveal most about a row, for a privacy audit.
-
-        A claim about epsilon must be true for every table and all public parameters. The auditor
-        therefore chooses both: one tree, few columns, and gradients near their bound.
-
-        Returns
-        -------
-        worst_case : (Protocol, Canaries) or None
-            None if the audit has no better choice than the given parameters and `canaries`.
-        """
-        return None
-
     @property
     def parameters(self) -> Mapping[str, Any]:
         """Public parameters by name."""

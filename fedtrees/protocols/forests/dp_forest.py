@@ -30,7 +30,6 @@ from fedtrees.privacy.accounting import compose_releases, with_adversaries
 from fedtrees.privacy.mechanisms import discrete_laplace_share, permute_and_flip
 from fedtrees.privacy.noise import Laplace, TruncatedLaplace
 from fedtrees.protocols.base import Coordinator, Protocol
-from fedtrees.protocols.canaries import ALONE_DEPTH, ForestCanaries
 from fedtrees.protocols.settings import FOREST_FILE, checked_rows, class_count
 from fedtrees.protocols.training import Training
 from fedtrees.trees.files.forests import save_random_decision_forest
@@ -302,15 +301,6 @@ class DPForest(Protocol):
             trusted="server" if central else "clients",
             colluders=0 if central else self.colluders,
         )
-
-    def canaries(self) -> ForestCanaries:
-        """Create canaries for an audit of leaf counts."""
-        return ForestCanaries(self.depth, self.mechanism, float(self.epsilon / self.trees))
-
-    def worst_case(self, defense: Composition) -> tuple[DPForest, ForestCanaries]:
-        """Spend the budget on one tree with so many leaves that no other canary shares its leaf."""
-        deep = replace(self, trees=1, depth=ALONE_DEPTH, repeats=False)
-        return deep, ForestCanaries(deep.depth, deep.mechanism, float(deep.epsilon), alone=True)
 
     def check(self, schema: Schema) -> None:
         """Refuse a target without classes, and columns that cannot be tested without data."""

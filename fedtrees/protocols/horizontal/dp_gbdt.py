@@ -61,7 +61,6 @@ from fedtrees.privacy.leaf_sums import RowBound, clipped_row_bound, leaf_scales
 from fedtrees.privacy.mechanisms import discrete_gaussian_share
 from fedtrees.privacy.noise import Gaussian
 from fedtrees.protocols.base import Coordinator, Protocol
-from fedtrees.protocols.canaries import ALONE_DEPTH, LeafSumCanaries
 from fedtrees.protocols.cut_points import settle_cuts
 from fedtrees.protocols.horizontal.followed_trees import GrowingClient
 from fedtrees.trees.binning import Cuts, lower_sentinel, upper_sentinel
@@ -657,21 +656,6 @@ class DPGBDT(Protocol):
             colluders=min([*shared, *colluders], default=0),
         )
         return with_adversaries(bare, events)
-
-    def canaries(self) -> LeafSumCanaries | None:
-        """Create canaries for an audit of leaf sums. None if the objective has several outputs."""
-        objective = objective_of(self.objective, LeafSumCanaries.schema.classes)
-        if objective.n_outputs > 1:
-            return None
-        return LeafSumCanaries(self.norms(objective), self.scales(objective))
-
-    def worst_case(self, defense: Composition) -> tuple[DPGBDT, LeafSumCanaries] | None:
-        """Spend the budget on one deep tree, so that a leaf has one row with a large gradient."""
-        deep = replace(
-            self, trees=1, max_depth=ALONE_DEPTH, features_per_tree=0, base_score=0.001, max_bin=2
-        )
-        canaries = deep.canaries()
-        return None if canaries is None else (deep, replace(canaries, alone=True))
 
     def check(self, schema: Schema) -> None:
         """Refuse a target that the objective does not suit, or gradients without a bound."""

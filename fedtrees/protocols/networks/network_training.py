@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -39,7 +39,6 @@ from fedtrees.neural.perceptron import Layers, TabularNetwork
 from fedtrees.neural.torch_module import torch_module
 from fedtrees.neural.training import example_gradients, initial, mean_gradient
 from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol
-from fedtrees.protocols.networks.network_canaries import GradientCanaries, NetworkCanaries
 
 Weights = NDArray[np.float32]  # weights of a network or their change, shape (parameters,)
 Rows = NDArray[np.intp]  # numbers of the rows of a batch
@@ -334,10 +333,6 @@ class NetworkProtocol(Protocol):
         inputs, outputs = len(Encoding.of(schema)), max(len(schema.classes), 2)
         return Layers((inputs, self.units, self.units, outputs))
 
-    def canaries(self) -> NetworkCanaries:
-        """Create canaries for an audit of updates."""
-        return NetworkCanaries(self.batch, self.along)
-
     def check(self, schema: Schema) -> None:
         """Refuse a target without classes."""
         if not schema.classes:
@@ -472,12 +467,6 @@ class FedSGD(NetworkProtocol):
     (``dp-sgd``), each row is drawn independently. The server takes a step against the mean
     gradient. The network is that of Vero et al. (2023) with random initial weights.
     """
-
-    def worst_case(self, defense: Composition) -> tuple[FedSGD, GradientCanaries] | None:
-        """Send one sum, over almost all rows, of a small network. None if no defense clips."""
-        clip = next((p.clip for p in defense.parts if hasattr(p, "clip")), None)
-        one = replace(self, rounds=1, batch=32, units=4, statistics="public")
-        return None if clip is None else (one, GradientCanaries(one.batch, float(clip)))
 
     def batches(self, n: int, streams: Streams, round: int, defense: Composition) -> list[Rows]:
         """Return the single batch of the round.

@@ -7,7 +7,7 @@ An arbiter has the private key and decrypts the gradient of each party for that 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import comb
 from typing import Any, ClassVar
 
@@ -51,7 +51,6 @@ from fedtrees.messages.regression import (
     stepped,
 )
 from fedtrees.protocols.base import Coordinator
-from fedtrees.protocols.regression.canaries import RegressionCanaries
 from fedtrees.protocols.regression.settings import RegressionParams, check_weightless
 from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE, VerticallyHeld
 from fedtrees.sealing.ideal import MODES, sealing
@@ -163,20 +162,6 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
                 Seen(item.round, ARBITER, (ARBITER,), opened, "opened for a colluder")
             )
         return opened_messages
-
-    def worst_case(
-        self, defense: Composition
-    ) -> tuple[VerticalRegression, RegressionCanaries] | None:
-        """Move weights beyond their bounds, where the residuals are largest.
-
-        None unless a defense bounds rows.
-        """
-        bounds = defense.row_bounds
-        far = replace(
-            self, kind="logistic", degree=1, lr=1e3, alpha=0.0, rounds=8, batch=0, fake=0,
-            intercept=False, statistics="public", bits=24,
-        )  # fmt: skip
-        return None if bounds is None else (far, RegressionCanaries(bounds))
 
     def check(self, schema: Schema) -> None:
         """Refuse more than two classes."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.auditing.canaries import Canaries, register_audit_setting, register_canaries
+from fedtrees.core.composition import Composition
 from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.additive import ClientShapes
-from fedtrees.protocols.canaries import Canaries
+from fedtrees.protocols.horizontal.ebm import DPEBM
+from fedtrees.protocols.training import Training
 
 #: Equal-width bins per canary. All but the last are empty. With fewer, bins would be merged.
 _APART = 3
@@ -21,6 +23,9 @@ _APART = 3
 _CROWD, _MOST_CROWD = 12, 200
 #: Mean and variance of standard Gaussian noise that is clipped at 0.
 _CLIPPED = (1 / math.sqrt(2 * math.pi), 0.5 - 1 / (2 * math.pi))
+#: Parameters of an audit: `max_bins` (there are twice as many equal-width bins, minus two), the
+#: number of bags whose noise is measured, and the share of epsilon for the bins.
+_BINS, _BAGS, _BIN_SHARE = 3073, 64, 0.99
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,7 @@ class ShapeCanaries(Canaries):
         crowd = np.repeat(X, self._crowd, axis=0)
         return Table(X, rng.integers(0, 2, count)), Table(crowd, np.arange(len(crowd)) % 2)
 
-    def scores(self, training: Any, rows: Table, companions: Table) -> NDArray[np.float64]:
+    def scores(self, training: Training, rows: Table, companions: Table) -> NDArray[np.float64]:
         """Compare the count of a canary's bin with that of its crowd."""
         shapes, scale = _sent_shapes(training), self.scales[0]
         bins = np.searchsorted(shapes.cuts, rows.X[:, 0], side="right")
@@ -85,7 +90,7 @@ class ShapeCanaries(Canaries):
         return min(math.ceil(_CROWD * self.scales[0]), _MOST_CROWD)
 
     def residuals(
-        self, training: Any, rows: Table, is_included: NDArray[np.bool_], companions: Table
+        self, training: Training, rows: Table, is_included: NDArray[np.bool_], companions: Table
     ) -> NDArray[np.float64]:
         """Compare the noisy sums of residuals of every bag's single round with the true sums."""
         shapes, parts = _sent_shapes(training), [np.zeros(0)]
@@ -107,7 +112,27 @@ class ShapeCanaries(Canaries):
         return np.concatenate(parts)
 
 
-def _sent_shapes(training: Any) -> ClientShapes:
+@register_canaries(DPEBM)
+def create_shape_canaries(protocol: DPEBM) -> ShapeCanaries | None:
+    """Create canaries for an audit of the bin counts. None without noise."""
+    if not protocol.noisy:
+        return None
+    # With several rounds, the scores are sums over rounds, and single sums are not visible.
+    rate = protocol.learning_rate if protocol.max_rounds == 1 else 0.0
+    return ShapeCanaries(2 * (protocol.max_bins - 1) // 3, protocol.scales(1), rate)
+
+
+@register_audit_setting(DPEBM)
+def choose_shape_setting(
+    protocol: DPEBM, defense: Composition
+) -> tuple[DPEBM, ShapeCanaries] | None:
+    """Spend almost the complete budget on the bins of one column, with one round per bag."""
+    bare = replace(protocol, max_bins=_BINS, max_rounds=1, outer_bags=_BAGS, bin_share=_BIN_SHARE)
+    canaries = create_shape_canaries(bare)
+    return None if canaries is None else (bare, canaries)
+
+
+def _sent_shapes(training: Training) -> ClientShapes:
     """Return the shape functions that client 0 sent."""
     return next(
         d.message

@@ -1,19 +1,22 @@
 """Canaries for an audit of network training, recognised by their gradients in client updates."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.auditing.canaries import Canaries, register_audit_setting, register_canaries
+from fedtrees.core.composition import Composition
 from fedtrees.core.local_data import LocalData, client_names, over_clients
 from fedtrees.core.messages import closed
 from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.defenses.dp_sgd import DPSGD
 from fedtrees.messages.networks import NetworkUpdate, NetworkWeights, Standardisation
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import Layers
 from fedtrees.neural.training import example_gradients
-from fedtrees.protocols.canaries import Canaries
+from fedtrees.protocols.networks.network_training import FedSGD, NetworkProtocol
+from fedtrees.protocols.training import Training
 
 _COLUMNS, _CATEGORIES = 2, 64
 
@@ -53,7 +56,7 @@ class NetworkCanaries(Canaries):
         table, is_canary = Table(X, rng.integers(0, 2, n)), np.arange(n) < count
         return table.take(is_canary), table.take(~is_canary)
 
-    def scores(self, training: Any, rows: Table, companions: Table) -> NDArray[np.float64]:
+    def scores(self, training: Training, rows: Table, companions: Table) -> NDArray[np.float64]:
         """Compare updates of the first layer with the canaries' gradients at the sent weights."""
         encoding, scores = Encoding.of(self.schema), np.zeros(len(rows))
         layers, weights = training.model.layers, dict[int, NDArray[np.float32]]()
@@ -110,7 +113,7 @@ class GradientCanaries(Canaries):
         )
         return over_clients([Table.concat([canary, companions]) for canary in client_canaries])
 
-    def scores(self, training: Any, rows: Table, companions: Table) -> NDArray[np.float64]:
+    def scores(self, training: Training, rows: Table, companions: Table) -> NDArray[np.float64]:
         """Compare each client's first update with the gradient of its canary."""
         layers, scores = training.model.layers, np.zeros(len(rows))
         client_index = {name: i for i, name in enumerate(client_names(len(rows)))}
@@ -127,6 +130,22 @@ class GradientCanaries(Canaries):
             elif isinstance(m, NetworkUpdate) and d.sender in client_index and not closed(m):
                 scores[client_index[d.sender]] += canary_gradient @ m.update - half
         return scores
+
+
+@register_canaries(NetworkProtocol)
+def create_network_canaries(protocol: NetworkProtocol) -> NetworkCanaries:
+    """Create canaries for an audit of updates."""
+    return NetworkCanaries(protocol.batch, protocol.along)
+
+
+@register_audit_setting(FedSGD)
+def choose_gradient_setting(
+    protocol: FedSGD, defense: Composition
+) -> tuple[FedSGD, GradientCanaries] | None:
+    """Send one sum, over almost all rows, of a small network. None without `dp-sgd`."""
+    clip = next((part.clip for part in defense.parts if isinstance(part, DPSGD)), None)
+    one = replace(protocol, rounds=1, batch=32, units=4, statistics="public")
+    return None if clip is None else (one, GradientCanaries(one.batch, float(clip)))
 
 
 def _slopes(

@@ -1,18 +1,20 @@
 """Canaries for an audit of the decrypted gradients of vertical regression."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.auditing.canaries import Canaries, register_audit_setting
 from fedtrees.core.channel import chained
+from fedtrees.core.composition import Composition
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.fixed_point import decoded, unpacked
 from fedtrees.messages.regression import SCORE_BOUND, EncryptedResiduals, Gradient, link_of
-from fedtrees.protocols.canaries import Canaries
+from fedtrees.protocols.regression.vertical import VerticalRegression
+from fedtrees.protocols.training import Training
 from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE
 
 _COLUMNS = 32
@@ -64,16 +66,14 @@ class RegressionCanaries(Canaries):
         X = np.tile(_FAR * np.eye(_COLUMNS, dtype=np.float32)[:count], self.parties)
         return Table(X, np.zeros(count, np.int64)), Table(np.zeros_like(X[:2]), np.arange(2))
 
-    def scores(self, training: Any, rows: Table, companions: Table) -> NDArray[np.float64]:
+    def scores(self, training: Training, rows: Table, companions: Table) -> NDArray[np.float64]:
         """Compare each entry of every gradient with the contribution of a canary to it.
 
         The contribution depends on the weights, which follow from the earlier gradients.
         """
-        p, schema_and_parameters = (
-            training.protocol,
-            (training.schema, training.protocol.parameters),
-        )
-        law = chained(training.defense.changes((Gradient, "values"), *schema_and_parameters))
+        p = training.protocol
+        assert isinstance(p, VerticalRegression)
+        law = chained(training.defense.changes((Gradient, "values"), training.schema, p.parameters))
         if law is None:
             raise ProtocolError("nothing changes the gradients that this audit reads")
         norm, max_score = self.bounds
@@ -98,3 +98,19 @@ class RegressionCanaries(Canaries):
             # round.
             weights = weights * (1 - p.lr * p.alpha) - p.lr / count * np.stack(round_gradients)
         return scores
+
+
+@register_audit_setting(VerticalRegression)
+def choose_regression_setting(
+    protocol: VerticalRegression, defense: Composition
+) -> tuple[VerticalRegression, RegressionCanaries] | None:
+    """Move weights beyond their bounds, where the residuals are largest.
+
+    None unless a defense bounds rows.
+    """
+    bounds = defense.row_bounds
+    far = replace(
+        protocol, kind="logistic", degree=1, lr=1e3, alpha=0.0, rounds=8, batch=0, fake=0,
+        intercept=False, statistics="public", bits=24,
+    )  # fmt: skip
+    return None if bounds is None else (far, RegressionCanaries(bounds))

@@ -1,19 +1,26 @@
-"""Canaries for audits of histograms and of cut points: one row per client, one column."""
+"""Canaries for audits of histograms and of cut points of horizontal boosting.
+
+`HistogramCanaries` suit the parameters of a run: all canaries belong to one client, and the auditor
+reads all its root histograms. `StumpCanaries` suit the parameters that reveal most: one canary per
+client, one column, and one split.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
+from fedtrees.auditing.canaries import Canaries, register_audit_setting, register_canaries
 from fedtrees.core.channel import Chain, Channel, chained
 from fedtrees.core.composition import Composition
 from fedtrees.core.local_data import LocalData, client_names, over_clients
 from fedtrees.core.messages import closed
 from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.defenses.cut_points import PrivateQuantileCuts
 from fedtrees.messages.horizontal import (
     CutPoints,
     FeatureSketch,
@@ -21,12 +28,70 @@ from fedtrees.messages.horizontal import (
     GridRequest,
     Histogram,
 )
-from fedtrees.protocols.canaries import Canaries, gradients_of_rows, laws_of_sums
+from fedtrees.protocols.horizontal.settings import HistogramProtocol
+from fedtrees.protocols.training import Training
 from fedtrees.trees.binning import Cuts, bin_rows
 
+_COLUMNS = 64
+_EXACT = 1e-3  # smallest assumed scale of the noise, so that exact sums have finite scores
 _MANY, _HIGH = 64, 1 << 20
 _BARE = 1  # clients without a canary, because some protocols need several clients
 _SURE = 40.0  # nats, for a release that is impossible under one of the two tables
+
+
+@dataclass(frozen=True)
+class HistogramCanaries(Canaries):
+    """Rows that share a bin of one column with few canaries, and rarely with the same ones."""
+
+    max_bin: int
+
+    @property
+    def schema(self) -> Schema:  # type: ignore[override]
+        """Columns with declared ranges, in which every bin has width 1."""
+        high = float(self.max_bin)
+        return Schema(tuple(Feature(f"x{i}", low=0.0, high=high) for i in range(_COLUMNS)), "y")
+
+    @property
+    def max_canaries(self) -> int:  # type: ignore[override]
+        """Four canaries per bin, 1024 at most."""
+        return min(4 * self.max_bin, 1024)
+
+    def rows(self, count: int, rng: np.random.Generator) -> tuple[Table, Table]:
+        """Return canaries in random bins and of both classes, and two rows in the last bins."""
+        X = rng.integers(0, self.max_bin, (count, _COLUMNS)) + np.float32(0.5)
+        last = np.full((2, _COLUMNS), self.max_bin - 0.5, np.float32)
+        return Table(X, np.arange(count) % 2), Table(last, np.array([0, 1]))
+
+    def scores(self, training: Training, rows: Table, companions: Table) -> NDArray[np.float64]:
+        """Compare the root histograms in a canary's bins with its contribution there."""
+        scores, places = np.zeros(len(rows)), None
+        client_law, total_law, row = channels_of_sums(training)
+        for d in training.transcript:
+            message = d.message
+            if isinstance(message, CutPoints):
+                codes = bin_rows(rows.X, message.to_cuts()).codes
+                places = codes + message.offsets[:-1].astype(np.int64)
+            is_visible = d.sender == "client-0" or d.receivers == (d.sender,)
+            if not isinstance(message, Histogram) or closed(message) or not is_visible:
+                continue
+            if places is None or 0 not in message.nodes:
+                continue
+            # Only roots contain every row. Later nodes depend on the splits.
+            root = int(np.flatnonzero(message.nodes == 0)[0])
+            units, _ = message.unit_of("sums")
+            law = total_law if d.receivers == (d.sender,) else client_law
+            sums, noise = _estimate_sums(law, message.sums[root], units)
+            contributions = gradients_of_rows(training, message.tree, rows)
+            for which in (0, 1):  # gradients, hessians
+                contribution = np.broadcast_to(contributions[:, which, None], places.shape)
+                # Subtract the expected contribution of the other canaries in the same bin.
+                half = _by_bin(places, contribution / 2, len(sums)) - contribution / 2
+                spread = _by_bin(places, contribution**2 / 4, len(sums)) - contribution**2 / 4
+                seen = sums[places, which] - half
+                noise_variance = noise[places, which] + (row if which == 0 else 0.0)
+                scale = np.maximum(np.sqrt((noise_variance + spread) / 2), _EXACT)
+                scores += ((np.abs(seen) - np.abs(seen - contribution)) / scale).sum(axis=1)
+        return scores
 
 
 @dataclass(frozen=True)
@@ -55,7 +120,8 @@ class StumpCanaries(Canaries):
     @classmethod
     def of(cls, defense: Composition) -> StumpCanaries:
         """Create the canaries that suit a defense."""
-        quantiles = next((p.quantiles for p in defense.parts if hasattr(p, "quantiles")), 0)
+        parts = defense.parts
+        quantiles = next((p.quantiles for p in parts if isinstance(p, PrivateQuantileCuts)), 0)
         bounded = [c for c in defense.claims() if c.budget and c.budget[0] == "epsilon"]
         # If only cut points have a claim, histograms are outside of the audit.
         alone = all(getattr(c, "unit", "") == "cuts" for c in bounded)
@@ -93,7 +159,7 @@ class StumpCanaries(Canaries):
     def _apart(self) -> bool:
         return bool(self.quantiles) or not self.cuts_alone
 
-    def scores(self, training: Any, rows: Table, companions: Table) -> NDArray[np.float64]:
+    def scores(self, training: Training, rows: Table, companions: Table) -> NDArray[np.float64]:
         """Compare every released message with its distributions with and without the canary."""
         client_index = {name: i for i, name in enumerate(client_names(len(rows)))}
         scores, borders = np.zeros(len(rows)), np.zeros(0, np.float32)
@@ -104,7 +170,7 @@ class StumpCanaries(Canaries):
             if isinstance(m, GridRequest):
                 borders = m.borders
             elif isinstance(m, CutPoints):
-                cuts = Cuts(m.values, m.offsets, m.minimum, m.categorical)
+                cuts = m.to_cuts()
             elif closed(m) or not (summed or d.sender in client_index):
                 continue
             elif isinstance(m, GridCounts) and summed:
@@ -124,10 +190,10 @@ class StumpCanaries(Canaries):
         return scores
 
     def residuals(
-        self, training: Any, rows: Table, is_included: NDArray[np.bool_], companions: Table
+        self, training: Training, rows: Table, is_included: NDArray[np.bool_], companions: Table
     ) -> NDArray[np.float64]:
         """Compare the noisy bins of each client's first root with those of its rows."""
-        law, _, row = laws_of_sums(training)
+        law, _, row = channels_of_sums(training)
         if law is None or law.hides or row or self.cuts_alone:
             return np.zeros(0)
         client_index, parts = (
@@ -137,7 +203,7 @@ class StumpCanaries(Canaries):
         for d in training.transcript:
             m = d.message
             if isinstance(m, CutPoints):
-                cuts = Cuts(m.values, m.offsets, m.minimum, m.categorical)
+                cuts = m.to_cuts()
             elif (
                 type(m) is Histogram and d.sender in client_index and m.tree == 0 and not closed(m)
             ):
@@ -155,8 +221,86 @@ class StumpCanaries(Canaries):
         return np.concatenate(parts)
 
 
+@register_canaries(HistogramProtocol)
+def create_histogram_canaries(protocol: HistogramProtocol) -> HistogramCanaries:
+    """Create canaries for an audit of the root histograms."""
+    return HistogramCanaries(protocol.max_bin)
+
+
+@register_audit_setting(HistogramProtocol)
+def choose_stump_setting(
+    protocol: HistogramProtocol, defense: Composition
+) -> tuple[HistogramProtocol, StumpCanaries]:
+    """Grow one split, with a gradient or hessian of the canary as large as possible."""
+    # The hessian is largest at 0.5. Without a small clip, the gradient is largest near 1.
+    middle = defense.gradient_clip is not None and defense.gradient_clip <= 0.5
+    stump = replace(
+        protocol, trees=1, max_depth=1, max_bin=2, cuts="public", subsample=1.0,
+        base_score=0.5 if middle else 0.999, early_stopping_rounds=0,
+    )  # fmt: skip
+    return stump, StumpCanaries.of(defense)
+
+
+def gradients_of_rows(training: Training, tree: int, rows: Table) -> NDArray[np.float64]:
+    """Return the gradient and hessian of each row in a tree of two classes, shape (n, 2).
+
+    Parameters
+    ----------
+    training : Training
+        A finished training.
+    tree : int
+        Number of the tree.
+    rows : Table
+        Rows.
+    """
+    p = training.model.first(tree).predict(rows.X)
+    g, h = p - rows.y, np.ones(len(p)) if training.defense.unit_hessian else p * (1 - p)
+    clip = training.defense.gradient_clip or np.inf
+    return np.stack([np.clip(g, -clip, clip), np.minimum(h, 2 * clip)], axis=-1)
+
+
+def channels_of_sums(training: Training) -> tuple[Channel | None, Channel | None, float]:
+    """Return the channels of histogram sums, and the variance of the noise on a row's gradient.
+
+    Returns
+    -------
+    client, total : Channel or None
+        Channel of one client's sums, and of the sums of all clients. None without noise.
+    variance : float
+        0 if no defense changes the gradients of single rows.
+    """
+    changes, public = training.defense.changes, (training.schema, training.protocol.parameters)
+    clients = sum(role == "client" for role in training.transcript.roles.values())
+    sum_changes = changes((Histogram, "sums"), *public, "client")
+    row = chained(changes(("gradients", "g"), *public))
+    variance = 0.0 if row is None else float(row.error(np.zeros(1))[1][0])
+    return chained(sum_changes), chained(sum_changes, clients), variance
+
+
+def _estimate_sums(
+    law: Channel | None, sums: NDArray[np.int64], units: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return estimated sums and the variance of their noise, float64, shape (bins, 2) each."""
+    if law is None:
+        return sums / units, np.zeros(sums.shape)
+    mean, variance = law.within(units).error(sums)
+    return mean / units, variance / units**2
+
+
+def _by_bin(
+    places: NDArray[np.int64], values: NDArray[np.float64], bins: int
+) -> NDArray[np.float64]:
+    """Return, for each row and feature, the sum of values over all rows in the same bin."""
+    total = np.bincount(places.reshape(-1), weights=values.reshape(-1), minlength=bins)
+    return np.asarray(total[places], dtype=np.float64)
+
+
 def _of_grid(
-    training: Any, message: GridCounts, borders: NDArray[np.float32], rows: Table, other_rows: Table
+    training: Training,
+    message: GridCounts,
+    borders: NDArray[np.float32],
+    rows: Table,
+    other_rows: Table,
 ) -> NDArray[np.float64]:
     """Return the log odds of canaries from the counts of their cells."""
     public = (training.schema, training.protocol.parameters)
@@ -172,10 +316,10 @@ def _of_grid(
 
 
 def _of_roots(
-    training: Any, roots: list[Histogram], cuts: Cuts, rows: Table, other_rows: Table
+    training: Training, roots: list[Histogram], cuts: Cuts, rows: Table, other_rows: Table
 ) -> NDArray[np.float64]:
     """Return the log odds of canaries from the roots of their clients, or from the total."""
-    client_law, total_law, row = laws_of_sums(training)
+    client_law, total_law, row = channels_of_sums(training)
     clients = len(training.columns)
     summed, units = len(rows) == 1, roots[0].unit_of("sums")[0]
     contribution, rest = (
