@@ -32,6 +32,8 @@ from fedtrees.messages.vertical import (
     RoutedRows,
     RowStatistics,
     TreeColumns,
+    mean_scores,
+    summed_scores,
     visible_nodes,
 )
 from fedtrees.protocols.vertically_held import ACTIVE, VerticallyHeld
@@ -152,18 +154,8 @@ class VerticalModel:
         """
         outputs = [self._outputs(t, leaves[:, t], X, columns) for t in range(len(self))]
         if isinstance(self.forest, RandomForest):
-            total = np.zeros((len(leaves), self.forest.n_classes))
-            for output in outputs:
-                total += output
-            total /= len(self)
-            return total[:, 1] if total.shape[1] == 2 else total
-        margin = np.repeat(self.forest.base_margin[:, None], len(leaves), axis=1)
-        for t, output in enumerate(outputs):
-            if output.ndim == 2:  # one value per class
-                margin += output.T
-            else:
-                margin[t % len(margin)] += output
-        return self.forest.objective.predict(margin)
+            return mean_scores(outputs)
+        return summed_scores(outputs, self.forest.base_margin, self.forest.objective)
 
     def as_message(self) -> HeldModel:
         """Return the active party's knowledge of the trees, without grafts."""
