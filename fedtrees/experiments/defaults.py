@@ -178,7 +178,7 @@ class _SuiteCompletion:
         """Return whether a protocol accepts the layout of the tables and their targets."""
         instance: Protocol = register.make("protocol", protocol)
         grid = self.suite_grids[0]
-        implied = {"horizontal" for r in grid.data if r.clients_are_told}
+        implied = {"horizontal" for r in grid.data if r.states_clients}
         implied |= {"vertical" for r in grid.data if r.id}
         if "partitions" in self.options:
             names = {p.name for p in grid.partitions}

@@ -184,23 +184,11 @@ def _load(ref: DataRef, data_dir: str | None, written: tuple[tuple[int, int], ..
     The argument `written` only distinguishes versions of the files in the cache.
     """
     if ref.csv:
-        reading = {
-            "task": ref.task,
-            "positive": ref.positive or None,
-            "separator": ref.sep,
-            "decimal": ref.decimal,
-            "missing": ref.missing or None,
-            "sheet": ref.sheet,
-            "categorical": ref.categorical,
-            "keep": ref.keep,
-            "drop": ref.drop,
-            "name": ref.name,
-        }
-        if ref.clients_are_told:
-            paths = ref.csv.split(",") if not ref.client_column else [ref.csv]
-            return load_clients(paths, ref.target, column=ref.client_column, **reading)
+        reading = {**ref.loader_options(), "name": ref.name}
+        if ref.states_clients:
+            return load_clients(ref.files, ref.target, column=ref.client_column, **reading)
         if ref.id:
-            return load_joined(ref.csv.split(","), ref.target, id=ref.id, **reading)
+            return load_joined(ref.files, ref.target, id=ref.id, **reading)
         return load_csv(ref.csv, ref.target, **reading)
     spec = parse_list([ref.name])[0] if "[" in ref.name else Spec(ref.name)
     if set(spec.params) - {"rows", "copies", "missing"}:
