@@ -243,7 +243,7 @@ def _explanation(
     from fedtrees.experiments.environment import check_extras
     from fedtrees.experiments.evaluate import make_defense
     from fedtrees.experiments.federation import federation_of
-    from fedtrees.experiments.plan import Setting
+    from fedtrees.experiments.plan import FederationConfig
     from fedtrees.experiments.suite import DataRef
     from fedtrees.protocols.training import train
 
@@ -256,7 +256,9 @@ def _explanation(
     check_parties(register.make("protocol", grid[0]), clients)
     protocol: Protocol = register.make("protocol", briefly(grid[0]))
     defense = make_defense(composed[0])
-    setting = Setting.of(DataRef(data or protocol.example), Spec("iid"), clients, 0, protocol)
+    setting = FederationConfig.of(
+        DataRef(data or protocol.example), Spec("iid"), clients, 0, protocol
+    )
     federation = federation_of(setting, data_dir)
     local_data, schema = federation.local_data, federation.schema
     cheaters = _cheats(protocol, clients, threats)

@@ -24,7 +24,7 @@ from fedtrees.data.dataset import Dataset, holdout, repeated, sample, thinned
 from fedtrees.data.layout import lay_out
 from fedtrees.data.partition import Partition
 from fedtrees.data.user_tables import load_csv
-from fedtrees.experiments.plan import Setting
+from fedtrees.experiments.plan import FederationConfig
 from fedtrees.experiments.suite import DataRef
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.base import Protocol
@@ -250,14 +250,14 @@ def spread(
     return Federation(dataset, local_data, test, reserve)
 
 
-def federation_of(setting: Setting, data_dir: str | None) -> Federation:
+def federation_of(setting: FederationConfig, data_dir: str | None) -> Federation:
     """Return the federation of one setting. The last four are cached in memory."""
     return _spread(setting, data_dir, _written(setting.data))
 
 
 @lru_cache(maxsize=4)
 def _spread(
-    setting: Setting, data_dir: str | None, written: tuple[tuple[int, int], ...]
+    setting: FederationConfig, data_dir: str | None, written: tuple[tuple[int, int], ...]
 ) -> Federation:
     """Build a federation.
 
