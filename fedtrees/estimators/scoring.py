@@ -82,7 +82,7 @@ class Leakage:
             DataRef("fit"), Spec("iid"), len(local_data), seed, tuple(roles.items()),
             tuple(local_data), training.protocol.layout,
         )  # fmt: skip
-        train = Task.train(setting, Spec(training.protocol.name), Composed())
+        train = Task.for_training(setting, Spec(training.protocol.name), Composed())
         task = train.under(threat, self.attack)
         line = blind_baseline(evaluate_blind(task.blind, federation).rows)
         try:

@@ -36,7 +36,6 @@ from fedtrees.core.specs import Composed, Spec
 from fedtrees.core.streams import NoiseFrom
 from fedtrees.core.threat import Threat
 from fedtrees.core.view import View
-from fedtrees.experiments.epsilon_audit import largest_node, measure
 from fedtrees.experiments.federation import Federation
 from fedtrees.experiments.plan import Task, identity_columns
 from fedtrees.isolation.process import attacks
@@ -171,6 +170,9 @@ def evaluate_training(
     rows += [_make_cost_row(*cost) for cost in sorted(training.transcript.costs.items())]
     common = {**task_columns(task), **training_columns(training), "seconds": round(wall, 4)}
     if not training.behaviours:
+        # The audit imports scipy.stats, which a plan without a training does not need.
+        from fedtrees.experiments.epsilon_audit import largest_node, measure
+
         measured = largest_node(training, federation.local_data)
         measured = measured or measure(training.protocol, training.defense, seed=task.setting.seed)
         common["measured"] = str(measured or "")

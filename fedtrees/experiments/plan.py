@@ -14,22 +14,20 @@ import json
 import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from importlib.metadata import version
 from itertools import product
-from pathlib import Path
 from typing import Any, Literal
 
 from fedtrees import __version__
 from fedtrees.core.registry import register
+from fedtrees.core.source import code_digest
 from fedtrees.core.specs import Composed, Spec
 from fedtrees.core.threat import Threat
 from fedtrees.experiments.suite import DataRef, Suite, fits, roles_of
 from fedtrees.protocols.base import Protocol
 
 _LIBRARIES = ("numpy", "numba", "scipy", "scikit-learn", "ortools", "imbalanced-learn")
-# Packages that compute no result. The source of all other packages is part of the key of each task.
-_SHOW = ("audit", "benchmarks", "cli", "cluster", "estimators", "report")
 
 
 @dataclass(frozen=True)
@@ -134,7 +132,7 @@ class Task:
     attack: Spec = _UNUSED
 
     @classmethod
-    def train(
+    def for_training(
         cls,
         setting: FederationConfig,
         protocol: Spec,
@@ -164,7 +162,7 @@ class Task:
     @property
     def training(self) -> Task:
         """The training of an attack."""
-        return Task.train(self.setting, self.protocol, self.defense, self.behaviours)
+        return Task.for_training(self.setting, self.protocol, self.defense, self.behaviours)
 
     @property
     def applicability(self) -> Task:
@@ -290,8 +288,8 @@ def build_plan(suite: Suite) -> Plan:
             for threat in threats:
                 blind[Task(setting, "blind", threat=threat)] = None
             for defense in grid.defenses:
-                attacks.setdefault(Task.train(setting, protocol, defense), {})
-                trains = {t: Task.train(setting, protocol, defense, cheats(t, setting))
+                attacks.setdefault(Task.for_training(setting, protocol, defense), {})
+                trains = {t: Task.for_training(setting, protocol, defense, cheats(t, setting))
                           for t in threats}  # fmt: skip
                 for threat, train in trains.items():
                     attacks.setdefault(train, {})[train.under(threat)] = None
@@ -345,26 +343,3 @@ def _stamp(plugins: tuple[str, ...]) -> Mapping[str, Any]:
         "libraries": {name: version(name) for name in _LIBRARIES},
         "plugins": sorted(plugins),
     }
-
-
-@lru_cache(maxsize=1)
-def code_digest() -> str:
-    """Return a digest of the installed source that can change a number, 16 hexadecimal digits.
-
-    It covers the attacks, the defenses, and all packages of fedtrees except `_SHOW`.
-    """
-    import fedtrees.attacks
-    import fedtrees.defenses
-
-    root = Path(fedtrees.__file__).parent
-    packages = sorted(path.parent for path in root.glob("*/__init__.py"))
-    folders = {folder.name: folder for folder in packages if folder.name not in _SHOW}
-    # Attacks and defenses may be installed in other folders.
-    folders["defenses"] = Path(fedtrees.defenses.__file__).parent
-    folders["attacks"] = Path(fedtrees.attacks.__file__).parent
-    digest = hashlib.sha256()
-    for part, folder in folders.items():
-        for path in sorted(folder.rglob("*.py")):
-            digest.update(f"{part}/{path.relative_to(folder).as_posix()}\0".encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]

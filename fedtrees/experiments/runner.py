@@ -145,6 +145,8 @@ class Runner:
         """
         # Cells of one training follow each other and ask for the same two results. A small cache
         # therefore saves most readings.
+        if not self.store.cells.is_dir():  # nothing was computed yet
+            return list(tasks)
         read = lru_cache(64)(self._read_stored)
         return [task for task in tasks if not self._is_finished(task, read)]
 

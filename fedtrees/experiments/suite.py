@@ -9,6 +9,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,7 @@ def roles_of(protocol: Any, parties: int) -> dict[str, str]:
     return {**roles, PUBLIC: PUBLIC} if protocol.released else roles
 
 
+@lru_cache(maxsize=256)
 def fits(threat: str, protocol: Spec) -> bool:
     """Return whether a protocol has all roles of a threat, and its parties all columns it needs."""
     instance, parsed = register.make("protocol", protocol), Threat.parse(threat)

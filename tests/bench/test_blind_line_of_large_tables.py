@@ -32,7 +32,7 @@ def test_an_attack_just_above_the_limit_is_not_below_blind(tmp_path, monkeypatch
     federation = federation_of(cell.setting, None)
     roles = dict(cell.setting.roles)
     principals = Threat.parse(cell.threat, roles).principals(roles)
-    training = run_training(cell.train, federation)
+    training = run_training(cell.training, federation)
     case = federation.case(roles, principals, 0, cell.threat, training)
     victims = sum(len(h) for n, h in federation.local_data.items() if n not in principals)
     assert victims > GUESSED + 30

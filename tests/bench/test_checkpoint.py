@@ -54,7 +54,7 @@ def trained(spec, folder, defense="none"):
     setting = FederationConfig.of(
         DataRef("small"), Spec("iid"), 3, 0, register.make("protocol", grid)
     )
-    cell = Task.train(setting, grid, parse_composed([defense])[0])
+    cell = Task.for_training(setting, grid, parse_composed([defense])[0])
     fed = federation(3 if "multi" in spec else 2)
     done = run_training(cell, fed)
     training_cache.save(done, folder, "key")
@@ -120,7 +120,7 @@ def test_what_is_cut_off_or_missing_is_trained_again(tmp_path):
     setting = FederationConfig.of(
         DataRef("small"), Spec("iid"), 3, 0, register.make("protocol", grid)
     )
-    cell, fed = Task.train(setting, grid, parse_composed(["none"])[0]), federation(2)
+    cell, fed = Task.for_training(setting, grid, parse_composed(["none"])[0]), federation(2)
     assert training_cache.load(cell, fed, tmp_path, "key") is not None
     for path in (where, model):
         whole = path.read_bytes()

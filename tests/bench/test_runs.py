@@ -470,23 +470,23 @@ def test_a_cell_s_key_covers_everything_that_matters():
     setting = FederationConfig.of(data, Spec("iid"), 3, 0, made)
     later = FederationConfig.of(data, Spec("iid"), 3, 1, made)
     more = FederationConfig.of(data, Spec("iid"), 4, 0, made)
-    cell = Task.train(setting, Spec("fedtree-hist", {"trees": 2, "max_depth": 3}), Composed())
+    cell = Task.for_training(setting, Spec("fedtree-hist", {"trees": 2, "max_depth": 3}), Composed())
     provenance = Provenance({data: "d1"})
     keys = {
         cell.key(provenance),
         cell.key(Provenance({data: "d2"})),
         cell.key(Provenance({data: "d1"}, ("plugin",))),
-        Task.train(later, cell.protocol, Composed()).key(provenance),
-        Task.train(more, cell.protocol, Composed()).key(provenance),
-        Task.train(replace(setting, layout="centralised"), cell.protocol, Composed()).key(
+        Task.for_training(later, cell.protocol, Composed()).key(provenance),
+        Task.for_training(more, cell.protocol, Composed()).key(provenance),
+        Task.for_training(replace(setting, layout="centralised"), cell.protocol, Composed()).key(
             provenance
         ),
-        Task.train(setting, Spec("fedtree-hist", {"trees": 3}), Composed()).key(provenance),
-        Task.train(setting, cell.protocol, Composed((Spec("split-only"),))).key(provenance),
+        Task.for_training(setting, Spec("fedtree-hist", {"trees": 3}), Composed()).key(provenance),
+        Task.for_training(setting, cell.protocol, Composed((Spec("split-only"),))).key(provenance),
     }
     assert len(keys) == 8
     swapped = Spec("fedtree-hist", {"max_depth": 3, "trees": 2})
-    assert Task.train(setting, swapped, Composed()).key(provenance) == cell.key(provenance)
+    assert Task.for_training(setting, swapped, Composed()).key(provenance) == cell.key(provenance)
 
 
 def test_none_is_added_and_nothing_is_listed_twice():

@@ -307,7 +307,7 @@ def test_a_run_that_an_honest_party_ended_has_a_detection_and_no_utility(tmp_pat
     load_plugin(path)
     setting = FederationConfig.of(DataRef("wine"), Spec("iid"), 3, 0, HIST)
     spec = Spec("fedtree-hist", {"trees": 2, "max_depth": 3})
-    cell = Task.train(setting, spec, Composed(), (("server", "prying"),))
+    cell = Task.for_training(setting, spec, Composed(), (("server", "prying"),))
     federation = federation_of(setting, None)
     run = run_training(cell, federation)
     assert "or its sibling was asked for before" in run.refused
