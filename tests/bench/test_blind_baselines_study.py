@@ -93,6 +93,6 @@ def test_tables_name_who_is_above_and_who_below(suite, monkeypatch):
 
 def test_there_are_twenty_cells(suite):
     cells = (c for g in build_plan(suite).groups for c in g.attacks)
-    trained = {(c.train.protocol, c.train.setting.data, c.train.setting.partition_text, c.threat)
+    trained = {(c.protocol, c.setting.data, c.setting.partition_text, c.threat)
                for c in cells}  # fmt: skip
     assert len(trained) >= 20

@@ -470,7 +470,9 @@ def test_a_cell_s_key_covers_everything_that_matters():
     setting = FederationConfig.of(data, Spec("iid"), 3, 0, made)
     later = FederationConfig.of(data, Spec("iid"), 3, 1, made)
     more = FederationConfig.of(data, Spec("iid"), 4, 0, made)
-    cell = Task.for_training(setting, Spec("fedtree-hist", {"trees": 2, "max_depth": 3}), Composed())
+    cell = Task.for_training(
+        setting, Spec("fedtree-hist", {"trees": 2, "max_depth": 3}), Composed()
+    )
     provenance = Provenance({data: "d1"})
     keys = {
         cell.key(provenance),
