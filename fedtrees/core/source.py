@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
+
+import fedtrees
 
 # Packages that compute no result. A change in any other package changes the key of every task.
 _SHOW = ("audit", "benchmarks", "cli", "cluster", "estimators", "report")
@@ -30,17 +33,15 @@ def package_digest() -> str:
 
 def _digest_files(without: Collection[str], suffixes: Collection[str]) -> str:
     """Return a digest of the files with the given suffixes in all packages but some."""
-    # Attacks, defenses and benchmarks may be installed in other folders.
-    import fedtrees.attacks
-    import fedtrees.benchmarks
-    import fedtrees.defenses
-
     root = Path(fedtrees.__file__).parent
     packages = sorted(path.parent for path in root.glob("*/__init__.py"))
     folders = {folder.name: folder for folder in packages}
-    folders["defenses"] = Path(fedtrees.defenses.__file__).parent
-    folders["attacks"] = Path(fedtrees.attacks.__file__).parent
-    folders["benchmarks"] = Path(fedtrees.benchmarks.__file__).parent
+    # These packages may be installed in other folders.
+    for name in ("defenses", "attacks", "benchmarks"):
+        spec = find_spec(f"fedtrees.{name}")
+        assert spec is not None
+        assert spec.origin is not None
+        folders[name] = Path(spec.origin).parent
     digest = hashlib.sha256()
     for part, folder in folders.items():
         if part in without:
