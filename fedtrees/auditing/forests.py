@@ -38,14 +38,14 @@ class ForestCanaries(Canaries):
         Mechanism of `dp-forest`.
     epsilon : float
         Budget of one tree, in nats.
-    alone : bool
+    separate : bool
         Include few enough canaries that most of them share their leaf with no other one.
     """
 
     depth: int
     mechanism: str
     epsilon: float
-    alone: bool = False
+    separate: bool = False
 
     runs = SEPARATE_RUNS
     schema = Schema(
@@ -55,7 +55,7 @@ class ForestCanaries(Canaries):
     @property
     def max_canaries(self) -> int:  # type: ignore[override]
         """Number of canaries per leaf and class that the noise hides, 2048 at most in total."""
-        if self.alone:
+        if self.separate:
             return SEPARATE_CANARIES
         # With small epsilon, the noise hides many canaries of the same cell from one another.
         hidden = 1 + int(min(0.5 / self.epsilon**2, 2048))
@@ -80,7 +80,7 @@ class ForestCanaries(Canaries):
             if self.mechanism == "majority":  # in a leaf without other rows
                 odds = math.exp(-self.epsilon)
                 log_odds = np.where(seen > 0, math.log(2 - odds), -self.epsilon)
-                scores += log_odds * (alone_in_leaf(leaf) if self.alone else 1)
+                scores += log_odds * (alone_in_leaf(leaf) if self.separate else 1)
                 continue
             cell = leaf * 2 + rows.y
             n_companions = np.bincount(cell, minlength=counts[tree].size)[cell] - 1
@@ -144,4 +144,4 @@ def choose_forest_setting(
 ) -> tuple[DPForest, ForestCanaries]:
     """Spend the budget on one tree with so many leaves that no other canary shares its leaf."""
     deep = replace(protocol, trees=1, depth=SEPARATING_DEPTH, repeats=False)
-    return deep, replace(create_forest_canaries(deep), alone=True)
+    return deep, replace(create_forest_canaries(deep), separate=True)

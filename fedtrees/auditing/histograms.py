@@ -107,13 +107,13 @@ class StumpCanaries(Canaries):
         Largest number of canaries. 1 if only sums of all clients' histograms are decrypted.
     quantiles : int
         Number of quantiles of a summary that each client draws. 0 if none is drawn.
-    cuts_alone : bool
+    only_cuts : bool
         Read only messages that cut points are computed from.
     """
 
     max_canaries: int = _MANY
     quantiles: int = 0
-    cuts_alone: bool = False
+    only_cuts: bool = False
 
     schema = Schema((Feature("x", low=0.0, high=float(_HIGH)),), "y")
 
@@ -124,8 +124,10 @@ class StumpCanaries(Canaries):
         quantiles = next((p.quantiles for p in parts if isinstance(p, PrivateQuantileCuts)), 0)
         bounded = [c for c in defense.claims() if c.budget and c.budget[0] == "epsilon"]
         # If only cut points have a claim, histograms are outside of the audit.
-        alone = all(getattr(c, "unit", "") == "cuts" for c in bounded)
-        return cls(1 if Histogram in defense.summed and not alone else _MANY, quantiles, alone)
+        unclaimed = all(getattr(c, "unit", "") == "cuts" for c in bounded)
+        return cls(
+            1 if Histogram in defense.summed and not unclaimed else _MANY, quantiles, unclaimed
+        )
 
     @property
     def runs(self) -> int:  # type: ignore[override]
@@ -157,7 +159,7 @@ class StumpCanaries(Canaries):
 
     @property
     def _apart(self) -> bool:
-        return bool(self.quantiles) or not self.cuts_alone
+        return bool(self.quantiles) or not self.only_cuts
 
     def scores(self, training: Training, rows: Table, companions: Table) -> NDArray[np.float64]:
         """Compare every released message with its distributions with and without the canary."""
@@ -183,7 +185,7 @@ class StumpCanaries(Canaries):
                 for part in training.defense.parts:
                     a, b = (part.log_chance(m, x, training.schema) for x in (X, companions.X))
                     scores[i] += np.nan_to_num(a - b) if np.isfinite(max(a, b)) else 0.0
-            elif type(m) is Histogram and 0 in m.nodes and not self.cuts_alone:
+            elif type(m) is Histogram and 0 in m.nodes and not self.only_cuts:
                 roots.append(m)
         if roots and cuts is not None:
             scores += _of_roots(training, roots, cuts, rows, companions)
@@ -194,7 +196,7 @@ class StumpCanaries(Canaries):
     ) -> NDArray[np.float64]:
         """Compare the noisy bins of each client's first root with those of its rows."""
         law, _, row = channels_of_sums(training)
-        if law is None or law.hides or row or self.cuts_alone:
+        if law is None or law.hides or row or self.only_cuts:
             return np.zeros(0)
         client_index, parts = (
             {name: i for i, name in enumerate(client_names(len(rows)))},

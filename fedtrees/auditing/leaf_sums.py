@@ -38,13 +38,13 @@ class LeafSumCanaries(Canaries):
         Bounds on a row's gradient and hessian.
     scales : (float, float)
         Scales of the Gaussian noise on their sums in a leaf.
-    alone : bool
-        Include few enough canaries that most of them are alone in their leaf, and one other row.
+    separate : bool
+        Include few enough canaries that most of them share their leaf with no other one, and one other row.
     """
 
     norms: tuple[float, float]
     scales: tuple[float, float]
-    alone: bool = False
+    separate: bool = False
 
     runs = SEPARATE_RUNS
     schema = Schema(tuple(Feature(f"x{i}", low=0.0, high=1.0) for i in range(_COLUMNS)), "y")
@@ -52,7 +52,7 @@ class LeafSumCanaries(Canaries):
     @property
     def max_canaries(self) -> int:  # type: ignore[override]
         """Number of canaries that the noise of some leaves hides, from 64 to 2048."""
-        if self.alone:
+        if self.separate:
             return SEPARATE_CANARIES
         return int(np.clip(8 * (self.scales[0] / self.norms[0]) ** 2, 64, 2048))
 
@@ -60,7 +60,7 @@ class LeafSumCanaries(Canaries):
         """Return canaries of class 1, and a crowd of class 0."""
         # Many rows of class 0 keep the predictions near class 0, where gradients of class 1 are
         # large.
-        crowd = 1 if self.alone else _CROWD
+        crowd = 1 if self.separate else _CROWD
         X = rng.random((count + crowd, _COLUMNS), dtype=np.float32)
         y = (np.arange(len(X)) < count).astype(np.int64)
         return Table(X[:count], y[:count]), Table(X[count:], y[count:])
@@ -79,7 +79,7 @@ class LeafSumCanaries(Canaries):
             # Log odds between two normal distributions whose means differ by the contribution.
             # Half of the contribution was already subtracted.
             scores += rest[canary_leaf] * contribution / variance
-        is_alone = alone_in_leaf(training.model.apply(rows.X)[:, 0]) if self.alone else 1
+        is_alone = alone_in_leaf(training.model.apply(rows.X)[:, 0]) if self.separate else 1
         return np.asarray(scores * is_alone)
 
     def residuals(
@@ -132,4 +132,4 @@ def choose_leaf_sum_setting(
         max_bin=2,
     )  # fmt: skip
     canaries = create_leaf_sum_canaries(deep)
-    return None if canaries is None else (deep, replace(canaries, alone=True))
+    return None if canaries is None else (deep, replace(canaries, separate=True))
