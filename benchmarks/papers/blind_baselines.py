@@ -1,12 +1,13 @@
 """Check two properties of the blind baselines and print the tables.
 
-``python -m fedtrees.benchmarks.papers.blind_baselines --data-dir FOLDER`` checks that other guesses
+``python -m fedtrees.benchmarks.papers blind_baselines --data-dir FOLDER`` checks that other guesses
 without a transcript do not exceed the blind baseline, and that no attack on rows scores below it.
 The differences are means over seeds, with a tolerance of `MARGIN`.
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
 from statistics import mean
 from typing import Any
 
@@ -14,13 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta
 
-from fedtrees.benchmarks.papers.study import (
-    Table,
-    markdown,
-    options_of,
-    percent,
-    run_suite,
-)
+from fedtrees.benchmarks.papers.study import SUITE_OPTIONS, Study, run_suite
+from fedtrees.benchmarks.papers.tables import Table, percent
 from fedtrees.core.guess import Claim, Labels, Records
 from fedtrees.core.schema import Schema
 from fedtrees.core.schema import Table as Rows
@@ -174,7 +170,7 @@ def tabulate_guesses(suite: Suite, rows: Any, data_dir: str | None) -> Table:
         [*key, percent(over, signed=True), "above" if mean(over) > MARGIN else ""]
         for key, over in differences.items()
     ]
-    return "Guesses without a transcript, points:", header, lines
+    return Table("Guesses without a transcript, points:", header, lines)
 
 
 def tabulate_attacks(rows: Any) -> Table:
@@ -199,27 +195,16 @@ def tabulate_attacks(rows: Any) -> Table:
         "table", "partition", "protocol", "defense", "threat", "attack", "score", "value", "blind",
         "over blind", "submits blind", "",
     )  # fmt: skip
-    return "Attacks, percent, mean ± standard deviation over seeds:", header, lines
+    return Table("Attacks, percent, mean ± standard deviation over seeds:", header, lines)
 
 
-def tables(suite: Suite, rows: Any, data_dir: str | None) -> Sequence[Table]:
-    """Return both tables.
-
-    Parameters
-    ----------
-    suite : Suite
-        Suite of the study.
-    rows : DataFrame
-        Results of its run.
-    data_dir : str or None
-        Folder of the data sets.
-    """
-    return tabulate_guesses(suite, rows, data_dir), tabulate_attacks(rows)
-
-
-if __name__ == "__main__":
-    options = options_of(NAME, "--out", "--jobs")
+def run(options: Namespace) -> Iterator[Table]:
+    """Complete the run of the suite and yield both tables."""
     suite = Suite.load(NAME)
-    rows = load_rows(run_suite(suite, options.out or f"runs/{NAME}", options))
-    for title, header, lines in tables(suite, rows, options.data_dir):
-        print(f"{title}\n\n{markdown(header, lines)}\n")
+    rows = load_rows(run_suite(suite, options))
+    yield tabulate_guesses(suite, rows, options.data_dir)
+    yield tabulate_attacks(rows)
+
+
+SUMMARY = "No guess without a transcript exceeds the blind baseline, and no attack is below it."
+STUDIES = {NAME: Study(SUMMARY, run, SUITE_OPTIONS)}

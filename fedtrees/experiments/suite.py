@@ -351,7 +351,8 @@ class Suite:
     @classmethod
     def _of(cls, table: Mapping[str, Any], name: str) -> Suite:
         """Build a suite from a parsed table."""
-        keys = {"name", "description", "seeds", "grid", "time_limit"}
+        # `table` describes the tables of a study (`fedtrees.benchmarks.papers.suite_tables`).
+        keys = {"name", "description", "seeds", "grid", "time_limit", "table"}
         for key in table:
             if key not in keys:
                 raise UsageError(f"unknown key {short(key)!r}{did_you_mean(key, keys)}")

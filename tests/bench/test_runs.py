@@ -117,18 +117,19 @@ def test_every_cell_has_its_rows_once(finished):
 
 @pytest.mark.long
 def test_the_tables_of_a_study_are_means_over_seeds(finished):
-    from fedtrees.benchmarks.papers.study import blind_table
-    from fedtrees.benchmarks.papers.timberstrike import tables
+    from fedtrees.benchmarks.papers.timberstrike import default_tables
     from fedtrees.report.results import load_rows
 
     rows = load_rows(finished)
-    lines = {line[3]: line for line in tables(rows)[0][2]}
-    assert set(lines) == {"none", "split-only", "laplace-hist[epsilon=8]"}
+    attacks, guesses = default_tables(rows)
+    lines = {line[3]: line for line in attacks.lines}
+    assert set(lines) == {"`none`", "`split-only`", "`laplace-hist[epsilon=8]`"}
     mine = [r for r in rows_of(finished) if r["defense"] == "none" and r["stage"] == "attack"]
     values = [100 * float(r["value"]) for r in mine if r["metric"] == "ra"]
-    assert lines["none"][5].startswith(f"{sum(values) / 2:.1f} ± ")
-    assert lines["none"][:3] == ["wine", "2", "fedtree-hist, base mean"]
-    assert {"bootstrap", "**best**"} <= {line[1] for line in blind_table(rows)[2]}
+    assert lines["`none`"][5].startswith(f"{sum(values) / 2:.1f} ± ")
+    assert lines["`none`"][:2] == ["wine", "fedtree-hist"]
+    assert "max_depth=2" in lines["`none`"][2]
+    assert {"bootstrap", "**best**"} <= {line[1] for line in guesses.lines}
 
 
 def test_the_first_verdict_waits_for_trainings_of_the_first_protocol_only(tmp_path):
