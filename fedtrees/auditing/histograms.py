@@ -126,7 +126,9 @@ class StumpCanaries(Canaries):
         # If only cut points have a claim, histograms are outside of the audit.
         unclaimed = all(getattr(c, "unit", "") == "cuts" for c in bounded)
         return cls(
-            1 if Histogram in defense.summed and not unclaimed else _MANY, quantiles, unclaimed
+            1 if Histogram in defense.summed_types and not unclaimed else _MANY,
+            quantiles,
+            unclaimed,
         )
 
     @property
@@ -183,7 +185,7 @@ class StumpCanaries(Canaries):
                 i = client_index[d.sender]
                 X = np.concatenate([rows.X[[i]], companions.X])
                 for part in training.defense.parts:
-                    a, b = (part.log_chance(m, x, training.schema) for x in (X, companions.X))
+                    a, b = (part.log_likelihood(m, x, training.schema) for x in (X, companions.X))
                     scores[i] += np.nan_to_num(a - b) if np.isfinite(max(a, b)) else 0.0
             elif type(m) is Histogram and 0 in m.nodes and not self.only_cuts:
                 roots.append(m)
@@ -235,7 +237,8 @@ def choose_stump_setting(
 ) -> tuple[HistogramProtocol, StumpCanaries]:
     """Grow one split, with a gradient or hessian of the canary as large as possible."""
     # The hessian is largest at 0.5. Without a small clip, the gradient is largest near 1.
-    middle = defense.gradient_clip is not None and defense.gradient_clip <= 0.5
+    clip = defense.requirements.gradient_clip
+    middle = clip is not None and clip <= 0.5
     stump = replace(
         protocol, trees=1, max_depth=1, max_bin=2, cuts="public", subsample=1.0,
         base_score=0.5 if middle else 0.999, early_stopping_rounds=0,
@@ -255,9 +258,9 @@ def gradients_of_rows(training: Training, tree: int, rows: Table) -> NDArray[np.
     rows : Table
         Rows.
     """
-    p = training.model.first(tree).predict(rows.X)
-    g, h = p - rows.y, np.ones(len(p)) if training.defense.unit_hessian else p * (1 - p)
-    clip = training.defense.gradient_clip or np.inf
+    p, needs = training.model.first(tree).predict(rows.X), training.defense.requirements
+    g, h = p - rows.y, np.ones(len(p)) if needs.unit_hessian else p * (1 - p)
+    clip = needs.gradient_clip or np.inf
     return np.stack([np.clip(g, -clip, clip), np.minimum(h, 2 * clip)], axis=-1)
 
 

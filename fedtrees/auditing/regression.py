@@ -108,7 +108,7 @@ def choose_regression_setting(
 
     None unless a defense bounds rows.
     """
-    bounds = defense.row_bounds
+    bounds = defense.requirements.row_bounds
     far = replace(
         protocol, kind="logistic", degree=1, lr=1e3, alpha=0.0, rounds=8, batch=0, fake=0,
         intercept=False, statistics="public", bits=24,

@@ -70,7 +70,9 @@ class HistogramProtocol(BoostingProtocol):
             (ValidationRequest, ValidationLoss, StopBoosting), "early_stopping_rounds is not 0"
         ),
     }
-    serves: ClassVar[frozenset[str]] = frozenset({"rows", "candidates", "gradient_clip"})
+    serves: ClassVar[frozenset[str]] = frozenset(
+        {"transform_examples", "allowed_splits", "gradient_clip"}
+    )
     summed: ClassVar[tuple[type[Message], ...]] = (LabelSums, ValidationLoss)
     cut_methods: ClassVar[tuple[str, ...]] = CUT_METHODS
 

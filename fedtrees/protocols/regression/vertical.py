@@ -204,7 +204,7 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
             return Arbiter(name, self, schema)
         kind: type[ActiveRegression] | type[PassiveRegression]
         kind = ActiveRegression if role == ACTIVE else PassiveRegression
-        return kind(name, local_data, self, schema, defense.row_bounds)
+        return kind(name, local_data, self, schema, defense.requirements.row_bounds)
 
     def residual_bits(self, schema: Schema) -> int:
         """Return the binary places of residuals."""
