@@ -39,7 +39,8 @@ class LeafSumCanaries(Canaries):
     scales : (float, float)
         Scales of the Gaussian noise on their sums in a leaf.
     separate : bool
-        Include few enough canaries that most of them share their leaf with no other one, and one other row.
+        Include so few canaries that most of them share their leaf with no other one, and one
+        other row.
     """
 
     norms: tuple[float, float]
