@@ -1,6 +1,6 @@
 """Baseline that reconstructs one missing row with a neural network.
 
-The reconstructor network (RecoNN) of Balle, Cherubin and Hayes (2022), as Gorgé et al. (2025,
+The reconstructor network (RecoNN) of Balle, Cherubin and Hayes (2022), as Gorgé et al. (2026,
 Appendix G) fit it to noisy forests. It requires torch, the extra ``neural``.
 """
 

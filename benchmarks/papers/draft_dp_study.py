@@ -1,4 +1,4 @@
-"""Load the forests and errors of Gorgé et al. (2025), and score reconstructions like the paper."""
+"""Load the forests and errors of Gorgé et al. (2026), and score reconstructions like the paper."""
 
 import csv
 from collections.abc import Callable, Sequence
