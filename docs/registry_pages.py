@@ -159,11 +159,12 @@ def attack_sections(name: str, cls: type, results: pd.DataFrame) -> list[str]:
             ]
             for r in found.itertuples()
         ]
-        heads = ["Protocol", "Table", "Adversary", "Measure", "Mean score"]
-        heads += ["Standard deviation", "Blind baseline", "Seeds"]
+        heads = ["Protocol", "Table", "Adversary", "Measure", "Score"]
+        heads += ["Deviation", "Blind", "Seeds"]
         parts += [
             "## Results without a defense\n",
-            "The two largest advantages for each measure in the "
+            "The two largest advantages for each measure: mean and standard deviation over the "
+            "seeds, and the blind baseline. The runs are the "
             '<a href="../../../leaderboard.html">stored submissions</a>.\n',
             markdown_table(heads, rows),
         ]
