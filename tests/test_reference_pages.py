@@ -51,7 +51,7 @@ def test_a_page_shows_the_mean_of_the_stored_results(results):
 
 def test_every_citation_in_the_documentation_is_in_the_list_of_references():
     entries = (ROOT / "docs/references.bib").read_text(encoding="utf-8")
-    names = set(re.findall(r"author\s*= \{([^,}]+),", entries))
+    names = set(re.findall(r"author\s*= \{(.+?), ", entries))
     known = {re.sub(r"[{}\\'\"]", "", name).replace("Gorge", "Gorgé") for name in names}
     assert "Di Gennaro" in known
     for page in ROOT.glob("docs/**/*.md"):
