@@ -21,7 +21,7 @@ from fedtrees.core.channel import Change, Mechanism, Share, honest_shares
 from fedtrees.core.defense import Context, CutPlan, Defense, Place
 from fedtrees.core.errors import UsageError, check_positive, check_whole
 from fedtrees.core.guarantee import Guarantee, PureDP, Structural
-from fedtrees.core.messages import Message, Reveal, Trait, exempting
+from fedtrees.core.messages import Message, Reveal, Trait, permit_types_with
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
@@ -47,7 +47,7 @@ class SettledCuts(Defense):
     guarantee = Structural()
     at = frozenset({"client"})
     protects = frozenset({Reveal.FEATURES})
-    exempts = exempting(LATER)
+    exempts = permit_types_with(LATER)
     requires: ClassVar[tuple[type[Message], ...]] = (CutPoints,)
 
 
@@ -309,7 +309,7 @@ class PrivateQuantileCuts(Defense):
     at = frozenset({"client"})
     protects = frozenset({Reveal.FEATURES})
     guards = (FeatureSketch,)
-    exempts = exempting(LATER)
+    exempts = permit_types_with(LATER)
     requires = (CutPoints,)
     reads_rows = True
     tries = {"epsilon": (1.0,)}

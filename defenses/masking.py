@@ -6,6 +6,8 @@ clients stays until the end. The rounds are computed in `fedtrees.crypto.mask_ro
 connects them to the interface of secure sums (`fedtrees.core.secure_sum`).
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,16 +27,16 @@ from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, Turns, refuse
 from fedtrees.core.schema import Schema
 from fedtrees.core.secure_sum import (
-    Aggregation,
-    Closing,
-    Known,
-    Opening,
-    Wire,
-    agreed,
+    AggregationExchange,
+    ClientAggregator,
+    SecureAggregation,
+    ServerAggregator,
+    SumContext,
+    check_same_fields,
     digest_of,
-    summands,
-    summed,
-    whole,
+    replace_sums,
+    summed_fields,
+    to_integers,
 )
 from fedtrees.core.transcript import Transcript
 from fedtrees.crypto import mask_messages
@@ -72,7 +74,7 @@ SUMS_AT_ONCE = 32
 _DIFFERING = "differing-survivors"
 
 # Predicate of client, reply and wire: whether the network loses the reply.
-Lost = Callable[[str, Message, Wire], bool]
+Lost = Callable[[str, Message, AggregationExchange], bool]
 
 _KEYS = "keys and shares for masks: none of them opens a single client's values"
 _OPEN = "shares that open the sum of those whose values came, and no other"
@@ -136,10 +138,10 @@ class Masking(RealSums):  # type: ignore[misc]
         """Return the security level in bits, and the cryptographic assumptions."""
         return 128, "x25519+chacha20"
 
-    def aggregation(self) -> Aggregation:
+    def aggregation(self) -> SecureAggregation:
         """Create the secure aggregation of one run."""
         lost = partial(_misses, self.dropout)
-        return MaskedSums(self.threshold, self.mode == "real", lost, exposing=self.exposing)
+        return MaskedAggregation(self.threshold, self.mode == "real", lost, exposing=self.exposing)
 
     def claim(self) -> Guarantee:
         """Return the claim, and the information that is not covered by it."""
@@ -175,24 +177,24 @@ class Masking(RealSums):  # type: ignore[misc]
         return Reason("shares-open", who=names, **details)
 
 
-class MaskedSums(Aggregation):
+class MaskedAggregation(SecureAggregation):
     """Secure aggregation of one run with masks.
 
     `threshold` and `exposing` are those of `Masking`. Without `real` the ideal functionality is
-    used. ``lost(name, reply, wire)`` returns whether the network loses a client's reply.
+    used. ``lost(name, reply, exchange)`` returns whether the network loses a client's reply.
     """
 
     def __init__(self, threshold: int | None, real: bool, lost: Lost, *, exposing: bool) -> None:
         self.threshold, self.real, self.lost, self.exposing = threshold, real, lost, exposing
         self._kept: defaultdict[int, Kept] = defaultdict(dict)  # ideal arrays, by batch
 
-    def closing(self, name: str, rows: int | None, facts: Known) -> Closing:
+    def client_side(self, name: str, rows: int | None, facts: SumContext) -> ClientAggregator:
         """Create the side of one client. Its number of rows is not used."""
-        return MaskedReplies(self, name, facts)
+        return MaskingClient(self, name, facts)
 
-    def opening(self) -> Opening:
+    def server_side(self) -> ServerAggregator:
         """Create the side of the server."""
-        return UnmaskedSums(self)
+        return MaskingServer(self)
 
     def costs(self, ledgers: Mapping[str, Told]) -> Mapping[str, float]:
         """Return the operation counts and CPU seconds of all parties."""
@@ -226,7 +228,7 @@ class MaskedSums(Aggregation):
         return sealed
 
 
-class MaskedReplies(Closing):
+class MaskingClient(ClientAggregator):
     """Client side: it masks replies, keeps shares, and refuses to open certain sums."""
 
     rules: ClassVar[Mapping[type[Message], Mapping[str, str]]] = {
@@ -250,7 +252,7 @@ class MaskedReplies(Closing):
         },
     }
 
-    def __init__(self, sums: MaskedSums, name: str, facts: Known) -> None:
+    def __init__(self, sums: MaskedAggregation, name: str, facts: SumContext) -> None:
         super().__init__()
         self._sums, self._name, self._parties = sums, name, facts.parties
         self._known, self._shares = facts, dict[int, int]()  # replies that the noise needs, by sum
@@ -261,11 +263,11 @@ class MaskedReplies(Closing):
         self._masker: Masker
         self._dealt = 0
 
-    def takes(self, message: Message) -> bool:
+    def accepts(self, message: Message) -> bool:
         """Return whether a message belongs to the rounds of this protocol."""
         return isinstance(message, (MaskKeysRequest, MaskRoster, MaskBoxes, MaskSurvivors))
 
-    def answer(self, message: Message) -> Message | None:
+    def handle(self, message: Message) -> Message | None:
         """Handle a message of the server in round 0, 1 or 3 of the protocol, and return the reply.
 
         It raises `ProtocolError` if the server requests other public parameters than agreed, and
@@ -317,7 +319,7 @@ class MaskedReplies(Closing):
             refuse(message, "parties", f"different ones of {', '.join(self._parties)} take part")
         return names
 
-    def seal(self, reply: Message | None, how: Mapping[str, Any]) -> Message | None:
+    def protect(self, reply: Message | None, how: Mapping[str, Any]) -> Message | None:
         """Mask all summed fields of the reply as one array. The tag follows the last field.
 
         `how` contains ``sum``, the number of the sum in its batch. It raises `RepeatedError` if the
@@ -332,11 +334,11 @@ class MaskedReplies(Closing):
                 "mask tell their difference. Plan another sum"
             )
         self._shares[how["sum"]] = self._known.shares.get(type(reply), 0)
-        arrays = summands(reply)
-        parts = {field: whole(array) for field, array in arrays.items()}
+        arrays = summed_fields(reply)
+        parts = {field: to_integers(array) for field, array in arrays.items()}
         # A single array per reply needs one mask and one tag, whatever the number of fields.
         array = np.concatenate(list(parts.values()))
-        text = self._masker.masked(how["sum"], array, self._told.digest())
+        text = self._masker.masked(how["sum"], array, self._history.digest())
         fields: dict[str, Sealed] = {}
         begin = 0
         for field, array in arrays.items():
@@ -351,30 +353,32 @@ class MaskedReplies(Closing):
         return replace(reply, **fields)
 
 
-class UnmaskedSums(Opening):
+class MaskingServer(ServerAggregator):
     """Server side: it exchanges the messages of all rounds and opens the sums."""
 
-    def __init__(self, sums: MaskedSums) -> None:
+    def __init__(self, sums: MaskedAggregation) -> None:
         self._sums, self.ledger = sums, Ledger()
         self._masks: Unmasker | None = None
         self._dealt: set[str] = set()  # clients that have keys for the next sums
         self._series: dict[str, tuple[str, ...]] = {}  # survivors of each series
         self._used = self._batches = 0
-        self._told: defaultdict[str, Any] = defaultdict(blake2b)
+        self._history: defaultdict[str, Any] = defaultdict(blake2b)
 
-    def hear(self, names: Iterable[str], message: Message) -> None:
+    def record_sent(self, names: Iterable[str], message: Message) -> None:
         """Add a message to the digest of everything that the named clients received."""
         for name in names:
-            self._told[name].update(digest_of(message))
+            self._history[name].update(digest_of(message))
 
-    def opened(self, incomplete_replies: Mapping[str, Message], wire: Wire, why: str) -> Message:
+    def opened(
+        self, incomplete_replies: Mapping[str, Message], exchange: AggregationExchange, why: str
+    ) -> Message:
         """Collect masked replies and return their sum. Agree on keys if none are left.
 
         Parameters
         ----------
         incomplete_replies : mapping of str to Message
             Incomplete reply of every party.
-        wire : Wire
+        exchange : AggregationExchange
             Access to the network.
         why : str
             Reason that the transcript records for the masked replies.
@@ -395,30 +399,30 @@ class UnmaskedSums(Opening):
         arrived = {
             n: reply
             for n, reply in incomplete_replies.items()
-            if not self._sums.lost(n, reply, wire)
+            if not self._sums.lost(n, reply, exchange)
         }
-        plan = self._sums.plan(wire.known.parties, self._batches)
+        plan = self._sums.plan(exchange.context.parties, self._batches)
         plan.need(arrived, f"sent {type(next(iter(incomplete_replies.values()))).__name__}")
-        _check_noise(names, tuple(arrived), wire.least)
-        first = agreed(arrived.values())
+        _check_noise(names, tuple(arrived), exchange.least)
+        first = check_same_fields(arrived.values())
         self._check_series(first.series, tuple(arrived))
         masks = self._masks
         # New keys are needed at the start, if a client returns that missed the last agreement, and
         # if all prepared sums are used.
         if masks is None or not {*arrived} <= self._dealt or self._used == masks.plan.sums:
-            masks = self._masks = self._agree(plan, tuple(arrived), wire)
+            masks = self._masks = self._agree(plan, tuple(arrived), exchange)
         index, self._used = self._used, self._used + 1
-        for name, reply in wire.seal(arrived, {"sum": index}, why).items():
-            seals = (getattr(reply, field) for field in summands(first))
+        for name, reply in exchange.protect(arrived, {"sum": index}, why).items():
+            seals = (getattr(reply, field) for field in summed_fields(first))
             masks.take_masked(name, index, b"".join(seal.payload for seal in seals))
         survivors = masks.survivors(index)
         # Clients that are missing from the sum also receive the set of survivors, because they must
         # refuse later sets that would expose a reply together with this one.
-        openings = wire.ask(names, MaskSurvivors(index, ",".join(survivors)), _OPEN)
+        openings = exchange.request(names, MaskSurvivors(index, ",".join(survivors)), _OPEN)
         for name, opening in openings.items():
             assert isinstance(opening, MaskOpening)
             masks.take_opening(name, index, opening.shares.payload, survivors)
-        return summed(first, masks.opened(index, self._told[survivors[0]].digest()))
+        return replace_sums(first, masks.opened(index, self._history[survivors[0]].digest()))
 
     def _check_series(self, series: str, arrived: tuple[str, ...]) -> None:
         """Raise MissingPartyError unless all sums of a series are over the same parties."""
@@ -433,32 +437,36 @@ class UnmaskedSums(Opening):
                 "Wait for who is missing"
             )
 
-    def _agree(self, plan: MaskPlan, names: tuple[str, ...], wire: Wire) -> Unmasker:
+    def _agree(
+        self, plan: MaskPlan, names: tuple[str, ...], exchange: AggregationExchange
+    ) -> Unmasker:
         """Run rounds 0 and 1 with the parties that replied: exchange keys and encrypted shares."""
         sums, missing = self._sums, [name for name in plan.parties if name not in names]
         masks = sums.unmasker(plan, self._batches, self.ledger)
         request = MaskKeysRequest(self._batches, plan.sums, plan.threshold)
-        for name, reply in wire.ask(plan.parties, request, _KEYS, gone=missing).items():
+        for name, reply in exchange.request(plan.parties, request, _KEYS, gone=missing).items():
             assert isinstance(reply, MaskKeys)
             masks.take_keys(name, reply.keys.payload)
         self._used, self._batches, self._dealt = 0, self._batches + 1, {*names}
         keys = sums.opaque(masks.roster(names), KEY_BYTES * len(names))
-        for name, dealt in wire.ask(names, MaskRoster(",".join(names), keys), _KEYS).items():
+        for name, dealt in exchange.request(
+            names, MaskRoster(",".join(names), keys), _KEYS
+        ).items():
             assert isinstance(dealt, MaskShares)
             masks.take_shares(name, dealt.boxes.payload)
         for name in names:
             other_names = ",".join(other for other in names if other != name)
             boxes = sums.opaque(masks.boxes(name), mask_messages.box(plan) * (len(names) - 1))
-            wire.ask([name], MaskBoxes(other_names, boxes), _KEYS)
+            exchange.request([name], MaskBoxes(other_names, boxes), _KEYS)
         return masks
 
 
-def _misses(dropout: float, name: str, reply: Message, wire: Wire) -> bool:
+def _misses(dropout: float, name: str, reply: Message, exchange: AggregationExchange) -> bool:
     """Return whether the network loses the series that a client's reply belongs to."""
     if not dropout:
         return False
     # One draw per client and series: a client misses either all sums of a tree or none.
-    randomness = wire.streams.rng(f"{name} misses {reply.series}")
+    randomness = exchange.streams.rng(f"{name} misses {reply.series}")
     return bool(randomness.random() < dropout)
 
 

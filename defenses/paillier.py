@@ -6,6 +6,8 @@ in `fedtrees.crypto.encrypted_sums`. This module connects them to the interface 
 (`fedtrees.core.secure_sum`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -20,17 +22,17 @@ from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, check_equal
 from fedtrees.core.secure_sum import (
     FLOAT_LIMIT,
-    Aggregation,
-    Closing,
-    Known,
-    Opening,
-    Wire,
-    agreed,
-    from_whole,
-    size_of_whole,
-    summands,
-    summed,
-    whole,
+    AggregationExchange,
+    ClientAggregator,
+    SecureAggregation,
+    ServerAggregator,
+    SumContext,
+    check_same_fields,
+    count_integers,
+    from_integers,
+    replace_sums,
+    summed_fields,
+    to_integers,
 )
 from fedtrees.crypto import encrypted_sums
 from fedtrees.crypto.backends import BACKENDS, backend
@@ -113,9 +115,9 @@ class Paillier(RealSums):  # type: ignore[misc]
         """Return the security level of the key in bits, and the assumptions."""
         return _STRENGTH[self.bits], "paillier+djn" if self.short_powers else "paillier"
 
-    def aggregation(self) -> Aggregation:
+    def aggregation(self) -> SecureAggregation:
         """Create the secure aggregation of one run."""
-        return PaillierSums(self)
+        return PaillierAggregation(self)
 
     def undone_by(self, principals: Sequence[str], roles: Mapping[str, str]) -> Reason | None:
         """Return a reason if the server colludes with the first client, None otherwise."""
@@ -143,7 +145,7 @@ class Declared:
 
 
 def ranges(
-    reply: Message, context: Known, declarations: Declared
+    reply: Message, context: SumContext, declarations: Declared
 ) -> tuple[tuple[int, int], ...] | None:
     """Return the smallest and the largest value of each sum over the declared rows.
 
@@ -184,23 +186,25 @@ def ranges(
     return (-below << g_bits, above << g_bits), (0, hessians)
 
 
-class PaillierSums(Aggregation):
+class PaillierAggregation(SecureAggregation):
     """Secure aggregation of one run under a Paillier key."""
 
     def __init__(self, how: Paillier) -> None:
         self.how, self.ideal = how, how.mode == "ideal"
         self._inside: dict[str, NDArray[Any]] = {}
 
-    def closing(self, name: str, rows: int | None, context: Known) -> Closing:
+    def client_side(self, name: str, rows: int | None, context: SumContext) -> ClientAggregator:
         """Create the side of one client. The first client of the agreement holds the key.
 
         `rows` is the number of the client's rows, None if they have weights.
         """
-        return (KeyHolding if name == context.parties[0] else Encrypting)(self, name, rows, context)
+        return (KeyHolderClient if name == context.parties[0] else EncryptingClient)(
+            self, name, rows, context
+        )
 
-    def opening(self) -> Opening:
+    def server_side(self) -> ServerAggregator:
         """Create the side of the server."""
-        return Adding(self)
+        return PaillierServer(self)
 
     def costs(self, ledgers: Mapping[str, Told]) -> Mapping[str, float]:
         """Return the operation counts and CPU seconds of all parties."""
@@ -229,7 +233,9 @@ class PaillierSums(Aggregation):
             return encrypted_sums.IdealAdder(how.bits, ledger, self._inside)
         return encrypted_sums.RealAdder(other_parties, ledger, backend(how.backend))
 
-    def slots(self, reply: Message, field: Any, context: Known, declarations: Declared) -> Slots:
+    def slots(
+        self, reply: Message, field: Any, context: SumContext, declarations: Declared
+    ) -> Slots:
         """Return the layout of the sums of a field in plaintexts.
 
         It depends on public knowledge only, so that all parties compute the same layout: on the
@@ -266,7 +272,7 @@ class PaillierSums(Aggregation):
         fields = {}
         for field, text in texts.items():
             value = getattr(reply, field)
-            count, nbytes = sizes.array(size_of_whole(value), slots[field], self.how.bits)
+            count, nbytes = sizes.array(count_integers(value), slots[field], self.how.bits)
             # Byte counts of the transcript are computed, also if nothing is encrypted.
             assert len(text) == (0 if self.ideal else nbytes)
             dtype = np.dtype(value.dtype).newbyteorder("<").str
@@ -275,10 +281,12 @@ class PaillierSums(Aggregation):
         return replace(reply, **fields)
 
 
-class _Client(Closing):
+class _Client(ClientAggregator):
     """Common part of the key holder and of the clients that encrypt."""
 
-    def __init__(self, sums: PaillierSums, name: str, rows: int | None, context: Known) -> None:
+    def __init__(
+        self, sums: PaillierAggregation, name: str, rows: int | None, context: SumContext
+    ) -> None:
         super().__init__()
         self._sums, self._name, self._known = sums, name, context
         self.ledger = Ledger()
@@ -291,9 +299,9 @@ class _Client(Closing):
         check the numbers of another client, because they are encrypted.
         """
         declared = Declared(how["rows"], tuple(how["classes"]))
-        arrays = summands(reply)
+        arrays = summed_fields(reply)
         slots = {f: self._sums.slots(reply, a, self._known, declared) for f, a in arrays.items()}
-        numbers = {field: whole(array) for field, array in arrays.items()}
+        numbers = {field: to_integers(array) for field, array in arrays.items()}
         local_ranges = ranges(reply, self._known, self._own)
         for field, layout in slots.items():
             checked = (
@@ -309,7 +317,7 @@ class _Client(Closing):
         return numbers, slots
 
 
-class KeyHolding(_Client):
+class KeyHolderClient(_Client):
     """Side of the first client: it draws the key and opens sums.
 
     It opens only the product of the ciphertexts of all other clients. The masks of these clients,
@@ -325,17 +333,19 @@ class KeyHolding(_Client):
         },
     }
 
-    def __init__(self, sums: PaillierSums, name: str, rows: int | None, context: Known) -> None:
+    def __init__(
+        self, sums: PaillierAggregation, name: str, rows: int | None, context: SumContext
+    ) -> None:
         super().__init__(sums, name, rows, context)
         self._holder: encrypted_sums.KeyHolder
         self._seeded = Once()
         self._reply: Message | None = None  # its reply to the request of the sum that it will open
 
-    def takes(self, message: Message) -> bool:
+    def accepts(self, message: Message) -> bool:
         """Return whether a message is a sum to open, or the seeds of the other clients."""
         return isinstance(message, PaillierSeeds) or type(message) is type(self._reply)
 
-    def seal(self, reply: Message | None, how: Mapping[str, Any]) -> Message | None:
+    def protect(self, reply: Message | None, how: Mapping[str, Any]) -> Message | None:
         """Return the public key if it is requested, else store the local reply and return None."""
         if how.get("key"):
             sums, bits = self._sums, self._sums.how.bits
@@ -347,7 +357,7 @@ class KeyHolding(_Client):
         self._reply, (self._parts, self._slots) = reply, self._numbers(reply, how)
         return None
 
-    def answer(self, message: Message) -> Message | None:
+    def handle(self, message: Message) -> Message | None:
         """Handle the seeds of the other clients, or open a sum and add the local reply."""
         if isinstance(message, PaillierSeeds):
             other_clients = ",".join(self._known.parties[1:])
@@ -360,19 +370,19 @@ class KeyHolding(_Client):
             return None
         assert self._reply is not None
         totals, total_fields = [], {}
-        for field, array in summands(self._reply).items():
+        for field, array in summed_fields(self._reply).items():
             local_numbers, text = self._parts[field], getattr(message, field).payload
-            slots, digest = self._slots[field], self._told.digest()
+            slots, digest = self._slots[field], self._history.digest()
             totals.append(
                 self._holder.opened(text, local_numbers.size, slots, digest) + local_numbers
             )
-            total_fields[field] = from_whole(totals[-1], array.shape, array.dtype)
-        self.kept.append((replace(self._reply, **total_fields), _OPENED))
+            total_fields[field] = from_integers(totals[-1], array.shape, array.dtype)
+        self.opened_messages.append((replace(self._reply, **total_fields), _OPENED))
         self._reply = None
         return OpenedSum(type(message).__name__, np.concatenate(totals))
 
 
-class Encrypting(_Client):
+class EncryptingClient(_Client):
     """Side of the other clients: they encrypt their replies."""
 
     rules: ClassVar[Mapping[type[Message], Mapping[str, str]]] = {
@@ -383,16 +393,18 @@ class Encrypting(_Client):
         },
     }
 
-    def __init__(self, sums: PaillierSums, name: str, rows: int | None, context: Known) -> None:
+    def __init__(
+        self, sums: PaillierAggregation, name: str, rows: int | None, context: SumContext
+    ) -> None:
         super().__init__(sums, name, rows, context)
         self._encrypter = sums.encrypter(name, self.ledger)
         self._holder, self._keyed = "", Once()
 
-    def takes(self, message: Message) -> bool:
+    def accepts(self, message: Message) -> bool:
         """Return whether a message is the public key."""
         return isinstance(message, PaillierKey)
 
-    def answer(self, message: Message) -> Message:
+    def handle(self, message: Message) -> Message:
         """Store the public key, and return the encrypted seed of the masks for its holder."""
         assert isinstance(message, PaillierKey)
         check_equal(message, "holder", self._known.parties[0], "the holder of the key")
@@ -402,32 +414,34 @@ class Encrypting(_Client):
         self._holder = message.holder
         return self._sums.seeds([self._name], [self._encrypter.seed()])
 
-    def seal(self, reply: Message | None, how: Mapping[str, Any]) -> Message:
+    def protect(self, reply: Message | None, how: Mapping[str, Any]) -> Message:
         """Encrypt the reply. `how` contains the declared ``rows`` and ``classes``."""
         assert reply is not None
         numbers, slots = self._numbers(reply, how)
-        # The mask depends on everything that the client received, see `KeyHolding`.
-        digest = self._told.digest()
+        # The mask depends on everything that the client received, see `KeyHolderClient`.
+        digest = self._history.digest()
         texts = {f: self._encrypter.encrypted(n, slots[f], digest) for f, n in numbers.items()}
         return self._sums.sealed(reply, texts, slots, self._holder, self.ledger)
 
 
-class Adding(Opening):
+class PaillierServer(ServerAggregator):
     """Server side: it exchanges keys and seeds, multiplies ciphertexts and requests the sums."""
 
-    def __init__(self, sums: PaillierSums) -> None:
+    def __init__(self, sums: PaillierAggregation) -> None:
         self._sums, self.ledger = sums, Ledger()
         self._adder: encrypted_sums.Adder | None = None
         self._classes: tuple[int, ...] = ()  # rows of each class, empty until they are public
 
-    def opened(self, pending: Mapping[str, Message], wire: Wire, why: str) -> Message:
+    def opened(
+        self, pending: Mapping[str, Message], exchange: AggregationExchange, why: str
+    ) -> Message:
         """Collect encrypted replies, add them, and let the key holder decrypt the sum.
 
         Parameters
         ----------
         pending : mapping of str to Message
             Incomplete reply of every party.
-        wire : Wire
+        exchange : AggregationExchange
             Access to the network.
         why : str
             Reason that the transcript records for the encrypted replies.
@@ -439,39 +453,41 @@ class Adding(Opening):
         UsageError
             If there is only one client.
         """
-        first, agreed_sums = agreed(pending.values()), wire.known
+        first, agreed_sums = check_same_fields(pending.values()), exchange.context
         holder, *other_clients = agreed_sums.parties
         if not other_clients:
             raise UsageError(
                 f"{self._sums.how.name!r} needs two clients or more: the sum of one is its own; "
                 "leave it out"
             )
-        adder = self._adder = self._adder or self._agree(holder, other_clients, wire)
+        adder = self._adder = self._adder or self._agree(holder, other_clients, exchange)
         encrypted_sums.check_all(agreed_sums.parties, pending)
-        declared = Declared(wire.rows, self._classes)
-        replies = wire.seal(
+        declared = Declared(exchange.rows, self._classes)
+        replies = exchange.protect(
             pending, {"rows": declared.rows, "classes": list(declared.classes)}, why
         )
         slots, added = {}, {}
-        for field, seal in summands(first).items():
+        for field, seal in summed_fields(first).items():
             slots[field] = self._sums.slots(first, seal, agreed_sums, declared)
             texts = {name: getattr(reply, field).payload for name, reply in replies.items()}
-            added[field] = adder.added(texts, size_of_whole(seal), slots[field])
+            added[field] = adder.added(texts, count_integers(seal), slots[field])
         product = self._sums.sealed(first, added, slots, holder, self.ledger)
-        message = wire.ask([holder], product, _ADDED, _OPENED)[holder]
+        message = exchange.request([holder], product, _ADDED, _OPENED)[holder]
         assert isinstance(message, OpenedSum)
-        total = summed(first, message.values)
+        total = replace_sums(first, message.values)
         if Trait.LABELS_COUNTED in total.traits:
-            self._classes = tuple(map(int, summands(total)["sums"][1:]))
+            self._classes = tuple(map(int, summed_fields(total)["sums"][1:]))
         return total
 
-    def _agree(self, holder: str, encrypters: Sequence[str], wire: Wire) -> encrypted_sums.Adder:
+    def _agree(
+        self, holder: str, encrypters: Sequence[str], exchange: AggregationExchange
+    ) -> encrypted_sums.Adder:
         """Request a public key from the first client, and send it to the other clients."""
-        key = wire.seal([holder], {"key": True}, _KEY)[holder]
+        key = exchange.protect([holder], {"key": True}, _KEY)[holder]
         assert isinstance(key, PaillierKey)
-        seeds = wire.ask(encrypters, key, _KEY, _SEEDS).values()
+        seeds = exchange.request(encrypters, key, _KEY, _SEEDS).values()
         texts = [m.seeds.payload for m in seeds if isinstance(m, PaillierSeeds)]
-        wire.ask([holder], self._sums.seeds(encrypters, texts), _SEEDS)
+        exchange.request([holder], self._sums.seeds(encrypters, texts), _SEEDS)
         adder = self._sums.adder(encrypters, self.ledger)
         adder.learn(key.key.payload, key.bits)
         return adder

@@ -12,7 +12,7 @@ from typing import ClassVar
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import check_known
 from fedtrees.core.guarantee import Computational, Guarantee, Structural
-from fedtrees.core.messages import Message, Reveal, Sealed, Trait, exempting, having
+from fedtrees.core.messages import Message, Reveal, Sealed, Trait, permit_types_with, types_with
 from fedtrees.core.registry import register
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.horizontal import FeatureRanges, FeatureSketch, GlobalHistogram
@@ -29,9 +29,9 @@ class SealedSums(Defense):
     acts_through = frozenset({"summed"})
     at = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES})
-    guards = having(Trait.SUMMED, Trait.COUNTED)
-    requires = having(Trait.SUMMED)
-    exempts = exempting(
+    guards = types_with(Trait.SUMMED, Trait.COUNTED)
+    requires = types_with(Trait.SUMMED)
+    exempts = permit_types_with(
         {
             Trait.SUMMED_SECURELY: "the protocol itself sums it securely",
             Trait.SUMMARY: _SUMMARY,
@@ -80,7 +80,7 @@ class RealSums(SealedSums):
     """
 
     always_read: ClassVar[str] = ""
-    nonexpansive = having(Trait.SUMMED, Trait.COUNTED)  # sums are exact
+    nonexpansive = types_with(Trait.SUMMED, Trait.COUNTED)  # sums are exact
     mode: str
 
     def strength(self) -> tuple[int, str]:

@@ -19,7 +19,7 @@ from fedtrees.core.coarsening import FewRows, Suppression
 from fedtrees.core.defense import Context, Defense, Deployed, Place
 from fedtrees.core.errors import UsageError, check_known, check_whole
 from fedtrees.core.guarantee import Structural
-from fedtrees.core.messages import Message, Reveal, Trait, exempting, having
+from fedtrees.core.messages import Message, Reveal, Trait, permit_types_with, types_with
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.messages.horizontal import ClientTrees, GlobalHistogram, Histogram
@@ -172,8 +172,8 @@ class SplitOnly(Defense):
     }
     at = frozenset({"server", "client"})
     protects = frozenset({Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES})
-    guards = having(Trait.STATISTICS)
-    exempts = exempting(
+    guards = types_with(Trait.STATISTICS)
+    exempts = permit_types_with(
         {
             Trait.START: "every prediction starts from it; it is the label mean of the federation",
             Trait.SETTLED: "the splits are made of them, or the model ends there",
@@ -219,7 +219,7 @@ class MaskSumHessian(Defense):
     at = frozenset({"client"})
     protects = frozenset({Reveal.COUNTS})
     guards = (ClientTrees,)
-    exempts = exempting({Trait.NETWORK: "a network over the trees has no sums of hessians"})
+    exempts = permit_types_with({Trait.NETWORK: "a network over the trees has no sums of hessians"})
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State that the hessian sums are replaced by the constant 1."""

@@ -27,7 +27,7 @@ from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.party import acting_party
 from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Schema
-from fedtrees.core.secure_sum import Aggregation
+from fedtrees.core.secure_sum import SecureAggregation
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import BudgetEvent, Transcript
 
@@ -524,7 +524,7 @@ class Defense:
         """Return the reply types of which only the sum over parties can be opened."""
         return ()
 
-    def aggregation(self) -> Aggregation | None:
+    def aggregation(self) -> SecureAggregation | None:
         """Create the secure sum of one run, None to use the ideal functionality."""
         return None
 

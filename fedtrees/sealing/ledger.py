@@ -53,7 +53,7 @@ class Ledger:
         yield
         self.enter(operation, count, time.process_time() - started)
 
-    def told(self) -> dict[str, dict[str, float]]:
+    def counts(self) -> dict[str, dict[str, float]]:
         """Return all counters as plain dictionaries, for example to send them."""
         return {name: dict(counter) for name, counter in vars(self).items()}
 

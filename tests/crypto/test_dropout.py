@@ -12,10 +12,10 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Computational
 from fedtrees.core.local_data import over_clients
-from fedtrees.core.messages import emptied
+from fedtrees.core.messages import without_payload
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_grid, parse_one
-from fedtrees.defenses.masking import MaskedSums, Masking
+from fedtrees.defenses.masking import MaskedAggregation, Masking
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.aggregation import MaskSurvivors
 from fedtrees.messages.horizontal import Histogram
@@ -43,7 +43,7 @@ class Losing(Masking):
     name = "masking"
 
     def aggregation(self):
-        return MaskedSums(self.threshold, self.real, self.lost, exposing=self.exposing)
+        return MaskedAggregation(self.threshold, self.real, self.lost, exposing=self.exposing)
 
 
 def run(protocol, defense="", clients=4, federation=None, seed=1):
@@ -85,8 +85,8 @@ def test_dropout_is_the_same_real_and_ideal(dropped):
     assert all(costs[name] == others[name] for name in costs if "cpu" not in name)
     for who in ("server", *ALL):
         views = [view_of(t, (who,), held).seen for t in (real, ideal)]
-        assert [encode(emptied(s.message)) for s in views[0]] == [
-            encode(emptied(s.message)) for s in views[1]
+        assert [encode(without_payload(s.message)) for s in views[0]] == [
+            encode(without_payload(s.message)) for s in views[1]
         ]
 
 

@@ -21,7 +21,7 @@ from fedtrees.core.codec import encode
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Computational
 from fedtrees.core.local_data import over_clients
-from fedtrees.core.messages import emptied
+from fedtrees.core.messages import without_payload
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_grid, parse_one
 from fedtrees.crypto import paillier, phe_backend
@@ -222,7 +222,8 @@ def calls(monkeypatch):
 def shown(training):
     """Return all messages without ciphertexts, in order, and the counts of all operations."""
     messages = [
-        (d.sender, d.receivers, encode(emptied(d.message)), d.nbytes) for d in training.transcript
+        (d.sender, d.receivers, encode(without_payload(d.message)), d.nbytes)
+        for d in training.transcript
     ]
     costs = {k: v for k, v in training.transcript.costs.items() if not k.startswith("cpu")}
     return messages, costs

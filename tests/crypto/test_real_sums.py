@@ -19,11 +19,11 @@ from fedtrees.core.defense import Defense
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import Computational, join, parse
 from fedtrees.core.local_data import LocalData, over_clients
-from fedtrees.core.messages import Sealed, closed, emptied
+from fedtrees.core.messages import Sealed, has_sealed_field, without_payload
 from fedtrees.core.party import Party, acting, handles
 from fedtrees.core.reasons import Unfit
 from fedtrees.core.registry import register
-from fedtrees.core.secure_sum import add_messages, from_whole, whole
+from fedtrees.core.secure_sum import add_messages, from_integers, to_integers
 from fedtrees.core.specs import Spec, parse_grid, parse_one
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC, Transcript
@@ -114,14 +114,14 @@ def test_every_protocol_with_sums_is_among_them():
 def test_the_model_is_the_same_bit_for_bit(runs):
     protocol, _, *trained, _ = runs
     assert len({encode(as_message(t.model)) for t in trained}) == 1
-    crossed = {type(d.message) for d in trained[2].transcript if closed(d.message)}
+    crossed = {type(d.message) for d in trained[2].transcript if has_sealed_field(d.message)}
     assert {kind for kind in crossed if any(f.metadata.get("summed") for f in fields(kind))} == (
         SUMMED[protocol]
     )
 
 
 def alike(a, b):
-    return encode(emptied(a)) == encode(emptied(b))
+    return encode(without_payload(a)) == encode(without_payload(b))
 
 
 def threats():
@@ -157,7 +157,7 @@ def statistics(view):
     return [
         (s.opened, encode(s.message))
         for s in view.seen
-        if isinstance(s.message, kinds) and not closed(s.message)
+        if isinstance(s.message, kinds) and not has_sealed_field(s.message)
     ]
 
 
@@ -179,7 +179,7 @@ def seals(message):
 
 def test_what_crosses_are_ciphertexts_of_what_is_opened_and_nothing_open(runs):
     protocol, _, plain, _, real, _, held = runs
-    alone = [d for d in plain.transcript if d.sender in held and not closed(d.message)]
+    alone = [d for d in plain.transcript if d.sender in held and not has_sealed_field(d.message)]
     open_bytes = {
         array.tobytes()
         for d in alone
@@ -192,7 +192,7 @@ def test_what_crosses_are_ciphertexts_of_what_is_opened_and_nothing_open(runs):
     assert protocol == "grid" or open_bytes
     assert not any(part in payloads for part in open_bytes)
     for d in real.transcript:  # in the clear it crosses only where it is opened
-        if not closed(d.message) and not isinstance(d.message, OpenedSum):
+        if not has_sealed_field(d.message) and not isinstance(d.message, OpenedSum):
             assert d.receivers == (d.sender,) or not any(
                 f.metadata.get("summed") for f in fields(d.message)
             )
@@ -259,7 +259,7 @@ def summing(mode, counts, rows):
 
     def ask():
         with acting(server):
-            (total,) = net.ask("client", LabelSumsRequest(), why="a test")
+            total = net.request_sum("client", LabelSumsRequest(), why="a test")
         return total.counts.tolist()
 
     return ask, missing.names
@@ -324,8 +324,8 @@ floats = st.floats(-1e50, 1e50).filter(lambda x: x == 0 or abs(x) > 1e-40)
 @given(st.lists(st.tuples(floats, floats), min_size=1, max_size=6))
 def test_floats_sum_exactly_and_are_rounded_once(rows):
     arrays = [np.array(row) for row in rows]
-    sums = sum(whole(a) for a in arrays)
-    found = from_whole(sums, (2,), np.dtype(np.float64))
+    sums = sum(to_integers(a) for a in arrays)
+    found = from_integers(sums, (2,), np.dtype(np.float64))
     assert found.tolist() == [math.fsum(column) for column in zip(*rows, strict=True)]
     added = add_messages([LabelSums(a) for a in arrays])
     assert added.sums.tolist() == found.tolist()
@@ -334,7 +334,7 @@ def test_floats_sum_exactly_and_are_rounded_once(rows):
 def test_floats_without_a_place_are_refused():
     for wrong in (np.nan, np.inf, 2.0**192):
         with pytest.raises(DataError, match="cannot be summed securely"):
-            whole(np.array([1.0, wrong]))
+            to_integers(np.array([1.0, wrong]))
 
 
 def test_who_undoes_it_is_told_and_gets_no_view():

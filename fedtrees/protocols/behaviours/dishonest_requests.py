@@ -33,7 +33,7 @@ class _ChangedRequests:
 
     def ask(self, to: str, message: Message, *, why: str) -> list[Message]:
         """Send the changed request, or several."""
-        return self._asking(message, lambda sent: self._net.ask(to, sent, why=why))
+        return self._asking(message, lambda sent: self._net.request(to, sent, why=why))
 
 
 class _DishonestRequests(Behaviour, Coordinator):

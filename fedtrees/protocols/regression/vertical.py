@@ -350,8 +350,7 @@ class Holder(Party):
         payload = self.sealing.combined(f"{self.name}/{message.round}/g", parts, zero, opens=True)
         sealed = self._seal(payload, len(zero), "EncryptedGradient")
         request = EncryptedGradient(self.name, message.round, sealed, bits)
-        (reply,) = self.net.ask(ARBITER, request, why="my gradient, for the arbiter to open")
-        assert isinstance(reply, Gradient)
+        (reply,) = self.net.request(ARBITER, request, why="my gradient, for the arbiter to open")
         gradient = unpacked(reply.values)
         self.weights = stepped(self.weights, gradient, reply.bits - p.bits, m, p.lr, p.alpha)
 
@@ -432,13 +431,13 @@ class ActiveRegression(Holder, Coordinator):
         """Agree on columns and key, then take a step in every round."""
         self._settle(net)
         for round in range(self.params.rounds):
-            replies: list[Message] = []
+            replies: list[EncryptedScores] = []
             if self.passive:
                 why = "what your columns bring to the scores, sealed"
-                replies = net.ask(PASSIVE, ScoresRequest(round), why=why)
+                replies = net.request(PASSIVE, ScoresRequest(round), why=why)
             residuals = self._residuals(round, replies)
             if self.passive:
-                net.tell(PASSIVE, residuals, why="residuals, sealed, for your gradient")
+                net.send(PASSIVE, residuals, why="residuals, sealed, for your gradient")
             self._descend(residuals)
         return HeldWeights(decoded(self.weights, self.params.bits))
 
@@ -447,11 +446,10 @@ class ActiveRegression(Holder, Coordinator):
         p, y = self.params, self.local_data.y
         assert y is not None
         self.passive = bool(net.members(PASSIVE))
-        (key,) = net.ask(ARBITER, KeyRequest(), why="the key that scores are sealed with")
-        assert isinstance(key, PaillierKey)
+        (key,) = net.request(ARBITER, KeyRequest(), why="the key that scores are sealed with")
         self.sealing.learn(key.key.payload, key.bits)
         if self.passive:
-            net.ask(PASSIVE, key, why="the key, and how you standardise your columns")
+            net.request(PASSIVE, key, why="the key, and how you standardise your columns")
         self.center, self.spread = 0.0, 1.0
         if not self.schema.classes:
             self.center, self.spread = float(y.mean()), float(y.std())
@@ -466,9 +464,9 @@ class ActiveRegression(Holder, Coordinator):
         columns = np.concatenate([self.local_data.columns, kinds]).astype(np.int32)
         noted = (columns, packed(self.design), packed(self.target), p.bits)
         why = "my columns and labels, as I compute with them"
-        net.note(OwnDesign(*noted, self.center, self.spread), why=why)
+        net.record_opened(OwnDesign(*noted, self.center, self.spread), why=why)
 
-    def _residuals(self, round: int, replies: list[Message]) -> EncryptedResiduals:
+    def _residuals(self, round: int, replies: list[EncryptedScores]) -> EncryptedResiduals:
         """Return the encrypted ``link(z) - y`` from all parties' scores."""
         p, degree = self.params, len(self.link) - 1
         rows, local_scores = self._batch(round), self._own_scores(round)
@@ -481,7 +479,6 @@ class ActiveRegression(Holder, Coordinator):
         plain = plain - (self.target[rows] << (bits - p.bits))
         parts: dict[str, tuple[bytes, Integers]] = {}
         for reply in replies:
-            assert isinstance(reply, EncryptedScores)
             # Binomial expansion of (local + passive scores)^n in powers of the passive scores.
             for k in range(1, degree + 1):
                 factor = sum(
@@ -500,8 +497,7 @@ class ActiveRegression(Holder, Coordinator):
             z = z + decoded(self.weights[len(self.local_data.columns)], self.params.bits)
         if self.passive:
             why = "what your columns bring to the scores of rows to predict"
-            for reply in net.ask(PASSIVE, RowsToScore(len(z)), why=why):
-                assert isinstance(reply, ScoresOfRows)
+            for reply in net.request(PASSIVE, RowsToScore(len(z)), why=why):
                 z = z + reply.scores
         kind = self.params.kind_for(self.schema)
         return answered(kind, z, self.center, self.spread, bool(self.schema.classes))

@@ -19,19 +19,15 @@ from fedtrees.core.messages import Sealed
 from fedtrees.core.network import Network
 from fedtrees.core.schema import Schema
 from fedtrees.messages.vertical import (
-    BinCounts,
     BinCountsRequest,
-    BinSums,
     ChosenSplits,
     NodeRows,
     OpenedBinSums,
     OwnRowStatistics,
     RootRows,
-    RoutedRows,
     RoutesOfRows,
     RowStatistics,
     RowsToRoute,
-    TreeColumns,
     sibling,
 )
 from fedtrees.protocols.base import Coordinator
@@ -125,7 +121,7 @@ class Active(Coordinator):
         replies = []
         if self.passive:
             why = "the numbers of candidate splits, and the key of what will be summed"
-            replies = net.ask(PASSIVE, BinCountsRequest(self.name, bits, key), why=why)
+            replies = net.request(PASSIVE, BinCountsRequest(self.name, bits, key), why=why)
         d = len(self.schema.features)
         cuts: list[Any] = [None] * d
         minimum, self.owner = np.zeros(d, dtype=np.float32), [self.name] * d
@@ -136,7 +132,6 @@ class Active(Coordinator):
             )
             minimum[column] = 0 if local_cuts is None else local_cuts.minimum[place]
         for bin_counts in replies:
-            assert isinstance(bin_counts, BinCounts)
             for column, count in zip(
                 bin_counts.columns.tolist(), bin_counts.n_bins.tolist(), strict=True
             ):
@@ -183,8 +178,7 @@ class Active(Coordinator):
         if hidden or not self.passive:
             tree.hidden.add(0)
             return tree
-        for reply in net.ask(PASSIVE, RootRows(number, rows), why="the rows of the tree"):
-            assert isinstance(reply, TreeColumns)
+        for reply in net.request(PASSIVE, RootRows(number, rows), why="the rows of the tree"):
             columns[reply.party] = reply.columns
         if len(columns) == 1:  # a defense hid the request from all passive parties
             tree.hidden.add(0)
@@ -229,8 +223,8 @@ class Active(Coordinator):
         nbytes = sizes.rows(len(rows), self.params.key_bits).nbytes
         sealed = Sealed((self.name,), rows.shape, "<i8", nbytes, payload)
         message = RowStatistics(tree, slots.limit, slots.terms, sealed)
-        net.tell(PASSIVE, message, why="what each row brings to the sums, which only I can read")
-        net.note(OwnRowStatistics(tree, rows), why="the same, as I know it")
+        net.send(PASSIVE, message, why="what each row brings to the sums, which only I can read")
+        net.record_opened(OwnRowStatistics(tree, rows), why="the same, as I know it")
         self.sealing.ledger.sent("RowStatistics", receivers * len(rows), receivers * nbytes)
 
     def sums(
@@ -351,8 +345,7 @@ class Active(Coordinator):
         message = node_rows(tree, open_nodes, requested)
         ranges = tree.rows.ranges(message.asked)
         counts, sums_by_party = ranges[:, 1] - ranges[:, 0], {}
-        for reply in net.ask(PASSIVE, message, why=why):
-            assert isinstance(reply, BinSums)
+        for reply in net.request(PASSIVE, message, why=why):
             bins = self.cuts.n_bins[reply.columns]
             shape = Sums(counts, bins, tree.statistics.shape[1], tree.slots)
             opened = self.sealing.opened(reply.party, reply.sums.payload, shape)
@@ -361,7 +354,7 @@ class Active(Coordinator):
             note = OpenedBinSums(
                 reply.party, tree.number, reply.nodes, reply.columns, opened, self.bits[0]
             )
-            net.note(note, why="sums per candidate, opened with the key, to find splits")
+            net.record_opened(note, why="sums per candidate, opened with the key, to find splits")
         return sums_by_party
 
     def split(self, net: Network, tree: TreeInProgress, chosen: Decisions) -> None:
@@ -391,8 +384,7 @@ class Active(Coordinator):
                     tree.number, c.nodes, c.left, c.feature, c.bin, c.default_left
                 )
                 why = "the splits that were chosen among its candidates"
-                (reply,) = net.ask(party, message, why=why)
-                assert isinstance(reply, RoutedRows)
+                (reply,) = net.request(party, message, why=why)
                 goes = reply.goes_left
             tree.rows.move(c.nodes, c.left, goes)
         for node, left in zip(chosen.nodes.tolist(), chosen.left.tolist(), strict=True):
@@ -404,7 +396,7 @@ class Active(Coordinator):
         """Note the final model, so that the active party's view contains it."""
         if self.passive:
             why = "the trees that I grew, and of others' splits the bin"
-            net.note(self.model.as_message(), why=why)
+            net.record_opened(self.model.as_message(), why=why)
 
     def predict(self, net: Network) -> NDArray[np.float64]:
         """Route the test rows through all trees, and return their scores.
@@ -461,7 +453,7 @@ class Active(Coordinator):
         offsets = np.cumsum([0, *map(len, rows)])
         trees, numbers = np.array(nodes, dtype=np.int32).T
         message = RowsToRoute(trees, numbers, offsets, np.concatenate(rows))
-        (reply,) = net.ask(party, message, why="where rows to predict go at its splits")
+        (reply,) = net.request(party, message, why="where rows to predict go at its splits")
         if not isinstance(reply, RoutesOfRows) or len(reply.goes_left) != offsets[-1]:
             raise ProtocolError(f"{party!r} did not say where all {offsets[-1]} rows go")
         return np.split(reply.goes_left, offsets[1:-1])
