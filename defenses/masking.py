@@ -369,7 +369,7 @@ class MaskingServer(ServerAggregator):
         for name in names:
             self._history[name].update(digest_of(message))
 
-    def opened(
+    def open_sum(
         self, incomplete_replies: Mapping[str, Message], exchange: AggregationExchange, why: str
     ) -> Message:
         """Collect masked replies and return their sum. Agree on keys if none are left.

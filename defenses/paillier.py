@@ -432,7 +432,7 @@ class PaillierServer(ServerAggregator):
         self._adder: encrypted_sums.Adder | None = None
         self._classes: tuple[int, ...] = ()  # rows of each class, empty until they are public
 
-    def opened(
+    def open_sum(
         self, pending: Mapping[str, Message], exchange: AggregationExchange, why: str
     ) -> Message:
         """Collect encrypted replies, add them, and let the key holder decrypt the sum.

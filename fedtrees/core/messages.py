@@ -303,7 +303,6 @@ class Request(Message, Generic[AnyReply]):
     discloses = frozenset()
 
 
-@cache
 def reply_type(request: type[Message]) -> type[Message]:
     """Return the type of the replies to a request, `Message` if the request declares none."""
     for base in getattr(request, "__orig_bases__", ()):

@@ -195,7 +195,7 @@ class AveragingServer(Coordinator):
         # All clients use the same scales, so that their weights can be averaged.
         scales = self._scales(net, d + 1)
         net.send("client", scales, why="how everybody standardises its columns")
-        sent: Message | None = None
+        sent: AverageWeights | None = None
         for round in range(p.rounds):
             why = "weights after a step on your rows; I learn their sum"
             total = net.request_sum("client", WeightsRequest(round), why=why)
@@ -204,6 +204,7 @@ class AveragingServer(Coordinator):
             mean = integers([(2 * w + count) // (2 * count) for w in total.weights.tolist()])
             message = AverageWeights(round, mean.astype(np.int64), p.bits)
             sent = net.send("client", message, why="the average, to go on from")
+        assert sent is not None  # there is at least one round
         weights = decoded(integers(sent.weights), sent.bits)
         padded_weights = np.zeros(d + 1)
         padded_weights[: len(weights)] = weights
