@@ -40,7 +40,7 @@ from fedtrees.core.secure_sum import (
 )
 from fedtrees.core.transcript import Transcript
 from fedtrees.crypto import mask_messages
-from fedtrees.crypto.agreement import KEY_BYTES
+from fedtrees.crypto.costs import CostCounts, OperationCounter, sum_costs_by_party
 from fedtrees.crypto.mask_messages import MaskPlan, usual_threshold
 from fedtrees.crypto.mask_rounds import (
     IdealMasker,
@@ -52,7 +52,14 @@ from fedtrees.crypto.mask_rounds import (
     Unmasker,
 )
 from fedtrees.crypto.masking_party import SurvivorSets
-from fedtrees.defenses.secure_sum import RealSums, opaque
+from fedtrees.crypto.modes import seal_opaque
+from fedtrees.crypto.primitives import (
+    KEY_BYTES,
+    MissingPartyError,
+    RepeatedError,
+    TooFewPartiesError,
+)
+from fedtrees.defenses.secure_sum import RealSums
 from fedtrees.messages.aggregation import (
     MaskBoxes,
     MaskKeys,
@@ -62,8 +69,6 @@ from fedtrees.messages.aggregation import (
     MaskShares,
     MaskSurvivors,
 )
-from fedtrees.sealing.errors import MissingPartyError, RepeatedError, TooFewPartiesError
-from fedtrees.sealing.ledger import Ledger, Told, costs_by_party
 
 # Number of sums that one key agreement prepares (`MaskPlan.sums`). Masks that remain at the end of
 # a run are discarded.
@@ -196,9 +201,9 @@ class MaskedAggregation(SecureAggregation):
         """Create the side of the server."""
         return MaskingServer(self)
 
-    def costs(self, ledgers: Mapping[str, Told]) -> Mapping[str, float]:
+    def costs(self, ledgers: Mapping[str, CostCounts]) -> Mapping[str, float]:
         """Return the operation counts and CPU seconds of all parties."""
-        return costs_by_party(ledgers)
+        return sum_costs_by_party(ledgers)
 
     def plan(self, parties: tuple[str, ...], batch: int) -> MaskPlan:
         """Return the public parameters of a batch of sums."""
@@ -206,7 +211,7 @@ class MaskedAggregation(SecureAggregation):
         return MaskPlan(parties, threshold, SUMS_AT_ONCE, b"fedtrees, batch %d" % batch)
 
     def masker(
-        self, plan: MaskPlan, batch: int, name: str, ledger: Ledger, opened: SurvivorSets
+        self, plan: MaskPlan, batch: int, name: str, ledger: OperationCounter, opened: SurvivorSets
     ) -> Masker:
         """Create the cryptographic state of a client for a batch of sums.
 
@@ -216,7 +221,7 @@ class MaskedAggregation(SecureAggregation):
             return RealMasker(plan, name, ledger, opened)
         return IdealMasker(plan, name, ledger, opened, self._kept[batch])
 
-    def unmasker(self, plan: MaskPlan, batch: int, ledger: Ledger) -> Unmasker:
+    def unmasker(self, plan: MaskPlan, batch: int, ledger: OperationCounter) -> Unmasker:
         """Create the cryptographic state of the server for a batch of sums."""
         if self.real:
             return RealUnmasker(plan, ledger)
@@ -224,8 +229,7 @@ class MaskedAggregation(SecureAggregation):
 
     def opaque(self, text: bytes, nbytes: int) -> Sealed:
         """Return bytes, for example keys or shares, as a message field."""
-        sealed: Sealed = opaque(text, nbytes, real=self.real)
-        return sealed
+        return seal_opaque(text, nbytes, real=self.real)
 
 
 class MaskingClient(ClientAggregator):
@@ -259,7 +263,7 @@ class MaskingClient(ClientAggregator):
         self._rostered, self._boxed = Once(), Once()  # of the current batch
         self._batches = Turns(1 << 31, gaps=True)  # a client that drops out misses batches
         self._opened = SurvivorSets(exposing=sums.exposing)
-        self.ledger = Ledger()
+        self.ledger = OperationCounter()
         self._masker: Masker
         self._dealt = 0
 
@@ -357,7 +361,7 @@ class MaskingServer(ServerAggregator):
     """Server side: it exchanges the messages of all rounds and opens the sums."""
 
     def __init__(self, sums: MaskedAggregation) -> None:
-        self._sums, self.ledger = sums, Ledger()
+        self._sums, self.ledger = sums, OperationCounter()
         self._masks: Unmasker | None = None
         self._dealt: set[str] = set()  # clients that have keys for the next sums
         self._series: dict[str, tuple[str, ...]] = {}  # survivors of each series

@@ -12,7 +12,7 @@ from typing import ClassVar
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import check_known
 from fedtrees.core.guarantee import Computational, Guarantee, Structural
-from fedtrees.core.messages import Message, Reveal, Sealed, Trait, permit_types_with, types_with
+from fedtrees.core.messages import Message, Reveal, Trait, permit_types_with, types_with
 from fedtrees.core.registry import register
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.horizontal import FeatureRanges, FeatureSketch, GlobalHistogram
@@ -103,10 +103,3 @@ class RealSums(SealedSums):
         bits, assumes = self.strength()
         names = [*uncovered, *([self.always_read] if self.always_read else [])]
         return Computational(bits, assumes, "+".join(names), self.mode)
-
-
-def opaque(text: bytes, nbytes: int, *, real: bool) -> Sealed:
-    """Return bytes without information about rows as a message field. Empty if not `real`."""
-    # The declared length enters the transcript in both modes.
-    assert len(text) == (nbytes if real else 0)
-    return Sealed((), (nbytes,), "|u1", nbytes, text)

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 
 from fedtrees.core.errors import UsageError
 from fedtrees.core.messages import Sealed
-from fedtrees.crypto.agreement import KEY_BYTES
+from fedtrees.crypto.primitives import KEY_BYTES, TooFewPartiesError
 from fedtrees.crypto.shamir import SHARE_BYTES
-from fedtrees.sealing.errors import TooFewPartiesError
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ class Deal:
         SHA-256 of the seed of each self-mask, which reveals a wrong share.
     locks : tuple of bytes
         For each sum, the encrypted seeds of the masks that the party shares with the remaining
-        parties (`fedtrees.crypto.mask_seeds.lock`).
+        parties (`fedtrees.crypto.mask_keys.lock`).
     """
 
     party: str

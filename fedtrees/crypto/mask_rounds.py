@@ -12,14 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.crypto import mask_messages
-from fedtrees.crypto.agreement import KEY_BYTES
+from fedtrees.crypto.costs import OperationCounter
 from fedtrees.crypto.mask_messages import Advertisement, Deal, MaskedArray, MaskPlan, Unmasking
 from fedtrees.crypto.masked_sum import MaskedSum
 from fedtrees.crypto.masking_party import MaskingParty, SurvivorSets, check_numbers
+from fedtrees.crypto.primitives import KEY_BYTES, MalformedError, SecretHolder, WrongKeyError
 from fedtrees.crypto.shamir import SHARE_BYTES
-from fedtrees.sealing.errors import MalformedError, WrongKeyError
-from fedtrees.sealing.ledger import Ledger
-from fedtrees.sealing.secret import Unprintable
 
 #: Plain arrays of the ideal functionality, by sum and party, with the digest of received messages.
 Kept = dict[int, dict[str, tuple[bytes, NDArray[np.int64]]]]
@@ -118,13 +116,15 @@ class Unmasker(Protocol):
         """
 
 
-class RealMasker(Unprintable):
+class RealMasker(SecretHolder):
     """Keys, masks and shares of one client, computed (`MaskingParty`).
 
     `opened` contains the sets of survivors whose sums the client helped to open.
     """
 
-    def __init__(self, plan: MaskPlan, name: str, ledger: Ledger, opened: SurvivorSets) -> None:
+    def __init__(
+        self, plan: MaskPlan, name: str, ledger: OperationCounter, opened: SurvivorSets
+    ) -> None:
         self.plan, self._name = plan, name
         self._party = MaskingParty(plan, name, ledger, opened=opened)
         self._dealt: list[str] = []
@@ -154,10 +154,10 @@ class RealMasker(Unprintable):
         return unmasking_bytes(self._party.unmask(index, survivors), self._dealt)
 
 
-class RealUnmasker(Unprintable):
+class RealUnmasker(SecretHolder):
     """Sums of one batch, computed (`MaskedSum`)."""
 
-    def __init__(self, plan: MaskPlan, ledger: Ledger) -> None:
+    def __init__(self, plan: MaskPlan, ledger: OperationCounter) -> None:
         self.plan, self._sum = plan, MaskedSum(plan, ledger)
         self._among: Sequence[str] = ()
         self._boxes: dict[str, dict[str, bytes]] = {}
@@ -202,7 +202,7 @@ class RealUnmasker(Unprintable):
         return self._sum.opened(index, history_digest)
 
 
-class IdealMasker(Unprintable):
+class IdealMasker(SecretHolder):
     """Client with access to the ideal functionality. Messages are empty.
 
     Operations are counted but not computed. `opened` makes the client refuse the same sets of
@@ -210,7 +210,12 @@ class IdealMasker(Unprintable):
     """
 
     def __init__(
-        self, plan: MaskPlan, name: str, ledger: Ledger, opened: SurvivorSets, kept_state: Kept
+        self,
+        plan: MaskPlan,
+        name: str,
+        ledger: OperationCounter,
+        opened: SurvivorSets,
+        kept_state: Kept,
     ) -> None:
         self.plan, self._name, self._ledger = plan, name, ledger
         self._opened, self._kept = opened, kept_state
@@ -244,10 +249,10 @@ class IdealMasker(Unprintable):
         return b""
 
 
-class IdealUnmasker(Unprintable):
+class IdealUnmasker(SecretHolder):
     """Server with access to the ideal functionality."""
 
-    def __init__(self, plan: MaskPlan, ledger: Ledger, kept_state: Kept) -> None:
+    def __init__(self, plan: MaskPlan, ledger: OperationCounter, kept_state: Kept) -> None:
         self.plan, self._ledger, self._kept = plan, ledger, kept_state
         self._among: Sequence[str] = ()
 

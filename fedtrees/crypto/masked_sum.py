@@ -14,23 +14,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.crypto import mask_messages, shamir
-from fedtrees.crypto.agreement import expand
+from fedtrees.crypto.costs import OperationCounter
+from fedtrees.crypto.mask_keys import agreed_keys, bound_to, commitment, self_seed, tag, unlock
 from fedtrees.crypto.mask_messages import Advertisement, Deal, MaskedArray, MaskPlan, Unmasking
-from fedtrees.crypto.mask_seeds import agreed_keys, bound_to, commitment, self_seed, tag, unlock
 from fedtrees.crypto.masking_party import adds, check_index, check_roster
-from fedtrees.sealing.errors import LateError, MalformedError, RepeatedError, WrongKeyError
-from fedtrees.sealing.ledger import Ledger
-from fedtrees.sealing.secret import Secret, Unprintable
+from fedtrees.crypto.primitives import (
+    LateError,
+    MalformedError,
+    RepeatedError,
+    Secret,
+    SecretHolder,
+    WrongKeyError,
+    expand_mask,
+)
 
 Taken = TypeVar("Taken", Advertisement, Deal, MaskedArray, Unmasking)
 
 
-class MaskedSum(Unprintable):
+class MaskedSum(SecretHolder):
     """Server that adds masked arrays and opens the sums."""
 
-    def __init__(self, plan: MaskPlan, ledger: Ledger | None = None) -> None:
+    def __init__(self, plan: MaskPlan, ledger: OperationCounter | None = None) -> None:
         self.plan = plan
-        self.ledger = Ledger() if ledger is None else ledger
+        self.ledger = OperationCounter() if ledger is None else ledger
         self._keys: dict[str, Advertisement] = {}
         self._agreed = b""  # digest of the roster
         self._deals: dict[str, Deal] = {}
@@ -198,7 +204,7 @@ class MaskedSum(Unprintable):
                 "on the way, belongs to another sum, was masked for other keys or parties, or its "
                 "owner was told something else than the others; the sum stays closed. Start anew"
             )
-        return expand(self_seed(seed), size)
+        return expand_mask(self_seed(seed), size)
 
     def _take_off_pairs(
         self, index: int, name: str, total: NDArray[np.uint64], history: bytes
@@ -214,7 +220,7 @@ class MaskedSum(Unprintable):
             # A mask between two missing parties is not in the sum.
             if peer not in self._arrays[index]:
                 continue
-            mask = expand(bound_to(seed, history), total.size)
+            mask = expand_mask(bound_to(seed, history), total.size)
             # Undo the sign with which the survivor applied the mask.
             if adds(peer, name):
                 total -= mask

@@ -22,17 +22,8 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import UsageError
 from fedtrees.crypto import mask_messages, shamir
-from fedtrees.crypto.agreement import (
-    KEY_BYTES,
-    SYSTEM,
-    Randomness,
-    agree,
-    draw_key,
-    expand,
-    public_of,
-)
-from fedtrees.crypto.mask_messages import Advertisement, Deal, MaskedArray, MaskPlan, Unmasking
-from fedtrees.crypto.mask_seeds import (
+from fedtrees.crypto.costs import OperationCounter
+from fedtrees.crypto.mask_keys import (
     agreed_keys,
     bound_to,
     box,
@@ -45,16 +36,24 @@ from fedtrees.crypto.mask_seeds import (
     self_seed,
     tag,
 )
-from fedtrees.sealing.errors import (
+from fedtrees.crypto.mask_messages import Advertisement, Deal, MaskedArray, MaskPlan, Unmasking
+from fedtrees.crypto.primitives import (
+    KEY_BYTES,
+    SYSTEM,
     ExposureError,
     LateError,
     MalformedError,
     PlaintextOverflowError,
+    Randomness,
     RepeatedError,
+    Secret,
+    SecretHolder,
     WrongKeyError,
+    agree_on_secret,
+    draw_key,
+    expand_mask,
+    public_key_of,
 )
-from fedtrees.sealing.ledger import Ledger
-from fedtrees.sealing.secret import Secret, Unprintable
 
 # Fractions make the elimination exact.
 _Row = Mapping[str, Fraction]
@@ -153,7 +152,7 @@ def _less(row: _Row, factor: Fraction, other: _Row) -> dict[str, Fraction]:
     return {name: value for name, value in difference.items() if value}
 
 
-class MaskingParty(Unprintable):
+class MaskingParty(SecretHolder):
     """One party with arrays to be added.
 
     Parameters
@@ -174,14 +173,14 @@ class MaskingParty(Unprintable):
         self,
         plan: MaskPlan,
         name: str,
-        ledger: Ledger | None = None,
+        ledger: OperationCounter | None = None,
         randomness: Randomness = SYSTEM,
         opened: SurvivorSets | None = None,
     ) -> None:
         if name not in plan.parties:
             raise UsageError(f"{name!r} is none of the plan's parties {list(plan.parties)}")
         self.plan, self.name = plan, name
-        self.ledger = Ledger() if ledger is None else ledger
+        self.ledger = OperationCounter() if ledger is None else ledger
         self._randomness = randomness
         self._opened = SurvivorSets() if opened is None else opened
         self._key = draw_key(randomness)
@@ -204,7 +203,7 @@ class MaskingParty(Unprintable):
     def advertise(self) -> Advertisement:
         """Round 0: return the public key."""
         if self._advertised is None:
-            self._advertised = Advertisement(self.name, public_of(self._key))
+            self._advertised = Advertisement(self.name, public_key_of(self._key))
         return self._advertised
 
     def deal(self, roster: Sequence[Advertisement]) -> Deal:
@@ -232,7 +231,7 @@ class MaskingParty(Unprintable):
         if advertised[self.name] != self.advertise():
             raise WrongKeyError(f"the keys of {self.name!r} were changed on the way; start anew")
         self._agreed = {
-            name: agree(self._key, advertised[name].key)
+            name: agree_on_secret(self._key, advertised[name].key)
             for name in self.plan.parties
             if name in advertised and name != self.name
         }
@@ -358,10 +357,10 @@ class MaskingParty(Unprintable):
         # The seeds are deleted before use, so that the masks cannot be computed twice.
         pairs, self._pairs[index] = self._pairs[index], {}
         with self.ledger.timed("masks expanded", len(self._shares)):
-            total += expand(self_seed(self._seeds[index]), total.size)
+            total += expand_mask(self_seed(self._seeds[index]), total.size)
             for name in self._shares:
                 if name != self.name:
-                    mask = expand(bound_to(pairs[name], history_digest), total.size)
+                    mask = expand_mask(bound_to(pairs[name], history_digest), total.size)
                     if adds(self.name, name):
                         total += mask
                     else:

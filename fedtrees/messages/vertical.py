@@ -102,7 +102,7 @@ class RowStatistics(Message):
     ----------
     limit, terms : int
         Largest absolute value of a statistic, and largest number of rows that are added
-        (`fedtrees.sealing.slots.Slots`).
+        (`fedtrees.crypto.packing.Slots`).
     statistics : Sealed
         int64, shape (m, s). One ciphertext contains all s statistics of a row.
     """

@@ -15,6 +15,7 @@ from fedtrees.core.local_data import over_clients
 from fedtrees.core.messages import without_payload
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_grid, parse_one
+from fedtrees.crypto.primitives import ExposureError, MissingPartyError, TooFewPartiesError
 from fedtrees.defenses.masking import MaskedAggregation, Masking
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.aggregation import MaskSurvivors
@@ -22,7 +23,6 @@ from fedtrees.messages.horizontal import Histogram
 from fedtrees.messages.models import as_message
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
-from fedtrees.sealing.errors import ExposureError, MissingPartyError, TooFewPartiesError
 
 ALL = ("client-0", "client-1", "client-2", "client-3")
 RUNS = {

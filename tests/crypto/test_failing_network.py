@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from seeded_keys import EncryptedSums
 from test_masks import STAYS, Federation, arrays_of, names_of
 
-from fedtrees.crypto import marked
+from fedtrees.crypto import ciphertexts
+from fedtrees.crypto.costs import MARK_BYTES
 from fedtrees.crypto.mask_messages import usual_threshold
 from fedtrees.crypto.masking_party import SurvivorSets
-from fedtrees.sealing.errors import (
+from fedtrees.crypto.packing import Slots
+from fedtrees.crypto.primitives import (
     CryptoError,
     ExposureError,
     MalformedError,
@@ -23,8 +25,6 @@ from fedtrees.sealing.errors import (
     TooFewPartiesError,
     WrongKeyError,
 )
-from fedtrees.sealing.sizes import MARK_BYTES
-from fedtrees.sealing.slots import Slots
 
 HARMS = ("lost", "late", "twice", "changed", "cut", "foreign", "renamed", "replayed")
 
@@ -387,9 +387,12 @@ def test_ciphertexts_lost_cut_foreign_or_out_of_range_are_named(sums):
     old = sent["b"]
     sent = {name: one.encrypted(name, array, slots) for name, array in arrays.items()}
     text, payload = sent["b"], sent["b"][MARK_BYTES:]
-    read_as = marked.reading("array", slots, (9,), 1, "2 of b")
+    read_as = ciphertexts.describe_layout("array", slots, (9,), 1, "2 of b")
     no_ciphertexts = (b"\xff" * len(payload), bytes(512))
-    borne_out = [marked.mark(wrong, one.adder._public, read_as) + wrong for wrong in no_ciphertexts]
+    borne_out = [
+        ciphertexts.compute_mark(wrong, one.adder._public, read_as) + wrong
+        for wrong in no_ciphertexts
+    ]
     for error, wrong in [
         (WrongKeyError, other.encrypted("b", arrays["b"], slots)),
         (WrongKeyError, sent["a"]),

@@ -12,7 +12,8 @@ from seeded_keys import SeededRandomness
 
 from fedtrees.core.errors import UsageError
 from fedtrees.crypto import mask_messages, shamir
-from fedtrees.crypto.agreement import KEY_BYTES
+from fedtrees.crypto.costs import OperationCounter
+from fedtrees.crypto.mask_keys import unlock
 from fedtrees.crypto.mask_messages import MaskPlan, usual_threshold
 from fedtrees.crypto.mask_rounds import (
     IdealMasker,
@@ -23,10 +24,10 @@ from fedtrees.crypto.mask_rounds import (
     read_deal,
     read_unmasking,
 )
-from fedtrees.crypto.mask_seeds import unlock
 from fedtrees.crypto.masked_sum import MaskedSum
 from fedtrees.crypto.masking_party import MaskingParty, SurvivorSets
-from fedtrees.sealing.errors import (
+from fedtrees.crypto.primitives import (
+    KEY_BYTES,
     ExposureError,
     LateError,
     MalformedError,
@@ -35,7 +36,6 @@ from fedtrees.sealing.errors import (
     TooFewPartiesError,
     WrongKeyError,
 )
-from fedtrees.sealing.ledger import Ledger
 
 STAYS = 4  # else: gone before advertising (0), dealing (1), masking (2), unmasking (3)
 
@@ -481,8 +481,12 @@ def test_what_crosses_is_as_large_as_was_said():
 def rounds_of(real, plan, among=None):
     """Return maskers by name, and who unmasks, that have exchanged keys and shares."""
     among, kept = among or plan.parties, {}
-    sums = RealUnmasker(plan, Ledger()) if real else IdealUnmasker(plan, Ledger(), kept)
-    given = {name: (plan, name, Ledger(), SurvivorSets()) for name in plan.parties}
+    sums = (
+        RealUnmasker(plan, OperationCounter())
+        if real
+        else IdealUnmasker(plan, OperationCounter(), kept)
+    )
+    given = {name: (plan, name, OperationCounter(), SurvivorSets()) for name in plan.parties}
     made = {n: RealMasker(*g) if real else IdealMasker(*g, kept) for n, g in given.items()}
     for name in among:
         sums.take_keys(name, made[name].keys())
@@ -518,8 +522,10 @@ def test_the_sum_of_survivors_is_exact_in_bytes_real_and_ideal(real, survivors):
 
 def test_bytes_of_another_length_or_for_another_party_are_found_out():
     plan = MaskPlan(tuple("abc"), 2)
-    sums = RealUnmasker(plan, Ledger())
-    made = {name: RealMasker(plan, name, Ledger(), SurvivorSets()) for name in plan.parties}
+    sums = RealUnmasker(plan, OperationCounter())
+    made = {
+        name: RealMasker(plan, name, OperationCounter(), SurvivorSets()) for name in plan.parties
+    }
     for name in plan.parties:
         sums.take_keys(name, made[name].keys())
     roster = sums.roster(plan.parties)

@@ -27,11 +27,18 @@ from fedtrees.core.secure_sum import add_messages, from_integers, to_integers
 from fedtrees.core.specs import Spec, parse_grid, parse_one
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC, Transcript
-from fedtrees.crypto import agreement, masking_party, shamir
-from fedtrees.crypto.encrypted_sums import RealEncrypter
+from fedtrees.crypto import masking_party, primitives, shamir
+from fedtrees.crypto.costs import MARK_BYTES
 from fedtrees.crypto.keys import KeyPair
 from fedtrees.crypto.mask_rounds import RealMasker
 from fedtrees.crypto.masking_party import MaskingParty
+from fedtrees.crypto.paillier_sum import Encrypter
+from fedtrees.crypto.primitives import (
+    CryptoError,
+    MissingPartyError,
+    PlaintextOverflowError,
+    WrongKeyError,
+)
 from fedtrees.defenses.masking import SUMS_AT_ONCE
 from fedtrees.defenses.secure_sum import SealedSums
 from fedtrees.experiments import training_cache
@@ -53,13 +60,6 @@ from fedtrees.messages.models import as_message
 from fedtrees.protocols.compatibility import Data, fit
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
-from fedtrees.sealing.errors import (
-    CryptoError,
-    MissingPartyError,
-    PlaintextOverflowError,
-    WrongKeyError,
-)
-from fedtrees.sealing.sizes import MARK_BYTES
 
 pytestmark = pytest.mark.filterwarnings("ignore:a 1024-bit Paillier key is weak")
 
@@ -438,7 +438,7 @@ threats = ["server", "server+client[index=0]"]
 def test_no_secret_is_in_anything_that_is_kept(tmp_path, monkeypatch, caplog, capfd):
     """Private keys, mask seeds, their shares, one client's sums: in no file, checkpoint or log."""
     drawn, secrets, pairs, plain, dealt = [], [], [], [], []
-    make, draw, deal = KeyPair.generate.__func__, agreement.draw_key, shamir.share
+    make, draw, deal = KeyPair.generate.__func__, primitives.draw_key, shamir.share
     caplog.set_level(logging.DEBUG)
 
     def generate(cls, bits):
@@ -476,7 +476,7 @@ def test_no_secret_is_in_anything_that_is_kept(tmp_path, monkeypatch, caplog, ca
         monkeypatch.setattr(masking_party, name, made)
     monkeypatch.setattr(shamir, "share", shared)
     monkeypatch.setattr(training_cache, "drop", lambda folder, key: None)
-    for kind, method in ((RealMasker, "masked"), (RealEncrypter, "encrypted")):
+    for kind, method in ((RealMasker, "masked"), (Encrypter, "encrypt")):
         monkeypatch.setattr(kind, method, noted(getattr(kind, method)))
     sealed, save = [], training_cache.save
 

@@ -12,8 +12,7 @@ from test_masks import Federation
 
 from fedtrees.crypto import obfuscators as sources
 from fedtrees.crypto.keys import KeyPair
-from fedtrees.sealing.errors import ExposureError
-from fedtrees.sealing.secret import Secret
+from fedtrees.crypto.primitives import ExposureError, Secret
 
 
 def spellings(secret):
@@ -107,12 +106,11 @@ def test_an_error_tells_no_secret(keys):
     """A traceback shows no values, only the code and messages."""
     code = (
         "from fedtrees.crypto.keys import KeyPair\n"
-        "from fedtrees.crypto import paillier\n"
         "from fedtrees.crypto.obfuscators import PlainObfuscators\n"
         "import warnings; warnings.simplefilter('ignore')\n"
         "keys = KeyPair.generate(1024)\n"
         "print(keys.primes()[0].p)\n"
-        "paillier.encrypt([424242424242 * keys.public.n], PlainObfuscators(keys.public))\n"
+        "PlainObfuscators(keys.public).encrypt([424242424242 * keys.public.n])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "PlaintextOverflowError" in done.stderr

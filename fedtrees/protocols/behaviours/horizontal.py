@@ -18,6 +18,7 @@ from fedtrees.core.errors import EquivocationError
 from fedtrees.core.network import Network
 from fedtrees.core.party import Behaviour
 from fedtrees.core.registry import register
+from fedtrees.crypto.primitives import WrongKeyError
 from fedtrees.messages.horizontal import (
     BaseScore,
     CutsRequest,
@@ -30,7 +31,6 @@ from fedtrees.messages.horizontal import (
 )
 from fedtrees.protocols.cut_points import BinningClient
 from fedtrees.protocols.horizontal.histograms import DecidingServer, HistogramClient
-from fedtrees.sealing.errors import WrongKeyError
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.grower import TreeBuilder
 from fedtrees.trees.partition import ROOT

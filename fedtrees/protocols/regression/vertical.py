@@ -24,6 +24,16 @@ from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, Turns, check_among, check_equal, refuse
 from fedtrees.core.schema import Schema
 from fedtrees.core.view import Seen
+from fedtrees.crypto.costs import DEFAULT_BITS, check_key_bits
+from fedtrees.crypto.modes import MODES, make_sealing
+from fedtrees.crypto.vectors import (
+    IdealVectors,
+    VectorCombiner,
+    VectorDecrypter,
+    VectorEvaluator,
+    VectorKeyOwner,
+    key_bytes,
+)
 from fedtrees.messages.aggregation import PaillierKey
 from fedtrees.messages.fixed_point import Integers, decoded, encoded, integers, packed, unpacked
 from fedtrees.messages.regression import (
@@ -54,9 +64,6 @@ from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.regression.canaries import RegressionCanaries
 from fedtrees.protocols.regression.settings import RegressionParams, check_weightless
 from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE, VerticallyHeld
-from fedtrees.sealing.ideal import MODES, sealing
-from fedtrees.sealing.sizes import DEFAULT_BITS, check_key_bits
-from fedtrees.sealing.vectors import BlindVectors, IdealVectors, Vectors, key_bytes
 
 ARBITER = "arbiter"
 # Numbers in `OwnDesign.columns` that are no columns of the schema.
@@ -138,7 +145,8 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
 
     def sealing(self) -> Sealing:
         """Return the functions that encrypt, compute and decrypt in one run."""
-        return sealing(self.arbiter, "vectors", IdealVectors, self.key_bits, ARBITER)
+        sides = IdealVectors, VectorKeyOwner, VectorEvaluator
+        return make_sealing(self.arbiter, *sides, self.key_bits, ARBITER)
 
     def opened_together(self, seen: Sequence[Seen], sealing: Mapping[str, Any]) -> list[Seen]:
         """Return the residuals and scores that a colluding arbiter can decrypt."""
@@ -157,7 +165,7 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
                 name = f"{party}/{message.round}/z1"
             else:
                 continue
-            values = key.opened(name, sealed.payload[: key.nbytes(m)], m)
+            values = key.decrypt(name, sealed.payload[: key.nbytes(m)], m)
             opened = OpenedVector(party, message.round, packed(values))
             opened_messages.append(
                 Seen(item.round, ARBITER, (ARBITER,), opened, "opened for a colluder")
@@ -255,7 +263,7 @@ class Arbiter(Party):
     """
 
     role = ARBITER
-    sealing: Vectors
+    sealing: VectorDecrypter
 
     def __init__(self, name: str, protocol: VerticalRegression, schema: Schema) -> None:
         super().__init__(name)
@@ -288,14 +296,14 @@ class Arbiter(Party):
             refuse(message, "gradient", f"a party has at most {max_weights} weights")
         self.opened.setdefault(message.party, Turns(p.rounds)).take(message, "round")
         sealed, name = message.gradient, f"{message.party}/{message.round}/g"
-        gradient = self.sealing.opened(name, sealed.payload, sealed.shape[0])
+        gradient = self.sealing.decrypt(name, sealed.payload, sealed.shape[0])
         return Gradient(message.party, message.round, packed(gradient), message.bits)
 
 
 class Holder(Party):
     """Common computations of active and passive parties: standardisation, scores, and steps."""
 
-    sealing: BlindVectors
+    sealing: VectorCombiner
 
     def __init__(
         self,
@@ -347,7 +355,7 @@ class Holder(Party):
         zero = integers(np.zeros(self.design.shape[1], dtype=np.int64))
         parts = {f"{message.round}/d": (message.residuals.payload, X.T)}
         # The product of ciphertexts and integers is a linear combination, which Paillier supports.
-        payload = self.sealing.combined(f"{self.name}/{message.round}/g", parts, zero, opens=True)
+        payload = self.sealing.combine(f"{self.name}/{message.round}/g", parts, zero, opens=True)
         sealed = self._seal(payload, len(zero), "EncryptedGradient")
         request = EncryptedGradient(self.name, message.round, sealed, bits)
         (reply,) = self.net.request(ARBITER, request, why="my gradient, for the arbiter to open")
@@ -398,7 +406,7 @@ class PassiveRegression(Holder):
         degree = len(self.link) - 1
         # The residual polynomial of degree d needs the powers 1 to d of the passive scores.
         names = [f"{self.name}/{message.round}/z{p}" for p in range(1, degree + 1)]
-        payload = [self.sealing.encrypted(n, z**p) for p, n in enumerate(names, 1)]
+        payload = [self.sealing.encrypt(n, z**p) for p, n in enumerate(names, 1)]
         sealed = self._seal(b"".join(payload), degree * len(z), "EncryptedScores")
         return EncryptedScores(self.name, message.round, sealed)
 
@@ -487,7 +495,7 @@ class ActiveRegression(Holder, Coordinator):
                 )
                 payload = reply.scores.payload[(k - 1) * size : k * size]
                 parts[f"{reply.party}/{round}/z{k}"] = (payload, factor)
-        payload = self.sealing.combined(f"{round}/d", parts, plain)
+        payload = self.sealing.combine(f"{round}/d", parts, plain)
         return EncryptedResiduals(round, self._seal(payload, m, "EncryptedResiduals"))
 
     def predict(self, net: Network) -> NDArray[np.float64]:

@@ -18,6 +18,9 @@ from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Sealed
 from fedtrees.core.network import Network
 from fedtrees.core.schema import Schema
+from fedtrees.crypto import costs
+from fedtrees.crypto.bin_sums import BinLayout, BinSumDecrypter, key_bytes
+from fedtrees.crypto.packing import Slots
 from fedtrees.messages.vertical import (
     BinCountsRequest,
     ChosenSplits,
@@ -35,9 +38,6 @@ from fedtrees.protocols.vertical.local_bins import GlobalBins
 from fedtrees.protocols.vertical.passive import drawn_columns
 from fedtrees.protocols.vertical.protocol import VerticalModel, VerticalProtocol
 from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE
-from fedtrees.sealing import sizes
-from fedtrees.sealing.row_sums import RowSums, Sums, key_bytes
-from fedtrees.sealing.slots import Slots
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.partition import ROOT, Decisions, RowPartition
 
@@ -94,7 +94,7 @@ class Active(Coordinator):
     """
 
     role = ACTIVE
-    sealing: RowSums
+    sealing: BinSumDecrypter
     pure_leaves = False
     bits: tuple[int, int] = (0, 0)  # binary places of statistics
 
@@ -219,8 +219,8 @@ class Active(Coordinator):
     def _send_statistics(
         self, net: Network, tree: int, rows: NDArray[np.int64], slots: Slots, receivers: int
     ) -> None:
-        payload = self.sealing.encrypted(rows, slots)
-        nbytes = sizes.rows(len(rows), self.params.key_bits).nbytes
+        payload = self.sealing.encrypt(rows, slots)
+        nbytes = costs.row_traffic(len(rows), self.params.key_bits).nbytes
         sealed = Sealed((self.name,), rows.shape, "<i8", nbytes, payload)
         message = RowStatistics(tree, slots.limit, slots.terms, sealed)
         net.send(PASSIVE, message, why="what each row brings to the sums, which only I can read")
@@ -347,8 +347,8 @@ class Active(Coordinator):
         counts, sums_by_party = ranges[:, 1] - ranges[:, 0], {}
         for reply in net.request(PASSIVE, message, why=why):
             bins = self.cuts.n_bins[reply.columns]
-            shape = Sums(counts, bins, tree.statistics.shape[1], tree.slots)
-            opened = self.sealing.opened(reply.party, reply.sums.payload, shape)
+            shape = BinLayout(counts, bins, tree.statistics.shape[1], tree.slots)
+            opened = self.sealing.decrypt(reply.party, reply.sums.payload, shape)
             sums_by_party[reply.party] = opened
             # The note puts the decrypted sums into the view of this party, which attacks read.
             note = OpenedBinSums(

@@ -6,6 +6,8 @@ a sum with a key that is drawn for this sum. It sends the result, the lock, to t
 shares of the key.
 """
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Iterable, Sequence
 
@@ -13,10 +15,8 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.poly1305 import Poly1305
 
-from fedtrees.crypto.agreement import KEY_BYTES, derive, expanded
 from fedtrees.crypto.mask_messages import Advertisement, MaskPlan
-from fedtrees.sealing.errors import WrongKeyError
-from fedtrees.sealing.secret import Secret
+from fedtrees.crypto.primitives import KEY_BYTES, Secret, WrongKeyError, derive_key, expand_key
 
 _NONCE = bytes(12)  # constant, because each box and each lock has a separate key
 
@@ -48,12 +48,12 @@ def pair_key(plan: MaskPlan, secret: Secret[bytes], pair: tuple[str, str]) -> Se
     """
     # Sorted, because both parties must derive the same key.
     first, second = sorted(name.encode() for name in pair)
-    return derive(secret, b"pair", plan.context, first, second)
+    return derive_key(secret, b"pair", plan.context, first, second)
 
 
 def pair_seed(key: Secret[bytes], index: int) -> Secret[bytes]:
     """Return the seed of the mask that two parties share in one sum."""
-    return expanded(key, b"pair mask %d" % index)
+    return expand_key(key, b"pair mask %d" % index)
 
 
 def bound_to(seed: Secret[bytes], history_digest: bytes) -> Secret[bytes]:
@@ -63,7 +63,7 @@ def bound_to(seed: Secret[bytes], history_digest: bytes) -> Secret[bytes]:
     different digests do not cancel. A sum can therefore only be opened over parties that received
     the same requests about the same trees.
     """
-    return expanded(seed, b"told " + history_digest)
+    return expand_key(seed, b"told " + history_digest)
 
 
 def box(plan: MaskPlan, secret: Secret[bytes], sender: str, receiver: str) -> ChaCha20Poly1305:
@@ -78,7 +78,7 @@ def box(plan: MaskPlan, secret: Secret[bytes], sender: str, receiver: str) -> Ch
         Names of the parties.
     """
     # Each direction has a separate key, because the nonce is constant.
-    key = derive(secret, b"box", plan.context, sender.encode(), receiver.encode())
+    key = derive_key(secret, b"box", plan.context, sender.encode(), receiver.encode())
     return ChaCha20Poly1305(key.reveal())
 
 
@@ -123,12 +123,12 @@ def opened(cipher: ChaCha20Poly1305, closed: bytes, keys: bytes) -> bytes:
 
 def commitment(seed: Secret[bytes]) -> bytes:
     """Return a commitment to the seed of a self-mask. It does not reveal the seed."""
-    return hashlib.sha256(expanded(seed, b"commitment").reveal()).digest()
+    return hashlib.sha256(expand_key(seed, b"commitment").reveal()).digest()
 
 
 def self_seed(seed: Secret[bytes]) -> Secret[bytes]:
     """Return the seed of a self-mask from the secret that is shared."""
-    return expanded(seed, b"self mask")
+    return expand_key(seed, b"self mask")
 
 
 def lock(secret: Secret[bytes], seeds: Sequence[Secret[bytes]], keys: bytes) -> bytes:
@@ -166,7 +166,7 @@ def unlock(secret: Secret[bytes], closed: bytes, keys: bytes) -> list[Secret[byt
 
 
 def _lock(secret: Secret[bytes]) -> ChaCha20Poly1305:
-    return ChaCha20Poly1305(expanded(secret, b"lock").reveal())
+    return ChaCha20Poly1305(expand_key(secret, b"lock").reveal())
 
 
 def tag(
@@ -188,7 +188,7 @@ def tag(
     bound = [keys, history_digest, f"{index} {shape}".encode(), *(name.encode() for name in among)]
     # A Poly1305 key must be used for a single message. This key depends on everything that
     # identifies the array.
-    key = expanded(seed, _joined([b"tag", *bound]))
+    key = expand_key(seed, _joined([b"tag", *bound]))
     return Poly1305.generate_tag(key.reveal(), values)
 
 
