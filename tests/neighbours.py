@@ -36,8 +36,8 @@ from fedtrees.protocols.training import train
 
 OPENINGS: tuple[type, ...] = (IdealAggregation,)
 if CRYPTO:
-    from fedtrees.defenses.masking import MaskingServer
-    from fedtrees.defenses.paillier import PaillierServer
+    from fedtrees.crypto.masking import MaskingServer
+    from fedtrees.crypto.paillier_sum import PaillierServer
 
     OPENINGS = (IdealAggregation, MaskingServer, PaillierServer)
 

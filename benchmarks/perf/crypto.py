@@ -16,9 +16,8 @@ from fedtrees.benchmarks.perf.rivals import table
 from fedtrees.crypto.costs import OperationCounter
 from fedtrees.crypto.histograms import EncryptedRows, PackedHistogram
 from fedtrees.crypto.keys import KeyPair
-from fedtrees.crypto.mask_messages import MaskPlan, usual_threshold
-from fedtrees.crypto.masked_sum import MaskedSum
-from fedtrees.crypto.masking_party import MaskingParty
+from fedtrees.crypto.mask_keys import MaskPlan, usual_threshold
+from fedtrees.crypto.masks import MaskedSum, MaskingParty
 from fedtrees.crypto.obfuscators import (
     DJNObfuscators,
     Obfuscators,
@@ -353,13 +352,13 @@ def _masks(size: Size) -> Iterator[Line]:
 
 def _exchange(server: MaskedSum, parties: dict[str, MaskingParty]) -> None:
     """Exchange the keys and shares of all parties."""
-    for party in parties.values():
-        server.take_keys(party.advertise())
+    for name, party in parties.items():
+        server.take_keys(name, party.advertise())
     roster = server.roster()
-    for party in parties.values():
-        server.take_deal(party.deal(roster))
+    for name, party in parties.items():
+        server.take_deal(name, party.deal(roster, [*parties]))
     for name, boxes in server.boxes().items():
-        parties[name].collect(boxes)
+        parties[name].collect(boxes, [sender for sender in parties if sender != name])
 
 
 def _sum(
@@ -370,8 +369,8 @@ def _sum(
 ) -> NDArray[np.int64]:
     """Return one masked sum."""
     for name, party in parties.items():
-        server.take_array(party.mask(index, arrays[name]))
+        server.take_array(name, index, party.mask(index, arrays[name]))
     survivors = server.survivors(index)
     for name in survivors:
-        server.take_shares(parties[name].unmask(index, survivors))
-    return server.opened(index)
+        server.take_shares(name, index, parties[name].unmask(index, survivors))
+    return server.open_sum(index).reshape(next(iter(arrays.values())).shape)

@@ -40,7 +40,7 @@ def test_which_rows_were_added_is_told_by_short_powers_and_not_by_r_to_the_n(key
         BinSumEvaluator(OperationCounter(), SeededRandomness(3)),
     )
     blind.learn(keyed.public_key(), 512)
-    keyed._own.randomness = SeededRandomness(4)
+    keyed._obfuscators.randomness = SeededRandomness(4)
     short = DJNObfuscators(keys.public, randomness=SeededRandomness(5))
     sums = BinLayout(np.array([n]), np.array([2]), 1, slots)
     right = 0

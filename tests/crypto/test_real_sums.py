@@ -27,11 +27,12 @@ from fedtrees.core.secure_sum import add_messages, from_integers, to_integers
 from fedtrees.core.specs import Spec, parse_grid, parse_one
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC, Transcript
-from fedtrees.crypto import masking_party, primitives, shamir
+from fedtrees.crypto import masks, primitives, shamir
 from fedtrees.crypto.costs import MARK_BYTES
 from fedtrees.crypto.keys import KeyPair
-from fedtrees.crypto.mask_rounds import RealMasker
-from fedtrees.crypto.masking_party import MaskingParty
+from fedtrees.crypto.mask_keys import TAG_BYTES
+from fedtrees.crypto.masking import SUMS_AT_ONCE
+from fedtrees.crypto.masks import MaskingParty
 from fedtrees.crypto.paillier_sum import Encrypter
 from fedtrees.crypto.primitives import (
     CryptoError,
@@ -39,7 +40,6 @@ from fedtrees.crypto.primitives import (
     PlaintextOverflowError,
     WrongKeyError,
 )
-from fedtrees.defenses.masking import SUMS_AT_ONCE
 from fedtrees.defenses.secure_sum import SealedSums
 from fedtrees.experiments import training_cache
 from fedtrees.experiments.disclosure import disclosures
@@ -48,12 +48,11 @@ from fedtrees.experiments.session import Bench
 from fedtrees.experiments.suite import Suite
 from fedtrees.isolation.process import attacks
 from fedtrees.messages.aggregation import MaskSurvivors, OpenedSum, PaillierKey, PaillierSeeds
-from fedtrees.messages.forests import ClassCounts, ClassTotals
+from fedtrees.messages.forests import ClassCounts, ClassTotals, ClassTotalsRequest
 from fedtrees.messages.horizontal import (
     GridCounts,
     Histogram,
     LabelSums,
-    LabelSumsRequest,
     ValidationLoss,
 )
 from fedtrees.messages.models import as_message
@@ -232,7 +231,7 @@ class Telling(Party):
         super().__init__(name)
         self.counts = np.array(counts)
 
-    @handles(LabelSumsRequest)
+    @handles(ClassTotalsRequest)
     def tell(self, message):
         return ClassTotals(0, self.counts)
 
@@ -259,7 +258,7 @@ def summing(mode, counts, rows):
 
     def ask():
         with acting(server):
-            total = net.request_sum("client", LabelSumsRequest(), why="a test")
+            total = net.request_sum("client", ClassTotalsRequest(0), why="a test")
         return total.counts.tolist()
 
     return ask, missing.names
@@ -282,8 +281,8 @@ def test_the_sum_is_made_of_what_arrives(monkeypatch):
 
     def changed(self, index, array, *told):
         made = mask(self, index, array, *told)
-        values = np.frombuffer(made.values, "<u8") + np.uint64(self.name == "client-1")
-        return replace(made, values=values.tobytes())
+        values = np.frombuffer(made[:-TAG_BYTES], "<u8") + np.uint64(self.name == "client-1")
+        return values.tobytes() + made[-TAG_BYTES:]
 
     monkeypatch.setattr(MaskingParty, "mask", changed)
     with pytest.raises(WrongKeyError, match="the array of 'client-1' in sum 0 does not bear out"):
@@ -470,13 +469,13 @@ def test_no_secret_is_in_anything_that_is_kept(tmp_path, monkeypatch, caplog, ca
 
         return found
 
-    monkeypatch.setattr("fedtrees.crypto.masking_party.draw_key", key)
+    monkeypatch.setattr("fedtrees.crypto.masks.draw_key", key)
     for name in ("pair_key", "pair_seed"):
-        made = derived(getattr(masking_party, name))
-        monkeypatch.setattr(masking_party, name, made)
+        made = derived(getattr(masks, name))
+        monkeypatch.setattr(masks, name, made)
     monkeypatch.setattr(shamir, "share", shared)
     monkeypatch.setattr(training_cache, "drop", lambda folder, key: None)
-    for kind, method in ((RealMasker, "masked"), (Encrypter, "encrypt")):
+    for kind, method in ((MaskingParty, "mask"), (Encrypter, "encrypt")):
         monkeypatch.setattr(kind, method, noted(getattr(kind, method)))
     sealed, save = [], training_cache.save
 

@@ -90,18 +90,6 @@ def test_mask_secrets_are_in_no_text(keys, caplog):
         assert str(array.ravel()[0]) not in shown
 
 
-def test_shares_and_boxes_are_in_no_text():
-    federation = Federation(3, 2).collect()
-    masked = federation.parties["a"].mask(0, federation.arrays["a"])
-    federation.leaves["a"] = 0
-    federation.server.take_array(masked)
-    survivors = federation.mask()
-    given = federation.parties["a"].unmask(0, survivors)
-    for share in given.self_masks.values():
-        assert not [text for text in spellings(share) if text in repr(given)]
-    assert repr(masked.values)[2:-1] not in repr(masked)
-
-
 def test_an_error_tells_no_secret(keys):
     """A traceback shows no values, only the code and messages."""
     code = (
