@@ -15,8 +15,9 @@ from fedtrees.core.local_data import over_clients
 from fedtrees.core.messages import without_payload
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_grid, parse_one
+from fedtrees.crypto.masking import MaskedAggregation
 from fedtrees.crypto.primitives import ExposureError, MissingPartyError, TooFewPartiesError
-from fedtrees.defenses.masking import MaskedAggregation, Masking
+from fedtrees.defenses.masking import Masking
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.aggregation import MaskSurvivors
 from fedtrees.messages.horizontal import Histogram
@@ -43,7 +44,11 @@ class Losing(Masking):
     name = "masking"
 
     def aggregation(self):
-        return MaskedAggregation(self.threshold, self.real, self.lost, exposing=self.exposing)
+        made = MaskedAggregation(
+            self.threshold, ideal=not self.real, dropout=0.0, exposing=self.exposing
+        )
+        made.loses = self.lost or made.loses
+        return made
 
 
 def run(protocol, defense="", clients=4, federation=None, seed=1):
