@@ -269,13 +269,13 @@ class Search:
         Return the rows, and a note if the time did not suffice.
         """
         bench.open(resume)
-        todo = sum(len(job.cells) for phase in bench.remaining() for job in phase)
+        todo = sum(len(job.tasks) for phase in bench.remaining() for job in phase)
         print(f"cells: {todo:,} to compute, into {bench.folder}", file=sys.stderr)
         late = ""
         try:
             bench.run(self.log(todo), engine=Processes(bench.runner, until=until))
         except TimeLimit:
-            remaining = sum(len(job.cells) for phase in bench.remaining() for job in phase)
+            remaining = sum(len(job.tasks) for phase in bench.remaining() for job in phase)
             late = f"time ran out before {remaining:,} of {todo:,} cells; give more --minutes"
             print(late, file=sys.stderr)
         return load_rows(bench.folder), late

@@ -29,10 +29,10 @@ from fedtrees.core.host import Agreement
 from fedtrees.core.registry import register
 from fedtrees.core.results import MOST_WHOLE
 from fedtrees.core.schema import Feature, Kind, Schema
+from fedtrees.core.source import code_digest
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.core.streams import NoiseFrom
 from fedtrees.experiments.evaluate import make_defense
-from fedtrees.experiments.plan import code_digest
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.training import make_agreement
 

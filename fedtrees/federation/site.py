@@ -28,12 +28,12 @@ from fedtrees.core.messages import Message
 from fedtrees.core.remote import HostServer, framed, unframed
 from fedtrees.core.schema import Schema
 from fedtrees.core.secure_sum import IdealAggregation
+from fedtrees.core.source import code_digest
 from fedtrees.core.streams import Streams
 from fedtrees.data.csv_file import Reading, TextTable
 from fedtrees.data.csv_table import class_target, coded, numeric
 from fedtrees.data.plain_file import read_plain
 from fedtrees.data.spreadsheets import read_table
-from fedtrees.experiments.plan import code_digest
 from fedtrees.federation import agreement
 from fedtrees.federation.agreement import Agreed, check_text, read
 from fedtrees.federation.log import Log, keep_model, run_folder
