@@ -336,7 +336,7 @@ def _follow_steps(
 
 def _as_many(view: View, rows: int) -> int:
     """Return the largest plausible batch size: with Poisson sampling, four sigma more."""
-    return rows + int(4 * np.sqrt(rows)) if view.defense.poisson_sampling else rows
+    return rows + int(4 * np.sqrt(rows)) if view.defense.requirements.poisson_sampling else rows
 
 
 def _bounds(view: View, encoding: Encoding) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 from fedtrees.benchmarks.papers.study import Study
 from fedtrees.benchmarks.papers.tables import Table
-from fedtrees.core.defense import Stage
+from fedtrees.core.defense import ExampleStage
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_one
 from fedtrees.defenses import cut_points, dp_sgd, label_noise
@@ -76,7 +76,7 @@ def _weaken_argument(at: int, less: Callable[[Any, float], Any]) -> Callable[[Dr
 def _last_row(rows: Draw, k: float) -> Draw:
     """Return a hook that divides the last row, the noise of a step, by k."""
 
-    def weaker(part: Any, stage: Stage, values: Any, ctx: Any) -> Any:
+    def weaker(part: Any, stage: ExampleStage, values: Any, ctx: Any) -> Any:
         changed = rows(part, stage, values, ctx)
         if stage.kind == "example-gradients":
             changed[-1] /= k

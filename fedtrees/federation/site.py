@@ -382,7 +382,7 @@ class Site:
         self._log = Log(self._out, federation, party, rows)
         streams = Streams(federation.seed, federation.noise_from)
         # The client side of the ideal functionality is not used, because no reply is summed.
-        aggregation = federation.composed.aggregation() or IdealAggregation()
+        aggregation = federation.composed.secure_aggregation() or IdealAggregation()
         host = create_host(
             protocol,
             federation.agreement,

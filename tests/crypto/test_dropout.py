@@ -43,7 +43,7 @@ class Losing(Masking):
     real: bool = True
     name = "masking"
 
-    def aggregation(self):
+    def secure_aggregation(self):
         made = MaskedAggregation(
             self.threshold, ideal=not self.real, dropout=0.0, exposing=self.exposing
         )
