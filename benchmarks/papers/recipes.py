@@ -30,7 +30,7 @@ from fedtrees.report.recipe import RECOMMENDED, Candidate, Recommendation, Trial
 from fedtrees.report.results import UNDEFENDED, load_rows
 from fedtrees.report.setting_findings import RunFindings
 from fedtrees.report.statistics import mean_of, t_estimate
-from fedtrees.report.verdict_text import verdict
+from fedtrees.report.verdict import verdict
 from fedtrees.report.wording import Elsewhere
 
 STORED = "recipes.csv"

@@ -59,7 +59,7 @@ class Run:
     @property
     def verdict(self) -> str:
         """The verdict of the run, with one entry per decision of a reader."""
-        from fedtrees.report.verdict_text import verdict
+        from fedtrees.report.verdict import verdict
 
         return str(verdict(self._study.findings))
 

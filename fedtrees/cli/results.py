@@ -16,7 +16,7 @@ def print_tables(study: Study, *, skipped: bool = False) -> None:
 
     Skipped cells are also printed if no attack ran at all.
     """
-    from fedtrees.report.verdict_table import table
+    from fedtrees.report.verdict import table
 
     out = console()
     for setting_findings in study.findings.settings:
@@ -36,7 +36,7 @@ def print_verdict(study: Study, out: Console | None = None) -> None:
     """Print the verdict of a run with its labels in a separate column."""
     from rich.text import Text
 
-    from fedtrees.report.verdict_text import SCREEN_COLUMNS, verdict
+    from fedtrees.report.verdict import SCREEN_COLUMNS, verdict
 
     out = out or console()
     result = verdict(study.findings)

@@ -415,7 +415,7 @@ def _risks(trials: Iterable[Trial]) -> list[str]:
         capabilities = [can(c) for c in open_cells] or ["nothing is shown to be read"]
         more = f"; not settled: {some(unsettled)}" if unsettled else ""
         if below:
-            why = "the attack did worse than a blind guess, so that nothing is shown"
+            why = "the attack scored worse than a blind guess, which shows nothing"
             more += f"; {why}: {some(below)}"
         lines.append(f"- {t.place}: {'; '.join(capabilities)}{more}")
     return ["\n".join(lines)]

@@ -314,7 +314,7 @@ def _hover(p: Point) -> str:
     if p.incomplete:
         lines.append(f"incomplete, known only from below: {esc(str(p.coverage))}")
     if p.attack_failed:
-        lines.append("the attack did worse than a blind guess; nothing is shown")
+        lines.append("the attack scored worse than a blind guess, which shows nothing")
     if p.coverage.early:
         lines.append(esc(f"{listed(p.coverage.early)} stopped early"))
     return "<br>".join(lines)

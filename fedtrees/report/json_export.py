@@ -132,7 +132,7 @@ def summary(study: Study) -> dict[str, Any]:
 
     Raises `StoreError` if the run contains no rows.
     """
-    from fedtrees.report.verdict_text import verdict
+    from fedtrees.report.verdict import verdict
 
     if study.rows.empty:
         raise StoreError(

@@ -48,8 +48,8 @@ from fedtrees.report.setting_findings import (
     local,
 )
 from fedtrees.report.style import bytes_text, number
-from fedtrees.report.verdict_text import command as typed
-from fedtrees.report.verdict_text import explain_refusal, leak
+from fedtrees.report.verdict import command as typed
+from fedtrees.report.verdict import explain_refusal, leak
 
 _SCRIPT = re.compile(r"<script\b[^>]*>(.*?)</script>", re.DOTALL)
 
@@ -243,7 +243,7 @@ def _tile(findings: SettingFindings, adversary: Adversary) -> dict[str, Any]:
         say = f"Its view was not attacked in this run. Add --threat {adversary.threat}."
         return {**out, "facts": [], "why": ("Not tested", say)}
     facts = [_fact(findings, adversary, c) for c in _three(adversary)]
-    why = ("Nothing to read", "No attack that ran has anything to say of this view.")
+    why = ("No attack applies", "No attack that ran applies to the messages of this view.")
     return {**out, "facts": facts, "why": why}
 
 
@@ -357,17 +357,17 @@ def _remains(findings: SettingFindings, use: Candidate) -> Iterator[tuple[str, s
         if cells:
             yield name, f"can still {listed([wording.can(c) for c in cells])}."
         elif doubt:
-            yield name, f"reads nothing that is clear; not settled: {_heads(doubt)}."
+            yield name, f"learns nothing for certain; not settled: {_heads(doubt)}."
         elif not failed:
             yield (
                 name,
-                f"reads nothing beyond {findings.margin:g} of a blind guess, by every measure.",
+                f"learns no more than a blind guess (within {findings.margin:g}) by any measure.",
             )
         if failed:
             yield (
                 name,
-                f"({_heads(failed)}): the attack did worse than a blind guess, so that "
-                "nothing is shown.",
+                f"({_heads(failed)}): the attack scored worse than a blind guess, which shows "
+                "nothing.",
             )
 
 
@@ -387,12 +387,12 @@ def _glossary(run_findings: RunFindings) -> list[tuple[str, str]]:
          "which knows other rows of the population, as its attacks do."),
         *((wording.capital(measure(m).head), _explain_metric(m)) for m in used
           if _explain_metric(m).lower() != f"{measure(m).head}."),
-        ("Read ●", "The advantage over the better baseline is above the margin in the mean (of "
+        ("Leak ●", "The advantage over the better baseline is above the margin in the mean (of "
          "persons: one row or more), and above zero in every seed or with its whole interval."),
         ("Within the margin ■", "The mean advantage is at least minus the margin, and the upper "
          "end of its 95% t interval lies below the margin; three seeds or more; every applicable "
          "attack finished."),
-        ("Not settled ◆", "Neither is shown. More seeds settle it, unless the attack did worse "
+        ("Not settled ◆", "Neither is shown. More seeds settle it, unless the attack scored worse "
          "than a blind guess: then the attack failed, and nothing is shown about the defense."),
         ("Recipe", "What holds against every adversary of the run; where nothing does, what leaves "
          "least: rows and labels first, then guesses, then facts about groups; ties by price."),

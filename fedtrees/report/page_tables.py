@@ -198,7 +198,7 @@ def matrix(findings: SettingFindings) -> dict[str, Any] | None:
         hidden = [m for m in adversary.metrics if m not in shown]
         if hidden:
             heads = listed([measure(m).head.lower() for m in hidden])
-            idle.append(f"{wording.capital(adversary.name)} reads nothing by {heads}.")
+            idle.append(f"{wording.capital(adversary.name)} learns nothing by {heads}.")
         if not shown:
             continue
         groups.append({"name": wording.capital(adversary.name),
@@ -212,7 +212,7 @@ def matrix(findings: SettingFindings) -> dict[str, Any] | None:
         return None
     rows = [_row(findings, d, columns) for d in findings.defenses]
     counted = many(len(idle), "measure or attack", "measures and attacks")
-    idle_table = (f"{counted} with nothing to read, and why", idle)
+    idle_table = (f"{counted} by which nothing leaks, and why", idle)
     return {"groups": groups, "rows": rows, "blind": blind, "idle": idle_table if idle else None}
 
 
@@ -285,8 +285,8 @@ def untested(findings: SettingFindings) -> Iterator[tuple[str, str, str]]:
     for name, why in gaps.no_claim:
         yield f"{name} returned no claim.", f"{why[:1].upper()}{why[1:]}. That is no defense.", ""
     for name, defense, heads in _failed_attacks(findings):
-        yield (f"{wording.capital(name)}, {wording.short(defense)}.", f"By {heads} the attack did "
-               "worse than a blind guess; nothing is shown.", "")  # fmt: skip
+        yield (f"{wording.capital(name)}, {wording.short(defense)}.", f"By {heads} the attack "
+               "scored worse than a blind guess, which shows nothing.", "")  # fmt: skip
     if gaps.cut:
         yield ("Longer searches.", f"{listed([*gaps.cut])} stopped at a limit; without it they may "
                "read more.", "")  # fmt: skip

@@ -309,8 +309,8 @@ class PaperTable:
         if any(e.below for e in self.entries):
             notes.append(f"{BELOW} an attack that applies is missing: the leak is at least this.")
         if any(e.failed for e in self.entries):
-            notes.append(f"{FAILED} the strongest attack did worse than a blind guess: nothing is "
-                         "shown about the leak, and there is no rank.")  # fmt: skip
+            notes.append(f"{FAILED} the strongest attack scored worse than a blind guess: nothing "
+                         "is shown about the leak, and there is no rank.")  # fmt: skip
         if any(e.untouched for e in self.entries):
             notes.append(f"{NO_ATTACK}: no attack applies.")
         return notes

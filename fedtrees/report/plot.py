@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, get_args
 
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.files import write_text
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawn
 
 SUFFIXES = ("html", "svg", "png", "pdf")
-Figure = Literal["frontier", "heatmap"]
 EVERYTHING = Selection()
 #: One run folder, or several whose rows are drawn together.
 Runs = str | Path | Sequence[str | Path]
@@ -32,13 +31,12 @@ def plot(
     out_path: str | Path,
     metric: str | None = None,
     utility: str | None = None,
-    figure: Figure = "frontier",
     *,
     chosen: Selection = EVERYTHING,
     width: Width | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Path:
-    """Plot one run or several: utility against worst-case advantage, or advantage per attack.
+    """Plot one run or several: utility against worst-case advantage.
 
     Parameters
     ----------
@@ -52,8 +50,6 @@ def plot(
         points).
     metric, utility : str, optional
         Metrics on the axes, see `frontiers`.
-    figure : {"frontier", "heatmap"}
-        Kind of the figure.
     chosen : Selection
         Datasets, threats and protocols to show.
     width : {"column", "page"}, optional
@@ -70,8 +66,8 @@ def plot(
     Raises
     ------
     UsageError
-        If the suffix, the figure, a metric, the width, or a name to show or to label is not valid,
-        or if the run contains no attack.
+        If the suffix, a metric, the width, or a name to show or to label is not valid, or if the
+        run contains no attack.
     StoreError
         If the rows cannot be read or the file cannot be written.
     """
@@ -79,21 +75,15 @@ def plot(
     suffix = out.suffix[1:].lower()
     if suffix not in SUFFIXES:
         raise UsageError(f"cannot write {out.name!r}: end the name in .{', .'.join(SUFFIXES)}")
-    if figure not in get_args(Figure):
-        raise UsageError(f"unknown figure {figure!r}{did_you_mean(figure, get_args(Figure))}")
-    if (width or labels) and (suffix == "html" or figure != "frontier"):
+    if (width or labels) and suffix == "html":
         raise UsageError("widths and labels are of frontiers as .svg, .png or .pdf")
     _check_width(width)
     study = _study(run_folder, chosen, metric, utility)
     if suffix == "html":
-        return write_text(out, _interactive(study, figure))
-    from fedtrees.report import leaks, static_figure
+        return write_text(out, _interactive(study))
+    from fedtrees.report import static_figure
 
-    if figure == "frontier":
-        return static_figure.save(_frontier(study, width, labels), out)
-    metrics = {f.panel.setting: f.metric for f in reversed(study.frontiers)}
-    grids = [leaks.leak_grid(study.rows, s, m) for s, m in sorted(metrics.items())]
-    return static_figure.save(static_figure.heatmap(grids), out)
+    return static_figure.save(_frontier(study, width, labels), out)
 
 
 def frontier_of(
@@ -131,7 +121,7 @@ def frontier_of(
     return _frontier(_study(run_folder, chosen, metric, utility), width, labels)
 
 
-def _interactive(study: Study, figure: Figure) -> str:
+def _interactive(study: Study) -> str:
     """Return an HTML document with one interactive plotly figure per panel.
 
     Its content security policy allows only the scripts that plotly generated, by their hashes.
@@ -139,17 +129,10 @@ def _interactive(study: Study, figure: Figure) -> str:
     import plotly.io
     from plotly.graph_objects import Figure as Plotly
 
-    from fedtrees.report.grid_figure import draw_heatmap
     from fedtrees.report.interactive_figure import advantage_limits, draw_frontier
-    from fedtrees.report.leaks import leak_grid, limit
 
-    if figure == "frontier":
-        limits = advantage_limits(study.frontiers)
-        drawn = [(str(f.panel), draw_frontier(f, study.colours, limits)) for f in study.frontiers]
-    else:
-        metrics = {f.panel.setting: f.metric for f in reversed(study.frontiers)}
-        grids = [leak_grid(study.rows, s, m) for s, m in sorted(metrics.items())]
-        drawn = [(g.title, draw_heatmap(g, limit(grids))) for g in grids]
+    limits = advantage_limits(study.frontiers)
+    drawn = [(str(f.panel), draw_frontier(f, study.colours, limits)) for f in study.frontiers]
     parts, scripts = [], []
     for at, (title, drawing) in enumerate(drawn):
         plotly_figure = Plotly(json.loads(drawing.json()))

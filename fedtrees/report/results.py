@@ -22,7 +22,6 @@ from fedtrees.core.files import parse_json, read_listed
 from fedtrees.core.reasons import Reason
 from fedtrees.core.results import COLUMNS, Column, read_described
 from fedtrees.core.specs import parse_one, written
-from fedtrees.report.refused import as_skips
 
 UNDEFENDED = "none"
 
@@ -89,9 +88,7 @@ def load_rows(run_folder: str | Path) -> pd.DataFrame:
     Returns
     -------
     rows : DataFrame
-        The columns `COLUMNS` with parsed values, and the columns that `label` adds. Results of
-        combinations that the present release refuses have the status "skipped"
-        (`fedtrees.report.refused`).
+        The columns `COLUMNS` with parsed values, and the columns that `label` adds.
 
     Raises
     ------
@@ -132,7 +129,7 @@ def parse_rows(path: Path, text: str) -> pd.DataFrame:
     _check_defenses(path, frame)
     # `copy` merges the columns into one block per type. Filters on many single-column blocks are
     # slow.
-    return as_skips(frame).copy()
+    return frame.copy()
 
 
 def _records(path: Path, text: str) -> pd.DataFrame:

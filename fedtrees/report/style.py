@@ -26,11 +26,6 @@ SHAPES: dict[Kind, tuple[str, str]] = {
     "none": ("triangle-up", "^"),
     "unknown": ("pentagon", "p"),
 }
-# White at zero (no more than the baseline), orange to brown for a leak, blue below the baseline.
-DIVERGING = (
-    (0.0, "#2166ac"), (0.25, "#92c5de"), (0.5, "#ffffff"), (0.65, "#fdd49e"), (0.8, "#ef8a3c"),
-    (1.0, "#9a3412"),
-)  # fmt: skip
 
 
 def palette(families: Iterable[str]) -> dict[str, tuple[str, str]]:

@@ -19,12 +19,11 @@ from fedtrees.report.statistics import Estimate, mean_of
 from fedtrees.report.style import number
 
 _SYMBOLS = {"epsilon": "ε", "decimals": "d", "xi": "ξ"}
-_MOST_PARTS = 2
 GLYPHS = {"open": "●", "unsettled": "◆", "unknown": "◆", "shut": "■", "gone": "□", "undefined": "○"}
 WORDS = {
-    "open": "read", "unsettled": "not settled",
+    "open": "leak", "unsettled": "not settled",
     "unknown": "not known: an attack failed or did not run",
-    "shut": "within the margin of blind", "gone": "nothing to read",
+    "shut": "within the margin of a blind guess", "gone": "no attack applies",
     "undefined": "a blind guess is perfect",
 }  # fmt: skip
 
@@ -79,33 +78,43 @@ def can(cell: Cell) -> str:
     return f"{measure(cell.metric).phrase.format(amount(cell, cell.score))} ({details})"
 
 
-def achievement(who: str, cell: Cell) -> str:
-    """Write two sentences: the score of an adversary, and its score without any message.
+def describe_leak(who: str, cell: Cell) -> str:
+    """Write one sentence with the score of an adversary and its score without any message.
 
-    For example, ``Your server can reconstruct 83 of 456 rows in every column. A guess without any
-    message reaches 0.``
+    For example, ``Your server can reconstruct 83 of 456 rows in every column; guessing without any
+    message reconstructs 0.``
     """
-    sentence = measure(cell.metric).phrase.format(amount(cell, cell.score))
+    phrase = measure(cell.metric).phrase
+    sentence = phrase.format(amount(cell, cell.score))
+    verb, _, following = phrase.partition(" ")
+    # "guesses 40%" is a sentence only if the amount is the object of the verb.
+    reaches = _third_person(verb) if following.startswith("{}") else "reaches"
     blind = value(cell, mean_of(cell.blinds)) if cell.blinds else "none"
-    baseline = f"A guess without any message reaches {blind}"
+    baseline = f"guessing without any message {reaches} {blind}"
     population = value(cell, mean_of(cell.populations)) if cell.has_population else blind
     if population != blind:
-        baseline += f", a guess from other rows of the population {population}"
+        baseline += f", and guessing from other rows of the population {population}"
     details = by_seed(cell)
     seeds = f" ({details})" if details else ""
-    return f"{capital(who)} can {sentence}{seeds}. {baseline}."
+    return f"{capital(who)} can {sentence}{seeds}; {baseline}."
+
+
+def _third_person(verb: str) -> str:
+    """Return the third person of a regular verb: ``guess`` becomes ``guesses``."""
+    return f"{verb}es" if verb.endswith(("s", "sh", "ch")) else f"{verb}s"
 
 
 def line(cell: Cell) -> str:
     """Format the baselines of a score by name, for example ``blind 48%, population 77%``.
 
     The population baseline guesses from rows that no party has. It exists if the adversary has no
-    local rows.
+    local rows, and it is named if it differs from the blind baseline.
     """
     blind = mean_of(cell.blinds)
     if not cell.blinds or not cell.has_population:
         return f"blind {value(cell, cell.line)}"
-    return f"blind {value(cell, blind)}, population {value(cell, mean_of(cell.populations))}"
+    first, second = value(cell, blind), value(cell, mean_of(cell.populations))
+    return f"blind {first}" if first == second else f"blind {first}, population {second}"
 
 
 def by_seed(cell: Cell) -> str:
@@ -126,9 +135,9 @@ def _by_population(cell: Cell) -> bool:
 
 
 def failed(cell: Cell) -> str:
-    """Write that the attack failed: ``the attack did worse than a blind guess; ...``."""
+    """Write that the attack failed: ``the attack scored worse than a blind guess, ...``."""
     other = "a guess from other rows" if _by_population(cell) else "a blind guess"
-    return f"the attack did worse than {other}; nothing is shown"
+    return f"the attack scored worse than {other}, which shows nothing"
 
 
 def word(cell: Cell) -> str:
@@ -172,19 +181,23 @@ def parted(name: str) -> tuple[str, str]:
     return (name.protocol, name.defense) if isinstance(name, Elsewhere) else ("", name)
 
 
-def short(spec: str) -> str:
-    """Abbreviate a defense, for example ``laplace-hist ε=8`` or ``split-only + 3 more``."""
+def short(spec: str, most_parts: int = 2) -> str:
+    """Abbreviate a defense, for example ``laplace-hist ε=8`` or ``dp-gbdt with dp-grid-cuts``.
+
+    A defense with more than `most_parts` parts, or of another protocol, is written without the
+    parameters of its parts.
+    """
     if spec == UNDEFENDED:
         return "no defense"
     protocol, defense = parted(spec)
     parts = parse_one(defense).parts
-    if protocol or len(parts) > _MOST_PARTS:
-        name = parse_one(protocol).parts[0].name if protocol else parts[0].name
-        return f"{name} + {len(parts) - (not protocol)} more"
+    if protocol:
+        names = " + ".join(part.name for part in parts)
+        return f"{parse_one(protocol).parts[0].name} with {names}"
     texts = []
     for part in parts:
         values = [f"{_SYMBOLS.get(k, k)}={v}" for k, v in part.params.items()]
-        texts.append(" ".join([part.name, *values]))
+        texts.append(" ".join([part.name, *(values if len(parts) <= most_parts else ())]))
     return " + ".join(texts)
 
 

@@ -16,7 +16,7 @@ from fedtrees.report.leakage import Cell
 from fedtrees.report.recipe import recommend, recommended
 from fedtrees.report.results import UNDEFENDED, load_rows
 from fedtrees.report.statistics import Estimate
-from fedtrees.report.verdict_text import price as verdict_price
+from fedtrees.report.verdict import price as verdict_price
 from fedtrees.report.wording import can, parted, settled
 
 ROOT = Path(__file__).parents[2]

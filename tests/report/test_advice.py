@@ -82,7 +82,7 @@ def test_what_a_recipe_leaves_within_the_wish_is_said(tmp_path):
         ({"auc": 0.7}, True, r"AUC 0\.701; wished: 0\.75"),
         ({"exact": (0.0,), "members": (0.01,)}, False, "1 seed ran; 3 are needed"),
         # A failed attack recognises no member, where a blind guess recognises 6%.
-        ({"members": (0.0, 0.0, 0.0), "blind": 0.06}, False, "the attack did worse than a blind"),
+        ({"members": (0.0, 0.0, 0.0), "blind": 0.06}, False, "the attack scored worse than a"),
         ({"left_out": ("joint",)}, True, r"untested: .*2 of 3 applicable attacks ran.*joint"),
     ],
 )  # fmt: skip

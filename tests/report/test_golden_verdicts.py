@@ -19,7 +19,7 @@ from fedtrees.core.results import measures
 from fedtrees.experiments import defaults
 from fedtrees.report.findings import findings
 from fedtrees.report.results import load_rows
-from fedtrees.report.verdict_text import LEAK_LABELS, SCREEN_LINES, verdict
+from fedtrees.report.verdict import LEAK_LABELS, SCREEN_LINES, verdict
 
 SUITE = """
 name = "quick"
@@ -111,9 +111,9 @@ def check_reading(records, sentence, defense="none"):
         whole = rf"{head}({PLAIN})%?(?: of (?:the )?({PLAIN})?[^(.]*?)?{tail}"
         people = rf"(?:, population (none|{PLAIN})%?)?(?:; by seed [^)]*)?"
         line = rf"\(blind (none|{PLAIN})%?{people}\)"
-        other_rows = rf"(?:, a guess from other rows of the population (none|{PLAIN})%?)?"
+        other_rows = rf"(?:, and guessing from other rows of the population (none|{PLAIN})%?)?"
         seeds = r"(?: \(by seed [^)]*\))?"
-        baseline = rf"{seeds}\. A guess without any message reaches (none|{PLAIN})%?{other_rows}"
+        baseline = rf"{seeds}; guessing without any message \w+ (none|{PLAIN})%?{other_rows}"
         hits = [*re.finditer(f"{whole} {line}", sentence), *re.finditer(whole + baseline, sentence)]
         for hit in hits:
             found = [v[defense] for t in threats(records)
@@ -232,7 +232,8 @@ def test_a_verdict_fits_on_a_screen_and_every_number_is_of_the_records(said):
         elif label == "PRICE":
             check_price(records, text, use)
         elif label == "EFFECT":
-            before, *after = re.findall(rf"({PLAIN})%?", text)[:2]
+            scores = re.search(rf"({PLAIN})%? instead of ({PLAIN})%?", text)
+            before, after = (scores[2], [scores[1]]) if scores else ("nan", [])
             every = [records.worst(t, m) for t in threats(records) for m in measures()]
             assert any(
                 near(before, scores_of(v["none"][0], v["none"][3]))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from synthetic_run import Table
 
 from fedtrees.core.reasons import Reason
-from fedtrees.report import page_tables, verdict_text, wording
+from fedtrees.report import page_tables, verdict, wording
 from fedtrees.report.coverage import Coverage, Gaps
 from fedtrees.report.findings import findings
 from fedtrees.report.leakage import Cell, is_open, is_safe, margin_of, state_of, upper
@@ -193,7 +193,7 @@ def test_where_no_attack_claimed_anything_nothing_is_known(table):
     no_claim(table, "none", "a")
     (found,) = findings(table.rows(), table.folder).settings
     assert found.tested[0].cell("none", "ra").state == "unsettled"
-    assert verdict_text.leak(found) == (
+    assert verdict.leak(found) == (
         "Attacks returned no claim (a), and no other attack shows a leak."
     )
 
@@ -229,7 +229,8 @@ def test_an_attack_below_the_population_baseline_is_neither_a_leak_nor_safe(tabl
     assert cell.below_baseline
     assert cell.line == pytest.approx(0.6)
     assert (
-        wording.word(cell) == "the attack did worse than a guess from other rows; nothing is shown"
+        wording.word(cell)
+        == "the attack scored worse than a guess from other rows, which shows nothing"
     )
 
 
@@ -241,9 +242,9 @@ def test_an_attack_below_the_blind_baseline_has_a_sentence_of_its_own(table):
     (found,) = findings(table.rows(), table.folder).settings
     cell = found.tested[0].cell("none", "ra")
     assert cell.state == "unsettled"
-    assert wording.word(cell) == "the attack did worse than a blind guess; nothing is shown"
+    assert wording.word(cell) == "the attack scored worse than a blind guess, which shows nothing"
     assert found.leak.kind == "attack-failed"
-    why = "By cells guessed the attack did worse than a blind guess; nothing is shown."
+    why = "By cells guessed the attack scored worse than a blind guess, which shows nothing."
     assert ("The party 't', no defense.", why, "") in [*page_tables.untested(found)]
 
 

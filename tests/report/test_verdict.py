@@ -14,8 +14,8 @@ from fedtrees.report.cost import Price, prices, utility_of
 from fedtrees.report.coverage import Gap
 from fedtrees.report.findings import findings
 from fedtrees.report.results import Setting, load_rows
-from fedtrees.report.verdict_table import table as text_table
-from fedtrees.report.verdict_text import SCREEN_LINES, price, verdict
+from fedtrees.report.verdict import SCREEN_LINES, price, verdict
+from fedtrees.report.verdict import table as text_table
 
 TWO = ("a", "b")
 
@@ -47,8 +47,8 @@ def test_a_leak_is_described_with_its_baseline_and_the_strongest_attack(table):
     tried(table, "none", 0.9, (0.3, 0.31, 0.32))
     text = said(table)
     assert text["LEAK FOUND"] == (
-        "The party 't' can guess 59% of the values right. A guess without any message reaches 40%. "
-        "Strongest attack: a."
+        "The party 't' can guess 59% of the values right; guessing without any message guesses "
+        "40%. Strongest attack: a."
     )
     assert text["BEST DEFENSE"] == (
         "No defense was tested, because none was requested or none fits."
@@ -60,8 +60,8 @@ def test_a_defense_that_resists_every_attack_is_preferred_to_one_that_only_helps
     tried(table, "split-only", 0.9, (0.0, 0.0, 0.0))
     text = said(table)
     assert text["BEST DEFENSE COMMAND"] == "split-only"
-    assert text["BEST DEFENSE"] == "Every attack stays within the margin of its baseline:"
-    assert text["EFFECT"] == "Cells guessed: 59% before, 40% after."
+    assert text["BEST DEFENSE"] == ("Every attack is shown to stay within 0.05 of its baseline:")
+    assert text["EFFECT"] == "The party 't' can then guess 40% instead of 59% of the values right."
     assert text["PRICE"] == "None: AUC is identical in every seed."
     tried(table, "min-bin", 0.9, (0.2, 0.2, 0.2), applies=(*TWO, "c"))
     assert said(table)["BEST DEFENSE COMMAND"] == "split-only"
@@ -84,7 +84,7 @@ def test_a_leak_that_remains_is_described(table):
     assert text["BEST DEFENSE"] == ("No tested defense removes this leak. This one reduces it:")
     assert text["BEST DEFENSE COMMAND"] == "split-only"
     assert text["EFFECT"].endswith(" The leak remains.")
-    assert "can guess 50% of the values right" in text["STILL LEAKS"]
+    assert "can still guess 50% of the values right" in text["STILL LEAKS"]
 
 
 def test_a_tile_shows_what_leads_whatever_it_is(table):
@@ -138,15 +138,13 @@ def test_a_recipe_is_never_used_for_sure_where_the_attack_failed(table):
     tried(table, "none", 0.9, (0.3, 0.31, 0.32))
     tried(table, "split-only", 0.9, (-0.3, -0.3, -0.3))
     text = said(table)
-    assert text["BEST DEFENSE"] == (
-        "No attack clearly exceeds its baseline by the margin of 0.05, but some scored below it or "
-        "made no claim (see NOT EXCLUDED):"
-    )
+    assert text["BEST DEFENSE"] == ("No attack clearly succeeds, but not every leak is excluded:")
     assert text["BEST DEFENSE COMMAND"] == "split-only"
-    assert text["EFFECT"].endswith("The attack did worse than a blind guess; nothing is shown.")
+    assert text["EFFECT"].endswith(
+        "The attack scored worse than a blind guess, which shows nothing."
+    )
     assert text["NOT EXCLUDED"] == (
-        "For these adversaries the attacks scored worse than a blind guess, which shows nothing: "
-        "the party 't'."
+        "For the party 't', the attacks scored worse than a blind guess, which shows nothing."
     )
 
 
@@ -158,7 +156,9 @@ def test_without_a_defense_a_failed_attack_is_not_called_safe(table):
 def test_what_is_not_settled_under_a_recipe_is_said(table):
     tried(table, "none", 0.9, (0.3, 0.31, 0.32))
     tried(table, "split-only", 0.9, (-0.1, 0.0, 0.2))
-    assert said(table)["NOT EXCLUDED"] == "Not settled: the party 't'."
+    assert said(table)["NOT EXCLUDED"] == (
+        "For the party 't', the results neither show nor exclude a leak."
+    )
 
 
 def test_where_nothing_helps_the_least_is_named(table):
@@ -246,8 +246,8 @@ def test_a_claim_that_was_not_kept_is_said(table):
                     spent="pure-dp[epsilon=inf,unprotected=cuts]")  # fmt: skip
         table.attack("laplace-hist[epsilon=1]", seed, "a", 0.1)
     assert said(table)["NO GUARANTEE"] == (
-        "Other messages of the run are sent without noise, so that an epsilon is not kept by "
-        "laplace-hist ε=1."
+        "No epsilon is kept by laplace-hist ε=1, because other messages of the run are sent "
+        "without noise."
     )
 
 
@@ -358,8 +358,8 @@ def test_a_failed_training_is_not_listed_as_a_failed_attack(table):
     table.add("train", "min-bin", 0, status="failed", reason="no room")
     table.trouble("none", 0, "c", "failed")
     text = said(table)["NOT TESTED"]
-    assert "Attacks that failed: c." in text
-    assert "Trainings that failed: min-bin." in text
+    assert "The attack c failed." in text
+    assert "The training failed with min-bin." in text
     (found,) = findings(table.rows(), table.folder, 0.05).settings
     assert found.untested.failed_trainings == (("min-bin", "no room"),)
     assert ("Training failed: min-bin.", "no room.", "") in page.untested(found)
