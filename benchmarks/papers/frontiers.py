@@ -10,9 +10,8 @@ from typing import Any
 from fedtrees.benchmarks.papers.study import Table, percent, run_study
 from fedtrees.core.guarantee import PureDP
 from fedtrees.report import static_figure
-from fedtrees.report.budgets import ordered
 from fedtrees.report.frontier import frontiers
-from fedtrees.report.results import load_rows
+from fedtrees.report.results import load_rows, ordered
 
 _DEFENSES = (
     "defense", "AUC", "change", "epsilon spent", "server reads", "`nvflare-hist` client reads",

@@ -12,9 +12,8 @@ import numpy as np
 
 from fedtrees.benchmarks.papers.study import Table, percent, run_study
 from fedtrees.report import static_figure
-from fedtrees.report.budgets import ordered
 from fedtrees.report.frontier import frontiers
-from fedtrees.report.results import load_rows
+from fedtrees.report.results import load_rows, ordered
 from fedtrees.report.statistics import worst_case
 
 #: Takahashi et al. 2023, Table 2: V-measure of CL, UNI, UNI+CL and ID2Graph, in percent.

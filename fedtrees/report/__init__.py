@@ -10,7 +10,8 @@ This package may import `fedtrees.metrics` and the layers below it. It does not 
 `fedtrees.experiments`.
 """
 
-from fedtrees.report.frontier import Frontier, Point, frontiers
+from fedtrees.report.findings import frontiers
+from fedtrees.report.frontier import Frontier, Point
 from fedtrees.report.page import write_report
 from fedtrees.report.plot import plot
 from fedtrees.report.results import Panel, Setting, load_rows

@@ -295,9 +295,8 @@ def _upright(ax: Axes, text: str, x: float) -> Label:
 
 def _point(ax: Axes, p: Point, colour: str, drawn: Drawn, ring: int = 0) -> None:
     """Draw a defense: its seeds, its intervals, and its marker, or a ring around other markers."""
-    seeds = [s for s in p.seeds if math.isfinite(s.utility) and math.isfinite(s.advantage)]
     shape = style.SHAPES[p.kind][1]
-    ax.scatter([s.utility for s in seeds], [s.advantage for s in seeds], s=6, marker=shape,
+    ax.scatter([u for u, _ in p.seeds], [a for _, a in p.seeds], s=6, marker=shape,
                color=colour, alpha=_FAINT, linewidths=0, zorder=3)  # fmt: skip
     x, y = p.utility.mean, p.advantage.mean
     # A white marker shows that the advantage is only a lower bound of the leak.

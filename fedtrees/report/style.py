@@ -3,9 +3,8 @@
 import math
 from collections.abc import Iterable
 
-from fedtrees.report.budgets import ordered
 from fedtrees.report.guarantees import Kind
-from fedtrees.report.results import UNDEFENDED
+from fedtrees.report.results import UNDEFENDED, ordered
 from fedtrees.report.statistics import Estimate
 
 INK, MUTED, RULE = "#1b1f24", "#5b6470", "#c9ced6"

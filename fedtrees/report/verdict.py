@@ -18,19 +18,18 @@ from fedtrees.core.errors import listed, many
 from fedtrees.core.guarantee import ActedOnNothing
 from fedtrees.core.results import measure
 from fedtrees.report import wording
-from fedtrees.report.cost import MOST_SEEDS, TOLERANCE, Price
-from fedtrees.report.guarantees import in_words
-from fedtrees.report.leakage import SETTLED, Cell, gravity, plain, upper
-from fedtrees.report.recipe import Candidate
-from fedtrees.report.results import UNDEFENDED
-from fedtrees.report.setting_findings import (
-    REFUTED,
-    Adversary,
-    Defended,
+from fedtrees.report.adversaries import AdversaryFindings
+from fedtrees.report.cost import MOST_SEEDS, TOLERANCE, UtilityChange
+from fedtrees.report.findings import (
+    DefenseResult,
     Leak,
-    RunFindings,
+    RunAnalysis,
     SettingFindings,
 )
+from fedtrees.report.guarantees import REFUTED, in_words
+from fedtrees.report.leakage import SETTLED, LeakageResult, gravity, plain, upper
+from fedtrees.report.recipe import Recipe
+from fedtrees.report.results import UNDEFENDED
 from fedtrees.report.statistics import finite
 from fedtrees.report.style import number
 
@@ -53,7 +52,7 @@ _LEGEND = ("open", "unsettled", "shut", "gone")
 _COLOURS = {"open": "red", "unsettled": "yellow", "unknown": "yellow", "shut": "blue",
             "gone": "blue", "undefined": "dim"}  # fmt: skip
 #: Label of the first entry, by the kind of the main finding
-#: (`fedtrees.report.setting_findings.Leak`).
+#: (`fedtrees.report.findings.Leak`).
 LEAK_LABELS = {
     "leak": "LEAK FOUND", "trace": "TRACE FOUND", "none-found": "NO LEAK FOUND",
     "none-clear": "NOT SETTLED", "attack-failed": "NOT KNOWN", "unknown": "NOT KNOWN",
@@ -113,19 +112,17 @@ class Verdict:
         return "\n".join([self.setting, *(line.wrapped() for line in self.lines)])
 
 
-def verdict(run_findings: RunFindings) -> Verdict:
+def verdict(analysis: RunAnalysis) -> Verdict:
     """Write the verdict of a run."""
-    if not run_findings.settings:
+    if not analysis.settings:
         return Verdict("", (Line("NOT KNOWN", "No model was trained."),))
-    first, *rest = run_findings.settings
+    first, *rest = analysis.settings
     # The command to type next is always the last entry, so that its lines are reserved first.
     next_step = _next_step()
-    lines = _fitting_lines(first, run_findings, SCREEN_LINES - next_step.height)
+    lines = _fitting_lines(first, analysis, SCREEN_LINES - next_step.height)
     room = SCREEN_LINES - sum(line.height for line in (*lines, next_step))
     # Protocols that are recipes of the first setting are already compared with it.
-    compared = {
-        name for c in first.recommendation.candidates if (name := wording.parted(c.name)[0])
-    }
+    compared = {wording.split_recipe(c.name)[0] for c in first.recommendation.recipes} - {""}
     setting_lines = [_other_setting(f) for f in rest if f.setting.protocol not in compared]
     for at, line in enumerate(setting_lines):
         # Reserve space for a line that names the number of omitted settings.
@@ -142,7 +139,7 @@ def verdict(run_findings: RunFindings) -> Verdict:
     return Verdict(f"{first.setting} · {many(first.seeds, 'seed')}", (*lines, next_step))
 
 
-def _fitting_lines(findings: SettingFindings, run_findings: RunFindings, room: int) -> list[Line]:
+def _fitting_lines(findings: SettingFindings, analysis: RunAnalysis, room: int) -> list[Line]:
     """Return the entries of a setting with the most details that fit in `room` lines."""
     lines: list[Line] = []
     # Reduce details step by step until the entries fit on the screen.
@@ -151,10 +148,10 @@ def _fitting_lines(findings: SettingFindings, run_findings: RunFindings, room: i
         if sum(line.height for line in lines) <= room:
             break
     room -= sum(line.height for line in lines)
-    return [*lines, *(line for line in _epsilon(findings, run_findings) if line.height <= room)]
+    return [*lines, *(line for line in _epsilon(findings, analysis) if line.height <= room)]
 
 
-def _epsilon(findings: SettingFindings, run_findings: RunFindings) -> Iterator[Line]:
+def _epsilon(findings: SettingFindings, analysis: RunAnalysis) -> Iterator[Line]:
     """Yield the epsilon that the recommended defense claims, if it is finite and was kept.
 
     The claimed epsilon is valid for every outcome, whereas the spent epsilon of a run may depend on
@@ -163,8 +160,8 @@ def _epsilon(findings: SettingFindings, run_findings: RunFindings) -> Iterator[L
     """
     if findings.use is None:
         return
-    protocol, spec = wording.parted(findings.use.name)
-    trained = next((f for f in run_findings.settings if f.setting.protocol == protocol), findings)
+    protocol, spec = wording.split_recipe(findings.use.name)
+    trained = next((f for f in analysis.settings if f.setting.protocol == protocol), findings)
     defended = trained.defended(spec)
     text = in_words(defended.guarantees.claimed, brief=True) if defended is not None else ""
     if text and defended is not None and not defended.void:
@@ -221,7 +218,7 @@ def _leak(findings: SettingFindings, details: bool) -> str:
     """Describe the main finding by its kind."""
     lead = findings.leak
     who = describe_adversary(lead.adversary)
-    match lead.kind, lead.cell:
+    match lead.kind, lead.result:
         case "no-attack", _:
             if failed := findings.untested.failed:
                 names = listed([name for name, _ in failed])
@@ -229,28 +226,28 @@ def _leak(findings: SettingFindings, details: bool) -> str:
             return "No attack that ran applies to the messages that these adversaries see."
         case "none-found", _:
             return _none_found(findings)
-        case "trace", Cell() as cell:
+        case "trace", LeakageResult() as cell:
             return (
                 f"{wording.describe_leak(who, cell)} The advantage is below the margin of "
                 f"{findings.margin:g}. Strongest attack: {_attack(cell)}."
             )
         case "unknown", _:
             return f"{_missing_attacks(findings)}, and no other attack shows a leak."
-        case "attack-failed", Cell() as cell:
+        case "attack-failed", LeakageResult() as cell:
             head = measure(cell.metric).head.lower()
             return (
                 "By every measure that is not settled, the attacks scored worse than their "
                 f"baseline, so that they show nothing. The best one, {_attack(cell)} by {who}, "
                 f"has {head} {wording.value(cell, cell.score)} ({wording.line(cell)})."
             )
-        case "none-clear", Cell() as cell:
+        case "none-clear", LeakageResult() as cell:
             advantage = replace(cell.advantage, high=upper(cell))
             return (
                 f"No clear leak, but none is excluded: {who} may {wording.can(cell)}. "
                 f"The advantage is {wording.change(advantage)}. "
                 f"{_how_to_settle(findings, lead.adversary)}"
             ).rstrip()
-        case _, Cell() as cell:
+        case _, LeakageResult() as cell:
             addition = _larger_advantage(lead) if details else ""
             text = wording.describe_leak(who, cell) + addition
             return f"{text} Strongest attack: {_attack(cell)}."
@@ -272,10 +269,10 @@ def _missing_attacks(findings: SettingFindings) -> str:
 def _larger_advantage(lead: Leak) -> str:
     """Describe the largest advantage of the leading adversary if it is much larger."""
     assert lead.adversary is not None
-    assert lead.cell is not None
+    assert lead.result is not None
     cells = lead.adversary.open(lead.adversary.base)
     largest = max(cells, key=lambda c: finite(c.advantage.mean))
-    if finite(largest.advantage.mean) < finite(lead.cell.advantage.mean) + _MUCH_LARGER:
+    if finite(largest.advantage.mean) < finite(lead.result.advantage.mean) + _MUCH_LARGER:
         return ""
     pronoun = "They" if lead.adversary.several else "It"
     return f" {pronoun} can also {wording.can(largest)}."
@@ -284,9 +281,8 @@ def _larger_advantage(lead: Leak) -> str:
 def _none_found(findings: SettingFindings) -> str:
     """Name the adversaries that stay near their baselines, and those to which no attack applies."""
     safe = {
-        a.name: plain([c for c in a.reader.of(findings.base) if c.state == "shut"])
+        a.name: plain([c for c in a.results(findings.base) if c.state == "shut"])
         for a in findings.tested
-        if a.reader is not None
     }
     near = [a for a in findings.tested if safe[a.name]]
     without_attack = [name for name, cells in safe.items() if not cells]
@@ -301,10 +297,9 @@ def _none_found(findings: SettingFindings) -> str:
     return f"{text} No attack that ran applies to the view of {listed(without_attack)}."
 
 
-def _how_to_settle(findings: SettingFindings, adversary: Adversary | None) -> str:
+def _how_to_settle(findings: SettingFindings, adversary: AdversaryFindings | None) -> str:
     """Write how to settle a result: run the missing attacks, or use more seeds."""
-    reader = adversary.reader if adversary else None
-    coverage = reader.coverage.get(findings.base) if reader else None
+    coverage = adversary.coverage.get(findings.base) if adversary else None
     if coverage is not None and coverage.missing:
         names = {*coverage.left_out, *(name for name, *_ in coverage.failed)}
         return f"Run {many(len(names), 'more attack')}."
@@ -331,7 +326,7 @@ def _defense(findings: SettingFindings, leaks: int) -> Iterator[Line]:
     yield Line("PRICE", price(use.price))
     if text := remains(findings, use, leaks):
         # Without a measured leak, the entry lists results that exclude none.
-        leaking = any(c.state == "open" for t in use.trials for c in t.cells)
+        leaking = any(c.state == "open" for t in use.trials for c in t.results)
         excluded = text == _NOTHING_REMAINS
         yield Line("STILL LEAKS" if leaking or excluded else "NOT EXCLUDED", text)
     strict = findings.stricter
@@ -340,7 +335,7 @@ def _defense(findings: SettingFindings, leaks: int) -> Iterator[Line]:
         yield Line("STRICTER", text, command(strict))
 
 
-def _recommendation(findings: SettingFindings, use: Candidate) -> str:
+def _recommendation(findings: SettingFindings, use: Recipe) -> str:
     """Describe the quality of the best defense, as a sentence that ends before its name."""
     if use.holds:
         if use.failed:
@@ -350,7 +345,7 @@ def _recommendation(findings: SettingFindings, use: Candidate) -> str:
         return f"No attack clearly exceeds its baseline by more than {findings.margin:g}:"
     if use.untested:
         return "The best one that ran. Not every attack ran, so that more may leak:"
-    before, after = findings.leak.cell, _after(findings, use)
+    before, after = findings.leak.result, _after(findings, use)
     if after is not None and after.state != "open":
         return "It removes this leak, but another leak remains (see STILL LEAKS):"
     # For a loss, a larger score is a smaller leak.
@@ -360,9 +355,9 @@ def _recommendation(findings: SettingFindings, use: Candidate) -> str:
     return "No tested defense reduces this leak. This one reduces another one:"
 
 
-def command(use: Candidate) -> str:
+def command(use: Recipe) -> str:
     """Return the notation of a defense, or the options for a defense of another protocol."""
-    protocol, defense = wording.parted(use.name)
+    protocol, defense = wording.split_recipe(use.name)
     return f'-p "{protocol}" -d "{defense}"' if protocol else use.name
 
 
@@ -376,10 +371,10 @@ def explain_refusal(findings: SettingFindings) -> str:
     if not tried:
         return "No defense was tested, because none was requested or none fits."
     nothing_shown = f"This run does not show what {wording.some(tried)} would prevent."
-    cell = findings.leak.cell
+    cell = findings.leak.result
     if cell is None or findings.leak.adversary is None or findings.leak.kind != "leak":
         return nothing_shown
-    after = [(findings.leak.adversary.cell(d, cell.metric), d) for d in tried]
+    after = [(findings.leak.adversary.result(d, cell.metric), d) for d in tried]
     scored = [x for x in after if math.isfinite(x[0].score)]
     if not scored:
         return nothing_shown
@@ -396,21 +391,21 @@ def explain_refusal(findings: SettingFindings) -> str:
     return f"No tested defense helps. {remaining}."
 
 
-def _after(findings: SettingFindings, use: Candidate) -> Cell | None:
+def _after(findings: SettingFindings, use: Recipe) -> LeakageResult | None:
     """Return the cell of the main finding under a defense, None if it was not measured."""
-    cell, adversary = findings.leak.cell, findings.leak.adversary
+    cell, adversary = findings.leak.result, findings.leak.adversary
     if cell is None or adversary is None:
         return None
     trial = use.at(adversary.threat)
-    return trial.cell(cell.metric) if trial else None
+    return trial.result(cell.metric) if trial else None
 
 
-def _effect(findings: SettingFindings, use: Candidate) -> str:
+def _effect(findings: SettingFindings, use: Recipe) -> str:
     """Compare the score of the main finding without and with a defense, in one sentence.
 
     For example, ``Your server can then reconstruct 0.3 instead of 83 of 456 rows.``
     """
-    before, after = findings.leak.cell, _after(findings, use)
+    before, after = findings.leak.result, _after(findings, use)
     if before is None or after is None:
         return ""
     if after.state == "gone":
@@ -435,7 +430,7 @@ EFFECT_STATES = {
 }  # fmt: skip
 
 
-def price(p: Price) -> str:
+def price(p: UtilityChange) -> str:
     """Describe a price, its certainty, and how to make it more certain."""
     name = measure(p.utility.metric).head
     if p.settled == "same":
@@ -452,7 +447,7 @@ def price(p: Price) -> str:
     return f"{text}. {_certainty(p)}"
 
 
-def _certainty(p: Price) -> str:
+def _certainty(p: UtilityChange) -> str:
     """Describe how certain a price is, as a sentence."""
     match p.settled:
         case "equal":
@@ -470,7 +465,7 @@ def _certainty(p: Price) -> str:
 
 
 def remains(
-    findings: SettingFindings, use: Candidate | None, leaks: int = _LEAKS_PER_ADVERSARY
+    findings: SettingFindings, use: Recipe | None, leaks: int = _LEAKS_PER_ADVERSARY
 ) -> str:
     """Describe the remaining leaks to every adversary under a defense.
 
@@ -481,7 +476,7 @@ def remains(
     ----------
     findings : SettingFindings
         Findings of the setting.
-    use : Candidate or None
+    use : Recipe or None
         The defense. None: leaks to the other adversaries without a defense.
     leaks : int
         Largest number of leaks that are described per adversary. With 0, only the number of
@@ -495,13 +490,13 @@ def remains(
         if trial is None:
             doubtful.append(adversary.name)
             continue
-        cells = plain([c for c in trial.cells if c.state == "open"])
+        cells = plain([c for c in trial.results if c.state == "open"])
         cells.sort(key=lambda c: gravity(c.metric))
         if cells:
             sentences.append(_can(adversary.name, cells[:leaks], "can still"))
-        elif any(c.below_baseline for c in trial.cells):
+        elif any(c.below_baseline for c in trial.results):
             failed.append(adversary.name)
-        elif all(c.state in SETTLED for c in trial.cells):
+        elif all(c.state in SETTLED for c in trial.results):
             safe.append(adversary.name)
         else:
             doubtful.append(adversary.name)
@@ -522,7 +517,7 @@ def remains(
     return " ".join(sentences)
 
 
-def _can(name: str, cells: Sequence[Cell], verb: str = "can") -> str:
+def _can(name: str, cells: Sequence[LeakageResult], verb: str = "can") -> str:
     """Describe the leaks to one adversary as a sentence."""
     return wording.capital(f"{name} {verb} {' and '.join(wording.can(c) for c in cells)}.")
 
@@ -590,9 +585,9 @@ def _other_setting(findings: SettingFindings) -> Line:
     """Return one entry about a further setting of the run."""
     protocol = findings.setting.protocol.partition("[")[0]
     lead = findings.leak
-    if lead.kind != "leak" or lead.cell is None or lead.adversary is None:
+    if lead.kind != "leak" or lead.result is None or lead.adversary is None:
         return Line("ALSO", f"{protocol}: {leak(findings)}")
-    text = f"{protocol}: {lead.adversary.name} can {wording.can(lead.cell)}."
+    text = f"{protocol}: {lead.adversary.name} can {wording.can(lead.result)}."
     use = findings.use
     if use is None:
         return Line("ALSO", f"{text} No tested defense helps.")
@@ -600,17 +595,17 @@ def _other_setting(findings: SettingFindings) -> Line:
     return Line("ALSO", f"{text} With {wording.short(use.name)}: {effect}")
 
 
-def _attack(cell: Cell) -> str:
+def _attack(cell: LeakageResult) -> str:
     """Return the name of the strongest attack."""
     return cell.attacks[0].partition("[")[0] if cell.attacks else "none"
 
 
-def describe_adversary(adversary: Adversary | None) -> str:
+def describe_adversary(adversary: AdversaryFindings | None) -> str:
     """Return the name of an adversary in words."""
     return adversary.name if adversary else "no adversary"
 
 
-def _stay(adversaries: Sequence[Adversary]) -> str:
+def _stay(adversaries: Sequence[AdversaryFindings]) -> str:
     """Return the verb that agrees with the adversaries."""
     return "stay" if len(adversaries) > 1 or any(a.several for a in adversaries) else "stays"
 
@@ -619,7 +614,7 @@ def _stay(adversaries: Sequence[Adversary]) -> str:
 class Column:
     """One measure of one adversary."""
 
-    adversary: Adversary
+    adversary: AdversaryFindings
     metric: str
 
     @property
@@ -638,13 +633,13 @@ def columns(findings: SettingFindings, first: str | None = None) -> tuple[Column
         Column(a, m)
         for a in findings.tested
         for m in a.metrics
-        if {a.cell(d.spec, m).state for d in findings.defenses} & {"open", "unsettled", "unknown"}
+        if {a.result(d.spec, m).state for d in findings.defenses} & {"open", "unsettled", "unknown"}
     ]
 
     def rank(c: Column) -> tuple[bool, bool, bool, int, int]:
-        before = c.adversary.cell(c.adversary.base, c.metric).state == "open"
+        before = c.adversary.result(c.adversary.base, c.metric).state == "open"
         after = (
-            bool(findings.recipe) and c.adversary.cell(findings.recipe, c.metric).state == "open"
+            bool(findings.recipe) and c.adversary.result(findings.recipe, c.metric).state == "open"
         )
         return c.metric != first, not before, not after, *gravity(c.metric)
 
@@ -688,7 +683,7 @@ def table(findings: SettingFindings, width: int, first: str | None = None) -> tu
     return rich_table, f"{marked}{legend}  ? price not settled{hidden_note}"
 
 
-def _format_price(d: Defended) -> str:
+def _format_price(d: DefenseResult) -> str:
     """Format the price of a defense. A question mark shows that it is not settled."""
     if d.spec == UNDEFENDED or not d.price.change.known:
         return ""
@@ -698,9 +693,9 @@ def _format_price(d: Defended) -> str:
     return number(d.price.change.mean, 3, signed=True) + doubt
 
 
-def _format_cell(column: Column, d: Defended) -> str:
+def _format_cell(column: Column, d: DefenseResult) -> str:
     """Format a score with the coloured symbol of its state."""
-    cell = column.adversary.cell(d.spec, column.metric)
+    cell = column.adversary.result(d.spec, column.metric)
     glyph = wording.GLYPHS[cell.state]
     text = wording.value(cell, cell.score) if cell.scores else ""
     return f"{text} [{_COLOURS[cell.state]}]{glyph}[/]".strip()

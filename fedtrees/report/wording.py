@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from fedtrees.core.errors import UsageError, did_you_mean, listed
 from fedtrees.core.results import measure
 from fedtrees.core.specs import parse_one
-from fedtrees.report.cost import MOST_SEEDS, TOLERANCE, Price
-from fedtrees.report.leakage import Cell
+from fedtrees.report.cost import MOST_SEEDS, TOLERANCE, UtilityChange
+from fedtrees.report.leakage import LeakageResult
 from fedtrees.report.results import UNDEFENDED
 from fedtrees.report.statistics import Estimate, mean_of
 from fedtrees.report.style import number
@@ -41,7 +41,7 @@ def percent(share: float) -> str:
     return f"{number(100 * share, digits)}%"
 
 
-def value(cell: Cell, score: float) -> str:
+def value(cell: LeakageResult, score: float) -> str:
     """Format a score without its total, for example ``83``, ``67%`` or ``0.81``."""
     if not math.isfinite(score):
         return "none"
@@ -51,7 +51,7 @@ def value(cell: Cell, score: float) -> str:
     return percent(score) if decimals is None else number(score, decimals)
 
 
-def shown(cell: Cell) -> str:
+def shown(cell: LeakageResult) -> str:
     """Format a cell: its score, or the word that explains why it has no score."""
     if cell.scores:
         return value(cell, cell.score)
@@ -60,7 +60,7 @@ def shown(cell: Cell) -> str:
     return {"gone": "none", "unknown": "?", "undefined": "–"}.get(cell.state, "–")
 
 
-def amount(cell: Cell, score: float) -> str:
+def amount(cell: LeakageResult, score: float) -> str:
     """Format a score with its total, for example ``83 of 456 rows``, ``67%`` or ``0.81``."""
     counted = measure(cell.metric).counted_by
     if math.isfinite(cell.rows):
@@ -68,7 +68,7 @@ def amount(cell: Cell, score: float) -> str:
     return f"{value(cell, score)} of the {counted}" if counted else value(cell, score)
 
 
-def can(cell: Cell) -> str:
+def can(cell: LeakageResult) -> str:
     """Describe what an adversary can learn, with the baselines in brackets.
 
     For example, ``reconstruct 83 of 456 rows in every column (blind 0)``. If few of the seeds
@@ -78,7 +78,7 @@ def can(cell: Cell) -> str:
     return f"{measure(cell.metric).phrase.format(amount(cell, cell.score))} ({details})"
 
 
-def describe_leak(who: str, cell: Cell) -> str:
+def describe_leak(who: str, cell: LeakageResult) -> str:
     """Write one sentence with the score of an adversary and its score without any message.
 
     For example, ``Your server can reconstruct 83 of 456 rows in every column; guessing without any
@@ -104,7 +104,7 @@ def _third_person(verb: str) -> str:
     return f"{verb}es" if verb.endswith(("s", "sh", "ch")) else f"{verb}s"
 
 
-def line(cell: Cell) -> str:
+def line(cell: LeakageResult) -> str:
     """Format the baselines of a score by name, for example ``blind 48%, population 77%``.
 
     The population baseline guesses from rows that no party has. It exists if the adversary has no
@@ -117,7 +117,7 @@ def line(cell: Cell) -> str:
     return f"blind {first}" if first == second else f"blind {first}, population {second}"
 
 
-def by_seed(cell: Cell) -> str:
+def by_seed(cell: LeakageResult) -> str:
     """Format the score of every seed if the mean is misleading.
 
     For example, ``by seed 70%, 0%, 0%, 0%, 0%``. The mean is misleading if there are three or more
@@ -128,19 +128,19 @@ def by_seed(cell: Cell) -> str:
     return f"by seed {', '.join(value(cell, score) for score in cell.scores)}"
 
 
-def _by_population(cell: Cell) -> bool:
+def _by_population(cell: LeakageResult) -> bool:
     """Return whether the population baseline counts, because it is better than the blind one."""
     blind = sum(cell.blinds) / len(cell.blinds) if cell.blinds else math.nan
     return not (cell.line == blind or math.isnan(blind))
 
 
-def failed(cell: Cell) -> str:
+def failed(cell: LeakageResult) -> str:
     """Write that the attack failed: ``the attack scored worse than a blind guess, ...``."""
     other = "a guess from other rows" if _by_population(cell) else "a blind guess"
     return f"the attack scored worse than {other}, which shows nothing"
 
 
-def word(cell: Cell) -> str:
+def word(cell: LeakageResult) -> str:
     """Describe the state of a cell in words."""
     if cell.below_baseline:
         return failed(cell)
@@ -149,12 +149,12 @@ def word(cell: Cell) -> str:
     return WORDS[cell.state]
 
 
-def silent(cell: Cell) -> str:
+def silent(cell: LeakageResult) -> str:
     """List the attacks without a claim, for example ``lattice returned no claim: <reason>``."""
     return "; ".join(f"{name} returned no claim: {why}" for name, why in cell.no_claim)
 
 
-class Elsewhere(str):
+class ProtocolRecipe(str):
     """Name of a recipe that uses another protocol than the setting.
 
     Attributes
@@ -166,19 +166,19 @@ class Elsewhere(str):
     protocol: str
     defense: str
 
-    def __new__(cls, protocol: str, defense: str) -> Elsewhere:
+    def __new__(cls, protocol: str, defense: str) -> ProtocolRecipe:
         """Build the name from the protocol and the defense."""
         text = super().__new__(cls, f"{protocol} with {defense}")
         text.protocol, text.defense = protocol, defense
         return text
 
 
-def parted(name: str) -> tuple[str, str]:
+def split_recipe(name: str) -> tuple[str, str]:
     """Split the name of a recipe into its protocol and its defense.
 
     The protocol is "" if the recipe uses the protocol of the setting.
     """
-    return (name.protocol, name.defense) if isinstance(name, Elsewhere) else ("", name)
+    return (name.protocol, name.defense) if isinstance(name, ProtocolRecipe) else ("", name)
 
 
 def short(spec: str, most_parts: int = 2) -> str:
@@ -189,7 +189,7 @@ def short(spec: str, most_parts: int = 2) -> str:
     """
     if spec == UNDEFENDED:
         return "no defense"
-    protocol, defense = parted(spec)
+    protocol, defense = split_recipe(spec)
     parts = parse_one(defense).parts
     if protocol:
         names = " + ".join(part.name for part in parts)
@@ -213,7 +213,7 @@ def interval(e: Estimate) -> str:
     return f"[{number(e.low, 3, signed=True)}, {number(e.high, 3, signed=True)}]"
 
 
-def settled(price: Price) -> str:
+def settled(price: UtilityChange) -> str:
     """Describe whether a price is settled.
 
     For example, ``not settled at ±0.01, run about 5 seeds``.

@@ -13,7 +13,7 @@ from fedtrees.experiments.options import BenchOptions
 from fedtrees.experiments.suite import Suite
 from fedtrees.report.advice import Advice, Wish, tried
 from fedtrees.report.recipe import settings
-from fedtrees.report.wording import Elsewhere
+from fedtrees.report.wording import ProtocolRecipe
 
 WISH = Wish(exact_rows=0.01, membership=0.05, auc=0.75)
 NAME = "q with split-only"
@@ -155,7 +155,7 @@ def test_settings_have_the_values_of_the_recipe():
 
 
 def test_what_is_left_is_run_on_more_seeds_beside_the_undefended_run():
-    name = Elsewhere("dp-gbdt[epsilon=4,trees=50]", "dp-grid-cuts[epsilon=1]")
+    name = ProtocolRecipe("dp-gbdt[epsilon=4,trees=50]", "dp-grid-cuts[epsilon=1]")
     left = narrowed(Suite.load("recipes"), [name], range(3))
     assert left.seeds == (0, 1, 2)
     assert [[*map(str, g.protocols), *map(str, g.defenses)] for g in left.grids] == [

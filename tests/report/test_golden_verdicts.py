@@ -17,8 +17,7 @@ from fedtrees.api import Run
 from fedtrees.cli.main import main
 from fedtrees.core.results import measures
 from fedtrees.experiments import defaults
-from fedtrees.report.findings import findings
-from fedtrees.report.results import load_rows
+from fedtrees.report.findings import analyze_run
 from fedtrees.report.verdict import LEAK_LABELS, SCREEN_LINES, verdict
 
 SUITE = """
@@ -196,7 +195,7 @@ def said(request, tmp_path_factory):
         with pytest.raises(SystemExit) as ended:
             main(["bench", *options, "-j", "1", "--out", str(folder / "run")])
         assert ended.value.code in (0, 3)
-    result = verdict(findings(load_rows(folder / "run"), folder / "run"))
+    result = verdict(analyze_run(folder / "run"))
     assert str(result) == str(Run(folder / "run").verdict)
     return request.param, folder / "run", result
 
@@ -247,8 +246,8 @@ def test_a_verdict_fits_on_a_screen_and_every_number_is_of_the_records(said):
         assert re.search(rf"By all {stayed} measures?,", text)
     else:
         assert case != "nothing"
-    readers = (a.reader for f in findings(load_rows(folder), folder).settings for a in f.tested)
-    for cell in (c for reader in readers if reader for c in reader.cells.values()):
+    readers = (a for f in analyze_run(folder).settings for a in f.tested)
+    for cell in (c for a in readers for m in a.all_metrics for c in a.by_defense(m).values()):
         assert cell.state != "shut" or cell.advantage.mean >= -cell.limit, cell
     if case in ("default", "split-only"):
         assert entries["LEAK FOUND"].text.startswith("Your server can reconstruct")

@@ -1,6 +1,7 @@
 """The tables behind the report: paired changes, guarantees, cost, gaps, headlines."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,10 +9,9 @@ import pytest
 from fedtrees.core.guarantee import parse
 from fedtrees.report import guarantees, style
 from fedtrees.report.coverage import Gaps
-from fedtrees.report.frontier import frontiers
+from fedtrees.report.findings import RunAnalysis, frontiers
 from fedtrees.report.results import Panel, Setting
 from fedtrees.report.statistics import Estimate, estimate
-from fedtrees.report.tables import cost_table, guarantee_table
 
 STROKE = Setting("stroke", "iid[clients=5]", "fedtree[trees=20,depth=6]")
 
@@ -132,14 +132,14 @@ def test_what_was_measured_stands_with_what_could_have_been():
 
 
 def test_every_defense_has_its_guarantees(rows):
-    found = {g.defense: g for g in guarantee_table(rows, STROKE)}
+    found = RunAnalysis(Path(), rows).by_setting[STROKE].guarantees
     assert found["split-only+laplace-hist[epsilon=4]"].measured == (parse("pure-dp[epsilon=1]"),)
     assert found["laplace-hist[epsilon=4]"].spent == (parse("pure-dp[epsilon=12800,unit=row]"),)
     assert found["none"].verdict == ""
 
 
 def test_cost_is_counted_once_per_seed(rows):
-    found = {c.defense: c for c in cost_table(rows, STROKE)}
+    found = RunAnalysis(Path(), rows).by_setting[STROKE].costs
     none, paillier = found["none"], found["paillier[bits=2048]"]
     assert none.up.mean == pytest.approx(1_400_000)
     assert paillier.bytes / none.bytes == pytest.approx(64)

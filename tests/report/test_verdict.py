@@ -10,9 +10,9 @@ from synthetic_run import SETTINGS, Table, rows, write_run
 
 from fedtrees.core.reasons import Reason
 from fedtrees.report import page
-from fedtrees.report.cost import Price, prices, utility_of
+from fedtrees.report.cost import UtilityChange, utility_changes, utility_of
 from fedtrees.report.coverage import Gap
-from fedtrees.report.findings import findings
+from fedtrees.report.findings import RunAnalysis, analyze_run
 from fedtrees.report.results import Setting, load_rows
 from fedtrees.report.verdict import SCREEN_LINES, price, verdict
 from fedtrees.report.verdict import table as text_table
@@ -37,7 +37,7 @@ def tried(table, defense, auc, advantages, metric="ra", applies=TWO, **more):
 
 def said(table, margin=0.05):
     """Return the entries of the verdict by label: the command where there is one, and the text."""
-    result = verdict(findings(table.rows(), table.folder, margin))
+    result = verdict(RunAnalysis(table.folder, table.rows(), margin=margin))
     assert result.height <= SCREEN_LINES
     commands = {f"{line.label} COMMAND": line.command for line in result.lines if line.command}
     return {line.label: line.text for line in result.lines} | commands
@@ -90,7 +90,7 @@ def test_a_leak_that_remains_is_described(table):
 def test_a_tile_shows_what_leads_whatever_it_is(table):
     """Members have no place of their own among rows, values and counts."""
     tried(table, "none", 0.9, (0.3, 0.31, 0.32), metric="members_1pct")
-    (found,) = findings(table.rows(), table.folder, 0.05).settings
+    (found,) = RunAnalysis(table.folder, table.rows(), margin=0.05).settings
     (adversary,) = found.tested
     assert [c.metric for c in page._three(adversary)] == ["members_1pct"]
 
@@ -234,7 +234,7 @@ def test_a_collapsed_model_is_said_first(table):
     tried(table, "split-only", 0.5, (0.0, 0.0, 0.0))
     for seed in range(3):
         table.add("reference", "", seed, "auc", 0.5, protocol="majority-class")
-    found = findings(table.rows(), table.folder)
+    found = RunAnalysis(table.folder, table.rows())
     assert verdict(found).lines[0].label == "NO UTILITY"
     assert found.settings[0].use is None
 
@@ -277,7 +277,7 @@ def test_the_table_fits_its_terminal_and_names_every_defense(tmp_path, width):
     from rich.console import Console
 
     run = write_run(tmp_path, [*rows(SETTINGS[:1])])
-    for found in findings(load_rows(run), run).settings:
+    for found in analyze_run(run).settings:
         console = Console(width=width, record=True, file=io.StringIO())
         made, below = text_table(found, width)
         console.print(made)
@@ -292,12 +292,12 @@ def test_every_figure_of_a_leak_is_in_the_rows(tmp_path):
     """The percentage is the mean over seeds of the worst attack."""
     run = write_run(tmp_path, [*rows(SETTINGS[:1])])
     frame = load_rows(run)
-    found = findings(frame, run)
+    found = RunAnalysis(run, frame)
     lines = {x.label: x.text for x in verdict(found).lines}
     lead = found.settings[0].leak
     mine = frame[(frame["stage"] == "attack") & (frame["status"] == "ok")
                  & (frame["threat"] == lead.adversary.threat) & (frame["defense"] == "none")
-                 & (frame["metric"] == lead.cell.metric) & (frame["part"] == "")]  # fmt: skip
+                 & (frame["metric"] == lead.result.metric) & (frame["part"] == "")]  # fmt: skip
     worst = mine.loc[mine.groupby("seed")["advantage"].idxmax(), "value"].mean()
     (first, *_) = re.findall(r"([\d.]+)%", lines["LEAK FOUND"])
     assert math.isclose(float(first), 100 * worst, abs_tol=0.51)
@@ -328,7 +328,7 @@ def test_a_run_that_has_not_ended_says_so(table):
     assert "--resume" not in said(table).get("NOT TESTED", "")
     table.rows()
     (table.folder / "disclosure.json").unlink()
-    found = findings(load_rows(table.folder), table.folder)
+    found = analyze_run(table.folder)
     assert found.settings[0].untested.unfinished
     assert "The run is not finished: continue it with --resume." in str(verdict(found))
 
@@ -360,7 +360,7 @@ def test_a_failed_training_is_not_listed_as_a_failed_attack(table):
     text = said(table)["NOT TESTED"]
     assert "The attack c failed." in text
     assert "The training failed with min-bin." in text
-    (found,) = findings(table.rows(), table.folder, 0.05).settings
+    (found,) = RunAnalysis(table.folder, table.rows(), margin=0.05).settings
     assert found.untested.failed_trainings == (("min-bin", "no room"),)
     assert ("Training failed: min-bin.", "no room.", "") in page.untested(found)
 
@@ -370,8 +370,8 @@ def test_a_price_without_a_common_seed_does_not_state_that_no_model_was_trained(
         table.train("none", seed, 0.9)
         table.train("split-only", seed + 3, 0.8)
     trains = table.rows()
-    known = prices(trains, utility_of(trains), math.nan)["split-only"]
+    known = utility_changes(trains, utility_of(trains), math.nan)["split-only"]
     assert price(known) == (
         "Not known: no seed has a model with this defense and the model to compare it with."
     )
-    assert price(Price(known.utility)) == "Not known: no model was trained."
+    assert price(UtilityChange(known.utility)) == "Not known: no model was trained."
