@@ -66,15 +66,15 @@ class Study:
 STUDIES = (
     Study("histograms", "Little noise stops reading rows off histograms", "The server",
           "rows right in every bin, Pima", "AUC",
-          "python -m fedtrees.benchmarks.papers.frontiers --data-dir DATA", "exposure"),
+          "python -m fedtrees.benchmarks.papers frontiers --data-dir DATA", "exposure"),
     Study("numbers", "A numeric target is a fingerprint", "The server", "exact rows, diabetes",
           "R²", "fedtrees bench --data diabetes-regression -p 'nvflare-hist[trees=10,max_depth=4]' "
           "-d min-bin -a timberstrike --threat server,client --seeds 5,6,7", "numeric-targets"),
     Study("labels", "Record ids tell labels", "A passive party", "V-measure of labels, Phishing",
-          "AUC", "python -m fedtrees.benchmarks.papers.id2graph", "labels"),
+          "AUC", "python -m fedtrees.benchmarks.papers id2graph", "labels"),
     Study("queries", "Answers tell thresholds of others", "The active party",
           "thresholds found, breast cancer", "AUC",
-          "python -m fedtrees.benchmarks.papers.secureboost_queries", "queries"),
+          "python -m fedtrees.benchmarks.papers secureboost_queries", "queries"),
     Study("networks", "Gradients of a network are rows", "The server",
           "cells of a batch of 8, Adult", "AUC",
           'fedtrees bench -p "fedsgd-mlp[batch=8]" -d "dp-sgd[epsilon=1,4,16]" --data adult',
@@ -171,7 +171,7 @@ def _recipes() -> dict[str, Any]:
     f = _figure("Server and a client together", "cells right, Pima; dp-gbdt by ε", "AUC",
                 inline_svg.draw(marks, blind))  # fmt: skip
     return {"title": "Recipes against whoever sees most", "f": f, "page": "", "id": "recipes",
-            "command": "python -m fedtrees.benchmarks.papers.recipes --data-dir DATA"}  # fmt: skip
+            "command": "python -m fedtrees.benchmarks.papers recipes --data-dir DATA"}  # fmt: skip
 
 
 def _short_name(name: str) -> str:

@@ -110,7 +110,7 @@ def evidence_of(view: View, max_level: Level = "histograms") -> Evidence | None:
         n_rows=view.n_rows,
         noise=noise_of(view, shown, noisy_cuts, parties, sent_with_splits),
         rounding=law_of_values(view),
-        constant_hessian=view.defense.unit_hessian or not classes,
+        constant_hessian=view.defense.requirements.unit_hessian or not classes,
         mean_start=params.base_score is None,
         reg_alpha=params.reg_alpha,
         subsample=params.subsample,
@@ -259,7 +259,7 @@ def noise_of(
     cells = [replace(b, g=n.g + more[0], h=n.h + more[1]) for n, b in zip(nodes, bins, strict=True)]
     if not each:
         return tuple(cells)
-    if view.defense.unit_hessian and trees[0].h is not None:
+    if view.defense.requirements.unit_hessian and trees[0].h is not None:
         inside = [np.maximum(t.h, 0.0) for t in rows or trees]  # type: ignore[type-var]
     else:
         inside = _expected_rows(view, trees)

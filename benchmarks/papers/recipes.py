@@ -1,4 +1,4 @@
-"""`python -m fedtrees.benchmarks.papers.recipes --data-dir FOLDER`: compute the recommended recipe.
+"""Compute the recommended recipe: `python -m fedtrees.benchmarks.papers recipes`.
 
 The command runs the suite `recipes`, stores one line per result in ``recipes.csv`` of its folder
 and prints the text for README.md and docs/how-to/choose.md. After a run, copy the file next to
@@ -9,14 +9,16 @@ that no figure of a recipe is written by hand.
 import csv
 import io
 import json
-from collections.abc import Collection, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from fedtrees.benchmarks.papers.study import markdown, options_of, run_suite, train_federation
+from fedtrees.benchmarks.papers.study import SUITE_OPTIONS, Study, run_suite, train_federation
+from fedtrees.benchmarks.papers.tables import markdown
 from fedtrees.core.errors import listed, many
 from fedtrees.core.guarantee import ApproximateDP, PureDP, epsilon_in_words
 from fedtrees.core.results import measure
@@ -475,15 +477,15 @@ def replace_section(page: str, begin: str, text: str) -> str:
     return f"{before}{marker}{text}{end}{after}"
 
 
-def main() -> Path:
-    """Complete the run of the suite, store the trials in its folder and print the table."""
-    options: Any = options_of("recipes", "--out", "--jobs")
-    folder = run_suite(Suite.load("recipes"), options.out or "runs/recipes", options)
+def run(options: Namespace) -> Iterator[str]:
+    """Complete the run of the suite, store the trials in its folder and yield the texts."""
+    folder = run_suite(Suite.load("recipes"), options)
     trials = trials_of(load_rows(folder))
     (folder / STORED).write_text(write_trials(trials), encoding="utf-8")
-    print(readme(trials), quote_recipes(trials), sep="\n")
-    return folder
+    yield readme(trials)
+    yield quote_recipes(trials)
 
 
-if __name__ == "__main__":
-    main()
+STUDIES = {
+    "recipes": Study("The recommended recipe, with its price and scores.", run, SUITE_OPTIONS)
+}

@@ -213,14 +213,14 @@ def audit(
     from fedtrees.audit.exposure import Known
     from fedtrees.audit.rows import Columns
     from fedtrees.cli import audit as command
-    from fedtrees.experiments.options import reading_of
+    from fedtrees.experiments.table_spec import parse_reading
 
     background = Known(rows=rows, learning_rate=learning_rate, reg_lambda=reg_lambda)
     columns = Columns(
         target=target,
         categorical=tuple(columns_of(categorical)),
         positive=positive or None,
-        reading=reading_of({"sep": sep, "decimal": decimal, "missing": missing, "sheet": sheet}),
+        reading=parse_reading(sep, decimal, missing, sheet),
     )
     shown = command.Show(format.is_json, details)
     membership_files = command.MembershipFiles(data, reserve, min_child_weight)

@@ -429,7 +429,7 @@ class EveryRecordMetric(Metric[Everybody]):
 
     Shares are taken over the columns of the table. If no column is categorical, the published
     figures contain an additional column that is always correct
-    (`fedtrees.benchmarks.papers.timberstrike_published`).
+    (`fedtrees.benchmarks.papers.timberstrike`).
     """
 
     of: ClassVar[type[Claim]] = EveryRecord

@@ -376,6 +376,7 @@ def _supports(
     for kind, spec in (("protocol", protocol), *(("defense", part) for part in defenses)):
         if spec.name in register.names(kind):
             plugin: Any = register.make(kind, spec)
-            yield plugin.deployed.get(system), getattr(plugin, "parameters", vars(plugin))
+            deployments = plugin.info.deployments if kind == "defense" else plugin.deployed
+            yield deployments.get(system), getattr(plugin, "parameters", vars(plugin))
         else:
             yield None, {}

@@ -122,7 +122,7 @@ class DrawingServer(Coordinator):
             what = LeafClassCounts.__name__  # a row is in one leaf of every tree
             release = {"l1": 1, "scale": p.scale, "count": p.trees, "what": what}
             shares = p.noise_shares(len(net.members("client")))
-            net.spend(MECHANISMS[p.mechanism], **release, **shares)
+            net.record_release(MECHANISMS[p.mechanism], **release, **shares)
         counts = self.released(total.counts)
         forest = RandomDecisionForest(splits, counts, int(total.rows[0]))
         net.tell("client", PrivateForest.of(forest), why="the noisy counts: the model")

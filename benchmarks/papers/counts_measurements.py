@@ -1,10 +1,20 @@
-"""Measure the AUC that histogram defenses cost, and the rows that the server still reconstructs."""
+"""Measurements of the study of class counts: leaves whose counts are inferred, and costs in AUC.
+
+`infer_leaf_counts` infers the counts of a first tree from sums of one, two and three clients.
+`measure_cost` trains a model with a defense and lets the server attack it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence import evidence_of
+from fedtrees.attacks.evidence.readback.forms import CountBounds
+from fedtrees.attacks.evidence.readback.likely import likely_counts
+from fedtrees.attacks.evidence.readback.read import FirstTree, first_trees
+from fedtrees.attacks.evidence.readback.sources import members
 from fedtrees.core.composition import Composition
 from fedtrees.core.guess import Records
 from fedtrees.core.local_data import LocalData, over_clients
@@ -22,15 +32,18 @@ from fedtrees.metrics.victims_rows import RecordMetric
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.training import Training, train
 from fedtrees.protocols.views import view_of
+from fedtrees.trees.binning import Cuts, bin_rows
 
 CLIENTS, CUTS = 3, "dp-grid-cuts[epsilon=1.0]"
 #: The attack with bins, and the same attack without them.
 READ, IGNORED = "timberstrike", "timberstrike[most=statistics]"
+#: Number of clients in a sum, without the clients of the adversary, by its name.
+SUMS = {"one client": 1, "a client of its sum": 2, "the secure sum": 3}
 
 
 @dataclass(frozen=True)
-class Line:
-    """One defense of the frontier, and how its model is trained.
+class DefenseSetting:
+    """One defense of the study, and how its model is trained.
 
     Attributes
     ----------
@@ -84,8 +97,8 @@ class Cost:
     among: float | None = None
 
 
-def federate(
-    data: str, protocol: Spec, defense: str, line: Line, seed: int, data_dir: str | None
+def build_federation(
+    data: str, protocol: Spec, defense: str, line: DefenseSetting, seed: int, data_dir: str | None
 ) -> tuple[Protocol, Composition, Federation, Mapping[str, LocalData]]:
     """Return the protocol, the defense, the federation, and the training data of clients.
 
@@ -97,7 +110,7 @@ def federate(
         Protocol with its parameters.
     defense : str
         Defenses, joined by ``+``.
-    line : Line
+    line : DefenseSetting
         Provides the number of random rows.
     seed : int
         Seed of the partition.
@@ -140,8 +153,8 @@ def add_random_rows(table: Table, schema: Schema, rows: int, rng: np.random.Gene
     return Table.concat([table, Table(X.astype(np.float32), rng.integers(0, 2, rows))])
 
 
-def cost(
-    data: str, line: Line, seed: int, data_dir: str | None, *, rows: bool, **settings: int
+def measure_cost(
+    data: str, line: DefenseSetting, seed: int, data_dir: str | None, *, rows: bool, **settings: int
 ) -> Cost:
     """Train ten trees under a secure sum, and optionally let the server attack.
 
@@ -149,7 +162,7 @@ def cost(
     ----------
     data : str
         Data set.
-    line : Line
+    line : DefenseSetting
         Defense and parameters.
     seed : int
         Seed of the run.
@@ -163,7 +176,7 @@ def cost(
     plain = Spec("fedtree-hist", {"trees": 10, "max_depth": 4, **dict(line.settings), **settings})
     protocol = parse_grid(line.protocol)[0] if line.protocol else plain
     defenses = f"secure-sum+{CUTS}+{line.defense}"
-    instance, guard, federation, local_data = federate(
+    instance, guard, federation, local_data = build_federation(
         data, protocol, defenses, line, seed, data_dir
     )
     run = train(
@@ -203,3 +216,122 @@ def _blind(case: Case) -> float:
     guesses = metric.blind(case, truth).items()
     scored = {name: metric.score(claims, truth) for name, claims in guesses}
     return metric.best_of(scored)["ra"].value
+
+
+@dataclass(frozen=True)
+class InferredCounts:
+    """Shares of the leaves of a first tree.
+
+    Attributes
+    ----------
+    certain : float
+        Leaves with certain and correct counts.
+    likely : float
+        Leaves whose most probable counts are correct.
+    wrong : int
+        Number of leaves whose certain counts are wrong.
+    """
+
+    certain: float
+    likely: float
+    wrong: int
+
+
+def infer_leaf_counts(
+    data: str, line: DefenseSetting, seed: int, data_dir: str | None
+) -> list[InferredCounts]:
+    """Infer the counts of a first tree from sums of one, two and three clients.
+
+    The server without a secure sum sees the sums of each client (the result is a mean over
+    clients). A client of `nvflare-hist` sees the joint sums of the remaining clients. The server
+    under a secure sum sees the sums of all clients. The truth are the rows that the training sent
+    to a leaf, without random rows that clients add.
+
+    Parameters
+    ----------
+    data : str
+        Data set.
+    line : DefenseSetting
+        Defense and parameters.
+    seed : int
+        Seed of the run.
+    data_dir : str or None
+        Folder of the data sets.
+
+    Returns
+    -------
+    shares : list of InferredCounts
+        In the order of `SUMS`.
+    """
+    protocol = Spec("nvflare-hist", {"trees": 1, "max_depth": 4, **dict(line.settings)})
+    shares = []
+    for parts in ("", "+secure-sum"):
+        defenses = f"{CUTS}+{line.defense}{parts}"
+        protocol_object, guard, federation, local_data = build_federation(
+            data, protocol, defenses, line, seed, data_dir
+        )
+        run = train(
+            protocol_object,
+            local_data,
+            federation.schema,
+            defense=guard,
+            seed=seed,
+            noise_from="seed",
+        )
+        for adversary in ("server",) if parts else ("server", "client-0"):
+            view = view_of(run, (adversary,), local_data)
+            evidence = evidence_of(view)
+            trees = None if evidence is None else first_trees(view, evidence)
+            if evidence is None or evidence.cuts is None or not trees:
+                shares.append(InferredCounts(0.0, 0.0, 0))
+                continue
+            tables = {
+                name: (federation.local_data[name].table, local_data[name].table)
+                for name in local_data
+                if name != adversary
+            }
+            shares.append(_mean_shares(trees[0], tables, evidence.cuts))
+    return shares
+
+
+def _mean_shares(
+    tree: FirstTree, tables: dict[str, tuple[Table, Table]], cuts: Cuts
+) -> InferredCounts:
+    """Return the mean shares over the sources of sums."""
+    parts = []
+    for source in tree.sources:
+        names = [source.name] if source.name in tables else list(tables)
+        real, used = (
+            _true(tree, cuts, Table.concat(list(rows)))
+            for rows in zip(*(tables[name] for name in names), strict=True)
+        )
+        guess = likely_counts(source.counted, tree.tree, source.sums, tree.row)
+        parts.append(_against(tree, source.counted, guess, real, used))
+    certain, likely, wrong = np.mean(parts, axis=0) * [1, 1, len(parts)]
+    return InferredCounts(float(certain), float(likely), round(float(wrong)))
+
+
+def _against(
+    tree: FirstTree,
+    counted: CountBounds,
+    guess: NDArray[np.int64],
+    real: NDArray[np.int64],
+    used: NDArray[np.int64],
+) -> tuple[float, float, int]:
+    """Compare the counts of one source with the real rows and with the rows in training."""
+    leaves = tree.tree.leaves
+    lo, hi = (end[leaves] for end in counted.nodes)
+    is_certain = (lo == hi).all(axis=1)
+    wrong = is_certain & (lo != used[leaves]).any(axis=1)
+    certain = is_certain & (lo == real[leaves]).all(axis=1)
+    right = (guess[leaves] == real[leaves]).all(axis=1)
+    return float(certain.mean()), float(right.mean()), int(wrong.sum())
+
+
+def _true(tree: FirstTree, cuts: Cuts, rows: Table) -> NDArray[np.int64]:
+    """Count the rows of either class that reached each node, int64 (n_nodes, 2)."""
+    counts = np.zeros((len(tree.tree), 2), dtype=np.int64)
+    bins = bin_rows(rows.X, cuts).codes.astype(np.int64)
+    for node, rows_of_node in members(tree.tree, cuts, bins):
+        counts[node] = np.bincount(rows.y[rows_of_node], minlength=2)
+    return counts

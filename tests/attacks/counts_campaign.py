@@ -1,6 +1,6 @@
 """Compare inferred class counts with the truth in random runs of every kind.
 
-``python -m fedtrees.benchmarks.papers.counts_campaign --runs 1000 --first 0`` draws each run from
+``python tests/attacks/counts_campaign.py --runs 1000 --first 0`` draws each run from
 its seed and prints the runs in which a bound excludes the truth. ``--runs 1 --first 17`` repeats a
 single run.
 """
@@ -299,7 +299,7 @@ def _compare_counts(drawn: Drawn, run: Training, seen: Counter[str]) -> tuple[bo
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m fedtrees.benchmarks.papers.counts_campaign")
+    parser = argparse.ArgumentParser(prog="python tests/attacks/counts_campaign.py")
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--data-dir", default=None)
