@@ -156,7 +156,7 @@ class DPForest(Protocol):
         Number of trees T, and number of tests on every path, 1 to 16.
     mechanism : {"geometric", "published", "majority"}
         ``geometric``: two-sided geometric noise on every count. ``published``: Laplace noise
-        rounded toward 0, as attacked by Gorgé et al. (2025), which costs ``trees ln 2`` more than
+        rounded toward 0, as attacked by Gorgé et al. (2026), which costs ``trees ln 2`` more than
         claimed. ``majority``: only the label of a leaf, by permute-and-flip, as in Holohan et al.
         (2019), who train each tree on separate rows.
     noise : {"central", "distributed"}

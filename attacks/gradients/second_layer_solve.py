@@ -1,15 +1,22 @@
 """Recover rows from the second layer, for batches with fewer rows than hidden units."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.gradients.gradient_matching import LocalSteps, batch_gradient
+from fedtrees.attacks.gradients.observed import (
+    BatchGradient,
+    LocalSteps,
+    batch_gradient,
+    decode_with_missing,
+    layer_spaces,
+    noise_beyond_rank,
+)
 from fedtrees.attacks.gradients.posterior import outer_products
 from fedtrees.core.schema import Table
 from fedtrees.neural.encoding import Encoding
-from fedtrees.neural.perceptron import Layers
 
 Floats = NDArray[np.float64]
 
@@ -26,14 +33,7 @@ _TRIES = 8
 _SPARE = 3
 
 
-def rows_by_units(
-    layers: Layers,
-    weights: NDArray[np.float32],
-    gradient: NDArray[np.float32],
-    encoding: Encoding,
-    rows: int,
-    rng: np.random.Generator,
-) -> Table:
+def rows_by_units(batch: BatchGradient, rng: np.random.Generator) -> Table:
     """Return rows that are certainly in the batch, with labels. Empty if none is certain.
 
     If there are fewer rows than hidden units, the row space of the second layer's gradient contains
@@ -42,38 +42,16 @@ def rows_by_units(
     which are weighted means of the batch's rows from the first layer's gradient. A root is a row if
     subtracting its gradient reduces the rank of the second layer's gradient by one. No other x does
     this, and only one label does.
-
-    Parameters
-    ----------
-    layers : Layers
-        Sizes of the network.
-    weights, gradient : float32 array, shape (parameters,)
-        The network and the mean gradient of the batch.
-    encoding : Encoding
-        Conversion of rows to inputs.
-    rows : int
-        Number of rows of the batch.
-    rng : numpy.random.Generator
-        Starts of the search.
     """
     for _ in range(_TRIES):
-        X, y = _terms(layers, weights, gradient, encoding, rows, 1 / rows, rng)
+        X, y = _terms(batch, 1 / batch.rows, rng)
         if len(X):
             break
-    return (
-        _decode_inputs(X, y, encoding) if len(X) <= rows else _decode_inputs(X[:0], y[:0], encoding)
-    )
+    found = len(X) if len(X) <= batch.rows else 0
+    return _decode_inputs(X[:found], y[:found], batch.encoding)
 
 
-def rows_of_steps(
-    layers: Layers,
-    weights: NDArray[np.float32],
-    update: NDArray[np.float32],
-    encoding: Encoding,
-    rows: int,
-    local: LocalSteps,
-    rng: np.random.Generator,
-) -> Table:
+def rows_of_steps(batch: BatchGradient, local: LocalSteps, rng: np.random.Generator) -> Table:
     """Return rows that are certainly among those of local steps, with labels.
 
     An update is a sum of terms like those of a gradient, one for each row and step, each at
@@ -83,26 +61,21 @@ def rows_of_steps(
 
     Parameters
     ----------
-    layers : Layers
-        Sizes of the network.
-    weights, update : float32 array, shape (parameters,)
-        The network at the start, and its change.
-    encoding : Encoding
-        Conversion of rows to inputs.
-    rows : int
-        Number of rows of the client.
+    batch : BatchGradient
+        The network at the start, its change instead of a gradient, and the rows of the client.
     local : LocalSteps
         How the client trains.
     rng : numpy.random.Generator
         Starts of the search.
     """
-    at, rest = weights, update.astype(np.float64) / -local.rate
-    recovered, labels = np.zeros((0, len(encoding))), np.zeros(0, dtype=np.int64)
-    terms = local.epochs * rows
-    for begin in range(0, rows, local.batch):
-        size, before, tries = min(local.batch, rows - begin), len(recovered), 0
+    at, rest, layers = batch.weights, batch.gradient.astype(np.float64) / -local.rate, batch.layers
+    recovered, labels = np.zeros((0, len(batch.encoding))), np.zeros(0, dtype=np.int64)
+    terms = local.epochs * batch.rows
+    for begin in range(0, batch.rows, local.batch):
+        size, before, tries = min(local.batch, batch.rows - begin), len(recovered), 0
         while len(recovered) < before + size and tries < _TRIES:
-            X, y = _terms(layers, at, rest.astype(np.float32), encoding, terms, 1 / size, rng)
+            step = replace(batch, weights=at, gradient=rest.astype(np.float32), rows=terms)
+            X, y = _terms(step, 1 / size, rng)
             new = [
                 i for i, x in enumerate(X) if not (np.abs(recovered - x).max(axis=1) < _APART).any()
             ]
@@ -117,31 +90,25 @@ def rows_of_steps(
         # A row that is not found may have a negligible gradient. If it has not, the next step finds
         # no rows.
         X, y = recovered[before:].astype(np.float32), labels[before:]
-        step = batch_gradient(layers, at, X, y) * np.float32(len(X) / size)
-        at = at - np.float32(local.rate) * step
-    return _decode_inputs(recovered, labels, encoding)
+        moved = batch_gradient(layers, at, X, y) * np.float32(len(X) / size)
+        at = at - np.float32(local.rate) * moved
+    return _decode_inputs(recovered, labels, batch.encoding)
 
 
 def _terms(
-    layers: Layers,
-    weights: NDArray[np.float32],
-    gradient: NDArray[np.float32],
-    encoding: Encoding,
-    terms: int,
-    share: float,
-    rng: np.random.Generator,
+    batch: BatchGradient, share: float, rng: np.random.Generator
 ) -> tuple[Floats, NDArray[np.int64]]:
     """Return inputs, (k, D), and labels of rows at these weights, most certain first.
 
-    The gradient is a sum of `terms` terms at any weights, each a row's gradient times a share.
+    The gradient is a sum of `batch.rows` terms at any weights, each a row's gradient times a share.
     """
-    network, target = layers.split(weights), layers.split(gradient)
-    nothing = np.zeros((0, len(encoding))), np.zeros(0, np.int64)
-    noise = left_over(target[1], terms) if len(target) > 2 else None
+    network, target = batch.network, batch.target
+    nothing = np.zeros((0, len(batch.encoding))), np.zeros(0, np.int64)
+    noise = noise_beyond_rank(target[1], batch.rows) if len(target) > 2 else None
     if noise is None:
         return nothing
-    columns, size, row_space, free = spaces(target[1], noise)
-    open_ = _open(target[0], terms)
+    columns, size, row_space, free = layer_spaces(target[1], noise)
+    open_ = _open(target[0], batch.rows)
     if len(free) < open_.shape[1] + _SPARE or not len(size):
         return nothing
     first = (np.asarray(network[0][0], np.float64), np.asarray(network[0][1], np.float64))
@@ -161,30 +128,12 @@ def _terms(
     return X[at], np.array([y for _, y in chosen], dtype=np.int64)
 
 
-def left_over(layer: tuple[Any, Any], rows: int) -> float | None:
-    """Return the noise level beyond the given rank, None if there are too few dimensions."""
-    both = np.column_stack(layer).astype(np.float64)
-    m, n = both.shape
-    if rows >= 0.8 * min(m, n):
-        return None
-    size = np.linalg.svd(both, compute_uv=False)[rows:]
-    return float(np.sqrt((size**2).sum() / ((m - rows) * (n - rows))))
-
-
-def spaces(layer: tuple[Any, Any], noise: float) -> tuple[NDArray[Any], ...]:
-    """Return column space (units, r), singular values, row space (r, D + 1) and its complement."""
-    both = np.column_stack(layer).astype(np.float64)
-    left, size, right = np.linalg.svd(both)
-    rank = int((size > 3 * noise * sum(np.sqrt(both.shape))).sum())
-    return left[:, :rank], size[:rank], right[:rank], right[rank:]
-
-
 def _open(layer: tuple[Any, Any], rows: int) -> Floats:
     """Return the directions in which rows can differ by the first layer's row space, (D, m)."""
-    noise, inputs = left_over(layer, rows), layer[0].shape[1]
+    noise, inputs = noise_beyond_rank(layer, rows), layer[0].shape[1]
     if noise is None:
         return np.eye(inputs)
-    *_, free = spaces(layer, noise)
+    *_, free = layer_spaces(layer, noise)
     _, size, right = np.linalg.svd(free[:, :-1])
     return np.asarray(right[int((size > _NEAR).sum()) :].T)
 
@@ -234,7 +183,4 @@ def _decode_inputs(X: Floats, y: NDArray[np.int64], encoding: Encoding) -> Table
     for k, g in enumerate(encoding.groups):
         codes[:, k] = np.where(raw[:, g].max(axis=1) > 0.5, raw[:, g].argmax(axis=1), -1)
         is_valid &= (np.abs(raw[:, g] - (codes[:, [k]] == np.arange(len(g)))) < _WHOLE).all(axis=1)
-    decoded = encoding.decode(codes, X[:, encoding.continuous]).astype(np.float32)
-    missing = np.zeros(decoded.shape, dtype=bool)
-    missing[:, encoding.coded] = codes < 0
-    return Table(np.where(missing, np.float32(np.nan), decoded)[is_valid], y[is_valid])
+    return decode_with_missing(X[is_valid], codes[is_valid], y[is_valid], encoding)
