@@ -18,7 +18,7 @@ from fedtrees.auditing.canaries import Canaries, register_audit_setting, registe
 from fedtrees.core.channel import Chain, Channel, chained
 from fedtrees.core.composition import Composition
 from fedtrees.core.local_data import LocalData, client_names, over_clients
-from fedtrees.core.messages import closed
+from fedtrees.core.messages import has_sealed_field
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.defenses.cut_points import PrivateQuantileCuts
 from fedtrees.messages.horizontal import (
@@ -72,7 +72,7 @@ class HistogramCanaries(Canaries):
                 codes = bin_rows(rows.X, message.to_cuts()).codes
                 places = codes + message.offsets[:-1].astype(np.int64)
             is_visible = d.sender == "client-0" or d.receivers == (d.sender,)
-            if not isinstance(message, Histogram) or closed(message) or not is_visible:
+            if not isinstance(message, Histogram) or has_sealed_field(message) or not is_visible:
                 continue
             if places is None or 0 not in message.nodes:
                 continue
@@ -175,7 +175,7 @@ class StumpCanaries(Canaries):
                 borders = m.borders
             elif isinstance(m, CutPoints):
                 cuts = m.to_cuts()
-            elif closed(m) or not (summed or d.sender in client_index):
+            elif has_sealed_field(m) or not (summed or d.sender in client_index):
                 continue
             elif isinstance(m, GridCounts) and summed:
                 scores += _of_grid(training, m, borders, rows, companions)
@@ -209,7 +209,10 @@ class StumpCanaries(Canaries):
             if isinstance(m, CutPoints):
                 cuts = m.to_cuts()
             elif (
-                type(m) is Histogram and d.sender in client_index and m.tree == 0 and not closed(m)
+                type(m) is Histogram
+                and d.sender in client_index
+                and m.tree == 0
+                and not has_sealed_field(m)
             ):
                 i, units = client_index[d.sender], m.unit_of("sums")[0]
                 included = Table.concat(

@@ -1,27 +1,40 @@
-"""Write the verdict of a run: the sentences on which a data protection officer decides.
+"""Write the verdict of a run, and the table above it, for a terminal.
 
-The terminal prints the verdict of `fedtrees bench` and `fedtrees show` as a list of labelled
-entries, and the verdict fits on one screen (`SCREEN_LINES`, `SCREEN_COLUMNS`). The HTML report and
-the JSON output are computed from the same findings (`fedtrees.report.setting_findings`).
+The verdict contains the sentences on which a data protection officer decides. It is a list of
+labelled entries that fits on one screen (`SCREEN_LINES`, `SCREEN_COLUMNS`). The table has one line
+per defense and as many measures as fit. The HTML report and the JSON output are computed from the
+same findings (`fedtrees.report.findings`).
 """
+
+from __future__ import annotations
 
 import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from fedtrees.core.errors import listed, many
 from fedtrees.core.guarantee import ActedOnNothing
 from fedtrees.core.results import measure
 from fedtrees.report import wording
-from fedtrees.report.cost import MOST_SEEDS, TOLERANCE, Price
-from fedtrees.report.guarantees import in_words
-from fedtrees.report.leakage import SETTLED, Cell, gravity, plain, upper
-from fedtrees.report.recipe import Candidate
+from fedtrees.report.adversaries import AdversaryFindings
+from fedtrees.report.cost import MOST_SEEDS, TOLERANCE, UtilityChange
+from fedtrees.report.findings import (
+    DefenseResult,
+    Leak,
+    RunAnalysis,
+    SettingFindings,
+)
+from fedtrees.report.guarantees import REFUTED, in_words
+from fedtrees.report.leakage import SETTLED, LeakageResult, gravity, plain, upper
+from fedtrees.report.recipe import Recipe
 from fedtrees.report.results import UNDEFENDED
-from fedtrees.report.setting_findings import REFUTED, Adversary, Leak, RunFindings, SettingFindings
 from fedtrees.report.statistics import finite
 from fedtrees.report.style import number
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 #: Size of the screen that the verdict must fit, below the line that names the setting.
 SCREEN_LINES, SCREEN_COLUMNS = 22, 80
@@ -33,9 +46,13 @@ _MUCH_LARGER = 0.25
 # Largest number of remaining leaks that are described for one adversary.
 _LEAKS_PER_ADVERSARY = 2
 _SEEDS_TO_SETTLE = 10
-_NOTHING_REMAINS = "Nothing above the margin."
+_NOTHING_REMAINS = "No adversary has an advantage above the margin."
+_NAME = 34  # width of a defense's name in the terminal
+_LEGEND = ("open", "unsettled", "shut", "gone")
+_COLOURS = {"open": "red", "unsettled": "yellow", "unknown": "yellow", "shut": "blue",
+            "gone": "blue", "undefined": "dim"}  # fmt: skip
 #: Label of the first entry, by the kind of the main finding
-#: (`fedtrees.report.setting_findings.Leak`).
+#: (`fedtrees.report.findings.Leak`).
 LEAK_LABELS = {
     "leak": "LEAK FOUND", "trace": "TRACE FOUND", "none-found": "NO LEAK FOUND",
     "none-clear": "NOT SETTLED", "attack-failed": "NOT KNOWN", "unknown": "NOT KNOWN",
@@ -95,17 +112,17 @@ class Verdict:
         return "\n".join([self.setting, *(line.wrapped() for line in self.lines)])
 
 
-def verdict(run_findings: RunFindings) -> Verdict:
+def verdict(analysis: RunAnalysis) -> Verdict:
     """Write the verdict of a run."""
-    if not run_findings.settings:
+    if not analysis.settings:
         return Verdict("", (Line("NOT KNOWN", "No model was trained."),))
-    first, *rest = run_findings.settings
-    lines = _fitting_lines(first, run_findings)
-    room = SCREEN_LINES - sum(line.height for line in lines)
+    first, *rest = analysis.settings
+    # The command to type next is always the last entry, so that its lines are reserved first.
+    next_step = _next_step()
+    lines = _fitting_lines(first, analysis, SCREEN_LINES - next_step.height)
+    room = SCREEN_LINES - sum(line.height for line in (*lines, next_step))
     # Protocols that are recipes of the first setting are already compared with it.
-    compared = {
-        name for c in first.recommendation.candidates if (name := wording.parted(c.name)[0])
-    }
+    compared = {wording.split_recipe(c.name)[0] for c in first.recommendation.recipes} - {""}
     setting_lines = [_other_setting(f) for f in rest if f.setting.protocol not in compared]
     for at, line in enumerate(setting_lines):
         # Reserve space for a line that names the number of omitted settings.
@@ -119,24 +136,22 @@ def verdict(run_findings: RunFindings) -> Verdict:
             break
         lines.append(line)
         room -= line.height
-    if (last_line := _next_step()).height <= room:
-        lines.append(last_line)
-    return Verdict(f"{first.setting} · {many(first.seeds, 'seed')}", tuple(lines))
+    return Verdict(f"{first.setting} · {many(first.seeds, 'seed')}", (*lines, next_step))
 
 
-def _fitting_lines(findings: SettingFindings, run_findings: RunFindings) -> list[Line]:
-    """Return the entries of a setting with the most details that fit on the screen."""
+def _fitting_lines(findings: SettingFindings, analysis: RunAnalysis, room: int) -> list[Line]:
+    """Return the entries of a setting with the most details that fit in `room` lines."""
     lines: list[Line] = []
     # Reduce details step by step until the entries fit on the screen.
     for leaks, details in ((_LEAKS_PER_ADVERSARY, True), (1, True), (1, False), (0, False)):
         lines = list(_lines(findings, leaks, details))
-        if sum(line.height for line in lines) <= SCREEN_LINES:
+        if sum(line.height for line in lines) <= room:
             break
-    room = SCREEN_LINES - sum(line.height for line in lines)
-    return [*lines, *(line for line in _epsilon(findings, run_findings) if line.height <= room)]
+    room -= sum(line.height for line in lines)
+    return [*lines, *(line for line in _epsilon(findings, analysis) if line.height <= room)]
 
 
-def _epsilon(findings: SettingFindings, run_findings: RunFindings) -> Iterator[Line]:
+def _epsilon(findings: SettingFindings, analysis: RunAnalysis) -> Iterator[Line]:
     """Yield the epsilon that the recommended defense claims, if it is finite and was kept.
 
     The claimed epsilon is valid for every outcome, whereas the spent epsilon of a run may depend on
@@ -145,12 +160,12 @@ def _epsilon(findings: SettingFindings, run_findings: RunFindings) -> Iterator[L
     """
     if findings.use is None:
         return
-    protocol, spec = wording.parted(findings.use.name)
-    trained = next((f for f in run_findings.settings if f.setting.protocol == protocol), findings)
+    protocol, spec = wording.split_recipe(findings.use.name)
+    trained = next((f for f in analysis.settings if f.setting.protocol == protocol), findings)
     defended = trained.defended(spec)
     text = in_words(defended.guarantees.claimed, brief=True) if defended is not None else ""
     if text and defended is not None and not defended.void:
-        yield Line("EPSILON", f"{wording.capital(text)}.")
+        yield Line("EPSILON", f"This defense claims {text}.")
 
 
 def _lines(findings: SettingFindings, leaks: int, details: bool) -> Iterator[Line]:
@@ -203,7 +218,7 @@ def _leak(findings: SettingFindings, details: bool) -> str:
     """Describe the main finding by its kind."""
     lead = findings.leak
     who = describe_adversary(lead.adversary)
-    match lead.kind, lead.cell:
+    match lead.kind, lead.result:
         case "no-attack", _:
             if failed := findings.untested.failed:
                 names = listed([name for name, _ in failed])
@@ -211,30 +226,31 @@ def _leak(findings: SettingFindings, details: bool) -> str:
             return "No attack that ran applies to the messages that these adversaries see."
         case "none-found", _:
             return _none_found(findings)
-        case "trace", Cell() as cell:
+        case "trace", LeakageResult() as cell:
             return (
-                f"{wording.achievement(who, cell)} The advantage is below the margin of "
+                f"{wording.describe_leak(who, cell)} The advantage is below the margin of "
                 f"{findings.margin:g}. Strongest attack: {_attack(cell)}."
             )
         case "unknown", _:
             return f"{_missing_attacks(findings)}, and no other attack shows a leak."
-        case "attack-failed", Cell() as cell:
+        case "attack-failed", LeakageResult() as cell:
             head = measure(cell.metric).head.lower()
             return (
                 "By every measure that is not settled, the attacks scored worse than their "
                 f"baseline, so that they show nothing. The best one, {_attack(cell)} by {who}, "
                 f"has {head} {wording.value(cell, cell.score)} ({wording.line(cell)})."
             )
-        case "none-clear", Cell() as cell:
+        case "none-clear", LeakageResult() as cell:
             advantage = replace(cell.advantage, high=upper(cell))
             return (
                 f"No clear leak, but none is excluded: {who} may {wording.can(cell)}. "
                 f"The advantage is {wording.change(advantage)}. "
                 f"{_how_to_settle(findings, lead.adversary)}"
             ).rstrip()
-        case _, Cell() as cell:
-            addition = _larger_advantage(lead, who) if details else ""
-            return f"{wording.achievement(who, cell)}{addition} Strongest attack: {_attack(cell)}."
+        case _, LeakageResult() as cell:
+            addition = _larger_advantage(lead) if details else ""
+            text = wording.describe_leak(who, cell) + addition
+            return f"{text} Strongest attack: {_attack(cell)}."
     raise AssertionError(lead)
 
 
@@ -250,23 +266,23 @@ def _missing_attacks(findings: SettingFindings) -> str:
     return wording.capital(" and ".join(parts) or "attacks that apply did not run")
 
 
-def _larger_advantage(lead: Leak, who: str) -> str:
+def _larger_advantage(lead: Leak) -> str:
     """Describe the largest advantage of the leading adversary if it is much larger."""
     assert lead.adversary is not None
-    assert lead.cell is not None
+    assert lead.result is not None
     cells = lead.adversary.open(lead.adversary.base)
     largest = max(cells, key=lambda c: finite(c.advantage.mean))
-    if finite(largest.advantage.mean) < finite(lead.cell.advantage.mean) + _MUCH_LARGER:
+    if finite(largest.advantage.mean) < finite(lead.result.advantage.mean) + _MUCH_LARGER:
         return ""
-    return f" {wording.capital(who)} can also {wording.can(largest)}."
+    pronoun = "They" if lead.adversary.several else "It"
+    return f" {pronoun} can also {wording.can(largest)}."
 
 
 def _none_found(findings: SettingFindings) -> str:
     """Name the adversaries that stay near their baselines, and those to which no attack applies."""
     safe = {
-        a.name: plain([c for c in a.reader.of(findings.base) if c.state == "shut"])
+        a.name: plain([c for c in a.results(findings.base) if c.state == "shut"])
         for a in findings.tested
-        if a.reader is not None
     }
     near = [a for a in findings.tested if safe[a.name]]
     without_attack = [name for name, cells in safe.items() if not cells]
@@ -281,10 +297,9 @@ def _none_found(findings: SettingFindings) -> str:
     return f"{text} No attack that ran applies to the view of {listed(without_attack)}."
 
 
-def _how_to_settle(findings: SettingFindings, adversary: Adversary | None) -> str:
+def _how_to_settle(findings: SettingFindings, adversary: AdversaryFindings | None) -> str:
     """Write how to settle a result: run the missing attacks, or use more seeds."""
-    reader = adversary.reader if adversary else None
-    coverage = reader.coverage.get(findings.base) if reader else None
+    coverage = adversary.coverage.get(findings.base) if adversary else None
     if coverage is not None and coverage.missing:
         names = {*coverage.left_out, *(name for name, *_ in coverage.failed)}
         return f"Run {many(len(names), 'more attack')}."
@@ -311,7 +326,7 @@ def _defense(findings: SettingFindings, leaks: int) -> Iterator[Line]:
     yield Line("PRICE", price(use.price))
     if text := remains(findings, use, leaks):
         # Without a measured leak, the entry lists results that exclude none.
-        leaking = any(c.state == "open" for t in use.trials for c in t.cells)
+        leaking = any(c.state == "open" for t in use.trials for c in t.results)
         excluded = text == _NOTHING_REMAINS
         yield Line("STILL LEAKS" if leaking or excluded else "NOT EXCLUDED", text)
     strict = findings.stricter
@@ -320,20 +335,17 @@ def _defense(findings: SettingFindings, leaks: int) -> Iterator[Line]:
         yield Line("STRICTER", text, command(strict))
 
 
-def _recommendation(findings: SettingFindings, use: Candidate) -> str:
+def _recommendation(findings: SettingFindings, use: Recipe) -> str:
     """Describe the quality of the best defense, as a sentence that ends before its name."""
     if use.holds:
         if use.failed:
-            return (
-                f"No attack clearly exceeds its baseline by the margin of {findings.margin:g}, but "
-                "some scored below it or made no claim (see NOT EXCLUDED):"
-            )
+            return "No attack clearly succeeds, but not every leak is excluded:"
         if use.shown:
-            return "Every attack stays within the margin of its baseline:"
-        return f"No attack clearly exceeds its baseline by the margin of {findings.margin:g}:"
+            return f"Every attack is shown to stay within {findings.margin:g} of its baseline:"
+        return f"No attack clearly exceeds its baseline by more than {findings.margin:g}:"
     if use.untested:
         return "The best one that ran. Not every attack ran, so that more may leak:"
-    before, after = findings.leak.cell, _after(findings, use)
+    before, after = findings.leak.result, _after(findings, use)
     if after is not None and after.state != "open":
         return "It removes this leak, but another leak remains (see STILL LEAKS):"
     # For a loss, a larger score is a smaller leak.
@@ -343,9 +355,9 @@ def _recommendation(findings: SettingFindings, use: Candidate) -> str:
     return "No tested defense reduces this leak. This one reduces another one:"
 
 
-def command(use: Candidate) -> str:
+def command(use: Recipe) -> str:
     """Return the notation of a defense, or the options for a defense of another protocol."""
-    protocol, defense = wording.parted(use.name)
+    protocol, defense = wording.split_recipe(use.name)
     return f'-p "{protocol}" -d "{defense}"' if protocol else use.name
 
 
@@ -359,10 +371,10 @@ def explain_refusal(findings: SettingFindings) -> str:
     if not tried:
         return "No defense was tested, because none was requested or none fits."
     nothing_shown = f"This run does not show what {wording.some(tried)} would prevent."
-    cell = findings.leak.cell
+    cell = findings.leak.result
     if cell is None or findings.leak.adversary is None or findings.leak.kind != "leak":
         return nothing_shown
-    after = [(findings.leak.adversary.cell(d, cell.metric), d) for d in tried]
+    after = [(findings.leak.adversary.result(d, cell.metric), d) for d in tried]
     scored = [x for x in after if math.isfinite(x[0].score)]
     if not scored:
         return nothing_shown
@@ -379,25 +391,32 @@ def explain_refusal(findings: SettingFindings) -> str:
     return f"No tested defense helps. {remaining}."
 
 
-def _after(findings: SettingFindings, use: Candidate) -> Cell | None:
+def _after(findings: SettingFindings, use: Recipe) -> LeakageResult | None:
     """Return the cell of the main finding under a defense, None if it was not measured."""
-    cell, adversary = findings.leak.cell, findings.leak.adversary
+    cell, adversary = findings.leak.result, findings.leak.adversary
     if cell is None or adversary is None:
         return None
     trial = use.at(adversary.threat)
-    return trial.cell(cell.metric) if trial else None
+    return trial.result(cell.metric) if trial else None
 
 
-def _effect(findings: SettingFindings, use: Candidate) -> str:
-    """Compare the score of the main finding without and with a defense."""
-    before, after = findings.leak.cell, _after(findings, use)
+def _effect(findings: SettingFindings, use: Recipe) -> str:
+    """Compare the score of the main finding without and with a defense, in one sentence.
+
+    For example, ``Your server can then reconstruct 0.3 instead of 83 of 456 rows.``
+    """
+    before, after = findings.leak.result, _after(findings, use)
     if before is None or after is None:
         return ""
-    head = wording.capital(measure(before.metric).head)
-    start = f"{head}: {wording.value(before, before.score)} before"
     if after.state == "gone":
-        return f"{start}. With the defense, no attack of this kind applies."
-    result = f"{start}, {wording.value(after, after.score)} after."
+        return "With this defense, no attack of this kind applies."
+    remaining = wording.value(after, after.score)
+    scores = f"{remaining} instead of {wording.amount(before, before.score)}"
+    who, phrase = describe_adversary(findings.leak.adversary), measure(before.metric).phrase
+    if measure(before.metric).counted_by:
+        # The amount names its unit, and the entry above contains the complete phrase.
+        phrase = phrase[: phrase.index("{}") + 2]
+    result = wording.capital(f"{who} can then {phrase.format(scores)}.")
     if after.below_baseline:
         return f"{result} {wording.capital(wording.failed(after))}."
     return f"{result} {EFFECT_STATES[after.state]}".rstrip()
@@ -405,13 +424,13 @@ def _effect(findings: SettingFindings, use: Candidate) -> str:
 
 #: Sentence about the score that remains under a defense, by its state.
 EFFECT_STATES = {
-    "open": "The leak remains.", "unsettled": "This is not settled.",
+    "open": "The leak remains.", "unsettled": "This result is not settled.",
     "unknown": "This is not known, because an attack failed or did not run.",
     "undefined": "A blind guess is already perfect.", "shut": "", "gone": "",
 }  # fmt: skip
 
 
-def price(p: Price) -> str:
+def price(p: UtilityChange) -> str:
     """Describe a price, its certainty, and how to make it more certain."""
     name = measure(p.utility.metric).head
     if p.settled == "same":
@@ -428,7 +447,7 @@ def price(p: Price) -> str:
     return f"{text}. {_certainty(p)}"
 
 
-def _certainty(p: Price) -> str:
+def _certainty(p: UtilityChange) -> str:
     """Describe how certain a price is, as a sentence."""
     match p.settled:
         case "equal":
@@ -446,7 +465,7 @@ def _certainty(p: Price) -> str:
 
 
 def remains(
-    findings: SettingFindings, use: Candidate | None, leaks: int = _LEAKS_PER_ADVERSARY
+    findings: SettingFindings, use: Recipe | None, leaks: int = _LEAKS_PER_ADVERSARY
 ) -> str:
     """Describe the remaining leaks to every adversary under a defense.
 
@@ -457,7 +476,7 @@ def remains(
     ----------
     findings : SettingFindings
         Findings of the setting.
-    use : Candidate or None
+    use : Recipe or None
         The defense. None: leaks to the other adversaries without a defense.
     leaks : int
         Largest number of leaks that are described per adversary. With 0, only the number of
@@ -471,36 +490,36 @@ def remains(
         if trial is None:
             doubtful.append(adversary.name)
             continue
-        cells = plain([c for c in trial.cells if c.state == "open"])
+        cells = plain([c for c in trial.results if c.state == "open"])
         cells.sort(key=lambda c: gravity(c.metric))
         if cells:
-            sentences.append(_can(adversary.name, cells[:leaks]))
-        elif any(c.below_baseline for c in trial.cells):
+            sentences.append(_can(adversary.name, cells[:leaks], "can still"))
+        elif any(c.below_baseline for c in trial.results):
             failed.append(adversary.name)
-        elif all(c.state in SETTLED for c in trial.cells):
+        elif all(c.state in SETTLED for c in trial.results):
             safe.append(adversary.name)
         else:
             doubtful.append(adversary.name)
     if sentences and not leaks:
         count = many(len(sentences), "adversary", "adversaries")
-        return f"{count} can learn more than without messages: see the report."
+        return f"{count} can still learn more than without messages: see the report."
     if len(safe) == len(findings.tested):
         return _NOTHING_REMAINS
     if leaks and failed:
-        text = (
-            "For these adversaries the attacks scored worse than a blind guess, which shows nothing"
+        sentences.append(
+            f"For {listed(failed)}, the attacks scored worse than a blind guess, which shows "
+            "nothing."
         )
-        sentences.append(f"{text}: {listed(failed)}.")
     if leaks and doubtful:
-        sentences.append(f"Not settled: {listed(doubtful)}.")
+        sentences.append(f"For {listed(doubtful)}, the results neither show nor exclude a leak.")
     if safe:
-        sentences.append(f"Nothing above the margin: {listed(safe)}.")
+        sentences.append(f"No advantage above the margin is left to {listed(safe)}.")
     return " ".join(sentences)
 
 
-def _can(name: str, cells: Sequence[Cell]) -> str:
+def _can(name: str, cells: Sequence[LeakageResult], verb: str = "can") -> str:
     """Describe the leaks to one adversary as a sentence."""
-    return wording.capital(f"{name} can {' and '.join(wording.can(c) for c in cells)}.")
+    return wording.capital(f"{name} {verb} {' and '.join(wording.can(c) for c in cells)}.")
 
 
 def _further_adversaries(findings: SettingFindings, leaks: int) -> str:
@@ -526,8 +545,8 @@ def _notes(findings: SettingFindings) -> Iterator[Line]:
     elif u.few:
         yield Line("NOTE", u.few)
     for label, code, sentence in (
-        ("NO GUARANTEE", "void", "Other messages of the run are sent without noise, so that an "
-         "epsilon is not kept by {}."),
+        ("NO GUARANTEE", "void", "No epsilon is kept by {}, because other messages of the run are "
+         "sent without noise."),
         ("NO GUARANTEE", ActedOnNothing.kind, "{} changed no message of this run."),
         ("REFUTED", REFUTED, "An audit measured a larger epsilon than was spent by {}."),
     ):  # fmt: skip
@@ -542,19 +561,23 @@ def untested(findings: SettingFindings) -> str:
     sentences = ["The run is not finished: continue it with --resume."] * gaps.unfinished
     if gaps.failed_trainings:
         defenses = list(dict.fromkeys(wording.short(spec) for spec, _ in gaps.failed_trainings))
-        sentences.append(f"Trainings that failed: {wording.some(defenses, 2)}.")
+        sentences.append(f"The training failed with {wording.some(defenses, 2)}.")
     for pairs, problem in ((gaps.failed, "failed"), (gaps.no_claim, "returned no claim")):
         if attacks := dict.fromkeys(name.partition("[")[0] for name, _ in pairs):
-            sentences.append(f"Attacks that {problem}: {wording.some([*attacks], 2)}.")
+            noun = "attack" if len(attacks) == 1 else "attacks"
+            sentences.append(f"The {noun} {wording.some([*attacks], 2)} {problem}.")
     if gaps.adversaries:
-        sentences.append(wording.capital(f"{listed([name for name, _ in gaps.adversaries])}."))
+        names = listed([name for name, _ in gaps.adversaries])
+        sentences.append(f"No attack was run on {names}.")
     if gaps.defenses:
-        sentences.append(f"{many(len(gaps.defenses), 'further defense')} that fit this protocol.")
+        verb = "fits" if len(gaps.defenses) == 1 else "fit"
+        defenses = [many(len(gaps.defenses), "further defense")]
+        sentences.append(f"{defenses[0]} {verb} this protocol and did not run.")
     if gaps.cut:
         searches = dict.fromkeys(name.partition("[")[0] for name in gaps.cut)
-        limits = "its search limit" if len(searches) == 1 else "their search limits"
-        stopped = f"{listed([*searches])} stopped at {limits} and may find more."
-        sentences.append(wording.capital(stopped))
+        subject = "search of {} stopped at its limit" if len(searches) == 1 else (
+            "searches of {} stopped at their limits")  # fmt: skip
+        sentences.append(f"The {subject.format(listed([*searches]))} and may find more.")
     return " ".join(sentences)
 
 
@@ -562,9 +585,9 @@ def _other_setting(findings: SettingFindings) -> Line:
     """Return one entry about a further setting of the run."""
     protocol = findings.setting.protocol.partition("[")[0]
     lead = findings.leak
-    if lead.kind != "leak" or lead.cell is None or lead.adversary is None:
+    if lead.kind != "leak" or lead.result is None or lead.adversary is None:
         return Line("ALSO", f"{protocol}: {leak(findings)}")
-    text = f"{protocol}: {lead.adversary.name} can {wording.can(lead.cell)}."
+    text = f"{protocol}: {lead.adversary.name} can {wording.can(lead.result)}."
     use = findings.use
     if use is None:
         return Line("ALSO", f"{text} No tested defense helps.")
@@ -572,16 +595,107 @@ def _other_setting(findings: SettingFindings) -> Line:
     return Line("ALSO", f"{text} With {wording.short(use.name)}: {effect}")
 
 
-def _attack(cell: Cell) -> str:
+def _attack(cell: LeakageResult) -> str:
     """Return the name of the strongest attack."""
     return cell.attacks[0].partition("[")[0] if cell.attacks else "none"
 
 
-def describe_adversary(adversary: Adversary | None) -> str:
+def describe_adversary(adversary: AdversaryFindings | None) -> str:
     """Return the name of an adversary in words."""
     return adversary.name if adversary else "no adversary"
 
 
-def _stay(adversaries: Sequence[Adversary]) -> str:
+def _stay(adversaries: Sequence[AdversaryFindings]) -> str:
     """Return the verb that agrees with the adversaries."""
     return "stay" if len(adversaries) > 1 or any(a.several for a in adversaries) else "stays"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One measure of one adversary."""
+
+    adversary: AdversaryFindings
+    metric: str
+
+    @property
+    def head(self) -> str:
+        """The header of two lines: the role of the adversary and the measure."""
+        role = self.adversary.threat.partition("[")[0]
+        return f"{role}\n{measure(self.metric).head.lower()}"
+
+
+def columns(findings: SettingFindings, first: str | None = None) -> tuple[Column, ...]:
+    """Return the measures of a setting: open ones without a defense first, then under the recipe.
+
+    Measures without an open or unsettled cell are left out. The metric `first` comes before all.
+    """
+    candidates = [
+        Column(a, m)
+        for a in findings.tested
+        for m in a.metrics
+        if {a.result(d.spec, m).state for d in findings.defenses} & {"open", "unsettled", "unknown"}
+    ]
+
+    def rank(c: Column) -> tuple[bool, bool, bool, int, int]:
+        before = c.adversary.result(c.adversary.base, c.metric).state == "open"
+        after = (
+            bool(findings.recipe) and c.adversary.result(findings.recipe, c.metric).state == "open"
+        )
+        return c.metric != first, not before, not after, *gravity(c.metric)
+
+    return tuple(sorted(candidates, key=rank))
+
+
+def table(findings: SettingFindings, width: int, first: str | None = None) -> tuple[Table, str]:
+    """Return the table of a setting and the line below it, for a terminal of the given width."""
+    from rich.table import Table
+    from rich.text import Text
+
+    candidates = columns(findings, first)
+    room = width - _NAME - 12
+    shown: list[Column] = []
+    for column in candidates:
+        wide = max(len(line) for line in column.head.split("\n")) + 3
+        if wide > room:
+            break
+        shown.append(column)
+        room -= wide
+    order = {a.threat: i for i, a in enumerate(findings.tested)}
+    shown.sort(key=lambda c: order[c.adversary.threat])
+    rich_table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    rich_table.add_column("", width=1)
+    rich_table.add_column("\ndefense", max_width=_NAME)
+    rich_table.add_column(
+        f"\nΔ {measure(findings.utility.metric).head}", justify="right", no_wrap=True
+    )
+    for column in shown:
+        rich_table.add_column(column.head, justify="right", no_wrap=True)
+    for d in findings.defenses:
+        cells = [_format_cell(c, d) for c in shown]
+        mark = "→" if findings.recipe == d.spec else ""
+        style = "bold" if mark else ""
+        name = Text(wording.short(d.spec, most_parts=len(d.parts)))
+        rich_table.add_row(mark, name, _format_price(d), *cells, style=style)
+    legend = "  ".join(f"{wording.GLYPHS[s]} {wording.WORDS[s]}" for s in _LEGEND)
+    more = len(candidates) - len(shown)
+    hidden_note = f"  ({many(more, 'column')} more: see the report)" if more else ""
+    marked = "→ best defense  " if findings.recipe else ""
+    return rich_table, f"{marked}{legend}  ? price not settled{hidden_note}"
+
+
+def _format_price(d: DefenseResult) -> str:
+    """Format the price of a defense. A question mark shows that it is not settled."""
+    if d.spec == UNDEFENDED or not d.price.change.known:
+        return ""
+    if d.price.settled == "same":
+        return "0"
+    doubt = "?" if d.price.settled in ("unsettled", "one") else ""
+    return number(d.price.change.mean, 3, signed=True) + doubt
+
+
+def _format_cell(column: Column, d: DefenseResult) -> str:
+    """Format a score with the coloured symbol of its state."""
+    cell = column.adversary.result(d.spec, column.metric)
+    glyph = wording.GLYPHS[cell.state]
+    text = wording.value(cell, cell.score) if cell.scores else ""
+    return f"{text} [{_COLOURS[cell.state]}]{glyph}[/]".strip()
