@@ -13,8 +13,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.allocation import share_out
 from fedtrees.attacks.evidence.column import Column, fullest, nearest, replace_points
-from fedtrees.attacks.evidence.counts import share_out
 from fedtrees.attacks.evidence.marginals import (
     LEAST_RELIABLE,
     label_shares,

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, softmax
 
-from fedtrees.attacks.evidence.counts import share_out
+from fedtrees.attacks.evidence.allocation import share_out
 
 Floats = NDArray[np.float64]
 

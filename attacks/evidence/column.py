@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.counts import share_out
+from fedtrees.attacks.evidence.allocation import share_out
 from fedtrees.core.schema import Feature, Table
 
 Floats = NDArray[np.float32]

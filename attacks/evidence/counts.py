@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.allocation import share_out
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.routing import gradients
 from fedtrees.attacks.evidence.sums import LeafSums
@@ -159,25 +160,6 @@ def sums_of_counts(counts: Counts, sums: LeafSums, ph: tuple[float, float]) -> L
     n = (counts.n0 + counts.n1).astype(np.float64)
     exact = np.zeros(len(n))
     return replace(sums, g=n * ph[0] - counts.n1, h=n * ph[1], var_g=exact, var_h=exact.copy())
-
-
-def share_out(weights: Floats, total: int) -> Ints:
-    """Distribute the integer ``total`` in proportion to ``weights`` (largest remainder method).
-
-    Negative weights count as 0. If all weights are 0, the parts are equal. For example,
-    ``share_out(np.array([1.0, 1.0, 2.0]), 5)`` gives 1, 1 and 3.
-    """
-    w = np.maximum(weights, 0.0)
-    if total <= 0 or w.shape[0] == 0:
-        return np.zeros(w.shape[0], dtype=np.int64)
-    top = float(w.max())
-    # normalise first, because very small weights would overflow below
-    w = w / top if top > 1e-300 else np.ones_like(w)
-    w = w * (total / w.sum())
-    low = np.floor(w).astype(np.int64)
-    rest = int(total - low.sum())
-    low[np.argsort(-(w - low), kind="stable")[:rest]] += 1
-    return low
 
 
 def shrink_positives(n1_raw: Floats, n: Ints, sums: LeafSums) -> Floats:

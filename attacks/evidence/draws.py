@@ -13,3 +13,15 @@ def next_bits(state):  # type: ignore[no-untyped-def]
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return (z ^ (z >> np.uint64(31))) >> np.uint64(11)
+
+
+@inner_kernel
+def uniform(bits):  # type: ignore[no-untyped-def]
+    """Return a draw from [0, 1)."""
+    return np.float64(next_bits(bits)) * 2.0**-53
+
+
+@inner_kernel
+def below(bits, n):  # type: ignore[no-untyped-def]
+    """Return an integer drawn from 0 to n - 1."""
+    return np.int64(uniform(bits) * n)

@@ -18,9 +18,8 @@ from scipy.special import gammaln
 
 from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.clients.hessians import leaves_below
 from fedtrees.attacks.evidence.equations import equations
-from fedtrees.attacks.evidence.routing import add_values, at_tree, gradients_of
+from fedtrees.attacks.evidence.routing import add_values, at_tree, gradients_of, leaves_below
 from fedtrees.core.errors import FedtreesError
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import Streams

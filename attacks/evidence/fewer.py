@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from fedtrees.attacks.evidence.allocation import share_out
 from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.counts import Counts, share_out
+from fedtrees.attacks.evidence.counts import Counts
 from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.guessing.rows import wanted
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.readable import MOST_CODES
 from fedtrees.core.compilation import inner_kernel
 from fedtrees.trees.boosted.forest import Tree
 
 ANY = np.uint64(2**64 - 1)  # no code is excluded
-MOST_CODES = 64  # number of bits
 
 
 @inner_kernel

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.counts import share_out
+from fedtrees.attacks.evidence.allocation import project_to_sum, share_out
 
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
@@ -36,11 +36,4 @@ def likely_counts(
     spread = n * p * (1 - p) * (1 + n / m)
     believed = spread / np.maximum(spread + variance, np.finfo(np.float64).tiny)
     mean = n * p + believed * (noisy - n * p)
-    return share_out(_nearest_of_sum(mean, n), n), float(p @ believed)
-
-
-def _nearest_of_sum(x: Floats, n: int) -> Floats:
-    """Project x onto the non-negative vectors with sum n."""
-    down = np.sort(x)[::-1]
-    excess = (np.cumsum(down) - n) / np.arange(1, len(x) + 1)
-    return np.maximum(x - excess[np.flatnonzero(down - excess > 0)[-1]], 0.0)
+    return share_out(project_to_sum(mean, n), n), float(p @ believed)

@@ -1,7 +1,6 @@
 """Decide whether a view contains boosted trees whose leaves an attack can use."""
 
 from fedtrees.attacks.evidence.clients.released import released_trees
-from fedtrees.attacks.evidence.grid import MOST_CODES
 from fedtrees.attacks.evidence.replay import grown_alone
 from fedtrees.core.errors import UsageError
 from fedtrees.core.messages import Message
@@ -18,6 +17,9 @@ from fedtrees.messages.horizontal import (
 from fedtrees.messages.lightgbm import FoundSplits
 from fedtrees.messages.models import BoostedModel
 from fedtrees.trees.boosted.losses import Logistic, Softmax, SquaredError, objective_of
+
+#: Largest number of categories of a feature that trees split by sets: the bits of a word.
+MOST_CODES = 64
 
 TREES: tuple[type[Message], ...] = (
     LeafValues,
@@ -52,7 +54,6 @@ def no_trees(view: View, *, numbers: bool = False) -> Reason | None:
         return Reason("trees-of-several")
     if classes_of_leaves(view) is None and not (numbers and squared_error(view)):
         return Reason("other-leaves")
-    # sets of codes are stored in one 64-bit word
     if any(len(f.categories) > MOST_CODES for f in split_by_sets(view)):
         return Reason("many-categories", most=MOST_CODES)
     return None

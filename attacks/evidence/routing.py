@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.losses import Softmax, logistic_gradients
 from fedtrees.trees.routing import Routes
 
@@ -115,3 +116,13 @@ def at_tree(
     for k in range(t):
         add_values(margin, k % evidence.outputs, evidence.trees[k].value[nodes[:, k]])
     return nodes[:, t], margin
+
+
+def leaves_below(tree: Tree) -> NDArray[np.float64]:
+    """Return which leaves are below each node, float64, shape (n_nodes, J)."""
+    leaves = tree.leaves
+    member = np.zeros((len(tree), len(leaves)))
+    member[leaves, np.arange(len(leaves))] = 1
+    for node in np.flatnonzero(tree.feature >= 0)[::-1]:  # children come after their parent
+        member[node] = member[tree.left[node]] + member[tree.right[node]]
+    return member

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.allocation import share_out
 from fedtrees.attacks.evidence.categories import likely_shares
 from fedtrees.attacks.evidence.column import Column, reliability, shortest
-from fedtrees.attacks.evidence.counts import share_out
 from fedtrees.attacks.evidence.merged_shapes import ClientBins, split_bins
 from fedtrees.core.channel import Change, Mechanism
 from fedtrees.core.schema import Feature, Schema, Table

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtrc
 
+from fedtrees.attacks.evidence.allocation import share_out
 from fedtrees.attacks.evidence.basis import Basis, rows_in_ranges
 from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.counts import NOISE_FLOOR, share_out
+from fedtrees.attacks.evidence.counts import NOISE_FLOOR
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.blind import WIDE_BLOCK, Draws
 from fedtrees.guessing.consensus import matched_consensus

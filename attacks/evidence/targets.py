@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from fedtrees.attacks.evidence.allocation import share_out
 from fedtrees.attacks.evidence.boosted import Evidence, Targets
 from fedtrees.attacks.evidence.boxes import FeatureBoxes
-from fedtrees.attacks.evidence.counts import share_out
 from fedtrees.attacks.evidence.routing import at_tree
 from fedtrees.attacks.evidence.sums import LeafSums, leaf_sums
 from fedtrees.core.guess import Claim, Guess, LeafCounts, Records

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
+from fedtrees.attacks.evidence.allocation import share_out
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.counts import (
     DIRICHLET_PRIOR,
@@ -21,7 +22,6 @@ from fedtrees.attacks.evidence.counts import (
     Counts,
     counts_from_sums,
     first_gradient,
-    share_out,
     shrink_positives,
 )
 from fedtrees.attacks.evidence.sums import LeafSums

@@ -6,8 +6,8 @@ move a row to other leaves. This changes its margin, and therefore its gradients
 
 import math
 
+from fedtrees.attacks.evidence.draws import uniform
 from fedtrees.attacks.evidence.grid import has
-from fedtrees.attacks.joint.moves import uniform
 from fedtrees.attacks.joint.state import contributions_of_row, target_of_row, walk
 from fedtrees.core.compilation import inner_kernel, kernel
 

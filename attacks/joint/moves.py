@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.draws import next_bits
+from fedtrees.attacks.evidence.draws import below, uniform
 from fedtrees.attacks.evidence.grid import has
 from fedtrees.attacks.joint.classes import draw_cell, swap_gain
 from fedtrees.core.compilation import inner_kernel
@@ -57,18 +57,6 @@ class Proposal(NamedTuple):
             np.empty((2, n_trees)),
             np.empty((2, outputs)),
         )
-
-
-@inner_kernel
-def uniform(bits):  # type: ignore[no-untyped-def]
-    """Return a draw from [0, 1)."""
-    return np.float64(next_bits(bits)) * 2.0**-53
-
-
-@inner_kernel
-def below(bits, n):  # type: ignore[no-untyped-def]
-    """Return an integer drawn from 0 to n - 1."""
-    return np.int64(uniform(bits) * n)
 
 
 @inner_kernel

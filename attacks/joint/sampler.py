@@ -22,6 +22,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.draws import below, uniform
 from fedtrees.attacks.joint.classes import Classes, count_row, draw_class, log_weight
 from fedtrees.attacks.joint.energy import (
     accept,
@@ -31,15 +32,7 @@ from fedtrees.attacks.joint.energy import (
     resample,
     trade,
 )
-from fedtrees.attacks.joint.moves import (
-    Proposal,
-    below,
-    change_one,
-    exchange,
-    inside,
-    is_full_exchange,
-    uniform,
-)
+from fedtrees.attacks.joint.moves import Proposal, change_one, exchange, inside, is_full_exchange
 from fedtrees.attacks.joint.state import State
 from fedtrees.attacks.joint.world import World
 from fedtrees.core.compilation import inner_kernel, kernel

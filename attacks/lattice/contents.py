@@ -20,14 +20,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.lattice.exact_sums import UNIT
 from fedtrees.core.compilation import kernel
-from fedtrees.trees.boosted.histogram import FIXED_POINT_BITS
 
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
 Ints = NDArray[np.int32]
 
-UNIT = 1 << FIXED_POINT_BITS
 QUARTER_BITS = 13  # the lists of two quarters are combined and then cut again
 MAX_HITS = 16  # the search can stop early, because more than one hit means that it is undecided
 CUT = 25.0  # ways of a candidate that are less probable than its best one by exp(-25) are omitted

@@ -5,14 +5,15 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.counts import Counts
-from fedtrees.attacks.lattice.contents import UNIT
 from fedtrees.core.errors import UsageError
 from fedtrees.core.schema import Table
 from fedtrees.trees.boosted.forest import Forest
-from fedtrees.trees.boosted.histogram import to_fixed
+from fedtrees.trees.boosted.histogram import FIXED_POINT_BITS, to_fixed
 from fedtrees.trees.boosted.losses import LOGISTIC, logistic_gradients
 
 Longs = NDArray[np.int64]
+
+UNIT = 1 << FIXED_POINT_BITS
 
 
 def units_of(margin: NDArray[np.float32], label: int) -> Longs:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.counts import share_out
+from fedtrees.attacks.evidence.allocation import share_out
 from fedtrees.attacks.evidence.replay import cuts_of
 from fedtrees.attacks.evidence.sketched import columns_of
 from fedtrees.core.schema import Table

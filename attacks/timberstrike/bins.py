@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
+from fedtrees.attacks.evidence.allocation import share_out
 from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.counts import DIRICHLET_PRIOR, Counts, first_gradient, share_out
+from fedtrees.attacks.evidence.counts import DIRICHLET_PRIOR, Counts, first_gradient
 from fedtrees.attacks.evidence.own_sums import bins_left
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.forest import Tree

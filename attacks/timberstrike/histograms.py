@@ -16,9 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.allocation import share_out
 from fedtrees.attacks.evidence.boosted import Evidence, NodeHistograms
 from fedtrees.attacks.evidence.column import columns_in
-from fedtrees.attacks.evidence.counts import Counts, first_gradient, share_out
+from fedtrees.attacks.evidence.counts import Counts, first_gradient
 from fedtrees.attacks.evidence.draws import next_bits
 from fedtrees.attacks.evidence.prior import Prior
 from fedtrees.attacks.evidence.routing import gradients

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.allocation import share_out
 from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence, Level
 from fedtrees.attacks.evidence.boxes import (
@@ -23,13 +24,7 @@ from fedtrees.attacks.evidence.boxes import (
     open_boxes,
     stack_boxes,
 )
-from fedtrees.attacks.evidence.counts import (
-    Counts,
-    first_gradient,
-    reliability_of,
-    share_out,
-    sums_of_counts,
-)
+from fedtrees.attacks.evidence.counts import Counts, first_gradient, reliability_of, sums_of_counts
 from fedtrees.attacks.evidence.fewer import share_of, with_fewer_rows
 from fedtrees.attacks.evidence.grid import Grid
 from fedtrees.attacks.evidence.leaf_posterior import most_probable_claims

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence import FLOAT32
-from fedtrees.attacks.evidence.clients.hessians import leaves_below
+from fedtrees.attacks.evidence.routing import leaves_below
 from fedtrees.audit.exposure import UNKNOWN, TreeExposure
 from fedtrees.audit.model import ModelFile, parameter
 from fedtrees.trees.boosted.losses import LOGISTIC

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedtrees.attacks.lattice.candidates import multinomial_ways
-from fedtrees.attacks.lattice.contents import UNIT, Choices, find_contents
-from fedtrees.attacks.lattice.exact_sums import rounding_of, units_of
+from fedtrees.attacks.lattice.contents import Choices, find_contents
+from fedtrees.attacks.lattice.exact_sums import UNIT, rounding_of, units_of
 from fedtrees.trees.boosted.histogram import to_fixed
 from fedtrees.trees.boosted.losses import logistic_gradients
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedtrees.attacks.evidence.counts import share_out
+from fedtrees.attacks.evidence.allocation import share_out
 from fedtrees.attacks.evidence.maxent import draw_leaves, max_entropy
 from fedtrees.attacks.evidence.prior import ReachableLeaves
 from fedtrees.attacks.timberstrike.milp import solve_counts

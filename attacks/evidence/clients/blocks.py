@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.clients.hessians import hessians_from_gains, is_masked, leaves_below
+from fedtrees.attacks.evidence.clients.hessians import hessians_from_gains, is_masked
 from fedtrees.attacks.evidence.clients.released import released_trees
 from fedtrees.attacks.evidence.clients.turns import turns_of
 from fedtrees.attacks.evidence.laws import law_of_shared
+from fedtrees.attacks.evidence.routing import leaves_below
 from fedtrees.core.view import View
 from fedtrees.messages.horizontal import ClientModels, ClientTrees, GlobalTrees, SharedTrees
 from fedtrees.messages.models import unpack

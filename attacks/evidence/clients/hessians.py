@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.routing import leaves_below
 from fedtrees.trees.boosted.forest import Tree
 
 Floats = NDArray[np.float64]
@@ -142,16 +143,6 @@ class Splits:
     def _children(self, u: Floats) -> tuple[Floats, Floats]:
         scaled = np.where(self.leaf, self.child * u, self.child)
         return scaled[..., self.left], scaled[..., self.right]
-
-
-def leaves_below(tree: Tree) -> Floats:
-    """Return which leaves are below each node, float64, shape (n_nodes, J)."""
-    leaves = tree.leaves
-    member = np.zeros((len(tree), len(leaves)))
-    member[leaves, np.arange(len(leaves))] = 1
-    for node in np.flatnonzero(tree.feature >= 0)[::-1]:  # children come after their parent
-        member[node] = member[tree.left[node]] + member[tree.right[node]]
-    return member
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.allocation import share_out
 from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.counts import first_gradient, reliability_of, share_out
+from fedtrees.attacks.evidence.counts import first_gradient, reliability_of
 from fedtrees.attacks.evidence.replay import EVERYONE, OTHERS, replay_trees
 from fedtrees.attacks.evidence.view import evidence_of, histograms_of, noise_of
 from fedtrees.core.view import View

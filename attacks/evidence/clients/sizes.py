@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
+from fedtrees.attacks.evidence.allocation import share_out
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.clients.late_counts import LateCounts
-from fedtrees.attacks.evidence.counts import first_gradient, share_out
+from fedtrees.attacks.evidence.counts import first_gradient
 from fedtrees.attacks.evidence.routing import at_tree, gradients
 from fedtrees.attacks.evidence.sums import victim_sums
 from fedtrees.attacks.evidence.values import first_counts, size_scores
