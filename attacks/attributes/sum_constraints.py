@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.column import Column
 from fedtrees.attacks.membership.structure import passes
+from fedtrees.attacks.observations.boosting import BoostingObservations
+from fedtrees.attacks.observations.columns import Column
 from fedtrees.core.sensitive import Told
 from fedtrees.core.view import View
 from fedtrees.trees.binning import bin_rows
@@ -67,7 +67,9 @@ class Sums:
     possible: NDArray[np.bool_]
 
     @staticmethod
-    def of(view: View, seen: Evidence, knowledge: Told, values: NDArray[np.float32]) -> Sums | None:
+    def of(
+        view: View, seen: BoostingObservations, knowledge: Told, values: NDArray[np.float32]
+    ) -> Sums | None:
         """Read the sums of boosted trees of one output that contain all rows, else return None.
 
         ``seen`` contains the trees, and ``values`` (float32, shape (K, c)) the possible values of
@@ -84,7 +86,7 @@ class Sums:
 
 class _Reader:
     def __init__(
-        self, view: View, seen: Evidence, knowledge: Told, values: NDArray[np.float32]
+        self, view: View, seen: BoostingObservations, knowledge: Told, values: NDArray[np.float32]
     ) -> None:
         self._seen, self._told, self._own = seen, knowledge, view.rows
         d = knowledge.rows.X.shape[1]

@@ -6,21 +6,25 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedtrees.attacks.evidence.boosted import Evidence, Level
-from fedtrees.attacks.evidence.clients.victims import union_of, victims_of, with_likely
-from fedtrees.attacks.evidence.exhaustive import Training
-from fedtrees.attacks.evidence.marginals import likely_rows
-from fedtrees.attacks.evidence.readable import classes_of_leaves, no_trees, some_rows
-from fedtrees.attacks.evidence.readback.claims import (
+from fedtrees.attacks.clients.per_client import (
+    observe_clients,
+    reconstruct_each_client,
+    with_likely,
+)
+from fedtrees.attacks.counts.interval_counts import (
+    FirstTreeCounts,
     counts_of,
     counts_read_back,
     with_counts_read_back,
 )
-from fedtrees.attacks.evidence.readback.read import FirstTree
-from fedtrees.attacks.evidence.replay import cuts_are_of_rows, params_of
-from fedtrees.attacks.evidence.targets import told_moments
-from fedtrees.attacks.evidence.view import LEVELS, evidence_of
 from fedtrees.attacks.joint.reconstruct import Options, enumerate_tables, reconstruct
+from fedtrees.attacks.observations.applicability import classes_of_leaves, no_trees, some_rows
+from fedtrees.attacks.observations.boosting import BoostingObservations, Level
+from fedtrees.attacks.observations.reading import LEVELS, read_boosting
+from fedtrees.attacks.observations.replay import cuts_are_of_rows, params_of
+from fedtrees.attacks.observations.rows_from_columns import likely_rows
+from fedtrees.attacks.reconstruction.exact_posterior import Training
+from fedtrees.attacks.reconstruction.targets import told_moments
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.guess import Guess, LeafCounts, Records
@@ -44,7 +48,8 @@ class Joint(Options, Attack):
     If clients grow trees on their local data and share them, the rows of each client are
     reconstructed separately. They pass through the trees of all clients, but only the trees of the
     client itself constrain them. If all columns have declared codes and few tables are possible,
-    the posterior of every table is computed instead (`fedtrees.attacks.evidence.exhaustive`).
+    the posterior of every table is computed instead
+    (`fedtrees.attacks.reconstruction.exact_posterior`).
 
     Parameters
     ----------
@@ -98,9 +103,9 @@ class Joint(Options, Attack):
         return with_counts_read_back(self._reconstruct(view, read, rng), view, read)
 
     def _reconstruct(
-        self, view: View, read: Sequence[FirstTree] | None, rng: np.random.Generator
+        self, view: View, read: Sequence[FirstTreeCounts] | None, rng: np.random.Generator
     ) -> Guess:
-        victims = victims_of(view, max_level=self.most)
+        victims = observe_clients(view, max_level=self.most)
         if victims:
             few = self._enumerated(view, [v.evidence for v in victims])
             if few is not None:
@@ -109,15 +114,15 @@ class Joint(Options, Attack):
             # Sums that clients send with their trees are float32. The exact search needs more
             # precision.
             alone = replace(self, exact=self.exact and not victims[0].blocks)
-            return union_of(
+            return reconstruct_each_client(
                 victims,
                 self.most,
                 lambda each: reconstruct(each, view.rows, view.schema, alone, rng),
             )
-        evidence = evidence_of(view, self.most)
+        evidence = read_boosting(view, self.most)
         if evidence is None:
             return Guess.none(self.inapplicable(view) or Reason("no-start-or-rounds"))
-        bins = evidence if self.most == "values" else evidence_of(view)
+        bins = evidence if self.most == "values" else read_boosting(view)
         few = self._enumerated(view, [bins or evidence])
         if few is not None:
             return few
@@ -127,7 +132,7 @@ class Joint(Options, Attack):
         moments = told_moments(view)
         return reconstruct(evidence, view.rows, view.schema, self, rng, certain, moments)
 
-    def _enumerated(self, view: View, evidence: Sequence[Evidence]) -> Guess | None:
+    def _enumerated(self, view: View, evidence: Sequence[BoostingObservations]) -> Guess | None:
         """Return the guess from the exact posterior, None if too many tables are possible."""
         if not self.exact or view.weighted:
             return None

@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack
 
-from fedtrees.attacks.evidence.boosted import Evidence, NodeNoise
-from fedtrees.attacks.evidence.clients.victims import victims_of
-from fedtrees.attacks.evidence.opened_leaves import leaf_noise, releases_leaves
-from fedtrees.attacks.evidence.view import evidence_of
+from fedtrees.attacks.clients.per_client import observe_clients
 from fedtrees.attacks.membership.posterior import LinearSums
+from fedtrees.attacks.observations.boosting import BoostingObservations, SumVariance
+from fedtrees.attacks.observations.reading import leaf_noise, read_boosting, releases_leaves
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.messages.horizontal import BaseScore
@@ -37,7 +36,7 @@ def boosted_sums(view: View, rows: Table) -> list[LinearSums]:
     """Return the gradient sums of boosted trees, one entry per group of separate sums.
 
     There is one entry per client if the view shows the sums or trees of single clients
-    (`victims_of`), else one for all clients together.
+    (`observe_clients`), else one for all clients together.
 
     Parameters
     ----------
@@ -54,8 +53,8 @@ def boosted_sums(view: View, rows: Table) -> list[LinearSums]:
     """
     if view.weighted:
         return []
-    victims = [victim.evidence for victim in victims_of(view)]
-    one = None if victims else evidence_of(view)
+    victims = [victim.evidence for victim in observe_clients(view)]
+    one = None if victims else read_boosting(view)
     groups = victims if one is None else [one]
     unknown = view.n_rows - (0 if view.rows is None else len(view.rows))
     return [
@@ -65,7 +64,9 @@ def boosted_sums(view: View, rows: Table) -> list[LinearSums]:
     ]
 
 
-def _sums_of(view: View, evidence: Evidence, rows: Table, unknown: float) -> LinearSums | None:
+def _sums_of(
+    view: View, evidence: BoostingObservations, rows: Table, unknown: float
+) -> LinearSums | None:
     """Return the sums that one source of evidence shows, None if it shows none."""
     if evidence.level == "values" and evidence.reg_alpha:
         return None
@@ -84,7 +85,7 @@ class _Sums:
     """
 
     def __init__(
-        self, view: View, evidence: Evidence, every: Table, n: int, unknown: float
+        self, view: View, evidence: BoostingObservations, every: Table, n: int, unknown: float
     ) -> None:
         self.view, self.evidence, self.every, self.n = view, evidence, every, n
         self.unknown = unknown
@@ -183,7 +184,7 @@ class _Sums:
             return np.zeros((len(tree.leaves), 2))
         return np.stack([noise.g, noise.h], axis=1)[tree.leaves].astype(np.float64)
 
-    def _noise(self, t: int) -> NodeNoise | None:
+    def _noise(self, t: int) -> SumVariance | None:
         if self.evidence.noise is not None:
             return self.evidence.noise[t]
         if self.evidence.level != "values" or not releases_leaves(self.view):

@@ -16,9 +16,9 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.draws import next_bits
+from fedtrees.attacks.observations.boosting import BoostingObservations
 from fedtrees.attacks.peeling.rows import BinnedForest, Ints, _route
+from fedtrees.attacks.solvers.sampling import next_bits
 from fedtrees.core.compilation import inner_kernel, kernel
 
 Floats = NDArray[np.float64]
@@ -61,7 +61,7 @@ class CountedBins:
     off: Floats  # float64 (C,)
 
     @staticmethod
-    def of(evidence: Evidence) -> CountedBins:
+    def of(evidence: BoostingObservations) -> CountedBins:
         """Collect the terminal nodes of all trees of the evidence."""
         assert evidence.histograms is not None
         assert evidence.cuts is not None

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.special import expit
 
-from fedtrees.attacks.evidence.readable import no_trees
+from fedtrees.attacks.observations.applicability import no_trees
 from fedtrees.attacks.second_phase.matching import Matching
 from fedtrees.attacks.second_phase.routing import SoftTrees
 from fedtrees.attacks.second_phase.search import Batch, search

@@ -10,25 +10,25 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedtrees.attacks.evidence.boosted import Evidence, Level
-from fedtrees.attacks.evidence.clients.chains import Clues
-from fedtrees.attacks.evidence.clients.victims import (
+from fedtrees.attacks.clients.linkage import Clues
+from fedtrees.attacks.clients.per_client import (
+    ClientObservations,
     Starts,
-    Victim,
-    union_of,
-    victims_of,
+    observe_clients,
+    reconstruct_each_client,
     with_likely,
 )
-from fedtrees.attacks.evidence.marginals import likely_rows
-from fedtrees.attacks.evidence.prior import Ranges
-from fedtrees.attacks.evidence.readable import no_trees
-from fedtrees.attacks.evidence.readback.claims import with_counts_read_back
-from fedtrees.attacks.evidence.sketched import all_sketched
-from fedtrees.attacks.evidence.targets import told_moments
-from fedtrees.attacks.evidence.view import evidence_of
-from fedtrees.attacks.timberstrike.numbers import reconstruct_numbers
+from fedtrees.attacks.counts.interval_counts import with_counts_read_back
+from fedtrees.attacks.observations.applicability import no_trees
+from fedtrees.attacks.observations.boosting import BoostingObservations, Level
+from fedtrees.attacks.observations.columns import all_sketched
+from fedtrees.attacks.observations.reading import read_boosting
+from fedtrees.attacks.observations.rows_from_columns import likely_rows
+from fedtrees.attacks.reconstruction.prior import Ranges
+from fedtrees.attacks.reconstruction.targets import told_moments
 from fedtrees.attacks.timberstrike.options import Options, Points, Scope, Solver
 from fedtrees.attacks.timberstrike.reconstruct import reconstruct
+from fedtrees.attacks.timberstrike.regression_rows import reconstruct_numbers
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import EveryRecord, Guess, LeafCounts, Records
 from fedtrees.core.reasons import Reason
@@ -112,31 +112,31 @@ class TimberStrike(Options, Attack):
     def _numbers(self, view: View, rng: np.random.Generator) -> Guess:
         """Reconstruct rows with numeric targets."""
 
-        def one(evidence: Evidence) -> Guess:
+        def one(evidence: BoostingObservations) -> Guess:
             moments = told_moments(view)
             return reconstruct_numbers(evidence, view.rows, view.schema, moments, self, rng)
 
         victims = self._victims(view)
         if victims:
-            return union_of(victims, self.most, one)
-        evidence = evidence_of(view, self.most)
+            return reconstruct_each_client(victims, self.most, one)
+        evidence = read_boosting(view, self.most)
         if evidence is None:
             return Guess.none(self.inapplicable(view) or Reason("no-start-or-rounds"))
         return one(self._as_assumed(evidence))
 
-    def _victims(self, view: View) -> list[Victim]:
+    def _victims(self, view: View) -> list[ClientObservations]:
         """Return the evidence about each client, empty if the rows of all are treated together.
 
         With ``scope="union"``, clients are separated only if their trees are known one by one.
         """
-        victims = victims_of(view, self.clues, self.starts, self.most)
+        victims = observe_clients(view, self.clues, self.starts, self.most)
         return [
             replace(v, evidence=self._as_assumed(v.evidence))
             for v in victims
             if self.scope != "union" or v.blocks
         ]
 
-    def _as_assumed(self, evidence: Evidence) -> Evidence:
+    def _as_assumed(self, evidence: BoostingObservations) -> BoostingObservations:
         """Return the evidence unchanged, or without its declared noise for ``noise="ignored"``."""
         if self.noise == "declared":
             return evidence
@@ -148,10 +148,10 @@ class TimberStrike(Options, Attack):
         if victims:
             if self.sketches and self.use_prior:
                 victims = with_likely(victims, view, rng, bins=self.most == "histograms")
-            return union_of(
+            return reconstruct_each_client(
                 victims, self.most, lambda e: reconstruct(e, view.rows, view.schema, self, rng)
             )
-        evidence = evidence_of(view, self.most)
+        evidence = read_boosting(view, self.most)
         if evidence is None:
             return Guess.none(self.inapplicable(view) or Reason("no-start-or-rounds"))
         evidence = self._as_assumed(evidence)
@@ -163,7 +163,7 @@ class TimberStrike(Options, Attack):
         return reconstruct(evidence, view.rows, view.schema, self, rng)
 
 
-def as_published(evidence: Evidence) -> Evidence:
+def as_published(evidence: BoostingObservations) -> BoostingObservations:
     """Treat noisy sums as exact, as the authors' code does.
 
     If the hessian of every row is 1, their code takes a quarter of each count for H, and computes
@@ -177,7 +177,7 @@ def as_published(evidence: Evidence) -> Evidence:
     return replace(without_noise(evidence), trees=trees, constant_hessian=False)
 
 
-def without_noise(evidence: Evidence) -> Evidence:
+def without_noise(evidence: BoostingObservations) -> BoostingObservations:
     """Remove the declared noise, so that noisy sums are treated as exact."""
     bins = evidence.histograms
     bins = None if bins is None else tuple(replace(part, slack=None) for part in bins)

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from fedtrees.attacks.evidence.allocation import share_out
-from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.counts import DIRICHLET_PRIOR, Counts, first_gradient
-from fedtrees.attacks.evidence.own_sums import bins_left
+from fedtrees.attacks.counts.leaf_sums import DIRICHLET_PRIOR, Counts, first_gradient
+from fedtrees.attacks.observations.boosting import BoostingObservations
+from fedtrees.attacks.observations.replay import bins_left
+from fedtrees.attacks.solvers.allocation import largest_remainder
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.forest import Tree
 
@@ -90,13 +90,16 @@ class BinObservations:
 
 
 def seen_of(
-    evidence: Evidence, t: int, known_bins: tuple[Ints, NDArray[np.bool_]], prior_bins: Ints
+    evidence: BoostingObservations,
+    t: int,
+    known_bins: tuple[Ints, NDArray[np.bool_]],
+    prior_bins: Ints,
 ) -> BinObservations:
     """Collect the histograms of a tree and subtract known rows from them.
 
     Parameters
     ----------
-    evidence : Evidence
+    evidence : BoostingObservations
         Trees with histograms.
     t : int
         Number of a tree of the first round.
@@ -225,7 +228,7 @@ class BinCountEstimate:
         They add up to ``total``, or to the rounded sum of the estimates if ``total`` is None.
         """
         rows = np.maximum([self.rows[leaf] for leaf in self.seen.tree.leaves.tolist()], 0.0)
-        both = share_out(rows.ravel(), round(rows.sum()) if total is None else total)
+        both = largest_remainder(rows.ravel(), round(rows.sum()) if total is None else total)
         n0, n1 = both.reshape(rows.shape).T
         return Counts(n0, n1, float(np.abs(rows.ravel() - both).max(initial=0.0)))
 
@@ -241,7 +244,7 @@ class BinCountEstimate:
             for at in _columns(self.seen, node):
                 for k in range(2):
                     near = _adding_up(mean[at, k], self.variance[node][at, k], rows[node, k])
-                    out[at, k] = share_out(near, round(rows[node, k]))
+                    out[at, k] = largest_remainder(near, round(rows[node, k]))
             bins_of_node[node] = out
         return bins_of_node
 

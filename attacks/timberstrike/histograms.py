@@ -16,20 +16,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.allocation import share_out
-from fedtrees.attacks.evidence.boosted import Evidence, NodeHistograms
-from fedtrees.attacks.evidence.column import columns_in
-from fedtrees.attacks.evidence.counts import Counts, first_gradient
-from fedtrees.attacks.evidence.draws import next_bits
-from fedtrees.attacks.evidence.prior import Prior
-from fedtrees.attacks.evidence.routing import gradients
+from fedtrees.attacks.counts.leaf_sums import Counts, first_gradient
+from fedtrees.attacks.observations.boosting import BoostingObservations, NodeHistograms, gradients
+from fedtrees.attacks.observations.columns import columns_in
+from fedtrees.attacks.peeling.bin_values import to_bins, told_values, values_in
 from fedtrees.attacks.peeling.noise_fingerprints import marked_rows
 from fedtrees.attacks.peeling.peel import peel
 from fedtrees.attacks.peeling.rows import BinnedForest, Residual, take_out
-from fedtrees.attacks.peeling.values import to_bins, told_values, values_in
+from fedtrees.attacks.reconstruction.prior import Prior
+from fedtrees.attacks.solvers.allocation import largest_remainder
+from fedtrees.attacks.solvers.sampling import next_bits
 from fedtrees.attacks.timberstrike.bins import BinCountEstimate, likely_bins, seen_of
 from fedtrees.attacks.timberstrike.options import Options
-from fedtrees.attacks.timberstrike.points import told_rows
+from fedtrees.attacks.timberstrike.sample_from_boxes import told_rows
 from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.consensus import matched_consensus
@@ -79,7 +78,7 @@ class Rows:
 
 
 def rows_from_histograms(
-    evidence: Evidence,
+    evidence: BoostingObservations,
     local_rows: Table,
     prior: Prior,
     schema: Schema,
@@ -94,7 +93,7 @@ def rows_from_histograms(
 
     Parameters
     ----------
-    evidence : Evidence
+    evidence : BoostingObservations
         Trees with histograms.
     local_rows : Table
         Local data of the adversary. It is subtracted from the histograms if they contain it and
@@ -188,7 +187,7 @@ def rows_from_histograms(
     return Rows(sure, rest, samples, {**notes, "paired_rows": float(len(rest))}, wide)
 
 
-def _others(evidence: Evidence, counts: Sequence[Counts], sure: Table) -> list[Counts]:
+def _others(evidence: BoostingObservations, counts: Sequence[Counts], sure: Table) -> list[Counts]:
     """Subtract decoded rows from the counts of the leaves of the first round."""
     nodes = Routes.of(evidence.trees[: len(counts)]).apply(sure.X)
     remaining = []
@@ -202,7 +201,7 @@ def _others(evidence: Evidence, counts: Sequence[Counts], sure: Table) -> list[C
 
 
 def _similar_rows(
-    evidence: Evidence,
+    evidence: BoostingObservations,
     forest: BinnedForest,
     own_rows: Table,
     y: NDArray[np.int64],
@@ -240,7 +239,7 @@ def _pair_columns(part: Ints, similar_rows: NDArray[np.float32], rng: np.random.
     return out
 
 
-def counts_by_bins(evidence: Evidence) -> bool:
+def counts_by_bins(evidence: BoostingObservations) -> bool:
     """Return whether counts of leaves are estimated from bins instead of the sums of the leaves.
 
     This is the case if the sums of bins are inexact, unless noise was added to the gradients of
@@ -249,7 +248,7 @@ def counts_by_bins(evidence: Evidence) -> bool:
     return slack_of(evidence) > 0 and not any(n.row_g for n in evidence.noise or ())
 
 
-def slack_of(evidence: Evidence) -> float:
+def slack_of(evidence: BoostingObservations) -> float:
     """Return the largest error of the sums of a bin, in units of the gradient, 0 if exact.
 
     It is infinite if sums cannot identify rows, because small bins are suppressed or because all
@@ -271,12 +270,14 @@ def _sorted_by_label(own_rows: Table, rng: np.random.Generator) -> Table:
     return own_rows.take(np.argsort(own_rows.y, kind="stable"))
 
 
-def binned_forest(evidence: Evidence, complete: NDArray[np.bool_]) -> tuple[BinnedForest, Residual]:
+def binned_forest(
+    evidence: BoostingObservations, complete: NDArray[np.bool_]
+) -> tuple[BinnedForest, Residual]:
     """Flatten the trees and collect the histograms of the deepest visible nodes.
 
     Parameters
     ----------
-    evidence : Evidence
+    evidence : BoostingObservations
         Trees with histograms.
     complete : bool array, shape (d,)
         Features without missing values.
@@ -316,7 +317,11 @@ def _levels(tree: Tree) -> int:
 
 
 def _take_out(
-    evidence: Evidence, forest: BinnedForest, left: Residual, bins: Ints, y: NDArray[np.int64]
+    evidence: BoostingObservations,
+    forest: BinnedForest,
+    left: Residual,
+    bins: Ints,
+    y: NDArray[np.int64],
 ) -> None:
     """Subtract local rows from the histograms, in place.
 
@@ -333,7 +338,7 @@ def _take_out(
 
 
 def _unpaired_blocks(
-    evidence: Evidence, forest: BinnedForest, left: Residual
+    evidence: BoostingObservations, forest: BinnedForest, left: Residual
 ) -> tuple[list[Ints], NDArray[np.int64], NDArray[np.int64]]:
     """Return the remaining bins of the first round in blocks of one node and label.
 
@@ -375,13 +380,13 @@ def _unpaired_blocks(
 
 
 def counts_of_bins(
-    evidence: Evidence, known_rows: Table, total: int | None, prior: Prior
+    evidence: BoostingObservations, known_rows: Table, total: int | None, prior: Prior
 ) -> list[Counts]:
     """Estimate the class counts of the leaves of the first round from inexact histograms.
 
     Parameters
     ----------
-    evidence : Evidence
+    evidence : BoostingObservations
         Trees with histograms.
     known_rows : Table
         Rows that are known to be in the histograms. They are subtracted.
@@ -399,7 +404,11 @@ def counts_of_bins(
 
 
 def _first_trees(
-    evidence: Evidence, known_rows: Table, counts: Sequence[Counts], total: int | None, prior: Prior
+    evidence: BoostingObservations,
+    known_rows: Table,
+    counts: Sequence[Counts],
+    total: int | None,
+    prior: Prior,
 ) -> Iterator[BinCountEstimate]:
     assert evidence.cuts is not None
     bins, own_bins = (to_bins(evidence.cuts, rows.X) for rows in (known_rows, prior.rows))
@@ -411,7 +420,7 @@ def _first_trees(
 
 
 def _likely(
-    evidence: Evidence,
+    evidence: BoostingObservations,
     forest: BinnedForest,
     known_rows: Table,
     counts: Sequence[Counts],
@@ -448,7 +457,7 @@ def _fewer(
     if share == 1 or not parts:
         return parts, y, block
     sizes = np.array([len(part) for part in parts])
-    n_kept = share_out(share * sizes, round(share * int(sizes.sum())))
+    n_kept = largest_remainder(share * sizes, round(share * int(sizes.sum())))
     # The columns are sorted, so that evenly spaced rows keep the distribution of each feature.
     at = [
         ((np.arange(k) + 0.5) * m / k).astype(np.intp) for m, k in zip(sizes, n_kept, strict=True)

@@ -1,10 +1,11 @@
 """TimberStrike for classes: from the evidence of a view to a guess of the victims' rows.
 
 Histograms are decoded bin by bin (`histograms`). Otherwise the class counts of the leaves of the
-first tree are solved for, and the rows are followed through the later trees (`sequence`), several
-times independently. A matched consensus merges the reconstructions. Finally the result is weighed
-against draws from the prior (`fedtrees.attacks.evidence.submission`), because a reconstruction from
-weak evidence can be worse than the blind baseline.
+first tree are solved for, and the rows are followed through the later trees
+(`sequential_assignment`), several times independently. A matched consensus merges the
+reconstructions. Finally the result is weighed against draws from the prior
+(`fedtrees.attacks.reconstruction.ensemble_vote`), because a reconstruction from weak evidence can
+be worse than the blind baseline.
 """
 
 from collections.abc import Sequence
@@ -13,29 +14,33 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.allocation import share_out
-from fedtrees.attacks.evidence.basis import Basis
-from fedtrees.attacks.evidence.boosted import Evidence, Level
-from fedtrees.attacks.evidence.boxes import (
+from fedtrees.attacks.counts.leaf_posterior import most_probable_claims
+from fedtrees.attacks.counts.leaf_sums import (
+    Counts,
+    LeafSums,
+    first_gradient,
+    reliability_of,
+    sums_of_counts,
+)
+from fedtrees.attacks.counts.leaf_values import first_counts, left_out, victims_of
+from fedtrees.attacks.observations.boosting import BoostingObservations, Level
+from fedtrees.attacks.reconstruction.boxes import (
     FeatureBoxes,
+    Grid,
     Rest,
     boxes_after_first_tree,
     boxes_by_class,
     open_boxes,
     stack_boxes,
 )
-from fedtrees.attacks.evidence.counts import Counts, first_gradient, reliability_of, sums_of_counts
-from fedtrees.attacks.evidence.fewer import share_of, with_fewer_rows
-from fedtrees.attacks.evidence.grid import Grid
-from fedtrees.attacks.evidence.leaf_posterior import most_probable_claims
-from fedtrees.attacks.evidence.submission import (
+from fedtrees.attacks.reconstruction.context import ReconstructionContext, share_of, with_fewer_rows
+from fedtrees.attacks.reconstruction.ensemble_vote import (
     BlindEnsemble,
     EvidenceWeight,
     own_rows_differ,
     vote_on_rows,
 )
-from fedtrees.attacks.evidence.sums import LeafSums
-from fedtrees.attacks.evidence.values import first_counts, left_out, victims_of
+from fedtrees.attacks.solvers.allocation import largest_remainder
 from fedtrees.attacks.timberstrike.histograms import (
     Rows,
     counts_by_bins,
@@ -43,8 +48,8 @@ from fedtrees.attacks.timberstrike.histograms import (
     rows_from_histograms,
 )
 from fedtrees.attacks.timberstrike.options import AUTO_TREES, Options
-from fedtrees.attacks.timberstrike.points import points, told_rows
-from fedtrees.attacks.timberstrike.sequence import follow
+from fedtrees.attacks.timberstrike.sample_from_boxes import points, told_rows
+from fedtrees.attacks.timberstrike.sequential_assignment import follow
 from fedtrees.core.guess import Guess, LeafCounts, Records
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.consensus import matched_consensus
@@ -65,7 +70,7 @@ MOST_CELLS = 2**21  # cells of boxes that are converted to rows at once, to limi
 
 
 def reconstruct(
-    evidence: Evidence,
+    evidence: BoostingObservations,
     adversary_rows: Table | None,
     schema: Schema,
     options: Options,
@@ -75,12 +80,12 @@ def reconstruct(
 
     Parameters
     ----------
-    evidence : Evidence
+    evidence : BoostingObservations
         Trees and statistics from the view.
     adversary_rows : Table or None
         Local training rows of the adversary. With ``options.scope == "victims"`` they are
         subtracted from every statistic. Unless ``options.use_prior`` is False they are also the
-        prior. If there are none, the rows of `Evidence.population` are the prior.
+        prior. If there are none, the rows of `BoostingObservations.population` are the prior.
     schema : Schema
         Types of the columns.
     options : Options
@@ -107,12 +112,12 @@ def reconstruct(
     evidence = evidence.rounds(n_rounds)
     n_trees, outputs = len(evidence.trees), evidence.outputs
     to_sum = outputs * AUTO_TREES if options.max_trees is None else n_trees
-    basis = Basis.of(
+    basis = ReconstructionContext.of(
         evidence, local_rows, schema, min(n_trees, to_sum),
         ranges=options.ranges, use_prior=options.use_prior, subtract=not is_union,
     ).with_missing_values()  # fmt: skip
 
-    def suited(basis: Basis) -> Basis:
+    def suited(basis: ReconstructionContext) -> ReconstructionContext:
         return basis.with_recipe(schema, rng) if options.weighs_blind else basis
 
     notes: dict[str, float] = {"trees_read": float(n_trees)}
@@ -169,7 +174,7 @@ def reconstruct(
 
 
 def _first_counts(
-    evidence: Evidence, basis: Basis, own_rows: Table, options: Options
+    evidence: BoostingObservations, basis: ReconstructionContext, own_rows: Table, options: Options
 ) -> list[Counts]:
     """Return the class counts of the leaves of the first round, without local rows.
 
@@ -186,7 +191,7 @@ def _first_counts(
 
 def _follow_likely(
     read: Rows,
-    evidence: Evidence,
+    evidence: BoostingObservations,
     trees: int,
     schema: Schema,
     options: Options,
@@ -201,7 +206,7 @@ def _follow_likely(
     this (breast cancer, Pima).
     """
     evidence = replace(evidence, likely=Table.concat(read.samples[:LIKELY_SAMPLES]))
-    basis = Basis.of(evidence, read.sure, schema, trees, ranges=options.ranges)
+    basis = ReconstructionContext.of(evidence, read.sure, schema, trees, ranges=options.ranges)
     basis = basis.with_missing_values().with_recipe(schema, rng)
     counts = _first_counts(evidence, basis, read.sure, options)
     followed = _follow_rows(evidence, basis, counts, share, None, schema, options, rng)
@@ -209,8 +214,8 @@ def _follow_likely(
 
 
 def _follow_rows(
-    evidence: Evidence,
-    basis: Basis,
+    evidence: BoostingObservations,
+    basis: ReconstructionContext,
     counts: Sequence[Counts],
     share: float,
     rest: Rest | None,
@@ -229,14 +234,14 @@ def _follow_rows(
     return Rows(Table.empty(schema), told_rows(merged, basis.prior), worlds, notes)
 
 
-def _without_bins(evidence: Evidence) -> Level:
+def _without_bins(evidence: BoostingObservations) -> Level:
     return "statistics" if evidence.level == "histograms" else evidence.level
 
 
 def _weigh_reconstruction(
     chosen: Rows,
-    evidence: Evidence,
-    basis: Basis,
+    evidence: BoostingObservations,
+    basis: ReconstructionContext,
     counts: Sequence[Counts],
     of: tuple[int, float],
     schema: Schema,
@@ -263,7 +268,9 @@ def _weigh_reconstruction(
     return told_rows(submission, basis.prior), notes
 
 
-def _classes(n0: NDArray[np.int64], n1: NDArray[np.int64], evidence: Evidence) -> NDArray[np.int64]:
+def _classes(
+    n0: NDArray[np.int64], n1: NDArray[np.int64], evidence: BoostingObservations
+) -> NDArray[np.int64]:
     """Return rows per class and leaf, int64, shape (2, J).
 
     If small bins are suppressed, leaves are not reliable. The rows are then summed over the leaves,
@@ -274,7 +281,7 @@ def _classes(n0: NDArray[np.int64], n1: NDArray[np.int64], evidence: Evidence) -
 
 
 def _victims_only(
-    evidence: Evidence, t: int, counts: Counts, sums: LeafSums, is_union: bool
+    evidence: BoostingObservations, t: int, counts: Counts, sums: LeafSums, is_union: bool
 ) -> LeafCounts:
     """Return the victims' class counts in the leaves of a tree of the first round."""
     own_counts = (sums.own_n0, sums.own_n1) if is_union and evidence.own_inside else (0, 0)
@@ -282,7 +289,7 @@ def _victims_only(
     return LeafCounts(t, evidence.trees[t].leaves, np.stack([n0, n1], axis=1))
 
 
-def _without_trees(evidence: Evidence, own_rows: Table, is_union: bool) -> list[int]:
+def _without_trees(evidence: BoostingObservations, own_rows: Table, is_union: bool) -> list[int]:
     """Return class counts from the declared number of rows and the base score."""
     inside = len(own_rows) if evidence.own_inside and not is_union else 0
     total = 0 if evidence.n_rows is None else evidence.n_rows - inside
@@ -291,10 +298,10 @@ def _without_trees(evidence: Evidence, own_rows: Table, is_union: bool) -> list[
     share = odds / odds.sum()
     if np.ptp(share) == 0 and len(own_rows):
         share = np.bincount(own_rows.y, minlength=len(share)) / len(own_rows)
-    return share_out(share, max(total, 0)).tolist()
+    return largest_remainder(share, max(total, 0)).tolist()
 
 
-def _reads_bins(evidence: Evidence, options: Options) -> bool:
+def _reads_bins(evidence: BoostingObservations, options: Options) -> bool:
     """Return whether histograms are decoded bin by bin."""
     if evidence.level != "histograms" or options.random_leaf:
         return False
@@ -302,8 +309,8 @@ def _reads_bins(evidence: Evidence, options: Options) -> bool:
 
 
 def _anywhere(
-    evidence: Evidence,
-    basis: Basis,
+    evidence: BoostingObservations,
+    basis: ReconstructionContext,
     rest: Rest,
     schema: Schema,
     options: Options,
@@ -318,8 +325,8 @@ def _anywhere(
 
 
 def _follow_chains(
-    evidence: Evidence,
-    basis: Basis,
+    evidence: BoostingObservations,
+    basis: ReconstructionContext,
     counts: Sequence[Counts],
     rest: Rest | None,
     schema: Schema,
@@ -356,7 +363,7 @@ def _follow_chains(
 
 
 def _initial_boxes(
-    evidence: Evidence, grid: Grid, counts: Sequence[Counts], rest: Rest | None
+    evidence: BoostingObservations, grid: Grid, counts: Sequence[Counts], rest: Rest | None
 ) -> FeatureBoxes:
     """Return the boxes of the rows after the first round, unconstrained if there are no counts."""
     if not counts:

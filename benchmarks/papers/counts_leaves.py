@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence import evidence_of
-from fedtrees.attacks.evidence.readback.forms import CountBounds
-from fedtrees.attacks.evidence.readback.likely import likely_counts
-from fedtrees.attacks.evidence.readback.read import FirstTree, first_trees
-from fedtrees.attacks.evidence.readback.sources import members
+from fedtrees.attacks.counts.count_bounds import CountBounds
+from fedtrees.attacks.counts.count_estimate import likely_counts
+from fedtrees.attacks.counts.interval_counts import FirstTreeCounts, first_trees
+from fedtrees.attacks.counts.sum_bounds import members
+from fedtrees.attacks.observations.reading import read_boosting
 from fedtrees.benchmarks.papers.counts_frontier import CUTS, Line, federate
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec
@@ -81,7 +81,7 @@ def read(data: str, line: Line, seed: int, data_dir: str | None) -> list[Read]:
         )
         for adversary in ("server",) if parts else ("server", "client-0"):
             view = view_of(run, (adversary,), local_data)
-            evidence = evidence_of(view)
+            evidence = read_boosting(view)
             trees = None if evidence is None else first_trees(view, evidence)
             if evidence is None or evidence.cuts is None or not trees:
                 shares.append(Read(0.0, 0.0, 0))
@@ -95,7 +95,7 @@ def read(data: str, line: Line, seed: int, data_dir: str | None) -> list[Read]:
     return shares
 
 
-def _mean_shares(tree: FirstTree, tables: dict[str, tuple[Table, Table]], cuts: Cuts) -> Read:
+def _mean_shares(tree: FirstTreeCounts, tables: dict[str, tuple[Table, Table]], cuts: Cuts) -> Read:
     """Return the mean shares over the sources of sums."""
     parts = []
     for source in tree.sources:
@@ -111,7 +111,7 @@ def _mean_shares(tree: FirstTree, tables: dict[str, tuple[Table, Table]], cuts: 
 
 
 def _against(
-    tree: FirstTree,
+    tree: FirstTreeCounts,
     counted: CountBounds,
     guess: NDArray[np.int64],
     real: NDArray[np.int64],
@@ -127,7 +127,7 @@ def _against(
     return float(certain.mean()), float(right.mean()), int(wrong.sum())
 
 
-def _true(tree: FirstTree, cuts: Cuts, rows: Table) -> NDArray[np.int64]:
+def _true(tree: FirstTreeCounts, cuts: Cuts, rows: Table) -> NDArray[np.int64]:
     """Count the rows of either class that reached each node, int64 (n_nodes, 2)."""
     counts = np.zeros((len(tree.tree), 2), dtype=np.int64)
     bins = bin_rows(rows.X, cuts).codes.astype(np.int64)

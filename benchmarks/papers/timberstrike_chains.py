@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from fedtrees.attacks.evidence.clients.blocks import Block, blocks_of
-from fedtrees.attacks.evidence.clients.chains import link
+from fedtrees.attacks.clients.client_trees import Block, blocks_of
+from fedtrees.attacks.clients.linkage import link
 from fedtrees.benchmarks.papers.study import markdown, options_of, percent, train_federation
 from fedtrees.core.specs import Spec
 from fedtrees.protocols.views import view_of

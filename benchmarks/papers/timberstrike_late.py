@@ -15,7 +15,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.clients.victims import victims_of
+from fedtrees.attacks.clients.per_client import observe_clients
 from fedtrees.benchmarks.papers.study import markdown, options_of, percent, train_federation
 from fedtrees.core.specs import Spec
 from fedtrees.metrics.leaf_counts import blind_leaf_counts, true_leaf_counts
@@ -77,7 +77,7 @@ def count_late_leaves(data: str, depth: int, seed: int, data_dir: str | None) ->
     out = {}
     for turn, (name, adversaries) in TURNS.items():
         begin = time.process_time()
-        victims = victims_of(view_of(run, (adversaries,), federation.local_data))
+        victims = observe_clients(view_of(run, (adversaries,), federation.local_data))
         seconds = time.process_time() - begin
         victim = next(v for v in victims if v.owner == name)
         assert victim.late is not None

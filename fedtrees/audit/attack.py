@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence import Evidence, Moments
-from fedtrees.attacks.evidence import evidence_of as evidence_of_view
+from fedtrees.attacks.observations.boosting import BoostingObservations
+from fedtrees.attacks.observations.reading import read_boosting as evidence_of_view
+from fedtrees.attacks.reconstruction.targets import Moments
 from fedtrees.attacks.timberstrike import Options, reconstruct, reconstruct_numbers
 from fedtrees.audit.audit import Audit
 from fedtrees.audit.exposure import TreeExposure
@@ -362,8 +363,8 @@ def _row_scores(
 
 
 def _victims(
-    evidence: Sequence[Evidence], audit: Audit, known_rows: Table, part: bool
-) -> list[tuple[Evidence, TreeExposure]]:
+    evidence: Sequence[BoostingObservations], audit: Audit, known_rows: Table, part: bool
+) -> list[tuple[BoostingObservations, TreeExposure]]:
     """Return the clients to attack, each with its first tree, whose leaves count its rows.
 
     The choice uses only the adversary's rows and the file. A client whose leaves contain exactly
@@ -387,14 +388,16 @@ def _victims(
     return inside if len(inside) == 1 else candidates
 
 
-def _per_leaf(evidence: Evidence, table: Table) -> NDArray[np.int64]:
+def _per_leaf(evidence: BoostingObservations, table: Table) -> NDArray[np.int64]:
     """Return how many rows are in each leaf of the first tree, int64, shape (J,)."""
     tree = evidence.trees[0]
     leaf = Forest((tree,), np.zeros(1, dtype=np.float32)).apply(table.X)[:, 0]
     return np.asarray(np.bincount(leaf, minlength=len(tree))[tree.leaves])
 
 
-def _grown_on(evidence: Evidence, first: TreeExposure, known_rows: Table, sought: Table) -> bool:
+def _grown_on(
+    evidence: BoostingObservations, first: TreeExposure, known_rows: Table, sought: Table
+) -> bool:
     """Return whether the counts of the first tree are those of the given rows."""
     rows = Table.concat([known_rows, sought]) if evidence.own_inside else sought
     counted = first.counted
@@ -459,7 +462,7 @@ def _leaf_score(tree: Tree, guess: LeafCounts, known_rows: Table, sought: Table)
     return Score(fact, got, line, advantage(got, line))
 
 
-def evidence_of(audit: Audit) -> list[Evidence] | Reason:
+def evidence_of(audit: Audit) -> list[BoostingObservations] | Reason:
     """Return the input of TimberStrike for each client, or the reason why there is none."""
     model, settings = audit.model, audit.settings
     if not isinstance(model.forest, Forest):
@@ -508,7 +511,7 @@ def evidence_of(audit: Audit) -> list[Evidence] | Reason:
     return [common]
 
 
-def _of_client(common: Evidence, audit: Audit, client: int) -> Evidence:
+def _of_client(common: BoostingObservations, audit: Audit, client: int) -> BoostingObservations:
     """Return the trees in the order in which they changed the margins of one client's rows.
 
     In each round, the client's trees come first, because it grew them before it received the trees

@@ -5,9 +5,9 @@ import pytest
 from federations import sample_federation
 from present import here
 
-from fedtrees.attacks.evidence.boosted import Evidence, NodeNoise
-from fedtrees.attacks.evidence.leaf_posterior import most_probable_counts
-from fedtrees.attacks.evidence.sums import victim_sums
+from fedtrees.attacks.counts.leaf_posterior import most_probable_counts
+from fedtrees.attacks.counts.leaf_sums import victim_sums
+from fedtrees.attacks.observations.boosting import BoostingObservations, SumVariance
 from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.core.guess import LeafCounts
 from fedtrees.core.local_data import over_clients
@@ -52,9 +52,9 @@ def evidence_with(truth, deviation, seed):
     h = 0.25 * n + rng.normal(0, deviation, LEAVES)
     tree = complete_tree(g, h)
     variance = np.full(2 * LEAVES - 1, deviation**2)
-    return Evidence(
+    return BoostingObservations(
         trees=(tree,), level="statistics", base_margin=np.float32(0), learning_rate=0.3,
-        reg_lambda=1.0, n_rows=int(n.sum()), noise=(NodeNoise(variance, variance, 0.0, 0.0),),
+        reg_lambda=1.0, n_rows=int(n.sum()), noise=(SumVariance(variance, variance, 0.0, 0.0),),
     )  # fmt: skip
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from timberstrike_world import accuracy, structured, world
 
-from fedtrees.attacks.evidence.basis import Basis
-from fedtrees.attacks.evidence.boxes import open_boxes
-from fedtrees.attacks.evidence.prior import reach
+from fedtrees.attacks.reconstruction.boxes import open_boxes
+from fedtrees.attacks.reconstruction.context import ReconstructionContext
+from fedtrees.attacks.reconstruction.prior import reach
 from fedtrees.attacks.timberstrike import Options, reconstruct
-from fedtrees.attacks.timberstrike.points import points
+from fedtrees.attacks.timberstrike.sample_from_boxes import points
 
 
 def damaged(share, seed=0):
@@ -29,7 +29,7 @@ def half():
 
 
 def basis_of(w):
-    return Basis.of(w.evidence(), w.own, w.schema).with_missing_values()
+    return ReconstructionContext.of(w.evidence(), w.own, w.schema).with_missing_values()
 
 
 def test_of_all_leaves_a_rows_own_is_the_one_that_takes_its_values(half):

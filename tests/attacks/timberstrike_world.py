@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from fedtrees.attacks.evidence import Evidence, NodeHistograms
+from fedtrees.attacks.observations.boosting import BoostingObservations, NodeHistograms
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.boosting import grow_forest
@@ -29,7 +29,7 @@ class World:
     cuts: Cuts
     params: TreeParams
 
-    def evidence(self, level="statistics", **more) -> Evidence:
+    def evidence(self, level="statistics", **more) -> BoostingObservations:
         trees, start = self.forest.trees, self.forest.base_margin
         if level == "values":
             trees = tuple(replace(t, g=None, h=None, gain=None) for t in trees)
@@ -47,7 +47,7 @@ class World:
             "histograms": histograms,
             "cuts": self.cuts,
         }
-        return Evidence(**(settings | more))
+        return BoostingObservations(**(settings | more))
 
     @property
     def everyone(self) -> Table:
