@@ -93,7 +93,9 @@ def regressed_counts(view: View) -> Floats | None:
     classes = max(len(view.schema.classes), 2)
     counts = np.bincount(own_rows.y, minlength=classes)
     evidence = read_boosting(view, "statistics")
-    if evidence is None or evidence.level == "values" or evidence.suppressed or not counts.all():
+    if evidence is None or evidence.distortion.hides_small_bins or not counts.all():
+        return None
+    if evidence.observed.level == "values":
         return None
     rows = view.n_rows - len(own_rows)
     equations = list(_equations(evidence, own_rows, classes))
@@ -104,7 +106,7 @@ def regressed_counts(view: View) -> Floats | None:
 
 def _equations(evidence: BoostingObservations, own_rows: Table, classes: int) -> Iterator[Equation]:
     """Yield one equation for every tree."""
-    sums = victim_sums(evidence, own_rows, len(evidence.trees), evidence.own_inside)
+    sums = victim_sums(evidence, own_rows, len(evidence.trees), evidence.observed.own_inside)
     nodes, margin = Routes.of(evidence.trees).apply(own_rows.X), evidence.start(len(own_rows))
     of_class = [own_rows.y == c for c in range(classes)]
     size = np.array([rows.sum() for rows in of_class], dtype=np.float64)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,9 +78,9 @@ def late_counts(
     """
     t = next(t for t in range(len(evidence.trees)) if not evidence.is_foreign(t))
     tree = evidence.trees[t]
-    changed = evidence.rounding is not None or evidence.noise is not None
-    changed = changed or evidence.reg_alpha > 0
-    if evidence.outputs > 1 or evidence.level == "values" or changed:
+    changed = evidence.distortion.rounding is not None or evidence.distortion.noise is not None
+    changed = changed or evidence.params.reg_alpha > 0
+    if evidence.outputs > 1 or evidence.observed.level == "values" or changed:
         return None
     if tree.g is None or tree.h is None:
         return None
@@ -90,7 +90,7 @@ def late_counts(
     if evidence.targets is not None:  # every row has a hessian of 1
         n = np.rint(h).astype(np.int64)
         return LateCounts(n, np.zeros_like(n), h_error < 0.25)
-    slope = -tree.g[tree.leaves] / (h + evidence.reg_lambda)
+    slope = -tree.g[tree.leaves] / (h + evidence.params.reg_lambda)
     totals_of_leaves: list[Totals | None] = []
     guess = np.zeros((len(h), 2), dtype=np.int64)
     for j, cells in enumerate(cells_of(evidence, t, local_rows, schema)):
@@ -100,8 +100,8 @@ def late_counts(
             continue
         # the fixed-point error grows with the number of rows, which is at most h / min(h)
         error = float(h_error[j] + PER_ROW * h[j] / cells.h.min())
-        leaf = LeafEquations(h[j], error, slope[j], VALUE_ERROR, evidence.reg_lambda)
-        if h[j] < evidence.min_child_weight * (
+        leaf = LeafEquations(h[j], error, slope[j], VALUE_ERROR, evidence.params.reg_lambda)
+        if h[j] < evidence.params.min_child_weight * (
             1 - 1e-5
         ):  # XGBoost sets the weight to 0, which hides the gradient
             totals_of_leaves.append(None)
@@ -149,7 +149,7 @@ def add_sizes(
     later = [e.is_foreign(0) for e in evidence]
     if not any(later):
         if is_complete and len(evidence) == 1:
-            return [replace(evidence[0], n_rows=rest)]
+            return [evidence[0].change(n_rows=rest)]
         return _jointly(evidence, view, rest, is_complete)
     for e, is_late in zip(evidence, later, strict=True):
         if not is_late:
@@ -161,7 +161,7 @@ def add_sizes(
     ]
     parts = iter(np.split(largest_remainder(np.concatenate(guesses), max(rest, 0)), len(guesses)))
     return [
-        replace(e, sizes=tuple(map(int, next(parts)))) if is_late else _told_nothing(e, view)
+        e.change(sizes=tuple(map(int, next(parts)))) if is_late else _told_nothing(e, view)
         for e, is_late in zip(evidence, later, strict=True)
     ]
 
@@ -179,11 +179,11 @@ def row_counts(view: View, evidence: Sequence[BoostingObservations]) -> list[int
     """
     counts = []
     for e in evidence:
-        if e.n_rows is not None:
-            counts.append(e.n_rows)
-        elif e.sizes is not None:
-            counts.append(sum(e.sizes))
-        elif e.level != "values" and not e.is_foreign(0):
+        if e.row_counts.n_rows is not None:
+            counts.append(e.row_counts.n_rows)
+        elif e.row_counts.sizes is not None:
+            counts.append(sum(e.row_counts.sizes))
+        elif e.observed.level != "values" and not e.is_foreign(0):
             counts.append(round(_first_rows(e, view) / e.share))
         else:
             return None
@@ -192,9 +192,9 @@ def row_counts(view: View, evidence: Sequence[BoostingObservations]) -> list[int
 
 def _told_nothing(evidence: BoostingObservations, view: View) -> BoostingObservations:
     """Return evidence with the average number of rows of a client if nothing else is known."""
-    if evidence.targets is None or evidence.level != "values":
+    if evidence.targets is None or evidence.observed.level != "values":
         return evidence
-    return replace(evidence, n_rows=round(_first_rows(evidence, view) / evidence.share))
+    return evidence.change(n_rows=round(_first_rows(evidence, view) / evidence.share))
 
 
 def _jointly(
@@ -204,8 +204,8 @@ def _jointly(
     if everybody and all(e.share < 1 for e in evidence):  # sizes of samples are proportional
         samples = np.array([_first_rows(e, view) for e in evidence], dtype=np.float64)
         sizes = largest_remainder(np.maximum(samples, 1.0), max(rest, 0)).tolist()
-        return [replace(e, n_rows=n) for e, n in zip(evidence, sizes, strict=True)]
-    if any(e.level != "values" or e.share < 1 for e in evidence):
+        return [e.change(n_rows=n) for e, n in zip(evidence, sizes, strict=True)]
+    if any(e.observed.level != "values" or e.share < 1 for e in evidence):
         return list(evidence)
     total = rest if everybody else None
     scores = [_scores_of(e, view) for e in evidence]
@@ -214,7 +214,7 @@ def _jointly(
     sizes = sizes or _likeliest([even] * len(scores), rest, total)
     if sizes is None:
         return list(evidence)
-    return [replace(e, n_rows=n) for e, n in zip(evidence, sizes, strict=True)]
+    return [e.change(n_rows=n) for e, n in zip(evidence, sizes, strict=True)]
 
 
 def _likeliest(scores: Sequence[Floats], most_rows: int, total: int | None) -> list[int] | None:
@@ -267,7 +267,9 @@ def _own(view: View) -> Table:
 def _first_rows(evidence: BoostingObservations, view: View) -> int:
     """Return the number of rows of a client whose first tree was grown before all other trees."""
     local_rows = _own(view)
-    if evidence.targets is not None and evidence.level == "values":  # leaf values do not reveal it
+    if (
+        evidence.targets is not None and evidence.observed.level == "values"
+    ):  # leaf values do not reveal it
         return round(view.n_rows * evidence.share / [*view.roles.values()].count("client"))
     counts = first_counts(
         evidence, victim_sums(evidence, local_rows, 1, False)[0], len(local_rows), False

@@ -16,21 +16,30 @@ from fedtrees.attacks.clients.client_sizes import LateCounts, add_sizes, late_co
 from fedtrees.attacks.clients.client_trees import Block, Blocks, blocks_of
 from fedtrees.attacks.clients.linkage import Clues, link
 from fedtrees.attacks.counts.leaf_sums import first_gradient, reliability_of
-from fedtrees.attacks.observations.boosting import BoostingObservations, Level, Targets
-from fedtrees.attacks.observations.columns import are_drawn, columns_of
+from fedtrees.attacks.observations.applicability import no_trees
+from fedtrees.attacks.observations.boosting import (
+    BoostingObservations,
+    ColumnKnowledge,
+    Distortion,
+    Level,
+    ObservedSums,
+    RowCounts,
+    Targets,
+)
+from fedtrees.attacks.observations.columns import all_sketched, are_drawn, columns_of
 from fedtrees.attacks.observations.noise_channels import law_of_shared
 from fedtrees.attacks.observations.reading import (
-    LEVELS,
     histograms_of,
     noise_of,
     opened_leaves,
     read_boosting,
     with_opened,
 )
-from fedtrees.attacks.observations.replay import EVERYONE, OTHERS, replay_trees
+from fedtrees.attacks.observations.replay import EVERYONE, OTHERS, params_of, replay_trees
 from fedtrees.attacks.observations.rows_from_columns import likely_rows
 from fedtrees.attacks.solvers.allocation import largest_remainder
 from fedtrees.core.guess import Guess, LeafCounts, Records
+from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.messages.horizontal import LabelSums
@@ -69,10 +78,11 @@ def observe_client_histograms(view: View) -> dict[str, BoostingObservations]:
     names = sorted(first_tree.sums.keys() - {EVERYONE, OTHERS, *view.principals})
     # with one other client the sums over clients are already its sums
     joint = read_boosting(view) if len(names) > 1 else None
-    if joint is None or joint.cuts is None:
+    if joint is None or joint.observed.cuts is None:
         return {}
-    size = sum(len(h.nodes) for h in joint.histograms or ()) * joint.cuts.total_bins * len(names)
-    if size > MOST_BINS:
+    cuts = joint.observed.cuts
+    n_nodes = sum(len(h.nodes) for h in joint.observed.histograms or ())
+    if n_nodes * cuts.total_bins * len(names) > MOST_BINS:
         return {}
     trees_by_client = [first_tree, *replayed]
     evidence: dict[str, BoostingObservations] = {}
@@ -82,23 +92,19 @@ def observe_client_histograms(view: View) -> dict[str, BoostingObservations]:
             replace(tree, g=part[:, 0], h=part[:, 1])
             for tree, part in zip(joint.trees, sums, strict=True)
         )
-        evidence[name] = replace(
-            joint,
+        evidence[name] = joint.change(
             trees=trees,
             histograms=tuple(histograms_of(view, one, name) for one in trees_by_client),
-            noise=noise_of(view, joint.trees, joint.cuts, (1, 1), rows=trees),
+            noise=noise_of(view, joint.trees, cuts, (1, 1), rows=trees),
             own_sums=tuple(np.zeros((len(t.leaves), 2)) for t in trees),
-            own_inside=False,
-            own_in_bins=False,
+            includes_own="none",
             mean_start=False,
         )
     sizes = _sizes(view, evidence).tolist()
     reliable = [reliability_of(e, n) for e, n in zip(evidence.values(), sizes, strict=True)]
     if np.mean(reliable) < LEAST_RELIABLE:
         return {}
-    return {
-        name: replace(e, n_rows=n) for (name, e), n in zip(evidence.items(), sizes, strict=True)
-    }
+    return {name: e.change(n_rows=n) for (name, e), n in zip(evidence.items(), sizes, strict=True)}
 
 
 def _sizes(view: View, evidence_of_client: dict[str, BoostingObservations]) -> NDArray[np.int64]:
@@ -213,7 +219,7 @@ def _by_sums(view: View) -> list[ClientObservations]:
         evidence = with_opened(view, released, sums)
         h = first_gradient(evidence)[1]
         n_rows = round(float(sums.sums[0][:, 1].sum()) / h)
-        victims.append(ClientObservations(source, (), replace(evidence, n_rows=n_rows)))
+        victims.append(ClientObservations(source, (), evidence.change(n_rows=n_rows)))
     return victims
 
 
@@ -257,26 +263,26 @@ def _evidence(
     if shared.score is not None and not late:
         shift = start_margin(objective, shared.score) - start
         restart = (len(chain[0].trees), shift) if np.any(shift) else None
+    mean_start = (
+        exact
+        and not late
+        and parameters["base_score"] is None
+        and parameters["intercept"] == "mean"
+        and parameters["subsample"] == 1
+    )
     return BoostingObservations(
-        trees=tuple(trees if has_sums else (replace(t, g=None, h=None) for t in trees)),
-        level="statistics" if has_sums else "values",
-        base_margin=start[0] if outputs == 1 else start,
-        learning_rate=parameters["learning_rate"],
-        reg_lambda=parameters["reg_lambda"],
-        min_child_weight=parameters["min_child_weight"],
-        rounding=None if has_sums else law_of_shared(view, shared.kind),
-        foreign=tuple(_foreign(order, outputs, has_sums)),
-        restart=restart,
-        own_inside=False,
-        most_rows=most_rows,
-        mean_start=exact and parameters["base_score"] is None
-        and parameters["intercept"] == "mean" and not late and parameters["subsample"] == 1,
-        reg_alpha=parameters["reg_alpha"],
-        subsample=parameters["subsample"],
-        constant_hessian=objective is SQUARED_ERROR,
-        targets=Targets.unknown() if objective is SQUARED_ERROR else None,
-        population=view.population,
-    )  # fmt: skip
+        tuple(trees),
+        start[0] if outputs == 1 else start,
+        params_of(view),
+        ObservedSums("statistics", includes_own="none"),
+        Distortion(rounding=None if has_sums else law_of_shared(view, shared.kind)),
+        RowCounts(most_rows=most_rows, mean_start=mean_start),
+        ColumnKnowledge(population=view.population),
+        tuple(_foreign(order, outputs, has_sums)),
+        restart,
+        objective is SQUARED_ERROR,
+        Targets.unknown() if objective is SQUARED_ERROR else None,
+    ).at_most("statistics" if has_sums else "values")
 
 
 def _has_sums(tree: Tree) -> bool:
@@ -393,36 +399,74 @@ def _count_first_tree(victim: ClientObservations, view: View) -> ClientObservati
     return replace(victim, late=late)
 
 
-def with_likely(
-    victims: Sequence[ClientObservations], view: View, rng: np.random.Generator, *, bins: bool
-) -> list[ClientObservations]:
-    """Add likely rows to the victims that sent sums in common trees and are known by name.
+def reconstruct_rows(
+    view: View,
+    victims: Sequence[ClientObservations],
+    max_level: Level,
+    reconstruct: Callable[[BoostingObservations], Guess],
+    rng: np.random.Generator,
+    *,
+    sketches: bool,
+    bins: bool,
+) -> Guess:
+    """Reconstruct the rows of every client separately, or else those of all clients together.
 
-    The rows have the marginals of the victim, if its sketch is seen, or else those of all victims
-    (`likely_rows`).
+    This is the driver of all attacks that reconstruct rows from trees. They differ in
+    ``reconstruct``.
 
     Parameters
     ----------
-    victims : sequence of ClientObservations
-        The attacked clients.
     view : View
         The adversary's view.
+    victims : sequence of ClientObservations
+        Clients that can be observed separately. If there are none, the rows of all clients are
+        reconstructed together.
+    max_level : {"histograms", "statistics", "values"}
+        Most detailed statistics to use.
+    reconstruct : callable
+        Converts observations into a guess about the rows behind them.
     rng : numpy.random.Generator
-        Randomness of the rows.
+        Randomness of the rows that sketches make likely.
+    sketches : bool
+        Whether to use sketches as a prior, if they are seen.
     bins : bool
         Whether the attack uses histograms. These are more informative than randomised sketches,
         which are then ignored.
+
+    Returns
+    -------
+    Guess
+        Without a claim if the view contains no usable trees.
     """
-    updated = []
-    for victim in victims:
-        e = victim.evidence
-        if victim.owner is not None and e.n_rows is not None and not victim.blocks:
-            drawn = bins and e.histograms is not None and are_drawn(view)
-            likely = None if drawn else likely_rows(view, rng, victim.owner, e.n_rows)
-            is_sketched = likely is not None and victim.owner in columns_of(view)
-            e = replace(e, likely=likely, sketched=is_sketched)
-        updated.append(replace(victim, evidence=e))
-    return updated
+    if victims:
+        if sketches:
+            victims = [_with_sketch_rows(victim, view, rng, bins) for victim in victims]
+        return reconstruct_each_client(victims, max_level, reconstruct)
+    evidence = read_boosting(view, max_level)
+    if evidence is None:
+        return Guess.none(no_trees(view, numbers=True) or Reason("no-start-or-rounds"))
+    if sketches:
+        likely = likely_rows(view, rng)
+        sketched = likely is not None and all_sketched(view)
+        evidence = evidence.change(sketch_rows=likely, sketched=sketched)
+    return reconstruct(evidence)
+
+
+def _with_sketch_rows(
+    victim: ClientObservations, view: View, rng: np.random.Generator, bins: bool
+) -> ClientObservations:
+    """Add likely rows if the client sent sums in common trees and is known by name.
+
+    The rows have the marginals of the client, if its sketch is seen, or else those of all victims
+    (`likely_rows`).
+    """
+    e = victim.evidence
+    if victim.owner is None or e.row_counts.n_rows is None or victim.blocks:
+        return victim
+    drawn = bins and e.observed.histograms is not None and are_drawn(view)
+    likely = None if drawn else likely_rows(view, rng, victim.owner, e.row_counts.n_rows)
+    is_sketched = likely is not None and victim.owner in columns_of(view)
+    return replace(victim, evidence=e.change(sketch_rows=likely, sketched=is_sketched))
 
 
 def reconstruct_each_client(
@@ -434,22 +478,13 @@ def reconstruct_each_client(
 
     The owner is set if all victims are known by name. Leaf counts have tree numbers of the released
     model. Notes about numbers of trees are added up over victims. For other notes the maximum is
-    used.
-
-    Parameters
-    ----------
-    victims : sequence of ClientObservations
-        The attacked clients.
-    max_level : {"histograms", "statistics", "values"}
-        Most detailed statistics to use.
-    reconstruct : callable
-        Converts one victim's evidence into a guess about its rows.
+    used. Parameters are those of `reconstruct_rows`.
     """
     tables, owners = [], []
     counts: list[LeafCounts] = []
     notes: dict[str, float] = {"victims": float(len(victims))}
     for victim in victims:
-        guess = reconstruct(_at_most(victim.evidence, max_level))
+        guess = reconstruct(victim.evidence.at_most(max_level))
         (records,) = guess.all(Records)
         tables.append(records.table)
         owners += [victim.owner] * len(records.table)
@@ -480,13 +515,3 @@ def sum_leaf_counts(counts: Sequence[LeafCounts]) -> list[LeafCounts]:
             one = LeafCounts(one.tree, one.leaf[b], before.counts[a] + one.counts[b])
         claims[one.tree] = one
     return [c for c in claims.values() if len(c.leaf)]
-
-
-def _at_most(evidence: BoostingObservations, level: Level) -> BoostingObservations:
-    if LEVELS.index(evidence.level) <= LEVELS.index(level):
-        return evidence
-    evidence = replace(evidence, level=level, histograms=None)
-    if level != "values":
-        return evidence
-    bare = tuple(replace(t, g=None, h=None) for t in evidence.trees)
-    return replace(evidence, trees=bare, level="values")

@@ -128,7 +128,7 @@ def first_trees(view: View, evidence: BoostingObservations) -> list[FirstTreeCou
     list of FirstTreeCounts or None
         None if no sums are seen, if they are not `readable`, or if they contradict each other.
     """
-    cuts, histograms = evidence.cuts, told_histograms(view)
+    cuts, histograms = evidence.observed.cuts, told_histograms(view)
     if cuts is None or not readable(view, evidence):
         return None
     trees = []
@@ -147,7 +147,7 @@ def readable(view: View, evidence: BoostingObservations) -> bool:
         return False  # no log loss, or sums of a mechanism
     if view.weighted or lost or noisy or view.defense.unit_hessian or not evidence.trees:
         return False
-    return not evidence.foreign and evidence.own_inside and _as_told(view, evidence)
+    return not evidence.foreign and evidence.observed.own_inside and _as_told(view, evidence)
 
 
 def _as_told(view: View, evidence: BoostingObservations) -> bool:
@@ -213,7 +213,7 @@ def values_seen(view: View) -> tuple[ValuesSeen, int, tuple[int, int] | None] | 
     """
     seen = tuple(s for s in view.seen if getattr(s.message, "tree", 0) < 1)
     evidence = read_boosting(replace(view, seen=seen))
-    if evidence is None or evidence.cuts is None or evidence.level != "values":
+    if evidence is None or evidence.observed.cuts is None or evidence.observed.level != "values":
         return None
     if not readable(view, evidence) or evidence.outputs > 1 or evidence.share < 1:
         return None
@@ -229,7 +229,7 @@ def values_seen(view: View) -> tuple[ValuesSeen, int, tuple[int, int] | None] | 
     if not requested:
         return None
     values = ValuesSeen(
-        evidence.trees[0], evidence.cuts, params_of(view), bits, row, bounds,
+        evidence.trees[0], evidence.observed.cuts, params_of(view), bits, row, bounds,
         np.concatenate(requested), part, clients_in(view, OTHERS),
         view.prior_rows or part.table,
     )  # fmt: skip
@@ -272,7 +272,7 @@ def _share_out(
 
 def _positives(view: View, evidence: BoostingObservations, part: OwnPart) -> tuple[int, int] | None:
     """Return bounds on other parties' rows of label 1 if boosting starts at the mean label."""
-    if evidence.outputs > 1 or not evidence.mean_start:
+    if evidence.outputs > 1 or not evidence.row_counts.mean_start:
         return None
     margin = next((m.margin for _, m in view.messages(BaseScore)), None)
     if margin is None:

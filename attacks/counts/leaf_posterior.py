@@ -46,7 +46,7 @@ def counts_are_noisy(evidence: BoostingObservations, sums: LeafSums) -> bool:
     in the leaves, so that no channel connects them with the counts.
     """
     largest = max(sums.var_g.max(initial=0.0), sums.var_h.max(initial=0.0))
-    return bool(largest > NOISE_FLOOR) and not evidence.suppressed
+    return bool(largest > NOISE_FLOOR) and not evidence.distortion.hides_small_bins
 
 
 def most_probable_counts(
@@ -246,9 +246,10 @@ class _Leaves:
         if self.sums.g is not None:
             seen = n * p - self.sums.g[j]
         else:  # a leaf value v = -eta G / (H + lambda) ties both sums together
-            tree, evidence = self.evidence.trees[self.tree], self.evidence
-            u = float(tree.value[tree.leaves[j]]) / evidence.learning_rate
-            seen = n * p + u * (n * h + evidence.reg_lambda) + evidence.reg_alpha * np.sign(u)
+            tree = self.evidence.trees[self.tree]
+            params = self.evidence.params
+            u = float(tree.value[tree.leaves[j]]) / params.learning_rate
+            seen = n * p + u * (n * h + params.reg_lambda) + params.reg_alpha * np.sign(u)
             var_g += u * u * var_h
         return seen, np.full(len(n), max(var_g, NOISE_FLOOR))
 

@@ -151,10 +151,11 @@ def _one_tree(
     variance = np.zeros((2, len(leaves)))
     if not subtract:
         own_g, own_h = np.zeros_like(own_g), np.zeros_like(own_h)
-    elif evidence.own_sums is not None:
-        sent_sums = evidence.own_sums[t].T
-        if evidence.suppressed:  # rows of small bins count in wrong leaves, also those of victims
-            rows_ratio = (evidence.n_rows or 0) / max(len(node), 1) - 1
+    elif evidence.observed.own_sums is not None:
+        sent_sums = evidence.observed.own_sums[t].T
+        # rows of small bins count in wrong leaves, also those of the victims
+        if evidence.distortion.hides_small_bins:
+            rows_ratio = (evidence.row_counts.n_rows or 0) / max(len(node), 1) - 1
             variance = (max(rows_ratio, 0.0) * (sent_sums - np.stack([own_g, own_h]))) ** 2
         own_g, own_h = sent_sums
     elif evidence.share < 1:  # each row takes part with this probability
@@ -162,9 +163,9 @@ def _one_tree(
         variance = np.stack([spread * np.bincount(node, part**2, n)[leaves] for part in own_gh])
         own_g, own_h = evidence.share * own_g, evidence.share * own_h
     seen = leaf_sums(evidence, t)
-    noise = None if evidence.noise is None else evidence.noise[t]
-    if not evidence.own_inside and evidence.reg_alpha:  # a value of 0 leaves G open
-        variance[0] += np.where(tree.value[leaves] == 0, evidence.reg_alpha**2 / 3, 0.0)
+    noise = None if evidence.distortion.noise is None else evidence.distortion.noise[t]
+    if not evidence.observed.own_inside and evidence.params.reg_alpha:  # a value of 0 leaves G open
+        variance[0] += np.where(tree.value[leaves] == 0, evidence.params.reg_alpha**2 / 3, 0.0)
     return LeafSums(
         g=None if seen is None else seen[0] - own_g,
         h=None if seen is None else seen[1] - own_h,
@@ -185,7 +186,7 @@ def leaf_sums(evidence: BoostingObservations, t: int) -> tuple[Floats, Floats] |
     Gennaro et al. 2025, Eq. 7). If only histograms are visible, both are computed from the parent's
     bins. The result is None if none of these determines the sums.
     """
-    if evidence.level == "values":
+    if evidence.observed.level == "values":
         return None
     tree = evidence.trees[t]
     leaves = tree.leaves
@@ -193,18 +194,18 @@ def leaf_sums(evidence: BoostingObservations, t: int) -> tuple[Floats, Floats] |
         h = np.nan_to_num(tree.h[leaves].astype(np.float64))
         if tree.g is not None:
             return np.nan_to_num(tree.g[leaves].astype(np.float64)), h
-        u = tree.value[leaves].astype(np.float64) / evidence.learning_rate
-        return -u * (h + evidence.reg_lambda) - evidence.reg_alpha * np.sign(u), h
-    if evidence.histograms is None or evidence.cuts is None:
+        u = tree.value[leaves].astype(np.float64) / evidence.params.learning_rate
+        return -u * (h + evidence.params.reg_lambda) - evidence.params.reg_alpha * np.sign(u), h
+    if evidence.observed.histograms is None or evidence.observed.cuts is None:
         return None
     sums = _sums_from_histograms(evidence, t, tree)
     return None if sums is None else (sums[leaves, 0], sums[leaves, 1])
 
 
 def _sums_from_histograms(evidence: BoostingObservations, t: int, tree: Tree) -> Floats | None:
-    assert evidence.histograms is not None
-    assert evidence.cuts is not None
-    hist, cuts = evidence.histograms[t], evidence.cuts
+    assert evidence.observed.histograms is not None
+    assert evidence.observed.cuts is not None
+    hist, cuts = evidence.observed.histograms[t], evidence.observed.cuts
     sums = np.full((len(tree), 2), np.nan)
     sums[hist.nodes] = hist.totals
     for k, node in enumerate(hist.nodes):
@@ -328,11 +329,11 @@ def counts_bins(evidence: BoostingObservations) -> bool:
     This requires histograms of all rows whose error is below half a row, without noise on single
     rows.
     """
-    if evidence.level != "histograms" or evidence.suppressed or evidence.share < 1:
+    observed, distortion = evidence.observed, evidence.distortion
+    if observed.level != "histograms" or distortion.hides_small_bins or evidence.share < 1:
         return False
-    slack = [h.slack.max() for h in evidence.histograms or () if h.slack is not None]
-    by_row = any(noise.row_g for noise in evidence.noise or ())
-    return max(slack, default=0.0) < 0.5 and not by_row
+    slack = [h.slack.max() for h in observed.histograms or () if h.slack is not None]
+    return max(slack, default=0.0) < 0.5 and not distortion.marks_rows
 
 
 def reliability_of(evidence: BoostingObservations, rows: int) -> float:
@@ -342,14 +343,15 @@ def reliability_of(evidence: BoostingObservations, rows: int) -> float:
     bins have, divided by the sum of this variance and that of the noise, averaged over features. If
     small bins are suppressed, it is the share of all rows that are in the remaining bins.
     """
-    assert evidence.histograms is not None
-    assert evidence.cuts is not None
-    hist, (_, h) = evidence.histograms[0], first_gradient(evidence)
-    if evidence.suppressed:
-        shown = np.add.reduceat(hist.sums[0, :, 1], evidence.cuts.offsets[:-1])
+    assert evidence.observed.histograms is not None
+    assert evidence.observed.cuts is not None
+    hist, (_, h) = evidence.observed.histograms[0], first_gradient(evidence)
+    if evidence.distortion.hides_small_bins:
+        shown = np.add.reduceat(hist.sums[0, :, 1], evidence.observed.cuts.offsets[:-1])
         return float(np.clip(shown.mean() / max(hist.totals[0, 1], h), 0, 1))
-    off = 0.0 if evidence.noise is None else np.ravel(evidence.noise[0].cell_h)[0] / h**2
-    return float((max(rows, 1) / (max(rows, 1) + evidence.cuts.n_bins * off)).mean())
+    noise = evidence.distortion.noise
+    off = 0.0 if noise is None else np.ravel(noise[0].cell_h)[0] / h**2
+    return float((max(rows, 1) / (max(rows, 1) + evidence.observed.cuts.n_bins * off)).mean())
 
 
 def sums_of_counts(counts: Counts, sums: LeafSums, ph: tuple[float, float]) -> LeafSums:

@@ -80,9 +80,9 @@ def first_counts(
         n_victims = victims_of(evidence, n_own, with_local_rows)
         if n_victims is not None:
             n_victims = round(evidence.share * n_victims)
-        return counts_from_sums(sums, *ph, n_victims, evidence.most_rows)
+        return counts_from_sums(sums, *ph, n_victims, evidence.row_counts.most_rows)
     counts = counts_from_values(evidence, sums, ph, t)
-    if with_local_rows and evidence.own_inside:
+    if with_local_rows and evidence.observed.own_inside:
         return Counts(counts.n0 + sums.own_n0, counts.n1 + sums.own_n1, counts.residual)
     return counts
 
@@ -99,9 +99,10 @@ def victims_of(evidence: BoostingObservations, n_own: int, with_local_rows: bool
     with_local_rows : bool
         If True, the local rows are counted as well.
     """
-    if evidence.n_rows is None:
+    n_rows = evidence.row_counts.n_rows
+    if n_rows is None:
         return None
-    return max(evidence.n_rows - (n_own if evidence.own_inside and not with_local_rows else 0), 0)
+    return max(n_rows - (n_own if evidence.observed.own_inside and not with_local_rows else 0), 0)
 
 
 def left_out(
@@ -142,16 +143,15 @@ def left_out(
     total = round(int(inside.sum()) / evidence.share) if n is None else n
     rest = max(total - int(inside.sum()), 0)
     rate = inside + DIRICHLET_PRIOR
-    if evidence.mean_start and evidence.outputs == 1 and n is not None:
+    if evidence.row_counts.mean_start and evidence.outputs == 1 and n is not None:
         p = first_gradient(evidence)[0]
-        own1 = int(
-            (sums.own_n1 if evidence.own_inside and not with_local_rows else 0 * sums.own_n1).sum()
-        )
-        positives = np.clip(p * (evidence.n_rows or n) - own1 - inside[1], 0, rest)
+        subtracted = evidence.observed.own_inside and not with_local_rows
+        own1 = int(sums.own_n1.sum()) if subtracted else 0
+        positives = np.clip(p * (evidence.row_counts.n_rows or n) - own1 - inside[1], 0, rest)
         rate = np.array([rest - positives, positives])
     sizes = largest_remainder(rate, rest)
     # share of the rows outside the first round that are outside every round
-    never = evidence.held_out / max(1 - evidence.share, 1e-12)
+    never = evidence.row_counts.held_out / max(1 - evidence.share, 1e-12)
     return sizes, np.rint(never * sizes).astype(np.int64)
 
 
@@ -233,7 +233,7 @@ class _Leaves:
     @property
     def inside(self) -> tuple[Ints, Ints]:
         """Local rows of either class that the tree was grown on, int64, shape (J,) each."""
-        is_inside = int(self.evidence.own_inside)
+        is_inside = int(self.evidence.observed.own_inside)
         if is_inside and self.evidence.share < 1:  # from their sums, which are exact if sent
             n = np.rint(self.sums.own_h / self.h)
             n1 = np.clip(np.rint(n * self.p - self.sums.own_g), 0, n)
@@ -248,11 +248,11 @@ class _Leaves:
     @property
     def most_rows(self) -> int:
         """The number of rows if it is known, else an upper bound."""
-        evidence, n_local = self.evidence, self.n_own
-        if evidence.n_rows is not None:
-            return max(int(evidence.n_rows), n_local if evidence.own_inside else 0)
-        if evidence.most_rows is not None:
-            return evidence.most_rows
+        known, n_local = self.evidence.row_counts, self.n_own
+        if known.n_rows is not None:
+            return max(int(known.n_rows), n_local if self.evidence.observed.own_inside else 0)
+        if known.most_rows is not None:
+            return known.most_rows
         return UNKNOWN_N_FACTOR * max(n_local, 100)
 
 
@@ -296,6 +296,15 @@ def positives_of_value(
     return exact, off / eta * slope + GRADIENT_ERROR * n
 
 
+def positives_observed(
+    evidence: BoostingObservations, value: np.float32, n: Ints, ph: tuple[float, float]
+) -> tuple[Floats, Floats]:
+    """Return `positives_of_value` with the training parameters and the rounding of a view."""
+    params, off = evidence.params, evidence.distortion.value_error(value)
+    settings = (params.learning_rate, params.reg_lambda)
+    return positives_of_value(value, n, ph, settings, off, params.reg_alpha)
+
+
 def _all_candidates(leaves: _Leaves, n_max: int) -> list[Candidates]:
     """List the candidates of every leaf, thinned if there are too many for the search."""
     lists = [_candidates(leaves, j, n_max) for j in range(len(leaves.sums.own_n0))]
@@ -313,16 +322,10 @@ def _candidates(leaves: _Leaves, j: int, n_max: int) -> Candidates:
     like0, like1 = (int(part[j]) for part in leaves.sums.prior_counts)
     value = tree.value[tree.leaves[j]]
     n = np.arange(own0 + own1, n_max + 1, dtype=np.int64)
-    if len(tree) > 1 and evidence.min_child_weight > 0:
-        n = n[n * h >= evidence.min_child_weight - 1e-5 * max(evidence.min_child_weight, 1.0)]
-    off = 0.0
-    if evidence.rounding is not None:
-        low, high = evidence.rounding.bounds(np.float64(value))
-        off = float(np.maximum(value - low, high - value))
-    exact, tolerance = positives_of_value(
-        value, n, (p, h), (evidence.learning_rate, evidence.reg_lambda), off, evidence.reg_alpha
-    )
-    # with several integers inside the tolerance, finding the most probable one would need a search
+    least = evidence.params.min_child_weight
+    if len(tree) > 1 and least > 0:
+        n = n[n * h >= least - 1e-5 * max(least, 1.0)]
+    exact, tolerance = positives_observed(evidence, value, n, (p, h))
     # per N; below half a row the nearest one is the only one
     n1 = np.rint(exact).astype(np.int64)
     lower, upper = own1, n - own0
@@ -339,7 +342,7 @@ def _totals(leaves: _Leaves, n_leaves: int, n_max: int) -> Floats:
     """Return the log weight of every number of rows from 0 to ``n_max``, float64."""
     size = np.arange(n_max + 1, dtype=np.float64)
     share = leaves.evidence.share
-    if leaves.evidence.n_rows is not None and share == 1:
+    if leaves.evidence.row_counts.n_rows is not None and share == 1:
         return np.where(size == n_max, 0.0, -np.inf)
     # Dirichlet-multinomial normaliser, and 1/N for the unknown size
     inside = sum(int(part.sum()) for part in leaves.inside)
@@ -347,11 +350,12 @@ def _totals(leaves: _Leaves, n_leaves: int, n_max: int) -> Floats:
     victims = np.maximum(size - inside, 0.0)
     r = like + 2 * DIRICHLET_PRIOR * n_leaves
     norm = gammaln(victims + 1) + gammaln(r) - gammaln(victims + r)
-    if leaves.evidence.n_rows is not None:
-        n_own = leaves.n_own if leaves.evidence.own_inside else 0
-        return np.asarray(norm + _binomial(size - inside, leaves.evidence.n_rows - n_own, share))
+    n_rows = leaves.evidence.row_counts.n_rows
+    if n_rows is not None:
+        n_own = leaves.n_own if leaves.evidence.observed.own_inside else 0
+        return np.asarray(norm + _binomial(size - inside, n_rows - n_own, share))
     norm -= np.log(size + 1)
-    if leaves.evidence.mean_start:
+    if leaves.evidence.row_counts.mean_start:
         # a float32 label mean leaves only the multiples of its denominator
         positives = size * leaves.p
         norm[np.abs(positives - np.rint(positives)) > MEAN_ERROR * (size + 1)] = -np.inf
@@ -434,14 +438,15 @@ def _closest(leaves: _Leaves, n_max: int) -> Counts:
     evidence, tree, sums = leaves.evidence, leaves.tree, leaves.sums
     inside = leaves.inside
     local_rows = inside[0] + inside[1]
-    if evidence.share < 1 and evidence.n_rows is not None:
+    if evidence.share < 1 and evidence.row_counts.n_rows is not None:
         n_max = int(local_rows.sum()) + round(evidence.share * max(n_max - leaves.n_own, 0))
     n = largest_remainder(
         np.add(*sums.prior_counts) + DIRICHLET_PRIOR, n_max - int(local_rows.sum())
     )
-    u = tree.value[tree.leaves].astype(np.float64) / evidence.learning_rate
-    weight = (n + local_rows) * leaves.h + evidence.reg_lambda
-    exact = (n + local_rows) * leaves.p + u * weight + evidence.reg_alpha * np.sign(u) - inside[1]
+    params, n_all = evidence.params, n + local_rows
+    u = tree.value[tree.leaves].astype(np.float64) / params.learning_rate
+    weight = n_all * leaves.h + params.reg_lambda
+    exact = n_all * leaves.p + u * weight + params.reg_alpha * np.sign(u) - inside[1]
     if _noisy(sums):
         likely = replace(sums, var_g=sums.var_g + u * u * sums.var_h)
         exact = shrink_positives(exact, n, likely)

@@ -6,11 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedtrees.attacks.clients.per_client import (
-    observe_clients,
-    reconstruct_each_client,
-    with_likely,
-)
+from fedtrees.attacks.clients.per_client import observe_clients, reconstruct_rows
 from fedtrees.attacks.counts.interval_counts import (
     FirstTreeCounts,
     counts_of,
@@ -19,10 +15,9 @@ from fedtrees.attacks.counts.interval_counts import (
 )
 from fedtrees.attacks.joint.reconstruct import Options, enumerate_tables, reconstruct
 from fedtrees.attacks.observations.applicability import classes_of_leaves, no_trees, some_rows
-from fedtrees.attacks.observations.boosting import BoostingObservations, Level
-from fedtrees.attacks.observations.reading import LEVELS, read_boosting
+from fedtrees.attacks.observations.boosting import LEVELS, BoostingObservations, Level
+from fedtrees.attacks.observations.reading import read_boosting
 from fedtrees.attacks.observations.replay import cuts_are_of_rows, params_of
-from fedtrees.attacks.observations.rows_from_columns import likely_rows
 from fedtrees.attacks.reconstruction.exact_posterior import Training
 from fedtrees.attacks.reconstruction.targets import told_moments
 from fedtrees.core.attack import Attack
@@ -106,31 +101,24 @@ class Joint(Options, Attack):
         self, view: View, read: Sequence[FirstTreeCounts] | None, rng: np.random.Generator
     ) -> Guess:
         victims = observe_clients(view, max_level=self.most)
-        if victims:
-            few = self._enumerated(view, [v.evidence for v in victims])
-            if few is not None:
-                return few
-            victims = with_likely(victims, view, rng, bins=False) if self.sketches else victims
-            # Sums that clients send with their trees are float32. The exact search needs more
-            # precision.
-            alone = replace(self, exact=self.exact and not victims[0].blocks)
-            return reconstruct_each_client(
-                victims,
-                self.most,
-                lambda each: reconstruct(each, view.rows, view.schema, alone, rng),
-            )
-        evidence = read_boosting(view, self.most)
-        if evidence is None:
-            return Guess.none(self.inapplicable(view) or Reason("no-start-or-rounds"))
-        bins = evidence if self.most == "values" else read_boosting(view)
-        few = self._enumerated(view, [bins or evidence])
-        if few is not None:
-            return few
-        if self.sketches:
-            evidence = replace(evidence, likely=likely_rows(view, rng))
-        certain = counts_of(read) if read else ()
-        moments = told_moments(view)
-        return reconstruct(evidence, view.rows, view.schema, self, rng, certain, moments)
+        # the posterior over all tables also uses histograms
+        level = "values" if self.most == "values" else "histograms"
+        together = None if victims else read_boosting(view, level)
+        seen = [v.evidence for v in victims] if together is None else [together]
+        enumerated = self._enumerated(view, seen) if seen else None
+        if enumerated is not None:
+            return enumerated
+        # Sums that clients send with their trees are float32, too imprecise for the exact search.
+        options = replace(self, exact=self.exact and not (victims and victims[0].blocks))
+        certain = counts_of(read) if read and not victims else ()
+        moments = None if victims else told_moments(view)
+
+        def one(evidence: BoostingObservations) -> Guess:
+            return reconstruct(evidence, view.rows, view.schema, options, rng, certain, moments)
+
+        return reconstruct_rows(
+            view, victims, self.most, one, rng, sketches=self.sketches, bins=False
+        )
 
     def _enumerated(self, view: View, evidence: Sequence[BoostingObservations]) -> Guess | None:
         """Return the guess from the exact posterior, None if too many tables are possible."""

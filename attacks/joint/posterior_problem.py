@@ -119,7 +119,7 @@ class World(NamedTuple):
             # Only leaf values are visible: one equation per leaf. The unknown second sum is padded
             # with an infinite variance below.
             blind = target.shape[1] == 1
-            slopes.append(value / evidence.learning_rate if blind else np.zeros(len(leaves)))
+            slopes.append(value / evidence.params.learning_rate if blind else np.zeros(len(leaves)))
             targets.append(np.pad(target, ((0, 0), (0, 2 - target.shape[1]))))
             variances.append(
                 np.pad(variance, ((0, 0), (0, 2 - variance.shape[1])), constant_values=np.inf)
@@ -140,7 +140,7 @@ class World(NamedTuple):
             _starts(evidence),
             np.array(evidence.foreign or [False] * len(evidence.trees), dtype=np.bool_),
             0.0 if evidence.constant_hessian else float(min(evidence.outputs, 2)),
-            evidence.subsample,
+            evidence.params.subsample,
             evidence.outputs,
             np.zeros(0) if evidence.targets is None else evidence.targets.values,
         )

@@ -308,7 +308,7 @@ def enumerate_tables(trainings: Sequence[Training], max_trees: int | None) -> Gu
         tables = Tables.of(schema, _victims(evidence, basis, len(own_rows)), own_rows)
         if tables is None:
             return None
-        with_histograms = replace(evidence, histograms=training.evidence.histograms)
+        with_histograms = evidence.change(histograms=training.evidence.observed.histograms)
         log_p = posterior(tables, replace(training, evidence=with_histograms), basis)
         tried, read = tried + len(log_p), read + len(evidence.trees)
         shares.append(tables.shares(log_p))
@@ -323,10 +323,10 @@ def _victims(evidence: BoostingObservations, basis: ReconstructionContext, n_own
     It is declared, or follows from the hessian sum of the first tree, or is 0 if neither is
     visible.
     """
-    if evidence.n_rows is not None:
-        return evidence.n_rows - n_own * evidence.own_inside
-    if evidence.sizes is not None:
-        return sum(evidence.sizes)
+    if evidence.row_counts.n_rows is not None:
+        return evidence.row_counts.n_rows - n_own * evidence.observed.own_inside
+    if evidence.row_counts.sizes is not None:
+        return sum(evidence.row_counts.sizes)
     h = basis.sums[0].h
     if h is None:
         return 0
@@ -347,13 +347,13 @@ def _certain_constraints(
     are none if the first tree is foreign or if noise hides its counts.
     """
     if evidence.is_foreign(0):
-        boxes = open_boxes(evidence.sizes or (0, 0), basis.grid, evidence)
+        boxes = open_boxes(evidence.row_counts.sizes or (0, 0), basis.grid, evidence)
         return _Constraints(boxes, boxes.history, (), 0, {})
     if evidence.outputs > 1:
         return _known_by_class(evidence, own_rows, basis, certain)
     numbers = evidence.targets is not None
     if numbers and basis.sums[0].h is None:  # leaf values do not determine counts
-        boxes = open_boxes(evidence.sizes or (0, 0), basis.grid, evidence)
+        boxes = open_boxes(evidence.row_counts.sizes or (0, 0), basis.grid, evidence)
         return _Constraints(boxes, boxes.history, (), 0, {})
     counts = certain[0] if certain else first_counts(evidence, basis.sums[0], len(own_rows), False)
     notes = {"first_tree_residual": counts.residual}
@@ -412,11 +412,8 @@ def _known_by_class(
 
 def _first(evidence: BoostingObservations, n: int | None) -> BoostingObservations:
     """Return the evidence of the first n trees that are not foreign (None: all), without bins."""
-    level = "statistics" if evidence.level == "histograms" else evidence.level
     n_trees = len(evidence.trees) - sum(evidence.foreign or ())
-    return replace(evidence, level=level, histograms=None).rounds(
-        n_trees if n is None else min(n, n_trees)
-    )
+    return evidence.at_most("statistics").rounds(n_trees if n is None else min(n, n_trees))
 
 
 def _run_chains(
@@ -501,7 +498,7 @@ def _vote(
     evidence, certain_rows, basis = problem.evidence, problem.constraints, problem.basis
     counts = [c.counts for c in certain_rows.counts[: evidence.outputs]]
     likely = [np.stack(s.prior_counts, axis=1) for s in basis.sums[: len(counts)]]
-    strange = evidence.noise is None and own_rows_differ(counts, likely)
+    strange = evidence.distortion.noise is None and own_rows_differ(counts, likely)
     weight = EvidenceWeight.of(evidence, basis, len(records), certain_rows.share)
     weight = replace(weight, trust=weight.trust * _share_of_complete_rows(problem))
     blind = BlindEnsemble.of(basis, problem.schema, certain_rows.share, rng, strange=strange)

@@ -112,11 +112,11 @@ class Lattice(Attack):
             why = Reason("weighted-sums" if view.weighted else "no-start-or-rounds")
             return Guess.none(self.inapplicable(view) or why, {"trees_certified": 0.0})
         numbers = seen.targets is not None
-        if seen.level == "values" and not numbers and readable(view, seen):
+        if seen.observed.level == "values" and not numbers and readable(view, seen):
             return _of_values(view, seen)
         if not numbers and (seen.outputs > 1 or not (law is None or law.additive)):
             return _counts_from_bounds(view)
-        evidence = replace(seen, level="statistics", histograms=None)
+        evidence = seen.at_most("statistics")
         each = [v.evidence for v in observe_clients(view) if not v.blocks] or [evidence]
         decoded = [self._decode(one, view) for one in each]
         if len(decoded) == 1:
@@ -149,7 +149,7 @@ class Lattice(Attack):
             base = base_margin_of(evidence)
             if base is None:
                 return Decoded()
-            evidence = replace(evidence, base_margin=base)
+            evidence = evidence.change(base_margin=base)
         parts = (evidence, view.rows, view.schema, self.list_bits, self.doubt)
         return decode(*parts, steps=self.steps)
 

@@ -237,7 +237,7 @@ def count_by_hessians(evidence: BoostingObservations, local_rows: Table, doubt: 
     """
     leaf_counts, open_leaves = [], 0
     for t, sums in enumerate(victim_sums(evidence, local_rows, len(evidence.trees))):
-        if sums.h is None or evidence.suppressed:
+        if sums.h is None or evidence.distortion.hides_small_bins:
             continue
         sure = 4 * sums.var_h <= doubt
         n = np.maximum(np.rint(sums.h[sure]), 0).astype(np.int64)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.counts.leaf_sums import Counts, first_gradient, victim_sums
-from fedtrees.attacks.counts.leaf_values import positives_of_value
+from fedtrees.attacks.counts.leaf_values import positives_observed
 from fedtrees.attacks.observations.boosting import BoostingObservations
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import LeafCounts
@@ -55,17 +55,17 @@ def exact_sums(evidence: BoostingObservations, local_rows: Table) -> list[Longs]
         the sums of the sampled local rows are unknown.
     """
     trees = evidence.trees
-    if evidence.share < 1 and evidence.own_sums is None:
+    if evidence.share < 1 and evidence.observed.own_sums is None:
         return None
     if evidence.outputs != 1 or evidence.foreign or evidence.restart:
         return None  # several gradients per row, foreign trees, or another base score in between
-    if evidence.noise is not None or evidence.suppressed:
+    if not evidence.distortion.exact or evidence.constant_hessian:
         return None
-    if evidence.level == "values" or evidence.constant_hessian:
+    if evidence.observed.level == "values":
         return None
     if not trees or any(tree.g is None or tree.h is None for tree in trees):
         return None
-    rows_inside = local_rows if evidence.own_inside else local_rows.take(slice(0))
+    rows_inside = local_rows if evidence.observed.own_inside else local_rows.take(slice(0))
     nodes = Forest(trees, evidence.base_margin).apply(rows_inside.X)
     margin = np.full(len(rows_inside), evidence.base_margin, dtype=np.float32)
     out = []
@@ -75,10 +75,9 @@ def exact_sums(evidence: BoostingObservations, local_rows: Table) -> list[Longs]
             return None
         local_sums = np.zeros((len(tree), 2), dtype=np.int64)
         np.add.at(local_sums, nodes[:, t], to_fixed(logistic_gradients(margin, rows_inside.y)))
-        sent_sums = None if evidence.own_sums is None else to_fixed(evidence.own_sums[t])
-        out.append(
-            seen.astype(np.int64) - (local_sums[tree.leaves] if sent_sums is None else sent_sums)
-        )
+        sent = evidence.observed.own_sums
+        known = local_sums[tree.leaves] if sent is None else to_fixed(sent[t])
+        out.append(seen.astype(np.int64) - known)
         margin += tree.value[nodes[:, t]]
     return out
 
@@ -151,10 +150,12 @@ def certain_counts(evidence: BoostingObservations, local_rows: Table) -> LeafCou
     None if no leaf is certain, or if the method does not apply. It needs two classes, a declared
     number of rows that includes local data, all rows in the tree, and exact sums behind the values.
     """
-    is_declared = evidence.level == "values" and evidence.n_rows is not None and evidence.own_inside
+    observed, n_rows = evidence.observed, evidence.row_counts.n_rows
+    if observed.level != "values" or n_rows is None or not observed.own_inside:
+        return None
     plain = evidence.outputs == 1 and evidence.share == 1 and not evidence.constant_hessian
-    off = evidence.noise is not None or evidence.suppressed or evidence.foreign
-    if not (is_declared and plain) or off or not evidence.trees or evidence.targets is not None:
+    exact = evidence.distortion.exact and not evidence.foreign
+    if not (plain and exact and evidence.trees) or evidence.targets is not None:
         return None
     sums, tree = victim_sums(evidence, local_rows, 1)[0], evidence.trees[0]
     local_counts = np.stack([sums.own_n0, sums.own_n1], axis=1)
@@ -164,7 +165,7 @@ def certain_counts(evidence: BoostingObservations, local_rows: Table) -> LeafCou
         if leaf_pairs is None:
             return None
         pairs.append(leaf_pairs)
-    possible = _adding_up([n for n, _ in pairs], int(evidence.n_rows or 0))
+    possible = _adding_up([n for n, _ in pairs], n_rows)
     sure = np.array([int(k.sum()) == 1 for k in possible])
     if not sure.any():
         return None
@@ -179,15 +180,8 @@ def _pairs(
     evidence: BoostingObservations, value: np.float32, own0: int, own1: int
 ) -> tuple[Longs, Longs] | None:
     """Return all pairs (N, N1) that a leaf value allows, None if N1 is not unique for some N."""
-    off = 0.0
-    if evidence.rounding is not None:
-        low, high = evidence.rounding.bounds(np.float64(value))
-        off = float(np.maximum(value - low, high - value))
-    n = np.arange(own0 + own1, int(evidence.n_rows or 0) + 1, dtype=np.int64)
-    settings = (evidence.learning_rate, evidence.reg_lambda)
-    exact, error = positives_of_value(
-        value, n, first_gradient(evidence), settings, off, evidence.reg_alpha
-    )
+    n = np.arange(own0 + own1, int(evidence.row_counts.n_rows or 0) + 1, dtype=np.int64)
+    exact, error = positives_observed(evidence, value, n, first_gradient(evidence))
     if (SLACK * error > _MOST).any():
         return None
     n1 = np.rint(exact).astype(np.int64)

@@ -282,7 +282,7 @@ class MembershipInference(Attack):
 def _paths_are_followed(seen: BoostingObservations) -> bool:
     """Return whether histograms and thresholds of a single output are visible."""
     by_sets = any(t.categories is not None for t in seen.trees)
-    return bool(seen.histograms) and np.ndim(seen.base_margin) == 0 and not by_sets
+    return bool(seen.observed.histograms) and np.ndim(seen.base_margin) == 0 and not by_sets
 
 
 def _splits_ignore_data(view: View, model: Any) -> bool:

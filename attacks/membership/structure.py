@@ -122,7 +122,7 @@ def hessian_shortfall(candidates: Table, evidence: BoostingObservations, cuts: C
     rows, cell = np.nonzero(bins.codes != bins.missing)
     cell = cuts.offsets[cell] + bins.codes[rows, cell].astype(np.int64)
     shortfall, margin = np.zeros(len(X)), np.full(len(X), float(evidence.base_margin))
-    for tree, seen in zip(evidence.trees, evidence.histograms or (), strict=True):
+    for tree, seen in zip(evidence.trees, evidence.observed.histograms or (), strict=True):
         p = expit(margin)
         h = np.ones(len(X)) if evidence.constant_hessian else np.maximum(p * (1 - p), _LEAST)
         passed = passes(X, tree)

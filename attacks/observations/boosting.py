@@ -6,7 +6,7 @@ arithmetic of the training.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -18,9 +18,12 @@ from fedtrees.core.schema import Table
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.losses import Softmax, logistic_gradients
+from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.routing import Routes
 
 Level = Literal["histograms", "statistics", "values"]
+#: Levels of detail in ascending order.
+LEVELS: tuple[Level, ...] = ("values", "statistics", "histograms")
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +110,144 @@ class SumVariance:
 
 
 @dataclass(frozen=True, eq=False)
+class ObservedSums:
+    """Statistics of the nodes that were visible, and whose rows they contain.
+
+    Attributes
+    ----------
+    level : {"histograms", "statistics", "values"}
+        Most detailed statistics that were visible: bins, node sums, or only leaf values.
+    histograms : tuple of NodeHistograms, or None
+        One per tree.
+    cuts : Cuts or None
+        Bins of the histograms.
+    includes_own : {"all", "leaves", "none"}
+        Which sums contain the adversary's rows. "leaves": the sums of leaves do, but the messages
+        of the adversary's parties were subtracted from histograms.
+    own_sums : tuple of float64 array, shape (J, 2), or None
+        Per tree, the contribution of the adversary's rows to the sums of each leaf, if it is in the
+        transcript. None means that it is computed from the rows.
+    """
+
+    level: Level
+    histograms: tuple[NodeHistograms, ...] | None = None
+    cuts: Cuts | None = None
+    includes_own: Literal["all", "leaves", "none"] = "all"
+    own_sums: tuple[NDArray[np.float64], ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.level not in get_args(Level):
+            raise UsageError(
+                f"unknown level {self.level!r}{did_you_mean(self.level, get_args(Level))}"
+            )
+        if self.level == "histograms" and (self.histograms is None or self.cuts is None):
+            raise UsageError("level 'histograms' needs histograms and cuts; got None")
+
+    @property
+    def own_inside(self) -> bool:
+        """Whether the trees were grown on the adversary's rows as well."""
+        return self.includes_own != "none"
+
+    @property
+    def own_in_bins(self) -> bool:
+        """Whether histograms contain the adversary's rows."""
+        return self.includes_own == "all"
+
+
+@dataclass(frozen=True, eq=False)
+class Distortion:
+    """Mechanisms that changed the sums and values before the adversary saw them.
+
+    Attributes
+    ----------
+    noise : tuple of SumVariance, or None
+        One per tree. None means exact sums.
+    rounding : Channel or None
+        Mechanism that was applied to leaf values. None means that they are exact.
+    row_law : Channel or None
+        Mechanism that was applied to the gradient of every row, once per tree.
+    hides_small_bins : bool
+        Whether bins of few rows were left out of the sums.
+    """
+
+    noise: tuple[SumVariance, ...] | None = None
+    rounding: Channel | None = None
+    row_law: Channel | None = None
+    hides_small_bins: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """Whether every sum is that of the rows in its node."""
+        return self.noise is None and not self.hides_small_bins
+
+    def value_error(self, value: np.float32) -> float:
+        """Return the largest error of a leaf value by rounding."""
+        if self.rounding is None:
+            return 0.0
+        low, high = self.rounding.bounds(np.float64(value))
+        return float(np.maximum(value - low, high - value))
+
+    @property
+    def marks_rows(self) -> bool:
+        """Whether noise on the gradients of single rows is in all sums that contain the row."""
+        return any(noise.row_g for noise in self.noise or ())
+
+
+@dataclass(frozen=True)
+class RowCounts:
+    """What is known of the number of training rows.
+
+    Attributes
+    ----------
+    n_rows : int or None
+        Declared number of training rows. It includes the adversary's rows if the trees were grown
+        on them.
+    most_rows : int or None
+        Upper bound on the number of rows, used if their number is not declared.
+    sizes : tuple of int, or None
+        Estimated number of rows of each class if the first tree is foreign.
+    mean_start : bool
+        Whether the base margin is known to be the log-odds of the label mean of the rows.
+    held_out : float
+        Probability that a row takes part in no round.
+    """
+
+    n_rows: int | None = None
+    most_rows: int | None = None
+    sizes: tuple[int, ...] | None = None
+    mean_start: bool = False
+    held_out: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnKnowledge:
+    """What is known of the distribution of the victims' rows.
+
+    Attributes
+    ----------
+    sketch_rows : Table or None
+        Rows whose columns have the victims' distribution, if sketches reveal it
+        (`fedtrees.attacks.observations.rows_from_columns.likely_rows`). None means that the local
+        rows replace them.
+    sketched : bool
+        Whether ``sketch_rows`` contains values of the victims. Otherwise its values are those of
+        the cells of a grid.
+    cuts_reveal_ranges : bool
+        Whether the cut points reveal the ranges of the columns. False if they were computed from
+        values that a mechanism randomised.
+    population : Table or None
+        Rows of the same population that no party has (`fedtrees.core.view.View.population`). They
+        are the prior of an adversary without local rows, and are contained in no sum. Once targets
+        have cells, numeric targets are their last column, too.
+    """
+
+    sketch_rows: Table | None = None
+    sketched: bool = False
+    cuts_reveal_ranges: bool = True
+    population: Table | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class BoostingObservations:
     """Everything that the transcript revealed to the adversary. It does not contain local rows.
 
@@ -114,28 +255,19 @@ class BoostingObservations:
     ----------
     trees : tuple of Tree
         In training order, with ``g`` and ``h`` of a node where they were visible.
-    level : {"histograms", "statistics", "values"}
-        Most detailed statistics that were visible: bins, node sums, or only leaf values.
     base_margin : float32, or float32 array, shape (K,)
         Log-odds before the first tree. With more than two classes, one margin for each class. Tree
         t then adds to the margin of class ``t % K``.
-    learning_rate, reg_lambda, min_child_weight : float
-        Public training parameters (eta and lambda of the paper).
-    histograms : tuple of NodeHistograms, or None
-        One per tree.
-    cuts : Cuts or None
-        Bins of the histograms.
-    ranges_told : bool
-        Whether the cut points reveal the ranges of the columns. False if they were computed from
-        values that a mechanism randomised.
-    n_rows : int or None
-        Declared number of training rows. It includes the adversary's rows if ``own_inside``.
-    noise : tuple of NodeNoise, or None
-        One per tree. None means exact sums.
-    rounding : Channel or None
-        Mechanism that was applied to leaf values. None means that they are exact.
-    constant_hessian : bool
-        True if the protocol uses h = 1 for every row (FedTree under differential privacy).
+    params : TreeParams
+        Public training parameters.
+    observed : ObservedSums
+        Visible statistics.
+    distortion : Distortion
+        Mechanisms that changed them.
+    row_counts : RowCounts
+        What is known of the number of rows.
+    columns : ColumnKnowledge
+        What is known of the distribution of the rows.
     foreign : tuple of bool, or None
         True for trees of which only the change of the margins is used, because they were grown
         without the victims' rows or because their sums could not be restored. All trees of a round
@@ -143,89 +275,28 @@ class BoostingObservations:
     restart : tuple (int, float32 array of shape (K,)), or None
         From this tree on, margins are higher by this amount, because the first trees started from
         another base margin.
-    own_inside : bool
-        Whether the trees were grown on the adversary's rows as well.
-    most_rows : int or None
-        Upper bound on the number of rows, used if their number is not declared.
-    mean_start : bool
-        Whether the base margin is known to be the log-odds of the label mean of the rows.
-    sizes : tuple of int, or None
-        Estimated number of rows of each class if the first tree is foreign.
-    likely : Table or None
-        Rows whose columns have the victims' distribution, if sketches reveal it
-        (`fedtrees.attacks.observations.rows_from_columns.likely_rows`). None means that the local
-        rows replace them.
-    sketched : bool
-        Whether ``likely`` contains values of the victims. Otherwise its values are those of the
-        cells of a grid.
-    reg_alpha : float
-        L1 penalty of the leaf values.
-    subsample : float
-        Probability that a row takes part in a round. The adversary does not know which rows do.
-    held_out : float
-        Probability that a row takes part in no round.
-    own_sums : tuple of float64 array, shape (J, 2), or None
-        Per tree, the contribution of the adversary's rows to the sums of each leaf, if it is in the
-        transcript. None means that it is computed from the rows.
-    suppressed : bool
-        Whether bins of few rows were left out of the sums.
-    row_law : Channel or None
-        Mechanism that was applied to the gradient of every row, once per tree.
+    constant_hessian : bool
+        True if the protocol uses h = 1 for every row (FedTree under differential privacy).
     targets : Targets or None
         Knowledge about numeric targets. Once they have cells, the targets are the last column of
         all rows (`fedtrees.attacks.reconstruction.targets.with_targets`). None means that rows have
         classes.
-    own_in_bins : bool
-        Whether histograms contain the adversary's rows. False if the messages of the adversary's
-        parties were subtracted.
-    population : Table or None
-        Rows of the same population that no party has (`fedtrees.core.view.View.population`). They
-        are the prior of an adversary without local rows, and are contained in no sum. Once targets
-        have cells, numeric targets are their last column, too.
     """
 
     trees: tuple[Tree, ...]
-    level: Level
     base_margin: np.float32 | NDArray[np.float32]
-    learning_rate: float
-    reg_lambda: float
-    min_child_weight: float = 1.0
-    histograms: tuple[NodeHistograms, ...] | None = None
-    cuts: Cuts | None = None
-    ranges_told: bool = True
-    n_rows: int | None = None
-    noise: tuple[SumVariance, ...] | None = None
-    rounding: Channel | None = None
-    constant_hessian: bool = False
+    params: TreeParams
+    observed: ObservedSums
+    distortion: Distortion = field(default_factory=Distortion)
+    row_counts: RowCounts = field(default_factory=RowCounts)
+    columns: ColumnKnowledge = field(default_factory=ColumnKnowledge)
     foreign: tuple[bool, ...] | None = None
     restart: tuple[int, NDArray[np.float32]] | None = None
-    own_inside: bool = True
-    most_rows: int | None = None
-    mean_start: bool = False
-    sizes: tuple[int, ...] | None = None
-    likely: Table | None = None
-    sketched: bool = False
-    reg_alpha: float = 0.0
-    subsample: float = 1.0
-    held_out: float = 0.0
-    own_sums: tuple[NDArray[np.float64], ...] | None = None
-    suppressed: bool = False
-    row_law: Channel | None = None
-    own_in_bins: bool = True
+    constant_hessian: bool = False
     targets: Targets | None = None
-    population: Table | None = None
 
     def __post_init__(self) -> None:
-        if self.level not in get_args(Level):
-            raise UsageError(
-                f"unknown level {self.level!r}{did_you_mean(self.level, get_args(Level))}"
-            )
-        if not self.learning_rate > 0:
-            raise UsageError(f"learning_rate {self.learning_rate} must be positive")
-        if self.level == "histograms" and (self.histograms is None or self.cuts is None):
-            raise UsageError("level 'histograms' needs histograms and cuts; got None")
-        for name in ("histograms", "noise", "foreign", "own_sums"):
-            part: tuple[Any, ...] | None = getattr(self, name)
+        for name, part in self._per_tree.items():
             if part is not None and len(part) != len(self.trees):
                 raise DataError(
                     f"{name} has {len(part)} entries for {len(self.trees)} trees; give one per tree"
@@ -233,6 +304,29 @@ class BoostingObservations:
         # with several classes, incomplete rounds would have margins of different rounds
         if len(self.trees) % self.outputs:
             raise DataError(f"{len(self.trees)} trees do not make rounds of {self.outputs}")
+
+    @property
+    def _per_tree(self) -> dict[str, tuple[Any, ...] | None]:
+        """Fields that have one entry per tree, by name."""
+        return {
+            "histograms": self.observed.histograms,
+            "noise": self.distortion.noise,
+            "foreign": self.foreign,
+            "own_sums": self.observed.own_sums,
+        }
+
+    def change(self, **fields: Any) -> BoostingObservations:
+        """Return a copy with other values of fields, which may be fields of its parts.
+
+        For example, ``change(trees=trees, n_rows=100)`` also replaces ``row_counts.n_rows``.
+        """
+        changes = {k: fields.pop(k) for k in [*fields] if k in self.__dataclass_fields__}
+        for name in ("params", "observed", "distortion", "row_counts", "columns"):
+            part = getattr(self, name)
+            of_part = {k: fields.pop(k) for k in [*fields] if k in part.__dataclass_fields__}
+            if of_part:
+                changes[name] = replace(part, **of_part)
+        return replace(self, **changes, **fields)
 
     @property
     def row_variance(self) -> float:
@@ -256,7 +350,7 @@ class BoostingObservations:
     @property
     def share(self) -> float:
         """Probability that a row takes part in the first round. It is 1 without subsampling."""
-        return self.subsample * (1 - self.held_out)
+        return self.params.subsample * (1 - self.row_counts.held_out)
 
     def class_of(self, t: int) -> int:
         """Return the class whose rows have gradients ``p - 1`` in tree ``t``."""
@@ -273,27 +367,31 @@ class BoostingObservations:
 
         The result is empty if there are neither.
         """
-        return local_rows if len(local_rows) or self.population is None else self.population
+        population = self.columns.population
+        return local_rows if len(local_rows) or population is None else population
 
     def is_foreign(self, t: int) -> bool:
         """Return whether tree ``t`` only changes margins (`BoostingObservations.foreign`)."""
         return self.foreign is not None and self.foreign[t]
 
     def rounds(self, first: int) -> BoostingObservations:
-        """Return the evidence of the first ``first`` rounds that are not foreign."""
+        """Return the observations of the first ``first`` rounds that are not foreign."""
         n = first * self.outputs
         if self.foreign is not None:
             # foreign trees between the first rounds are kept, because they change the margins
             grown = np.flatnonzero(~np.array(self.foreign, dtype=bool))
             n = 0 if not n else int(grown[n - 1]) + 1 if n <= len(grown) else len(self.trees)
-        return replace(
-            self,
-            trees=self.trees[:n],
-            histograms=None if self.histograms is None else self.histograms[:n],
-            noise=None if self.noise is None else self.noise[:n],
-            foreign=None if self.foreign is None else self.foreign[:n],
-            own_sums=None if self.own_sums is None else self.own_sums[:n],
-        )
+        parts = {name: part and part[:n] for name, part in self._per_tree.items()}
+        return self.change(trees=self.trees[:n], **parts)
+
+    def at_most(self, level: Level) -> BoostingObservations:
+        """Return the observations without statistics that are more detailed than a level."""
+        if LEVELS.index(self.observed.level) <= LEVELS.index(level):
+            return self
+        trees = self.trees
+        if level == "values":
+            trees = tuple(replace(t, g=None, h=None) for t in trees)
+        return self.change(trees=trees, level=level, histograms=None)
 
 
 def gradients(

@@ -17,9 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.observations.boosting import (
+    LEVELS,
     BoostingObservations,
+    ColumnKnowledge,
+    Distortion,
     Level,
     NodeHistograms,
+    ObservedSums,
+    RowCounts,
     SumVariance,
     Targets,
 )
@@ -181,9 +186,6 @@ def leaf_noise(view: View, trees: tuple[Tree, ...], left: float) -> tuple[SumVar
     return tuple(out)
 
 
-LEVELS: tuple[Level, ...] = ("values", "statistics", "histograms")
-
-
 def read_boosting(view: View, max_level: Level = "histograms") -> BoostingObservations | None:
     """Return the trees of a run with all visible statistics, read from the messages in a view.
 
@@ -221,9 +223,9 @@ def read_boosting(view: View, max_level: Level = "histograms") -> BoostingObserv
     if LEVELS.index(max_level) < LEVELS.index(level):
         level, histograms = max_level, None
     law, p = law_of_sums(view), view.parameters
-    suppressed = law is not None and bool(law.hides)
+    hides = law is not None and bool(law.hides)
     held_out = p["validation_fraction"] if p.get("early_stopping_rounds") else 0.0
-    some = params.subsample < 1 or held_out > 0 or suppressed
+    some = params.subsample < 1 or held_out > 0 or hides
     shown = trees if level != "values" else tuple(_bare(t) for t in trees)
     # the contribution of the local rows can be subtracted with the noise that was added to it
     own_leaf_sums = own_sums(view, shown, cuts) if some or law is not None else None
@@ -232,29 +234,22 @@ def read_boosting(view: View, max_level: Level = "histograms") -> BoostingObserv
     # a view with only the model has no cut points, and its thresholds are the best substitute
     noisy_cuts = cuts or _cuts_used(trees, len(view.schema.features))
     evidence = BoostingObservations(
-        trees=shown,
-        level=level,
-        base_margin=start[0] if len(start) == 1 else start,
-        learning_rate=params.learning_rate,
-        reg_lambda=params.reg_lambda,
-        min_child_weight=params.min_child_weight,
-        histograms=histograms,
-        cuts=cuts,
-        ranges_told=not are_drawn(view),
-        n_rows=view.n_rows,
-        noise=noise_of(view, shown, noisy_cuts, parties, sent_with_splits),
-        rounding=law_of_values(view),
+        shown,
+        start[0] if len(start) == 1 else start,
+        params,
+        ObservedSums(
+            level, histograms, cuts, "all" if source == EVERYONE else "leaves", own_leaf_sums
+        ),
+        Distortion(
+            noise_of(view, shown, noisy_cuts, parties, sent_with_splits),
+            law_of_values(view),
+            law_of_rows(view),
+            hides,
+        ),
+        RowCounts(view.n_rows, mean_start=params.base_score is None, held_out=held_out),
+        ColumnKnowledge(cuts_reveal_ranges=not are_drawn(view), population=view.population),
         constant_hessian=view.defense.unit_hessian or not classes,
-        mean_start=params.base_score is None,
-        reg_alpha=params.reg_alpha,
-        subsample=params.subsample,
-        held_out=held_out,
-        own_sums=own_leaf_sums,
-        suppressed=suppressed,
-        row_law=law_of_rows(view),
-        own_in_bins=source == EVERYONE,
         targets=None if classes else Targets.unknown(),
-        population=view.population,
     )
     opened = opened_leaves(view) if level == "statistics" else {}
     return with_opened(view, evidence, together(opened)) if opened else evidence
@@ -276,11 +271,10 @@ def with_opened(view: View, evidence: BoostingObservations, opened: Opened) -> B
     if not opened.own_inside and view.rows is not None:
         n_rows -= len(view.rows)
     trees = opened.trees(evidence.trees)
-    return replace(
-        evidence,
+    return evidence.change(
         trees=trees,
         noise=leaf_noise(view, trees, opened.noise),
-        own_inside=opened.own_inside,
+        includes_own="leaves" if opened.own_inside else "none",
         n_rows=n_rows,
     )
 

@@ -158,14 +158,14 @@ class HistogramPeeling(Attack):
         """Return certain rows with numeric targets."""
         joint = read_boosting(view)
         assert joint is not None
-        assert joint.cuts is not None
-        cuts, d = joint.cuts, len(view.schema.features)
+        assert joint.observed.cuts is not None
+        cuts, d = joint.observed.cuts, len(view.schema.features)
         likely = (view.prior_rows or Table.empty(view.schema)).X
         ranges, edges = ranges_of(view.schema, likely, cuts), lower_edges(cuts, view)
         tables, owners = [Table(np.zeros((0, d)), np.zeros(0))], list[str]()
         for owner, evidence in (observe_client_histograms(view) or {"": joint}).items():
             counted = CountedBins.of(evidence)
-            if evidence.own_in_bins and view.rows is not None:
+            if evidence.observed.own_in_bins and view.rows is not None:
                 counted.take_out(to_bins(cuts, view.rows.X), view.rows.y)
             read_rows, sure = read_off(counted, first_rows(counted), np.zeros((0, d + 1)), rng)
             if self.confidence > SURE_NUMBER:

@@ -305,8 +305,8 @@ def open_boxes(sizes: Sequence[int], grid: Grid, evidence: BoostingObservations)
         history=y.copy(),
     )
     boxes.missing |= grid.missing
-    if evidence.subsample < 1:
-        boxes.share = np.full(n, evidence.subsample)
+    if evidence.params.subsample < 1:
+        boxes.share = np.full(n, evidence.params.subsample)
     return boxes
 
 
@@ -385,7 +385,7 @@ def _with_rest(
     in_class = [np.arange(n + m) for n, m in zip(sizes, out.tolist(), strict=True)]
     boxes.first = np.concatenate([a < n for a, n in zip(in_class, sizes, strict=True)])
     held_out = np.concatenate([a >= len(a) - m for a, m in zip(in_class, never, strict=True)])
-    boxes.share = np.where(held_out, 0.0, evidence.subsample)
+    boxes.share = np.where(held_out, 0.0, evidence.params.subsample)
     # rows of different sampling groups must never share a number
     boxes.history = boxes.y * 3 + np.where(boxes.first, 0, 1 + held_out)
     return boxes

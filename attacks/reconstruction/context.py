@@ -98,13 +98,13 @@ class ReconstructionContext:
         grid = Grid.of(evidence.trees, len(codes), codes)
         if evidence.targets is not None:
             grid = replace(grid, edges=(*grid.edges[:-1], evidence.targets.edges))
-        cuts = evidence.cuts if evidence.ranges_told else None
+        cuts = evidence.observed.cuts if evidence.columns.cuts_reveal_ranges else None
         background = evidence.prior_rows(local_rows) if use_prior else local_rows
         low, high = value_ranges(schema, background, grid, cuts, ranges)
         prior_rows = background if use_prior else local_rows.take(np.zeros(0, dtype=np.intp))
-        from_sketches = use_prior and evidence.likely is not None
-        if from_sketches and evidence.likely is not None:
-            prior_rows = evidence.likely
+        from_sketches = use_prior and evidence.columns.sketch_rows is not None
+        if from_sketches and evidence.columns.sketch_rows is not None:
+            prior_rows = evidence.columns.sketch_rows
             # likely rows have the victims' columns, so that their range replaces all estimates
             low, high = ranges_within(prior_rows, low, high)
         # an adversary without rows and cut points still knows the declared ranges
@@ -113,7 +113,7 @@ class ReconstructionContext:
         sample = spaced(prior_rows, wanted(len(prior_rows)))
         trees = len(evidence.trees) if n_trees is None else n_trees
         # the victims' sums need all local rows, even if the prior uses a sample of them
-        sums = victim_sums(evidence, local_rows, trees, evidence.own_inside and subtract)
+        sums = victim_sums(evidence, local_rows, trees, evidence.observed.own_inside and subtract)
         if from_sketches or len(prior_rows) != len(local_rows) or len(sample) < len(prior_rows):
             prior_rows = sample
             sums = with_leaves_of(prior_rows, evidence, sums)
@@ -232,21 +232,21 @@ def equations(
     if sums.g is not None and sums.h is not None:
         return np.stack([sums.g, sums.h], axis=1), np.stack([sums.var_g, sums.var_h], axis=1)
     u = slopes(evidence, t, leaves)
-    target = -evidence.reg_lambda * u - evidence.reg_alpha * np.sign(u)
+    target = -evidence.params.reg_lambda * u - evidence.params.reg_alpha * np.sign(u)
     # a leaf value contains the adversary's rows, so that their part is moved to the right-hand side
     target = target - sums.own_g - u * sums.own_h
-    weight = (sums.own_h + evidence.reg_lambda + 1.0) / evidence.learning_rate
-    values = evidence.trees[t].value[leaves.node]
-    off = 0.0 if evidence.rounding is None else evidence.rounding.error(values)[1]
+    weight = (sums.own_h + evidence.params.reg_lambda + 1.0) / evidence.params.learning_rate
+    values, law = evidence.trees[t].value[leaves.node], evidence.distortion.rounding
+    off = 0.0 if law is None else law.error(values)[1]
     variance = off * weight**2 + sums.var_g + u * u * sums.var_h
     # G is uniform between -alpha and alpha if the L1 penalty sets the value to 0
-    variance = variance + np.where(u == 0, evidence.reg_alpha**2 / 3, 0.0)
+    variance = variance + np.where(u == 0, evidence.params.reg_alpha**2 / 3, 0.0)
     return target[:, None], variance[:, None]
 
 
 def slopes(evidence: BoostingObservations, t: int, leaves: LeafConstraints) -> Floats:
     """Return v / eta of every leaf, float64, shape (J,)."""
-    return evidence.trees[t].value[leaves.node].astype(np.float64) / evidence.learning_rate
+    return evidence.trees[t].value[leaves.node].astype(np.float64) / evidence.params.learning_rate
 
 
 def contributions(
@@ -313,8 +313,9 @@ def with_fewer_rows(
     """
     if share == 1:
         return evidence, list(sums), list(counts)
-    penalties = {name: share * getattr(evidence, name) for name in ("reg_lambda", "reg_alpha")}
-    return replace(evidence, **penalties), [_sums(s, share) for s in sums], _counts(counts, share)
+    reg_lambda, reg_alpha = evidence.params.reg_lambda, evidence.params.reg_alpha
+    few = evidence.change(reg_lambda=share * reg_lambda, reg_alpha=share * reg_alpha)
+    return few, [_sums(s, share) for s in sums], _counts(counts, share)
 
 
 def _sums(sums: LeafSums, share: float) -> LeafSums:

@@ -149,8 +149,8 @@ class Training:
         """Whether training is deterministic, so that the same rows give the same trees."""
         e, p = self.evidence, self.params
         drawn = min(p.colsample_bytree, p.colsample_bylevel, p.colsample_bynode) < 1
-        undisturbed = e.noise is None and not (e.suppressed or any(e.foreign or ()))
-        return undisturbed and e.share == 1 and not drawn
+        whole = e.distortion.exact and e.share == 1 and not any(e.foreign or ())
+        return whole and not drawn
 
     @cached_property
     def _of_codes(self) -> Cuts:
@@ -165,8 +165,9 @@ class Training:
 
         The adversary's rows are added if the trees were grown on them.
         """
-        rows = Table.concat([victims, self.local_rows]) if self.evidence.own_inside else victims
-        seen, cuts = self.evidence.cuts, quantile_cuts(rows.X, self.params.max_bin)
+        observed = self.evidence.observed
+        rows = Table.concat([victims, self.local_rows]) if observed.own_inside else victims
+        seen, cuts = observed.cuts, quantile_cuts(rows.X, self.params.max_bin)
         if self.computed_cuts and seen is not None and not _same_cuts(seen, cuts):
             return False
         if not self.computed_cuts:  # announced cut points, or one for every code
@@ -181,18 +182,18 @@ class Training:
         # splits are compared exactly, because training is deterministic
         if not all(map(_splits_alike, grown.trees, self.evidence.trees)):
             return False
-        inside = self.evidence.own_in_bins and self.evidence.own_inside
+        inside = self.evidence.observed.own_in_bins and self.evidence.observed.own_inside
         return self._fills_bins(rows if inside else victims)
 
     def _fills_bins(self, rows: Table) -> bool:
         """Return whether these rows have the observed histograms."""
         e = self.evidence
-        if e.histograms is None or e.cuts is None:
+        if e.observed.histograms is None or e.observed.cuts is None:
             return True
-        codes = bin_rows(rows.X, e.cuts).codes  # rows without gaps: every column has codes
-        bins = np.zeros((len(rows.y), e.cuts.offsets[-1]))
-        bins[np.arange(len(bins))[:, None], codes + e.cuts.offsets[:-1]] = 1
-        for t, histograms in enumerate(e.histograms):
+        codes = bin_rows(rows.X, e.observed.cuts).codes  # rows without gaps: every column has codes
+        bins = np.zeros((len(rows.y), e.observed.cuts.offsets[-1]))
+        bins[np.arange(len(bins))[:, None], codes + e.observed.cuts.offsets[:-1]] = 1
+        for t, histograms in enumerate(e.observed.histograms):
             tree, (leaf, margin) = e.trees[t], at_tree(e, rows.X, t)
             gh = np.stack(gradients_of(e, margin, rows.y, rows.X[:, -1], t % e.outputs), axis=1)
             below = leaves_below(tree)[histograms.nodes][:, np.searchsorted(tree.leaves, leaf)]
@@ -254,7 +255,7 @@ def _fit(evidence: BoostingObservations, basis: ReconstructionContext, tables: T
         before = margin.copy() if k == 0 else before
         g, h = gradients_of(evidence, before, rows.y, rows.X[:, -1], k)
         target, variance = equations(evidence, t, sums, leaves)
-        slope = tree.value[leaves.node].astype(np.float64) / evidence.learning_rate
+        slope = tree.value[leaves.node].astype(np.float64) / evidence.params.learning_rate
         for j, node in enumerate(leaves.node):
             here = nodes[:, t] == node
             contributions = (g, h) if target.shape[1] == 2 else (g + slope[j] * h,)

@@ -85,8 +85,8 @@ def with_targets(
     moments = moments_of(evidence, local_rows, known_moments)
     n = _victims_in(evidence, len(local_rows) if inside is None else inside)
     targets = targets_of(moments, evidence.prior_rows(local_rows).y.astype(np.float64), n)
-    likely = None if evidence.population is None else wide(evidence.population)
-    evidence = replace(evidence, targets=targets, sizes=(n, 0), population=likely)
+    likely = None if evidence.columns.population is None else wide(evidence.columns.population)
+    evidence = evidence.change(targets=targets, sizes=(n, 0), population=likely)
     return evidence, wide(local_rows), widened(schema, moments.range)
 
 
@@ -121,7 +121,11 @@ def moments_of(evidence: BoostingObservations, rows: Table, known_moments: Momen
     base = float(np.ravel(evidence.base_margin)[0])
     if first and len(likely):  # mean prediction of the foreign trees for rows of the prior
         base = float(at_tree(evidence, likely.X, first)[1].mean())
-    mean, deviation, exact = known_moments.mean, known_moments.deviation, evidence.noise is None
+    mean, deviation, exact = (
+        known_moments.mean,
+        known_moments.deviation,
+        evidence.distortion.noise is None,
+    )
     if deviation is None and len(likely) > 1:
         deviation = float(likely.y.astype(np.float64).std())
     sums = leaf_sums(evidence, first) if evidence.trees else None
@@ -129,8 +133,8 @@ def moments_of(evidence: BoostingObservations, rows: Table, known_moments: Momen
         mean = base
         if sums is not None and exact and sums[1].sum() >= 1:
             mean = base - float(sums[0].sum() / sums[1].sum())
-        n = evidence.n_rows or 0
-        if evidence.own_inside and len(local_targets) and n > len(local_targets):
+        n = evidence.row_counts.n_rows or 0
+        if evidence.observed.own_inside and len(local_targets) and n > len(local_targets):
             mean = (n * mean - float(local_targets.sum())) / (n - len(local_targets))
     if deviation is None and sums is not None:
         g, h = sums
@@ -139,7 +143,7 @@ def moments_of(evidence: BoostingObservations, rows: Table, known_moments: Momen
         deviation = np.sqrt(UNEXPLAINED * between)
     elif deviation is None and evidence.trees:
         tree = evidence.trees[first]
-        values = tree.value[tree.leaves] / evidence.learning_rate
+        values = tree.value[tree.leaves] / evidence.params.learning_rate
         deviation = np.sqrt(UNEXPLAINED) * float(values.std())
     return Moments(mean, float(deviation or 0.0))
 
@@ -182,15 +186,15 @@ def _tilt(share: Floats, values: Floats, mean: float) -> Floats:
 
 def _victims_in(evidence: BoostingObservations, n_local: int) -> int:
     """Return the number of victims' rows: declared, or the sum of hessians, which are 1."""
-    rows = evidence.n_rows
-    if evidence.sizes is not None:
-        return sum(evidence.sizes)
+    rows = evidence.row_counts.n_rows
+    if evidence.row_counts.sizes is not None:
+        return sum(evidence.row_counts.sizes)
     if rows is None:
         sums = leaf_sums(evidence, evidence.first_own) if evidence.trees else None
         if sums is None:
-            return evidence.most_rows or 0
+            return evidence.row_counts.most_rows or 0
         rows = round(float(sums[1].sum()) / evidence.share)
-    return max(rows - (n_local if evidence.own_inside else 0), 0)
+    return max(rows - (n_local if evidence.observed.own_inside else 0), 0)
 
 
 def place_targets(

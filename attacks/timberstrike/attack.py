@@ -1,8 +1,7 @@
 """The attack `timberstrike`, the authors' version of it, and the control `random-leaf`.
 
-`TimberStrike` collects evidence from a view (`fedtrees.attacks.evidence`) and passes it to
-`reconstruct`, once for all rows, or once per client if the view shows the trees or statistics of
-single clients.
+`TimberStrike` passes the observations of a view (`fedtrees.attacks.observations`) to `reconstruct`,
+once for all rows, or once per client if the view shows the trees or statistics of single clients.
 """
 
 from dataclasses import dataclass, replace
@@ -11,19 +10,10 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedtrees.attacks.clients.linkage import Clues
-from fedtrees.attacks.clients.per_client import (
-    ClientObservations,
-    Starts,
-    observe_clients,
-    reconstruct_each_client,
-    with_likely,
-)
+from fedtrees.attacks.clients.per_client import Starts, observe_clients, reconstruct_rows
 from fedtrees.attacks.counts.interval_counts import with_counts_read_back
 from fedtrees.attacks.observations.applicability import no_trees
 from fedtrees.attacks.observations.boosting import BoostingObservations, Level
-from fedtrees.attacks.observations.columns import all_sketched
-from fedtrees.attacks.observations.reading import read_boosting
-from fedtrees.attacks.observations.rows_from_columns import likely_rows
 from fedtrees.attacks.reconstruction.prior import Ranges
 from fedtrees.attacks.reconstruction.targets import told_moments
 from fedtrees.attacks.timberstrike.options import Options, Points, Scope, Solver
@@ -100,41 +90,29 @@ class TimberStrike(Options, Attack):
             With ``scope="union"``, `EveryRecord` claims about the rows of all clients. Otherwise
             `Records` and `LeafCounts`. The guess is empty if the view contains no boosted trees.
         """
-        if not view.schema.classes:
-            return self._numbers(view, rng)
-        guess = self._reconstruct(view, rng)
-        if self.scope != "union":
-            reads = self.most == "histograms" and self.noise == "declared"
-            return with_counts_read_back(guess, view) if reads else guess
-        rows = (EveryRecord(r.table, owner=r.owner) for r in guess.all(Records))
-        return replace(guess, claims=tuple(rows))
-
-    def _numbers(self, view: View, rng: np.random.Generator) -> Guess:
-        """Reconstruct rows with numeric targets."""
+        numeric = not view.schema.classes
 
         def one(evidence: BoostingObservations) -> Guess:
-            moments = told_moments(view)
-            return reconstruct_numbers(evidence, view.rows, view.schema, moments, self, rng)
+            parts = self._as_assumed(evidence), view.rows, view.schema
+            if numeric:
+                return reconstruct_numbers(*parts, told_moments(view), self, rng)
+            return reconstruct(*parts, self, rng)
 
-        victims = self._victims(view)
-        if victims:
-            return reconstruct_each_client(victims, self.most, one)
-        evidence = read_boosting(view, self.most)
-        if evidence is None:
-            return Guess.none(self.inapplicable(view) or Reason("no-start-or-rounds"))
-        return one(self._as_assumed(evidence))
-
-    def _victims(self, view: View) -> list[ClientObservations]:
-        """Return the evidence about each client, empty if the rows of all are treated together.
-
-        With ``scope="union"``, clients are separated only if their trees are known one by one.
-        """
-        victims = observe_clients(view, self.clues, self.starts, self.most)
-        return [
-            replace(v, evidence=self._as_assumed(v.evidence))
-            for v in victims
-            if self.scope != "union" or v.blocks
+        # With scope="union", clients are separated only if their trees are known one by one.
+        victims = [
+            victim
+            for victim in observe_clients(view, self.clues, self.starts, self.most)
+            if self.scope != "union" or victim.blocks
         ]
+        sketches, bins = self.sketches and self.use_prior, self.most == "histograms"
+        guess = reconstruct_rows(view, victims, self.most, one, rng, sketches=sketches, bins=bins)
+        if numeric:
+            return guess
+        if self.scope != "union":
+            reads_bins = bins and self.noise == "declared"
+            return with_counts_read_back(guess, view) if reads_bins else guess
+        rows = (EveryRecord(r.table, owner=r.owner) for r in guess.all(Records))
+        return replace(guess, claims=tuple(rows))
 
     def _as_assumed(self, evidence: BoostingObservations) -> BoostingObservations:
         """Return the evidence unchanged, or without its declared noise for ``noise="ignored"``."""
@@ -142,25 +120,6 @@ class TimberStrike(Options, Attack):
             return evidence
         # For numeric targets, every hessian is 1, and the authors' code does not support them.
         return without_noise(evidence) if evidence.targets is not None else as_published(evidence)
-
-    def _reconstruct(self, view: View, rng: np.random.Generator) -> Guess:
-        victims = self._victims(view)
-        if victims:
-            if self.sketches and self.use_prior:
-                victims = with_likely(victims, view, rng, bins=self.most == "histograms")
-            return reconstruct_each_client(
-                victims, self.most, lambda e: reconstruct(e, view.rows, view.schema, self, rng)
-            )
-        evidence = read_boosting(view, self.most)
-        if evidence is None:
-            return Guess.none(self.inapplicable(view) or Reason("no-start-or-rounds"))
-        evidence = self._as_assumed(evidence)
-        if self.sketches and self.use_prior:
-            likely = likely_rows(view, rng)
-            evidence = replace(
-                evidence, likely=likely, sketched=likely is not None and all_sketched(view)
-            )
-        return reconstruct(evidence, view.rows, view.schema, self, rng)
 
 
 def as_published(evidence: BoostingObservations) -> BoostingObservations:
@@ -174,14 +133,14 @@ def as_published(evidence: BoostingObservations) -> BoostingObservations:
     trees = evidence.trees
     if evidence.constant_hessian:
         trees = tuple(replace(t, g=None, h=None if t.h is None else t.h / 4) for t in trees)
-    return replace(without_noise(evidence), trees=trees, constant_hessian=False)
+    return without_noise(evidence).change(trees=trees, constant_hessian=False)
 
 
 def without_noise(evidence: BoostingObservations) -> BoostingObservations:
     """Remove the declared noise, so that noisy sums are treated as exact."""
-    bins = evidence.histograms
+    bins = evidence.observed.histograms
     bins = None if bins is None else tuple(replace(part, slack=None) for part in bins)
-    return replace(evidence, histograms=bins, noise=None)
+    return evidence.change(histograms=bins, noise=None)
 
 
 @register.attack("timberstrike-published")

@@ -114,12 +114,12 @@ def seen_of(
     -------
     BinObservations
     """
-    assert evidence.histograms is not None
-    assert evidence.cuts is not None
-    tree, cuts, hist = evidence.trees[t], evidence.cuts, evidence.histograms[t]
+    assert evidence.observed.histograms is not None
+    assert evidence.observed.cuts is not None
+    tree, cuts, hist = evidence.trees[t], evidence.observed.cuts, evidence.observed.histograms[t]
     p, h = first_gradient(evidence, t)
     members = _members(tree, known_bins[0], cuts)
-    noise = None if evidence.noise is None else evidence.noise[t]
+    noise = None if evidence.distortion.noise is None else evidence.distortion.noise[t]
     every = np.zeros((4, len(tree)))  # variances of nodes' sums and of their bins
     if noise is not None:
         every = np.stack(
@@ -140,10 +140,11 @@ def seen_of(
         off[node] = np.concatenate([np.tile(every[2:, node], (cuts.total_bins, 1)), rest])
     first = np.append(np.arange(cuts.n_bins[0]), cuts.total_bins)
     total = sums[0][first].sum(axis=0), every[:2, 0]
-    may = _may_miss(sums[0], off[0], cuts, prior_bins, evidence.suppressed)
+    hidden = evidence.distortion.hides_small_bins
+    may = _may_miss(sums[0], off[0], cuts, prior_bins, hidden)
     row = 0.0 if noise is None else noise.row_g
     allowed = _allowed_bins(tree, cuts, may)
-    return BinObservations(tree, cuts, p, sums, off, total, row, evidence.suppressed, allowed)
+    return BinObservations(tree, cuts, p, sums, off, total, row, hidden, allowed)
 
 
 def _rows(gh: Floats, h: float) -> Floats:

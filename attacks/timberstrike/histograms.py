@@ -115,7 +115,7 @@ def rows_from_histograms(
     Rows
         The victims' rows, or the rows of all clients with ``scope="union"``.
     """
-    cuts, (counts, share) = evidence.cuts, of
+    cuts, (counts, share) = evidence.observed.cuts, of
     assert cuts is not None
     n_victims = int((counts[0].n0 + counts[0].n1).sum())
     notes: dict[str, float] = {}
@@ -123,7 +123,7 @@ def rows_from_histograms(
     if evidence.outputs > 1:
         evidence = evidence.rounds(1)
     forest, left = binned_forest(evidence, schema.complete)
-    subtracts = options.scope == "victims" and evidence.own_in_bins
+    subtracts = options.scope == "victims" and evidence.observed.own_in_bins
     slack = slack_of(evidence)
     # Local rows can be subtracted exactly only if the sums are nearly exact. Otherwise they are
     # known rows of the estimate in `_likely`.
@@ -133,8 +133,8 @@ def rows_from_histograms(
         peeled = peel(forest, left)
         bins, labels = peeled.bins, peeled.y
         notes = {"peeled_rows": float(len(labels)), "checksum_failures": float(peeled.rejected)}
-    elif evidence.constant_hessian and evidence.row_law is not None:
-        marked = marked_rows(forest, left, evidence.row_law)
+    elif evidence.constant_hessian and evidence.distortion.row_law is not None:
+        marked = marked_rows(forest, left, evidence.distortion.row_law)
         bins, labels, notes = marked.bins, marked.y, {"marked_rows": float(len(marked.y))}
 
     def values(bins: Ints) -> NDArray[np.float32]:
@@ -153,7 +153,8 @@ def rows_from_histograms(
         parts = _unpaired_blocks(evidence, forest, left)
     else:
         known_rows = Table.concat([local_rows, sure]) if subtracts else sure
-        total = None if evidence.n_rows is None or evidence.share < 1 else n_victims - len(sure)
+        declared = evidence.row_counts.n_rows is not None and evidence.share == 1
+        total = n_victims - len(sure) if declared else None
         leaves = () if counts_by_bins(evidence) else _others(evidence, counts, sure)
         parts = _likely(evidence, forest, known_rows, leaves, total, prior)
     unpaired, y, block = _fewer(*parts, share)
@@ -183,7 +184,7 @@ def rows_from_histograms(
             )
         samples.append(Table(X, y))
     rest = told_rows(matched_consensus(samples, tolerance, groups=block), prior)
-    wide = not evidence.suppressed and not any(n.row_g for n in evidence.noise or ())
+    wide = not (evidence.distortion.hides_small_bins or evidence.distortion.marks_rows)
     return Rows(sure, rest, samples, {**notes, "paired_rows": float(len(rest))}, wide)
 
 
@@ -208,10 +209,9 @@ def _similar_rows(
     block: NDArray[np.int64],
 ) -> list[NDArray[np.float32]]:
     """Return local rows similar to each block: of its label in its node, else of its label."""
-    assert evidence.cuts is not None
-    cell = (
-        forest.route(to_bins(evidence.cuts, own_rows.X))[0] if len(own_rows) else np.zeros((0, 1))
-    )
+    cuts = evidence.observed.cuts
+    assert cuts is not None
+    cell = forest.route(to_bins(cuts, own_rows.X))[0] if len(own_rows) else np.zeros((0, 1))
     similar_rows = []
     for at in np.unique(block, return_index=True)[1].tolist():
         here = int(block[at]) // max(evidence.outputs, 2)
@@ -245,7 +245,7 @@ def counts_by_bins(evidence: BoostingObservations) -> bool:
     This is the case if the sums of bins are inexact, unless noise was added to the gradients of
     single rows. Such noise is the same in bins and leaves.
     """
-    return slack_of(evidence) > 0 and not any(n.row_g for n in evidence.noise or ())
+    return slack_of(evidence) > 0 and not evidence.distortion.marks_rows
 
 
 def slack_of(evidence: BoostingObservations) -> float:
@@ -254,9 +254,9 @@ def slack_of(evidence: BoostingObservations) -> float:
     It is infinite if sums cannot identify rows, because small bins are suppressed or because all
     hessians are 1.
     """
-    if evidence.suppressed or evidence.constant_hessian:
+    if evidence.distortion.hides_small_bins or evidence.constant_hessian:
         return np.inf
-    return max(float(np.max(_slack(hist))) for hist in evidence.histograms or ())
+    return max(float(np.max(_slack(hist))) for hist in evidence.observed.histograms or ())
 
 
 def _slack(hist: NodeHistograms) -> Floats:
@@ -289,14 +289,14 @@ def binned_forest(
     left : Residual
         Sums of the cells, in fixed point, from which decoded rows are subtracted.
     """
-    assert evidence.histograms is not None
-    assert evidence.cuts is not None
-    seen = [h.nodes for h in evidence.histograms]
+    assert evidence.observed.histograms is not None
+    assert evidence.observed.cuts is not None
+    seen = [h.nodes for h in evidence.observed.histograms]
     # with several outputs, the margins of the binned forest are not used
     start = np.float32(np.ravel(evidence.base_margin)[0])
-    forest = BinnedForest.of(evidence.trees, seen, evidence.cuts, start)
+    forest = BinnedForest.of(evidence.trees, seen, evidence.observed.cuts, start)
     sums, totals, slack = [], [], []
-    for t, hist in enumerate(evidence.histograms):
+    for t, hist in enumerate(evidence.observed.histograms):
         order = forest.terminal(t, hist.nodes)
         sums.append(hist.sums[order])
         totals.append(hist.totals[order])
@@ -410,8 +410,8 @@ def _first_trees(
     total: int | None,
     prior: Prior,
 ) -> Iterator[BinCountEstimate]:
-    assert evidence.cuts is not None
-    bins, own_bins = (to_bins(evidence.cuts, rows.X) for rows in (known_rows, prior.rows))
+    assert evidence.observed.cuts is not None
+    bins, own_bins = (to_bins(evidence.observed.cuts, rows.X) for rows in (known_rows, prior.rows))
     for t in range(evidence.outputs):
         of_class = evidence.class_of(t)
         seen = seen_of(evidence, t, (bins, known_rows.y == of_class), own_bins)
@@ -428,8 +428,8 @@ def _likely(
     prior: Prior,
 ) -> tuple[list[Ints], NDArray[np.int64], NDArray[np.int64]]:
     """Return the result of `_unpaired_blocks` for inexact sums that include ``known_rows``."""
-    assert evidence.cuts is not None
-    sizes, d = evidence.cuts.n_bins, evidence.cuts.n_features
+    assert evidence.observed.cuts is not None
+    sizes, d = evidence.observed.cuts.n_bins, evidence.observed.cuts.n_features
     code = np.concatenate([*(np.arange(n) for n in sizes), np.full(d, -1)]).astype(np.int32)
     parts: list[Ints] = []
     labels, blocks = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]

@@ -31,7 +31,6 @@ from fedtrees.attacks.reconstruction.boxes import (
     FeatureBoxes,
     boxes_after_first_tree,
     open_boxes,
-    stack_boxes,
 )
 from fedtrees.attacks.reconstruction.context import ReconstructionContext
 from fedtrees.attacks.reconstruction.ensemble_vote import (
@@ -47,7 +46,7 @@ from fedtrees.attacks.reconstruction.targets import (
     with_targets,
 )
 from fedtrees.attacks.timberstrike.options import AUTO_TREES, Options
-from fedtrees.attacks.timberstrike.sample_from_boxes import points
+from fedtrees.attacks.timberstrike.sample_from_boxes import fill_boxes, points
 from fedtrees.attacks.timberstrike.sequential_assignment import follow
 from fedtrees.core.guess import Claim, Guess, LeafCounts, Records
 from fedtrees.core.schema import Schema, Table
@@ -55,7 +54,6 @@ from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.guessing.rows import wide
 
 CHAINS = 5  # number of samples of the rows behind bins
-MOST_CELLS = 2**21  # cells of boxes that are converted to rows at once, to limit memory
 
 
 def reconstruct_numbers(
@@ -91,7 +89,7 @@ def reconstruct_numbers(
     """
     local_rows = Table.empty(schema) if adversary_rows is None else adversary_rows
     if not options.use_prior:
-        evidence = replace(evidence, population=None)
+        evidence = evidence.change(population=None)
     is_union = options.scope == "union"
     trees = AUTO_TREES if options.max_trees is None else options.max_trees
     inside = 0 if is_union else len(local_rows)
@@ -104,8 +102,8 @@ def reconstruct_numbers(
     ).with_missing_values()  # fmt: skip
     if options.weighs_blind:
         basis = basis.with_recipe(schema, rng)
-    assert evidence.sizes is not None
-    n = evidence.sizes[0]
+    assert evidence.row_counts.sizes is not None
+    n = evidence.row_counts.sizes[0]
     counts = None
     if basis.sums and basis.sums[0].h is not None and not evidence.is_foreign(0):
         counts = first_counts(evidence, basis.sums[0], 0 if is_union else len(local_rows), is_union)
@@ -117,12 +115,12 @@ def reconstruct_numbers(
         weight = EvidenceWeight.of(evidence, basis, n)
         # If small bins are suppressed, the sums belong to other rows than those in the leaves. The
         # reconstruction then gets no weight against the prior.
-        if evidence.suppressed and len(evidence.prior_rows(local_rows)):
+        if evidence.distortion.hides_small_bins and len(evidence.prior_rows(local_rows)):
             weight = replace(weight, trust=0.0)
     notes["trees_read"] = float(len(evidence.trees))
     records = matched_consensus(worlds, basis.prior.tolerance(schema), groups=group)
     if options.weighs_blind:
-        exact = evidence.noise is None and not evidence.is_foreign(0)
+        exact = evidence.distortion.noise is None and not evidence.is_foreign(0)
         strange = exact and own_rows_differ(*_per_leaf(basis))
         blind = BlindEnsemble.of(basis, schema, 1.0, rng, strange=strange)
         records, choice = vote_on_rows(records, worlds, blind, weight, rng, n)
@@ -150,11 +148,11 @@ def _from_bins(
 
     Also return a group per row within which rows may be matched, and diagnostics.
     """
-    assert evidence.cuts is not None
-    cuts, d, prior = evidence.cuts, evidence.cuts.n_features, basis.prior
+    assert evidence.observed.cuts is not None
+    cuts, d, prior = evidence.observed.cuts, evidence.observed.cuts.n_features, basis.prior
     # The last column of the table is the target. Histograms have bins only for the features.
     counted, own_bins = CountedBins.of(evidence), to_bins(cuts, own_rows.X[:, :d])
-    if evidence.own_in_bins and len(own_rows):
+    if evidence.observed.own_in_bins and len(own_rows):
         counted.take_out(own_bins, own_rows.X[:, -1].astype(np.float64))
     likely = evidence.prior_rows(own_rows)
     similar_bins = np.column_stack([to_bins(cuts, likely.X[:, :d]), likely.X[:, -1]]).astype(
@@ -186,38 +184,25 @@ def _from_leaves(
     Two rows start equal if their targets lie in the same cell and, if the counts of the leaves of
     the first tree are exact, if they are in the same leaf.
     """
-    certain = evidence.noise is None and evidence.share == 1 and not evidence.suppressed
+    certain = evidence.distortion.exact and evidence.share == 1
     boxes_of_chain, sums = list[FeatureBoxes](), basis.sums
-    for _ in range(options.chains_for(sum(evidence.sizes or ()))):
+    for _ in range(options.chains_for(sum(evidence.row_counts.sizes or ()))):
         if counts is not None and certain:
             boxes = boxes_after_first_tree(evidence, basis.grid, counts)
             place_targets(boxes, evidence, sums[0], counts.n0)
         else:
-            boxes = open_boxes(evidence.sizes or (), basis.grid, evidence)
+            boxes = open_boxes(evidence.row_counts.sizes or (), basis.grid, evidence)
             place_targets(boxes, evidence)
         start = boxes.history
         first = int(counts is not None and certain)
         follow(evidence, sums, basis.grid, basis.prior, boxes, options, rng, first)
         boxes_of_chain.append(boxes)
     notes = {"residual_last_tree": boxes.residual[-1]} if boxes.residual else {}
-    return _worlds(boxes_of_chain, basis, schema, options, rng), start, notes
 
+    def draw(boxes: FeatureBoxes, rng: np.random.Generator) -> Table:
+        return points(options.points, boxes, basis.grid, basis.prior, schema, rng)
 
-def _worlds(
-    boxes_of_chain: list[FeatureBoxes],
-    basis: ReconstructionContext,
-    schema: Schema,
-    options: Options,
-    rng: np.random.Generator,
-) -> list[Table]:
-    """Return rows in the boxes of every chain."""
-    at_once = max(1, MOST_CELLS // max(boxes_of_chain[0].lo.size, 1))
-    tables = []
-    for first in range(0, len(boxes_of_chain), at_once):
-        some = boxes_of_chain[first : first + at_once]
-        rows = points(options.points, stack_boxes(some), basis.grid, basis.prior, schema, rng)
-        tables += [rows.take(part) for part in np.split(np.arange(len(rows)), len(some))]
-    return tables
+    return fill_boxes(boxes_of_chain, draw, rng), start, notes
 
 
 def _per_leaf(basis: ReconstructionContext) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:

@@ -10,18 +10,21 @@ rows as bits, 64 per word, so that one operation tests a feature for 64 rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.observations.columns import nearest
-from fedtrees.attacks.reconstruction.boxes import ANY, FeatureBoxes, Grid, allowed
+from fedtrees.attacks.reconstruction.boxes import ANY, FeatureBoxes, Grid, allowed, stack_boxes
 from fedtrees.attacks.reconstruction.prior import UNIFORM_SHARE, Prior, mass_of
 from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.matching import lowest_bit
 from fedtrees.trees.jit import place
+
+MOST_CELLS = 2**21  # cells of boxes that are converted to rows at once, to limit memory
 
 
 def nearest_rows(
@@ -309,6 +312,24 @@ def points(
             moved, nearest_told(edge, low, high, prior) if prior.from_sketches else edge, X
         )
     return Table(X, boxes.y)
+
+
+def fill_boxes(
+    boxes_of_sample: Sequence[FeatureBoxes],
+    draw: Callable[[FeatureBoxes, np.random.Generator], Table],
+    rng: np.random.Generator,
+) -> list[Table]:
+    """Return one table for the boxes of each sample. All samples have the same number of rows.
+
+    ``draw(boxes, rng)`` returns one row per box, as `points` does.
+    """
+    at_once = max(1, MOST_CELLS // max(boxes_of_sample[0].lo.size, 1))
+    tables = []
+    for first in range(0, len(boxes_of_sample), at_once):
+        some = boxes_of_sample[first : first + at_once]
+        rows = draw(stack_boxes(some), rng)
+        tables += [rows.take(part) for part in np.split(np.arange(len(rows)), len(some))]
+    return tables
 
 
 def _clip(

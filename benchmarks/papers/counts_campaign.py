@@ -279,7 +279,7 @@ def _compare_counts(drawn: Drawn, run: Training, seen: Counter[str]) -> tuple[bo
         sources = [(s.counted, (s.name,)) for s in tree.sources if s.name in local_data]
         remaining = tuple(n for n in local_data if n not in drawn.who)
         for counted, names in (*sources, (tree.counted, remaining)):
-            true = true_counts(drawn, tree, t, names, evidence.cuts)
+            true = true_counts(drawn, tree, t, names, evidence.observed.cuts)
             lo, hi = counted.lo[..., :3], counted.hi[..., :3]
             wrong += int(((true < lo) | (true > hi)).any(axis=-1).sum())
             is_certain = (lo == hi).all(axis=-1)
@@ -292,7 +292,9 @@ def _compare_counts(drawn: Drawn, run: Training, seen: Counter[str]) -> tuple[bo
         seen["certain leaves"] += int(tree.certain.sum())
         right = (
             likely
-            == true_counts(drawn, tree, t, remaining, evidence.cuts)[tree.tree.leaves, -1, :2]
+            == true_counts(drawn, tree, t, remaining, evidence.observed.cuts)[
+                tree.tree.leaves, -1, :2
+            ]
         )
         seen["likely leaves"] += int(right.all(axis=1).sum())
     return True, wrong

@@ -83,7 +83,7 @@ def read(data: str, line: Line, seed: int, data_dir: str | None) -> list[Read]:
             view = view_of(run, (adversary,), local_data)
             evidence = read_boosting(view)
             trees = None if evidence is None else first_trees(view, evidence)
-            if evidence is None or evidence.cuts is None or not trees:
+            if evidence is None or evidence.observed.cuts is None or not trees:
                 shares.append(Read(0.0, 0.0, 0))
                 continue
             tables = {
@@ -91,7 +91,7 @@ def read(data: str, line: Line, seed: int, data_dir: str | None) -> list[Read]:
                 for name in local_data
                 if name != adversary
             }
-            shares.append(_mean_shares(trees[0], tables, evidence.cuts))
+            shares.append(_mean_shares(trees[0], tables, evidence.observed.cuts))
     return shares
 
 

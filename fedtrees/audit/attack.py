@@ -276,7 +276,7 @@ def attack(
     else:
         rows = audit.rows.total or len(known_rows) + len(sought)
         threat += "" if audit.rows.total else ", and who knows how many rows there are"
-        clients = [(replace(evidence[0], n_rows=rows), audit.trees[0])]
+        clients = [(evidence[0].change(n_rows=rows), audit.trees[0])]
     if not clients:
         return AttackResult(Reason("audited-own-rows"))
     began = time.perf_counter()
@@ -384,7 +384,7 @@ def _victims(
         n_pos = _per_leaf(one, known_rows.take(np.flatnonzero(known_rows.y == 1)))
         fits = first.exact & (n_pos <= first.n_pos) & (n - n_pos <= first.n - first.n_pos)
         if part and fits.all() and round(OWN_SHARE * int(first.n.sum())) == len(known_rows):
-            inside.append((replace(one, own_inside=True), first))
+            inside.append((one.change(includes_own="all"), first))
     return inside if len(inside) == 1 else candidates
 
 
@@ -399,10 +399,10 @@ def _grown_on(
     evidence: BoostingObservations, first: TreeExposure, known_rows: Table, sought: Table
 ) -> bool:
     """Return whether the counts of the first tree are those of the given rows."""
-    rows = Table.concat([known_rows, sought]) if evidence.own_inside else sought
+    rows = Table.concat([known_rows, sought]) if evidence.observed.own_inside else sought
     counted = first.counted
     same = np.array_equal(_per_leaf(evidence, rows)[counted], first.n[counted])
-    return same and evidence.n_rows == len(rows)
+    return same and evidence.row_counts.n_rows == len(rows)
 
 
 def _parts(
@@ -496,18 +496,18 @@ def evidence_of(audit: Audit) -> list[BoostingObservations] | Reason:
     common = evidence_of_view(view)
     if common is None:
         return Reason("audited-no-tree")
-    common = replace(common, n_rows=None, cuts=None)
+    common = common.change(n_rows=None, cuts=None)
     if audit.sources.kind == "bagging":
         return [_of_client(common, audit, c + 1) for c in range(audit.sources.clients)]
     firsts = sum(t.base_score is not None for t in audit.trees)
     if audit.sources.kind == "turns":  # only the first client's first tree starts from one score
         foreign = tuple(name != audit.sources.names[0] for name in audit.sources.names)
         n_rows = audit.trees[0].rows
-        return [replace(common, foreign=foreign, own_inside=False, n_rows=n_rows)]
+        return [common.change(foreign=foreign, includes_own="none", n_rows=n_rows)]
     # Further first trees were grown in parallel to the first one, not after it. Their leaf values
     # therefore do not depend on its predictions.
     if firsts > len(start):
-        return [replace(common, trees=common.trees[: len(start)])]
+        return [common.change(trees=common.trees[: len(start)])]
     return [common]
 
 
@@ -527,14 +527,13 @@ def _of_client(common: BoostingObservations, audit: Audit, client: int) -> Boost
     first = audit.trees[starts[client - 1]]
     margin = LOGISTIC.base_margin(first.base_score)
     shift = np.atleast_1d(np.float32(common.base_margin)) - margin
-    return replace(
-        common,
+    return common.change(
         trees=tuple(common.trees[t] for t in order),
         base_margin=margin[0],
         n_rows=first.rows,
         foreign=tuple(not is_client[t] for t in order),
         restart=(block, shift),
-        own_inside=False,
+        includes_own="none",
     )
 
 

@@ -105,7 +105,7 @@ def test_rows_with_drawn_columns_are_nearer_than_rows_without():
 def test_drawn_values_tell_no_range_and_with_much_noise_declared_ranges_are_read():
     view = seen(0.01)
     evidence = read_boosting(view)
-    assert not evidence.ranges_told
+    assert not evidence.columns.cuts_reveal_ranges
     basis = ReconstructionContext.of(evidence, Table.empty(SCHEMA), SCHEMA)
     assert (basis.prior.low[3], basis.prior.high[3]) == (0, 9)
     guess = SketchReading().run(view, np.random.default_rng(0))

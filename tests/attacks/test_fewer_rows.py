@@ -1,7 +1,5 @@
 """Of a large table some rows are reconstructed, which stand for all."""
 
-from dataclasses import replace
-
 import guessed
 import numpy as np
 import pytest
@@ -29,7 +27,7 @@ def strong():
 
 @pytest.mark.parametrize("level", ["values", "statistics"])
 def test_the_equations_of_a_share_are_that_share_of_all(strong, level):
-    evidence = replace(strong.evidence(level), reg_alpha=0.1)
+    evidence = strong.evidence(level).change(reg_alpha=0.1)
     basis = ReconstructionContext.of(evidence, strong.own, strong.schema)
     few, sums, _ = with_fewer_rows(evidence, basis.sums, (), 0.25)
     for t, tree in enumerate(evidence.trees):

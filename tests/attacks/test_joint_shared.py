@@ -71,7 +71,7 @@ class Victims:
         self.grid = Grid.of(evidence.trees, len(fed.schema.features))
         ranges = value_ranges(fed.schema, view.rows, self.grid, None, "schema")
         self.prior = make_prior(fed.schema, view.rows, self.grid, *ranges)
-        sums = victim_sums(evidence, view.rows, len(evidence.trees), evidence.own_inside)
+        sums = victim_sums(evidence, view.rows, len(evidence.trees), evidence.observed.own_inside)
         self.world = World.of(evidence, sums, self.grid)
         self.cell = self.grid.cells(self.rows.X)
 

@@ -192,7 +192,7 @@ def test_one_leaf_that_no_rows_make_up_puts_all_in_doubt():
     h = tree.h.copy()
     h[tree.leaves[np.flatnonzero(certain)[0]]] *= 1.01
     trees = (*evidence.trees[:t], replace(tree, h=h), *evidence.trees[t + 1 :])
-    found = late_counts(replace(evidence, trees=trees), view.rows, view.schema)
+    found = late_counts(evidence.change(trees=trees), view.rows, view.schema)
     assert not found.certain.any()
 
 
@@ -200,5 +200,5 @@ def test_rounded_values_are_not_counted():
     clients, done = cyclic()
     view = view_of(done, ("client-2",), over_clients(clients))
     victim = next(v for v in observe_clients(view) if v.late is not None)
-    rounded = replace(victim.evidence, rounding=Rounding(0.01))
+    rounded = victim.evidence.change(rounding=Rounding(0.01))
     assert late_counts(rounded, view.rows, view.schema) is None

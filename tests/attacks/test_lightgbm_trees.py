@@ -40,7 +40,7 @@ def test_first_leaves_are_counted_where_depth_has_no_limit(attack, who):
     done, held = run()
     assert done.protocol.max_depth == -1
     view = view_of(done, (who,), held)
-    assert read_boosting(view).level == "statistics"
+    assert read_boosting(view).observed.level == "statistics"
     guess = register.make("attack", Spec(attack)).run(view, np.random.default_rng(0))
     rows = [h.table for name, h in held.items() if name != who]
     first = done.model.trees[0]

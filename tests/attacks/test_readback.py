@@ -47,7 +47,7 @@ def seen(clinic, who, *defense, protocol=NVFlareHist, **settings):
     view = view_of(run, (who,), held)
     evidence = read_boosting(view)
     others = Table.concat([h.table for name, h in held.items() if name != who])
-    return first_trees(view, evidence), view, (others, evidence.cuts)
+    return first_trees(view, evidence), view, (others, evidence.observed.cuts)
 
 
 def truth(found, others):

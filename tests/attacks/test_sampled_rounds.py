@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 
 import guessed
 import numpy as np
@@ -91,7 +90,7 @@ def test_own_part_is_read_from_what_was_sent(run):
     evidence = read_boosting(view)
     for t in range(len(training.model.trees)):
         mine = sums_in(training, made, "client-1", t)
-        np.testing.assert_allclose(evidence.own_sums[t], mine, atol=1e-6)
+        np.testing.assert_allclose(evidence.observed.own_sums[t], mine, atol=1e-6)
     victims = victim_sums(evidence, view.rows, 1)[0]
     others = sum(sums_in(training, made, name, 0) for name in OTHERS)
     np.testing.assert_allclose(np.stack([victims.g, victims.h], axis=1), others, atol=1e-6)
@@ -263,6 +262,6 @@ def test_an_l1_penalty_is_part_of_the_equations(level):
     told = np.isfinite(known.variance) & (known.variance < 1e-9)
     assert told.any()
     assert np.abs(state.residual[told]).max() < 1e-4
-    without = World.of(replace(evidence, reg_alpha=0.0), basis.sums, basis.grid)
+    without = World.of(evidence.change(reg_alpha=0.0), basis.sums, basis.grid)
     if level == "values":
         assert np.abs(without.target - known.target).max() == pytest.approx(0.5)

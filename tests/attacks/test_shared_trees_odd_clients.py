@@ -185,5 +185,5 @@ def test_a_masked_tree_of_one_leaf_hides_no_other_tree(protocol):
     view, _, masked = attacked(fed, spec, "client-2", "mask-sum-hessian")
     sizes = [len(t) for v in observe_clients(view) for b in v.blocks for t in b.trees]
     assert 1 in sizes
-    assert all(v.evidence.level == "statistics" for v in observe_clients(view))
+    assert all(v.evidence.observed.level == "statistics" for v in observe_clients(view))
     assert masked["leaf_counts_exact"] == attacked(fed, spec, "client-2")[2]["leaf_counts_exact"]

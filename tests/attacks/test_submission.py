@@ -140,7 +140,7 @@ def test_few_own_rows_and_strange_ones_are_heard_less():
 def test_of_which_rows_the_other_guess_is_where_sketches_told_likely_ones():
     """Of these, where they are all that is known; of own ones, where some rows stand for all."""
     small = world(*structured(), 40)
-    evidence = replace(small.evidence(), likely=small.victims)
+    evidence = small.evidence().change(sketch_rows=small.victims)
     basis = ReconstructionContext.of(evidence, small.own, small.schema)
     assert basis.prior.from_sketches
     told = BlindEnsemble.of(basis, small.schema, 1.0, rng(), strange=False)
@@ -157,7 +157,7 @@ def test_without_rows_and_cut_points_values_are_likely_in_the_lower_part_of_decl
         for f in w.schema.features
     ))  # fmt: skip
     none = w.own.take([])
-    evidence = replace(w.evidence("statistics"), cuts=None)
+    evidence = w.evidence("statistics").change(cuts=None)
     basis = ReconstructionContext.of(evidence, none, ranged)
     assert 5 < np.median(basis.prior.rows.X) < 40
     assert BlindEnsemble.of(basis, ranged, 1.0, rng(), strange=False).row_weight == 0

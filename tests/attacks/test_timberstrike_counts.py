@@ -8,9 +8,15 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 from timberstrike_world import world
 
-from fedtrees.attacks.observations.boosting import SumVariance
+from fedtrees.attacks.observations.boosting import (
+    BoostingObservations,
+    ObservedSums,
+    RowCounts,
+    SumVariance,
+)
 from fedtrees.attacks.timberstrike import Options, reconstruct
 from fedtrees.core.coarsening import Decimals
+from fedtrees.trees.boosted.params import TreeParams
 
 ONE_TREE = Options(max_trees=1, chains=1)
 
@@ -25,7 +31,6 @@ def test_statistics_give_exact_counts_on_xgboost_json():
     """Float32 covers and leaf values of XGBoost itself are precise enough."""
     import xgboost as xgb
 
-    from fedtrees.attacks.observations.boosting import BoostingObservations
     from fedtrees.core.schema import Feature, Schema, Table
     from fedtrees.trees.files.xgboost import from_xgboost_json
 
@@ -37,7 +42,11 @@ def test_statistics_give_exact_counts_on_xgboost_json():
     booster = xgb.train(options, train, 1)
     forest = from_xgboost_json(bytes(booster.save_raw("json")))
     evidence = BoostingObservations(
-        forest.trees, "statistics", forest.base_margin[0], 0.3, 1.0, n_rows=len(y)
+        forest.trees,
+        forest.base_margin[0],
+        TreeParams(),
+        ObservedSums("statistics"),
+        row_counts=RowCounts(len(y)),
     )
     schema = Schema(tuple(Feature(f"x{k}") for k in range(X.shape[1])), "y")
     counts = guessed.counts(reconstruct(evidence, own, schema, ONE_TREE, np.random.default_rng(0)))[

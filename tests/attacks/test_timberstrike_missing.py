@@ -110,7 +110,7 @@ def test_where_nothing_is_missing_the_way_of_missing_values_changes_nothing(leve
     turned = tuple(replace(t, default_left=~t.default_left) for t in evidence.trees)
     a, b = (
         guessed.rows(reconstruct(e, w.own, w.schema, Options(chains=2), np.random.default_rng(0)))
-        for e in (evidence, replace(evidence, trees=turned))
+        for e in (evidence, evidence.change(trees=turned))
     )
     np.testing.assert_array_equal(a.X, b.X)
 

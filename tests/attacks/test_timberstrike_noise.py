@@ -64,7 +64,7 @@ def test_the_noise_of_a_sum_is_what_evidence_says(name):
     roots, chosen = [], []
     everyone = Table.concat([victims, view.rows])
     for t, (g, n) in enumerate(true_gradients(everyone, done)):
-        tree, known = evidence.trees[t], evidence.noise[t]
+        tree, known = evidence.trees[t], evidence.distortion.noise[t]
         told, rows = leaf_sums(evidence, t)
         np.testing.assert_array_equal(rows, n)
         np.testing.assert_allclose(known.g[tree.leaves], n * variance)
@@ -104,7 +104,7 @@ def test_under_overwhelming_noise_labels_come_out_as_own_rows_have_them():
 def test_bare_values_of_noisy_sums_are_not_taken_for_whole_rows():
     view, victims, done = seen(Spec("split-only"), noise(5))
     evidence = read_boosting(view)
-    assert evidence.level == "values"
+    assert evidence.observed.level == "values"
     leaf = done.model.apply(victims.X)[:, 0]
     truth = np.bincount(leaf, victims.y, len(evidence.trees[0]))[evidence.trees[0].leaves]
     errors = []
@@ -172,8 +172,8 @@ def test_rounding_of_a_defense_never_seen_before_is_read_from_its_channel():
         by = Composition((RoundedStatistics(step),))
         done = train(protocol, over_clients(clients), schema, defense=by, seed=1)
         evidence = read_boosting(view_of(done, ("client-0",), over_clients(clients)))
-        assert evidence.noise[0].g == pytest.approx(step**2 / 12)
-        assert evidence.noise[0].h == pytest.approx(step**2 / 12)
+        assert evidence.distortion.noise[0].g == pytest.approx(step**2 / 12)
+        assert evidence.distortion.noise[0].h == pytest.approx(step**2 / 12)
         own = read_boosting(view_of(done, ("server",), over_clients(clients)))
         assert own.noise is None  # it rounds what it sends, not what it has
 
@@ -184,7 +184,7 @@ def test_ignored_noise_is_ignored_in_the_sums_of_single_clients():
     )
     victims = observe_clients(view)
     assert len(victims) == 3
-    assert all(victim.evidence.noise is not None for victim in victims)
+    assert all(victim.evidence.distortion.noise is not None for victim in victims)
     declared, ignored = (
         guessed.rows(TimberStrike(noise=noise, chains=1).run(view, np.random.default_rng(0)))
         for noise in ("declared", "ignored")

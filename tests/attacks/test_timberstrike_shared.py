@@ -151,7 +151,7 @@ def test_leaf_values_alone_give_a_bagging_clients_base_score_and_counts(intercep
     done, view = run(fed, spec, who, defense="split-only")
     told = {b.sender: b.score for b in blocks_of(run(fed, spec, "server")[1]).blocks[:3]}
     for victim in observe_clients(view):
-        assert victim.evidence.level == "values"
+        assert victim.evidence.observed.level == "values"
         assert victim.evidence.base_margin == start_margin(LOGISTIC, told[victim.owner])[0]
     assert counts_exact(fed, done, view) == 1.0
 
@@ -172,7 +172,7 @@ def test_split_only_leaves_values_and_known_base_scores_still_count():
     """Everybody's base score comes with local ensembles: the leaf values alone give the counts."""
     fed = federation()
     done, view = run(fed, "local-ensembles[trees=2,max_depth=3]", defense="split-only")
-    assert all(v.evidence.level == "values" for v in observe_clients(view))
+    assert all(v.evidence.observed.level == "values" for v in observe_clients(view))
     assert counts_exact(fed, done, view) >= 0.7
 
 
@@ -193,7 +193,7 @@ def test_rounded_leaf_values_leave_as_many_rows_as_there_are(protocol, decimals,
     defense = f"split-only+leaf-rounding[decimals={decimals}]"
     _, view = run(fed, f"{protocol}[trees=2,max_depth=3]", defense=defense)
     rest = sum(len(c) for c in clients_of(fed)) - len(clients_of(fed)[2])
-    assert sum(v.evidence.n_rows for v in observe_clients(view)) == rest
+    assert sum(v.evidence.row_counts.n_rows for v in observe_clients(view)) == rest
     assert len(guessed.rows(attack(view, ONE))) == rest
 
 
@@ -316,7 +316,7 @@ def test_other_clients_trees_matter():
 def _alone(victim):
     e = victim.evidence
     mine = [t for t, other in zip(e.trees, e.foreign, strict=True) if not other]
-    bare = replace(e, trees=tuple(mine), foreign=None, restart=None)
+    bare = e.change(trees=tuple(mine), foreign=None, restart=None)
     return replace(victim, evidence=bare)
 
 

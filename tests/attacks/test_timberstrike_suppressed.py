@@ -50,14 +50,14 @@ def test_a_client_who_colludes_counts_once_in_an_opened_sum():
     others = evidence_under(Spec("secure-sum"), ("server", "client-0"))[1]
     alone = evidence_under(Spec("secure-sum"), ("server",))[1]
     own = observe_client_histograms(evidence_under(Spec("split-only"), ("server",))[0])["client-0"]
-    for a, b, mine in zip(others.histograms, alone.histograms, own.histograms, strict=True):
+    for a, b, mine in zip(*(e.observed.histograms for e in (others, alone, own)), strict=True):
         np.testing.assert_array_equal(a.sums + mine.sums, b.sums)
         np.testing.assert_array_equal(a.totals + mine.totals, b.totals)
 
 
 def test_rounded_sums_do_not_outvote_the_declared_number_of_rows():
     view, evidence = evidence_under(Spec("hist-rounding", {"step": 1.0}), ("client-0",))
-    assert evidence.noise is not None
+    assert evidence.distortion.noise is not None
     attack = register.make("attack", Spec("timberstrike", {"chains": 1}))
     guess = attack.run(view, np.random.default_rng(0))
     assert len(guessed.rows(guess)) == view.n_rows - len(view.rows)
@@ -71,7 +71,7 @@ def test_what_own_suppressed_bins_brought_is_what_is_subtracted_and_the_rest_is_
     view, evidence = seen.pop("client-0")
     basis = ReconstructionContext.of(evidence, view.rows, view.schema)
     for t, sums in enumerate(basis.sums):
-        others = sum(e.own_sums[t] for _, e in seen.values())
+        others = sum(e.observed.own_sums[t] for _, e in seen.values())
         np.testing.assert_allclose(np.stack([sums.g, sums.h], axis=1), others, atol=1e-6)
     exact = evidence_under(Spec("split-only"), ("client-0",))[1]
     assert (

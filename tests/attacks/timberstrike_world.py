@@ -7,7 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from fedtrees.attacks.observations.boosting import BoostingObservations, NodeHistograms
+from fedtrees.attacks.observations.boosting import (
+    BoostingObservations,
+    NodeHistograms,
+    ObservedSums,
+    RowCounts,
+)
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.boosting import grow_forest
@@ -36,18 +41,16 @@ class World:
         histograms = None
         if level == "histograms":
             histograms = node_histograms(self.forest, self.cuts, self.everyone, self.params)
-        settings = {
-            "trees": trees,
-            "level": level,
-            "base_margin": start[0] if len(start) == 1 else start,
-            "learning_rate": self.params.learning_rate,
-            "reg_lambda": self.params.reg_lambda,
-            "min_child_weight": self.params.min_child_weight,
-            "n_rows": len(self.own) + len(self.victims),
-            "histograms": histograms,
-            "cuts": self.cuts,
-        }
-        return BoostingObservations(**(settings | more))
+        known = TreeParams(
+            learning_rate=self.params.learning_rate,
+            reg_lambda=self.params.reg_lambda,
+            min_child_weight=self.params.min_child_weight,
+        )
+        margin = more.pop("base_margin", start[0] if len(start) == 1 else start)
+        observed = ObservedSums(level, histograms, self.cuts)
+        rows = RowCounts(len(self.own) + len(self.victims))
+        parts = (more.pop("trees", trees), margin, known, observed)
+        return BoostingObservations(*parts, row_counts=rows).change(**more)
 
     @property
     def everyone(self) -> Table:
