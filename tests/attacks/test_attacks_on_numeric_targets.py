@@ -218,7 +218,7 @@ def test_shared_trees_tell_how_many_rows_a_client_has_and_their_mean(protocol, w
     truth = [rows(90).y[30 * k : 30 * k + 30].mean() for k in range(len(victims))]
     for victim in victims:
         found, _, _ = with_targets(victim.evidence, own, SCHEMA, Moments())
-        assert found.sizes == (30, 0)
+        assert found.row_counts.sizes == (30, 0)
     means = [moments_of(victim.evidence, own, Moments()).mean for victim in victims]
     near = 1e-3 if who == "server" else 0.8  # means are 1.8 apart
     np.testing.assert_allclose(sorted(means), sorted(truth), atol=near)

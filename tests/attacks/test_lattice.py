@@ -174,10 +174,10 @@ def test_leaf_values_alone_certify_counts_of_the_first_tree():
             certain + sum(len(c.leaf) for c in found),
             leaves + len(values.trees[0].leaves),
         )
-        coarse = certain_counts(replace(values, rounding=Rounding(0.1)), w.own)
+        coarse = certain_counts(values.change(rounding=Rounding(0.1)), w.own)
         assert wrong_leaves(w, [] if coarse is None else [coarse]) == []
-        for off in ({"n_rows": None}, {"suppressed": True}, {"level": "statistics"}):
-            assert certain_counts(replace(values, **off), w.own) is None
+        for off in ({"n_rows": None}, {"hides_small_bins": True}, {"level": "statistics"}):
+            assert certain_counts(values.change(**off), w.own) is None
     assert certain > 0.9 * leaves
 
 

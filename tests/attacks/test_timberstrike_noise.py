@@ -117,9 +117,8 @@ def test_bare_values_of_noisy_sums_are_not_taken_for_whole_rows():
 def test_where_nobody_counts_own_rows_say_how_much_noise_a_leaf_has():
     view, _, _ = seen(Spec("split-only"), noise(30))
     variance = row_variance(view)
-    for tree, known in zip(
-        *(getattr(read_boosting(view), f) for f in ("trees", "noise")), strict=True
-    ):
+    evidence = read_boosting(view)
+    for tree, known in zip(evidence.trees, evidence.distortion.noise, strict=True):
         rows = known.g / variance
         assert rows[0] == pytest.approx(view.n_rows)
         for node in np.flatnonzero(tree.feature >= 0):
@@ -152,7 +151,7 @@ def test_as_published_gradients_are_read_too_small():
     evidence = read_boosting(view)
     read = as_published(evidence)
     assert not read.constant_hessian
-    assert read.noise is None
+    assert read.distortion.noise is None
     for t in range(len(evidence.trees)):
         (g, n), (small, quarter) = leaf_sums(evidence, t), leaf_sums(read, t)
         np.testing.assert_allclose(quarter, n / 4)
@@ -175,7 +174,7 @@ def test_rounding_of_a_defense_never_seen_before_is_read_from_its_channel():
         assert evidence.distortion.noise[0].g == pytest.approx(step**2 / 12)
         assert evidence.distortion.noise[0].h == pytest.approx(step**2 / 12)
         own = read_boosting(view_of(done, ("server",), over_clients(clients)))
-        assert own.noise is None  # it rounds what it sends, not what it has
+        assert own.distortion.noise is None  # it rounds what it sends, not what it has
 
 
 def test_ignored_noise_is_ignored_in_the_sums_of_single_clients():
