@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
 
-from fedtrees.benchmarks.papers.study import markdown
+from fedtrees.benchmarks.papers.tables import markdown
 from fedtrees.report.results import load_rows
 
 # Function of the standard output of a command and of its run folder.

@@ -19,14 +19,14 @@ from fedtrees.benchmarks.papers.recipes import stored
 from fedtrees.core.files import write_text
 from fedtrees.core.specs import parse_one
 from fedtrees.report import inline_svg, wording
-from fedtrees.report.findings import findings
+from fedtrees.report.findings import RunAnalysis
 from fedtrees.report.leakage import MARGIN
 from fedtrees.report.page import render
 from fedtrees.report.page_tables import frontier
 from fedtrees.report.results import UNDEFENDED
 from fedtrees.report.style import number
 from fedtrees.report.submissions import read
-from fedtrees.report.wording import Elsewhere
+from fedtrees.report.wording import ProtocolRecipe
 
 #: Stored submissions. The folder exists in a clone but not in a wheel.
 SUBMISSIONS = Path(__file__).parent / "leaderboard"
@@ -66,15 +66,15 @@ class Study:
 STUDIES = (
     Study("histograms", "Little noise stops reading rows off histograms", "The server",
           "rows right in every bin, Pima", "AUC",
-          "python -m fedtrees.benchmarks.papers.frontiers --data-dir DATA", "exposure"),
+          "python -m fedtrees.benchmarks.papers frontiers --data-dir DATA", "exposure"),
     Study("numbers", "A numeric target is a fingerprint", "The server", "exact rows, diabetes",
           "R²", "fedtrees bench --data diabetes-regression -p 'nvflare-hist[trees=10,max_depth=4]' "
           "-d min-bin -a timberstrike --threat server,client --seeds 5,6,7", "numeric-targets"),
     Study("labels", "Record ids tell labels", "A passive party", "V-measure of labels, Phishing",
-          "AUC", "python -m fedtrees.benchmarks.papers.id2graph", "labels"),
+          "AUC", "python -m fedtrees.benchmarks.papers id2graph", "labels"),
     Study("queries", "Answers tell thresholds of others", "The active party",
           "thresholds found, breast cancer", "AUC",
-          "python -m fedtrees.benchmarks.papers.secureboost_queries", "queries"),
+          "python -m fedtrees.benchmarks.papers secureboost_queries", "queries"),
     Study("networks", "Gradients of a network are rows", "The server",
           "cells of a batch of 8, Adult", "AUC",
           'fedtrees bench -p "fedsgd-mlp[batch=8]" -d "dp-sgd[epsilon=1,4,16]" --data adult',
@@ -112,7 +112,7 @@ def _default_bench() -> Iterator[dict[str, Any]]:
         "client": "A client recognises members",
         "public": "So does whoever has the model",
     }
-    for f in findings(read(SUBMISSIONS / "default-bench").rows, SUBMISSIONS).settings:
+    for f in RunAnalysis(SUBMISSIONS, read(SUBMISSIONS / "default-bench").rows).settings:
         for a in f.tested:
             figure = frontier(f, a, 0)
             if figure and a.threat in titles:
@@ -158,7 +158,7 @@ def _recipes() -> dict[str, Any]:
     marks, blind = [], math.nan
     for letter, (name, tried) in zip(_LETTERS, stored().items(), strict=False):
         for t in tried:
-            cell = next((c for c in t.cells if c.metric == "ra" and t.place == _PLACE), None)
+            cell = next((c for c in t.results if c.metric == "ra" and t.place == _PLACE), None)
             if cell is None:
                 continue
             blind = cell.line if math.isnan(blind) else blind
@@ -171,12 +171,12 @@ def _recipes() -> dict[str, Any]:
     f = _figure("Server and a client together", "cells right, Pima; dp-gbdt by ε", "AUC",
                 inline_svg.draw(marks, blind))  # fmt: skip
     return {"title": "Recipes against whoever sees most", "f": f, "page": "", "id": "recipes",
-            "command": "python -m fedtrees.benchmarks.papers.recipes --data-dir DATA"}  # fmt: skip
+            "command": "python -m fedtrees.benchmarks.papers recipes --data-dir DATA"}  # fmt: skip
 
 
 def _short_name(name: str) -> str:
     """Return a short name of a recipe. For example, a recipe with `dp-gbdt` is called ``ε=4``."""
-    if not isinstance(name, Elsewhere):
+    if not isinstance(name, ProtocolRecipe):
         return wording.short(name)
     params = parse_one(name.protocol).parts[0].params
     if "epsilon" not in params:

@@ -111,8 +111,6 @@ class Masking(RealSums):  # type: ignore[misc]
     dropout: float = 0.0
     exposing: bool = False
 
-    acts_through = frozenset({"aggregation", "summed"})
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.threshold is not None:
@@ -136,7 +134,7 @@ class Masking(RealSums):  # type: ignore[misc]
         """Return the security level in bits, and the cryptographic assumptions."""
         return 128, "x25519+chacha20"
 
-    def aggregation(self) -> Aggregation:
+    def secure_aggregation(self) -> Aggregation:
         """Create the secure aggregation of one run."""
         lost = partial(_misses, self.dropout)
         return MaskedSums(self.threshold, self.mode == "real", lost, exposing=self.exposing)
@@ -157,7 +155,7 @@ class Masking(RealSums):  # type: ignore[misc]
                 sets.note(d.message.parties.split(","))
         return _told_by_survivors(super().spent(transcript), bool(sets.told))
 
-    def undone_by(self, principals: Sequence[str], roles: Mapping[str, str]) -> Reason | None:
+    def broken_by(self, principals: Sequence[str], roles: Mapping[str, str]) -> Reason | None:
         """Return a reason if the server colludes with at least `threshold` clients, None otherwise.
 
         Also None if fewer than two clients do not collude. The sum then reveals the remaining reply

@@ -87,9 +87,8 @@ class Paillier(RealSums):  # type: ignore[misc]
     mode: str = "real"
     backend: str = BACKENDS[0]
 
-    acts_through = frozenset({"aggregation", "summed"})
     always_read = "sums-to-key-holder"
-    opens_to = frozenset({"client"})
+    additional_readers = frozenset({"client"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,11 +112,11 @@ class Paillier(RealSums):  # type: ignore[misc]
         """Return the security level of the key in bits, and the assumptions."""
         return _STRENGTH[self.bits], "paillier+djn" if self.short_powers else "paillier"
 
-    def aggregation(self) -> Aggregation:
+    def secure_aggregation(self) -> Aggregation:
         """Create the secure aggregation of one run."""
         return PaillierSums(self)
 
-    def undone_by(self, principals: Sequence[str], roles: Mapping[str, str]) -> Reason | None:
+    def broken_by(self, principals: Sequence[str], roles: Mapping[str, str]) -> Reason | None:
         """Return a reason if the server colludes with the first client, None otherwise."""
         holder = next((name for name, role in roles.items() if role == "client"), None)
         servers = [name for name in principals if roles[name] == "server"]

@@ -26,22 +26,18 @@ _SUMMARY = (
 class SealedSums(Defense):
     """Base of defenses that let only sums over clients be opened, by any mechanism."""
 
-    acts_through = frozenset({"summed"})
-    at = frozenset({"client"})
+    roles = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES})
-    guards = having(Trait.SUMMED, Trait.COUNTED)
-    requires = having(Trait.SUMMED)
-    exempts = exempting(
+    handled_types = having(Trait.SUMMED, Trait.COUNTED)
+    summed_types = handled_types
+    applies_to = having(Trait.SUMMED)
+    permitted_types = exempting(
         {
             Trait.SUMMED_SECURELY: "the protocol itself sums it securely",
             Trait.SUMMARY: _SUMMARY,
             Trait.GROWN_ALONE: "not covered: trees that clients share are no sum",
         }
     )
-
-    def summed(self) -> tuple[type[Message], ...]:
-        """Name the histograms, and the counts from which cut points are computed."""
-        return self.guards  # type: ignore[no-any-return]
 
 
 @register.defense("secure-sum")

@@ -128,12 +128,12 @@ class Tape:
 
     def quantiles(self, part, message, ctx, send):
         """Replace private quantiles. Only the loss of the number of rows is counted."""
-        each = part.epsilon / (ctx.held.X.shape[1] + 1)
+        each = part.epsilon / (ctx.local_data.X.shape[1] + 1)
 
         def cost(a, b):
             self.pure["cuts"] += float(np.abs(a - b).sum()) * each
 
-        return self.release(len(ctx.held), lambda: send(part, message, ctx), cost)
+        return self.release(len(ctx.local_data), lambda: send(part, message, ctx), cost)
 
     def answers(self, y, prior, odds, rng, send, published):
         """Replace randomised response."""
@@ -218,7 +218,7 @@ def replayed(tape):
     """Pass all noise of a run through a tape."""
     sent, kinds = Noise.send, OPENINGS
     respond, flip = label_noise.respond, dp_forest.permute_and_flip
-    quantiles, summed = PrivateQuantileCuts.outgoing, {k: k.opened for k in kinds}
+    quantiles, summed = PrivateQuantileCuts.transform_message, {k: k.opened for k in kinds}
     recorded, bare = Transcript.record, []
 
     def record(self, sender, receivers, message, why):
@@ -259,7 +259,7 @@ def replayed(tape):
         (dp_forest, "permute_and_flip", lambda c, e, rng: tape.majority(c, e, rng, flip)),
         (
             PrivateQuantileCuts,
-            "outgoing",
+            "transform_message",
             lambda part, message, ctx: tape.quantiles(part, message, ctx, quantiles),
         ),
         *((kind, "opened", opened(kind)) for kind in kinds),

@@ -376,7 +376,8 @@ def _brought(view: View, margin: Floats) -> Floats:
     objective = objective_of(view.parameters.get("objective"), view.schema.classes)
     start = np.repeat(np.asarray(margin, dtype=np.float32)[:, None], len(classes), axis=1)
     contribution = objective.gradients(start, classes).astype(np.float64)
-    clip = view.defense.gradient_clip or np.inf
+    requirements = view.defense.requirements
+    clip = requirements.gradient_clip or np.inf
     g = np.clip(contribution[..., 0], -clip, clip)
-    h = np.ones_like(g) if view.defense.unit_hessian else np.minimum(contribution[..., 1], 2 * clip)
+    h = np.ones_like(g) if requirements.unit_hessian else np.minimum(contribution[..., 1], 2 * clip)
     return np.concatenate([g, h])

@@ -145,7 +145,13 @@ def readable(view: View, evidence: BoostingObservations) -> bool:
     lost, noisy = view.changes("sums", "parties"), view.changes("labels", "y")
     if classes_of_leaves(view) is None or "hessian_share" in view.parameters:
         return False  # no log loss, or sums of a mechanism
-    if view.weighted or lost or noisy or view.defense.unit_hessian or not evidence.trees:
+    if (
+        view.weighted
+        or lost
+        or noisy
+        or view.defense.requirements.unit_hessian
+        or not evidence.trees
+    ):
         return False
     return not evidence.foreign and evidence.observed.own_inside and _as_told(view, evidence)
 

@@ -212,7 +212,7 @@ def row_of(view: View, evidence: BoostingObservations, t: int, bits: Bits) -> Ro
     tree_class = evidence.class_of(t)
     labels = np.array([0 if tree_class else 1, tree_class])
     gh = objective.gradients(np.ascontiguousarray(margin), labels)[t]
-    clip = view.defense.gradient_clip
+    clip = view.defense.requirements.gradient_clip
     if clip is not None:
         g, h = clipped_bounds(objective, clip)
         gh = np.stack([np.clip(gh[:, 0], -g, g), np.minimum(gh[:, 1], h)], axis=1)

@@ -176,7 +176,7 @@ def _fill_columns(
     """
     prior_rows = view.prior_rows
     assert prior_rows is not None
-    finders, midway = transcript.columns, view.defense.cut_plan is None
+    finders, midway = transcript.columns, view.defense.cut_plan() is None
     least = int(view.parameters.get("min_data_in_bin", 1)) if midway else 0
     for owner, root in transcript.roots.items():
         if owner in view.principals:

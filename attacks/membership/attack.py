@@ -302,14 +302,14 @@ def _cuts_are_values(view: View) -> bool:
     """
     if "num_leaves" in view.parameters or releases_leaves(view):
         return False
-    plan = view.defense.cut_plan
+    plan = view.defense.cut_plan()
     method = view.parameters.get("cuts", "sketch") if plan is None else plan.method
     return method == "sketch" and not _sketches_are_changed(view)
 
 
 def _sketches_are_changed(view: View) -> bool:
     """Return whether a defense changes sketches, whose values are then not those of rows."""
-    return any(issubclass(FeatureSketch, part.guards) for part in view.defense.parts)
+    return any(issubclass(FeatureSketch, part.handled_types) for part in view.defense.parts)
 
 
 def _evidence(view: View) -> BoostingObservations | None:

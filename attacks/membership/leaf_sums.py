@@ -318,7 +318,7 @@ def client_gradients(
     float64 array, shape (K, n, 2)
     """
     gh = objective.gradients(margin, y)
-    clip = view.defense.gradient_clip
+    clip = view.defense.requirements.gradient_clip
     if clip is not None:
         g, h = clipped_bounds(objective, clip)
         gh[..., 0] = np.clip(gh[..., 0], -g, g)

@@ -238,7 +238,7 @@ def _random_forest_trainer(view: View, model: RandomForest) -> Trainer:
     """Return the learner of random forests: one forest per client, or one forest of all rows."""
     p = view.parameters
     params = ForestParams(**{k: v for k, v in p.items() if k in ForestParams.__dataclass_fields__})
-    least = max(params.min_samples_leaf, view.defense.least_leaf_rows)
+    least = max(params.min_samples_leaf, view.defense.requirements.min_leaf_rows)
     params = replace(params, min_samples_leaf=least)
     is_client = "client" in view.roles.values()
     if is_client and "cuts" not in p:  # clients settle no common cut points

@@ -262,7 +262,7 @@ def columns_of(view: View) -> dict[str, tuple[Column, ...]]:
     follows from the error of the ranks. For categories such a mechanism releases numbers between
     their codes, and its distribution is used to estimate the shares of the categories.
     """
-    altered = any(issubclass(FeatureSketch, p.guards) for p in view.defense.parts)
+    altered = any(issubclass(FeatureSketch, p.handled_types) for p in view.defense.parts)
     changes = view.changes(FeatureSketch, "points", "client")
     noise = sum(c.rank_error**2 for c in changes if isinstance(c, Mechanism))
     likely = len(view.prior_rows or ())

@@ -248,7 +248,7 @@ def read_boosting(view: View, max_level: Level = "histograms") -> BoostingObserv
         ),
         RowCounts(view.n_rows, mean_start=params.base_score is None, held_out=held_out),
         ColumnKnowledge(cuts_reveal_ranges=not are_drawn(view), population=view.population),
-        constant_hessian=view.defense.unit_hessian or not classes,
+        constant_hessian=view.defense.requirements.unit_hessian or not classes,
         targets=None if classes else Targets.unknown(),
     )
     opened = opened_leaves(view) if level == "statistics" else {}
@@ -387,7 +387,7 @@ def noise_of(
     cells = [replace(b, g=n.g + more[0], h=n.h + more[1]) for n, b in zip(nodes, bins, strict=True)]
     if not each:
         return tuple(cells)
-    if view.defense.unit_hessian and trees[0].h is not None:
+    if view.defense.requirements.unit_hessian and trees[0].h is not None:
         inside = [np.maximum(t.h, 0.0) for t in rows or trees]  # type: ignore[type-var]
     else:
         inside = _expected_rows(view, trees)

@@ -152,9 +152,9 @@ def cuts_of(view: View) -> Cuts | None:
 
 def cuts_are_of_rows(view: View) -> bool:
     """Return whether cut points are quantiles of the rows' values that no defense changed."""
-    plan = view.defense.cut_plan
+    plan = view.defense.cut_plan()
     method = view.parameters.get("cuts") if plan is None else plan.method
-    altered = any(issubclass(FeatureSketch, p.guards) for p in view.defense.parts)
+    altered = any(issubclass(FeatureSketch, p.handled_types) for p in view.defense.parts)
     return method == "sketch" and not altered
 
 

@@ -131,7 +131,7 @@ class HistogramPeeling(Attack):
         for owner, left in sources.parts.items():
             # A sum over all clients contains the local rows, which are subtracted first.
             own_bins = to_bins(sources.cuts, own_rows.X) if owner == EVERYONE else None
-            if view.defense.unit_hessian:
+            if view.defense.requirements.unit_hessian:
                 peeled.append(self._read_marked_rows(sources, left, law, own_bins))
                 continue
             if own_bins is not None:

@@ -98,7 +98,7 @@ def sources_of(view: View) -> Sources | None:
         [one.nodes for one in trees],
         cuts,
         start.margin[0],
-        view.defense.gradient_clip,
+        view.defense.requirements.gradient_clip,
     )
     terminal = [forest.terminal(t, one.nodes) for t, one in enumerate(trees)]
 

@@ -105,7 +105,7 @@ class ColumnsView:
                 scaling = same[0]
                 name, bits = scaling.party, int(view.parameters["bits"])
                 values = standardised(local_data.X, scaling.mean, scaling.scale, bits)
-                values = shortened(values, bits, view.defense.row_bounds)
+                values = shortened(values, bits, view.defense.requirements.row_bounds)
             gradients = tuple(m for m in messages if m.party == name)
             designs.append(Design(name, values, gradients))
         rounds = min((len(d.gradients) for d in designs), default=0)
@@ -236,5 +236,7 @@ def known_scores(view: View, read: ColumnsView) -> list[Integers]:
         for k, rows in enumerate(read.batches):
             z = design.values[rows] @ every[:, k :: len(total)]
             # a defense may clip each party's scores before they are added
-            total[k] = total[k] + limited(z, 2 * view.parameters["bits"], view.defense.row_bounds)
+            total[k] = total[k] + limited(
+                z, 2 * view.parameters["bits"], view.defense.requirements.row_bounds
+            )
     return total

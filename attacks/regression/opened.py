@@ -90,7 +90,7 @@ def _weights(view: View, name: str, rows: int, rounds: int) -> Integers:
 def _own_scores(view: View, rounds: int) -> Any:
     """Return the contribution of the adversary's columns to the scores, shape (m, rounds)."""
     total: Any = 0
-    b, bounds = int(view.parameters["bits"]), view.defense.row_bounds
+    b, bounds = int(view.parameters["bits"]), view.defense.requirements.row_bounds
     scales = [m for _, m in view.messages(ColumnScales)]
     for local_data in view.own:
         scales_of_party = next(s for s in scales if np.array_equal(s.columns, local_data.columns))
@@ -131,7 +131,7 @@ def _rows(view: View, W: Integers, Z: Integers, party_scales: ColumnScales | Non
     A score at the bound of a defense is ignored. Rows with fewer rounds than columns are the
     shortest solutions. Rows that a defense shortened are rescaled.
     """
-    b, bounds = int(view.parameters["bits"]), view.defense.row_bounds
+    b, bounds = int(view.parameters["bits"]), view.defense.requirements.row_bounds
     inside = np.ones(Z.shape, dtype=bool)
     if bounds is not None:
         inside = abs(Z) < limited(np.array([1 << 200], dtype=object), 2 * b, bounds)

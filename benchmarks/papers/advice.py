@@ -1,18 +1,21 @@
 """Confirm recommendations on fresh seeds.
 
-``python -m fedtrees.benchmarks.papers.advice --data-dir FOLDER [--cases NAME ...]`` asks for a
+``python -m fedtrees.benchmarks.papers advice --data-dir FOLDER [--cases NAME ...]`` asks for a
 recommendation on tables that were not used to choose any default. It then runs the recommended
 setting against every adversary and every applicable attack, on seeds that the search did not use.
-The exit code is 1 if a recommendation is not confirmed. If there is no recommendation, the nearest
-setting is run.
+The exit code is 1 if a recommendation is not confirmed, and the reasons are printed. If there is no
+recommendation, the nearest setting is run.
 """
 
-import argparse
 import sys
+from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 
 from fedtrees.api.advice import Search, candidates, narrowed
-from fedtrees.benchmarks.papers.study import markdown, run_suite
+from fedtrees.benchmarks.papers.study import SUITE_OPTIONS, Study, run_suite
+from fedtrees.benchmarks.papers.tables import Table, markdown
+from fedtrees.core.errors import UsageError
 from fedtrees.experiments.options import BenchOptions
 from fedtrees.experiments.store import Store
 from fedtrees.report.advice import Tried, Wish, highest, tried
@@ -39,7 +42,7 @@ def figures(tried: Tried) -> str:
     descriptions = []
     for metric, name in (("exact_rows", "rows"), ("members_1pct", "members")):
         cells = [
-            c for t in tried.candidate.trials for c in t.cells if c.metric == metric and c.scores
+            c for t in tried.candidate.trials for c in t.results if c.metric == metric and c.scores
         ]
         worst = max(cells, key=lambda c: c.score, default=None)
         descriptions.append(
@@ -56,7 +59,7 @@ def format_wish(wish: Wish) -> str:
 
 
 def confirm_recommendation(
-    data: str, wish: Wish, folder: Path, minutes: float, options: argparse.Namespace
+    data: str, wish: Wish, folder: Path, minutes: float, options: Namespace
 ) -> list[str]:
     """Ask for a recommendation and run it on fresh seeds.
 
@@ -88,7 +91,7 @@ def confirm_recommendation(
     if recipe is None:
         return [data, format_wish(wish), "none", "", "", f"{spent:.0f}", "no recipe tested"]
     suite = narrowed(candidates(search_options), [recipe.name], FRESH)
-    rows = load_rows(run_suite(suite, str(folder / "fresh"), options))
+    rows = load_rows(run_suite(suite, options, str(folder / "fresh")))
     fresh = next(t for t in tried(rows, wish) if t.name == recipe.name)
     contradiction = "" if fresh.broken else "the nearest meets it"
     wrong = fresh.broken if advice.choice else contradiction
@@ -106,29 +109,30 @@ def _cpu_seconds(run: Path) -> float:
     )  # fmt: skip
 
 
-def main() -> int:
-    """Run the cases and print the table, followed by the recommendations that are not confirmed."""
-    parser = argparse.ArgumentParser(prog="python -m fedtrees.benchmarks.papers.advice")
-    parser.add_argument("--data-dir", default=None)
-    parser.add_argument("--out", default="runs/advice-confirmed")
-    parser.add_argument("-j", "--jobs", type=int, default=2)
-    parser.add_argument("--minutes", type=float, default=8.0)
-    parser.add_argument("--cases", nargs="+", choices=[*CASES], default=[*CASES])
-    options = parser.parse_args()
+def run(options: Namespace) -> Iterator[Table]:
+    """Run the cases and yield the table. Exit with an error if one is not confirmed."""
+    out = Path(options.out or "runs/advice-confirmed")
     # Existing results would be mixed with new ones.
     for name in options.cases:
-        if Path(options.out, name).exists():
-            parser.error(f"{Path(options.out, name)} is there already; choose another --out")
+        if (out / name).exists():
+            raise UsageError(f"{out / name} exists; choose another --out")
     lines = []
     for name in options.cases:
-        folder = Path(options.out, name)
-        lines.append(confirm_recommendation(*CASES[name], folder, options.minutes, options))
+        lines.append(confirm_recommendation(*CASES[name], out / name, options.minutes, options))
         print(markdown(HEADER, [lines[-1][:-1]]), lines[-1][-1], file=sys.stderr, flush=True)
-    print(markdown(HEADER, [line[:-1] for line in lines]))
-    wrong = [f"{line[0]}: {line[-1]}" for line in lines if line[-1]]
-    print(*wrong, sep="\n")
-    return int(bool(wrong))
+    yield Table("Recommendations and their confirmation.", HEADER, [line[:-1] for line in lines])
+    if wrong := [f"{line[0]}: {line[-1]}" for line in lines if line[-1]]:
+        sys.exit("\n".join(wrong))
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+STUDIES = {
+    "advice": Study(
+        "Recommended settings, run against every attack on fresh seeds.",
+        run,
+        {
+            **SUITE_OPTIONS,
+            "--minutes": {"type": float, "default": 8.0, "help": "time limit of each search"},
+            "--cases": {"nargs": "+", "choices": [*CASES], "default": [*CASES], "help": "cases"},
+        },
+    )
+}

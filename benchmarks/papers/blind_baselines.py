@@ -1,12 +1,13 @@
 """Check two properties of the blind baselines and print the tables.
 
-``python -m fedtrees.benchmarks.papers.blind_baselines --data-dir FOLDER`` checks that other guesses
+``python -m fedtrees.benchmarks.papers blind_baselines --data-dir FOLDER`` checks that other guesses
 without a transcript do not exceed the blind baseline, and that no attack on rows scores below it.
 The differences are means over seeds, with a tolerance of `MARGIN`.
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
 from statistics import mean
 from typing import Any
 
@@ -14,19 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta
 
-from fedtrees.benchmarks.papers.study import (
-    Table,
-    markdown,
-    options_of,
-    percent,
-    run_suite,
-)
+from fedtrees.benchmarks.papers.study import SUITE_OPTIONS, Study, run_suite
+from fedtrees.benchmarks.papers.tables import Table, percent
 from fedtrees.core.guess import Claim, Labels, Records
 from fedtrees.core.schema import Schema
 from fedtrees.core.schema import Table as Rows
 from fedtrees.core.threat import Threat
 from fedtrees.experiments.federation import federation_of
-from fedtrees.experiments.plan import BlindCell, plan
+from fedtrees.experiments.plan import Task, build_plan
 from fedtrees.experiments.suite import Suite
 from fedtrees.guessing.clusters import own_columns_of
 from fedtrees.metrics.labels import LabelScores
@@ -117,15 +113,13 @@ def guesses_in(case: Case, seed: int) -> dict[str, tuple[type[Metric[Any]], Clai
     return guesses
 
 
-def over_baseline(
-    cell: BlindCell, data_dir: str | None, line: Mapping[str, float]
-) -> dict[str, float]:
+def over_baseline(cell: Task, data_dir: str | None, line: Mapping[str, float]) -> dict[str, float]:
     """Return by how much each guess exceeds the blind baseline of one cell.
 
     Parameters
     ----------
-    cell : BlindCell
-        Cell of the bench.
+    cell : Task
+        A blind task of the bench.
     data_dir : str or None
         Folder of the data sets.
     line : mapping of str to float
@@ -157,7 +151,7 @@ def tabulate_guesses(suite: Suite, rows: Any, data_dir: str | None) -> Table:
     """
     blind = rows[(rows["stage"] == "blind") & (rows["attack_params"] == "")]
     differences: dict[tuple[str, str, str, str], list[float]] = {}
-    for cell in plan(suite).blind:
+    for cell in build_plan(suite).blind:
         s = cell.setting
         place = (s.data.name, s.partition_text, cell.threat)
         selected = blind[
@@ -174,7 +168,7 @@ def tabulate_guesses(suite: Suite, rows: Any, data_dir: str | None) -> Table:
         [*key, percent(over, signed=True), "above" if mean(over) > MARGIN else ""]
         for key, over in differences.items()
     ]
-    return "Guesses without a transcript, points:", header, lines
+    return Table("Guesses without a transcript, points:", header, lines)
 
 
 def tabulate_attacks(rows: Any) -> Table:
@@ -199,27 +193,16 @@ def tabulate_attacks(rows: Any) -> Table:
         "table", "partition", "protocol", "defense", "threat", "attack", "score", "value", "blind",
         "over blind", "submits blind", "",
     )  # fmt: skip
-    return "Attacks, percent, mean ± standard deviation over seeds:", header, lines
+    return Table("Attacks, percent, mean ± standard deviation over seeds:", header, lines)
 
 
-def tables(suite: Suite, rows: Any, data_dir: str | None) -> Sequence[Table]:
-    """Return both tables.
-
-    Parameters
-    ----------
-    suite : Suite
-        Suite of the study.
-    rows : DataFrame
-        Results of its run.
-    data_dir : str or None
-        Folder of the data sets.
-    """
-    return tabulate_guesses(suite, rows, data_dir), tabulate_attacks(rows)
-
-
-if __name__ == "__main__":
-    options = options_of(NAME, "--out", "--jobs")
+def run(options: Namespace) -> Iterator[Table]:
+    """Complete the run of the suite and yield both tables."""
     suite = Suite.load(NAME)
-    rows = load_rows(run_suite(suite, options.out or f"runs/{NAME}", options))
-    for title, header, lines in tables(suite, rows, options.data_dir):
-        print(f"{title}\n\n{markdown(header, lines)}\n")
+    rows = load_rows(run_suite(suite, options))
+    yield tabulate_guesses(suite, rows, options.data_dir)
+    yield tabulate_attacks(rows)
+
+
+SUMMARY = "No guess without a transcript exceeds the blind baseline, and no attack is below it."
+STUDIES = {NAME: Study(SUMMARY, run, SUITE_OPTIONS)}

@@ -1,6 +1,6 @@
 """Measure what one party infers from captured messages of other frameworks.
 
-``python -m fedtrees.benchmarks.papers.captures --data-dir FOLDER`` runs every installed framework
+``python -m fedtrees.benchmarks.papers captures --data-dir FOLDER`` runs every installed framework
 on the local machine, captures its messages, and counts the facts that one party reads from them. As
 a control, the same reading is compared with shuffled labels or with values of no party. The figures
 are printed next to those of the specification and stored with every measurement.
@@ -9,6 +9,7 @@ are printed next to those of the specification and stored with every measurement
 import csv
 import json
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import astuple, dataclass, fields, replace
@@ -20,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from fedtrees.benchmarks.papers.study import markdown, options_of
+from fedtrees.benchmarks.papers.study import Study
+from fedtrees.benchmarks.papers.tables import Table as TextTable
 from fedtrees.capture.attack import read_truth
 from fedtrees.capture.formats import Decoded
 from fedtrees.capture.model_readings import LeafRows, audited, model_readings
@@ -144,6 +146,46 @@ def count_correct_facts(
     return n_facts, n_facts - sum(r.wrong(truth[r.owner]) for r in readings_of_kind)
 
 
+def figure(
+    framework: str, what: str, facts: tuple[int, int], spec: str, control: int = 0,
+    control_is: str = "",
+) -> Figure:  # fmt: skip
+    """Return a measurement of (correct, all) facts. Its seed is filled in by `figures`."""
+    return Figure(framework, what, 0, *facts, control, control_is, spec)
+
+
+def of_labels(
+    seen: Seen, inferred: list[Reading], who: str, framework: str, spec: str
+) -> Iterator[Figure]:
+    """Yield how many values are read with the labels of their rows, and the numbers of positives.
+
+    Parameters
+    ----------
+    seen : Seen
+        The captured run.
+    inferred : list of Reading
+        Readings of one party.
+    who : str
+        Party that reads.
+    framework : str
+        Name of the framework in the table.
+    spec : str
+        Figure of the specification for labels.
+    """
+    tables = {k: t for k, t in seen.truth.items() if k != who}
+    shuffled = {k: t for k, t in seen.shuffled().items() if k != who}
+    n_facts, right = count_correct_facts(inferred, LABELLED, tables)
+    _, chance = count_correct_facts(inferred, LABELLED, shuffled)
+    yield figure(
+        framework, f"values with labels, {who}", (right, n_facts), spec, chance, "labels shuffled"
+    )
+    n_facts, right = count_correct_facts(inferred, "number of positives", tables)
+    yield figure(
+        framework, f"positives of each, {who}", (right, len(tables)), "all", n_facts - right,
+        "wrong",
+    )  # fmt: skip
+
+
 def of_rows(seen: Seen, who: str, framework: str, spec: tuple[str, str]) -> Iterator[Figure]:
     """Yield figures about rows of other parties, from XGBoost's sketches and histograms.
 
@@ -162,18 +204,9 @@ def of_rows(seen: Seen, who: str, framework: str, spec: tuple[str, str]) -> Iter
     tables = {k: t for k, t in seen.truth.items() if k != who}
     values = sum(len(np.unique(c)) for t in tables.values() for c in t.X.T)
     n_facts, right = count_correct_facts(inferred, "values of a column, each with its rows", tables)
-    n_wrong = n_facts - right
-    yield Figure(framework, f"values with their rows, {who}", 0, right, values, n_wrong,
-                 "of nobody", spec[0])  # fmt: skip
-    n_facts, right = count_correct_facts(inferred, LABELLED, tables)
-    _, chance = count_correct_facts(
-        inferred, LABELLED, {k: t for k, t in seen.shuffled().items() if k != who}
-    )
-    yield Figure(framework, f"values with labels, {who}", 0, right, n_facts, chance,
-                 "labels shuffled", spec[1])  # fmt: skip
-    n_facts, right = count_correct_facts(inferred, "number of positives", tables)
-    yield Figure(framework, f"positives of each, {who}", 0, right, len(tables), n_facts - right,
-                 "wrong", "all")  # fmt: skip
+    what = f"values with their rows, {who}"
+    yield figure(framework, what, (right, values), spec[0], n_facts - right, "of nobody")
+    yield from of_labels(seen, inferred, who, framework, spec[1])
 
 
 def xgboost_server(folder: Path, csv_file: str) -> Iterator[Figure]:
@@ -187,13 +220,13 @@ def xgboost_server(folder: Path, csv_file: str) -> Iterator[Figure]:
     means = {r.sender: r.message for r in seen.records if isinstance(r.message, LabelShare)}
     rows = sum(m.rows for m in means.values())
     right = sum(abs(m.share * rows - seen.truth[k].y.sum()) < 0.01 for k, m in means.items())
-    yield Figure("XGBoost server", "label means", 0, right, len(means), 0, "", "at once")
+    yield figure("XGBoost server", "label means", (right, len(means)), "at once")
     sums = [(r.sender, r.message.sums[1]) for r in seen.records
             if isinstance(r.message, EvaluationSums) and r.sender in seen.truth]  # fmt: skip
     product = {k: float(t.y.sum() * (len(t) - t.y.sum())) for k, t in seen.truth.items()}
     right = len({k for k, value in sums if abs(value - product[k]) < 0.5})
-    yield Figure("XGBoost server", "positives x negatives in the AUC", 0, right, len(product), 0,
-                 "", "14,940 = 90 x 166")  # fmt: skip
+    what = "positives x negatives in the AUC"
+    yield figure("XGBoost server", what, (right, len(product)), "14,940 = 90 x 166")
 
 
 def xgboost_columns(folder: Path, csv_file: str) -> Iterator[Figure]:
@@ -216,13 +249,11 @@ def xgboost_columns(folder: Path, csv_file: str) -> Iterator[Figure]:
             values += bool((X[:, m.feature[k] - m.first] == m.threshold[k]).any())
             if max(gains[m.round, int(m.node[k])]) != (float(m.gain[k]), -m.first):
                 model.add((m.round, int(m.node[k]), m.first))
-    yield Figure("XGBoost columns", "thresholds that are values", 0, values, total, 0, "",
-                 "63 of 63")  # fmt: skip
-    yield Figure("XGBoost columns", "splits that lost and cross", 0, len(model), total, 0, "",
-                 "42 of 63")  # fmt: skip
-    right, n_rows = count_routed_bits(seen, best)
-    yield Figure("XGBoost columns", "first splits' rows by bits", 0, right, n_rows, 0, "",
-                 "768 of 768")  # fmt: skip
+    name = "XGBoost columns"
+    yield figure(name, "thresholds that are values", (values, total), "63 of 63")
+    yield figure(name, "splits that lost and cross", (len(model), total), "42 of 63")
+    bits = count_routed_bits(seen, best)
+    yield figure(name, "first splits' rows by bits", bits, "768 of 768")
 
 
 def count_routed_bits(seen: Seen, best: list[BestSplits]) -> tuple[int, int]:
@@ -259,8 +290,8 @@ def vertical(seen: Seen, framework: str, who: str, spec: str) -> Iterator[Figure
     fact_kind = "labels of rows, in their order"
     _, right = count_correct_facts(inferred, fact_kind, seen.truth)
     _, chance = count_correct_facts(inferred, fact_kind, seen.shuffled())
-    yield Figure(framework, f"labels, {who}", 0, right, len(seen.truth["worker-0"]), chance,
-                 "labels shuffled", spec)  # fmt: skip
+    facts = (right, len(seen.truth["worker-0"]))
+    yield figure(framework, f"labels, {who}", facts, spec, chance, "labels shuffled")
 
 
 def ring(workers: int) -> Callable[[Path, str], Iterator[Figure]]:
@@ -274,8 +305,9 @@ def ring(workers: int) -> Callable[[Path, str], Iterator[Figure]]:
                  and r.message.tree == r.message.level == 0]  # fmt: skip
         numbers = max(m.first + len(m.sums) for m in first)
         n_single_worker = sum(len(m.sums) for m in first if m.parties == "worker-0")
-        yield Figure(name, "numbers of worker-0's root, worker-1", 0, n_single_worker, numbers, 0,
-                     "", {2: "139 of 278", 3: "92 of 278"}[workers])  # fmt: skip
+        spec = {2: "139 of 278", 3: "92 of 278"}[workers]
+        what = "numbers of worker-0's root, worker-1"
+        yield figure(name, what, (n_single_worker, numbers), spec)
         spec = "835 of 835, 836 of 836" if workers == 3 else ""
         yield from of_rows(seen, "worker-1", name, (spec, ""))
 
@@ -302,18 +334,10 @@ def lightgbm(machines: int) -> Callable[[Path, str], Iterator[Figure]]:
                     for c in t.X.T[wide * int(k[-1]) : wide * (int(k[-1]) + 1)])  # fmt: skip
         n_facts, right = count_correct_facts(inferred, "values off the bins of a column", tables)
         spec = {2: "1,479 of 1,479", 3: "984 of 984, 992 of 992"}.get(machines, "")
-        yield Figure(name, f"values off bins, {who}", 0, right, cells, n_facts - right, "of nobody",
-                     spec)  # fmt: skip
-        n_facts, right = count_correct_facts(inferred, LABELLED, tables)
-        _, chance = count_correct_facts(
-            inferred, LABELLED, {k: t for k, t in seen.shuffled().items() if k != who}
-        )
+        what = f"values off bins, {who}"
+        yield figure(name, what, (right, cells), spec, n_facts - right, "of nobody")
         spec = {2: "732 (0)", 3: "984 (0)"}.get(machines, "")
-        yield Figure(name, f"values with labels, {who}", 0, right, n_facts, chance,
-                     "labels shuffled", spec)  # fmt: skip
-        n_facts, right = count_correct_facts(inferred, "number of positives", tables)
-        yield Figure(name, f"positives of each, {who}", 0, right, len(tables), n_facts - right,
-                     "wrong", "all")  # fmt: skip
+        yield from of_labels(seen, inferred, who, name, spec)
 
     return figures
 
@@ -348,8 +372,8 @@ def trees(script: str, framework: str, spec: str) -> Callable[[Path, str], Itera
                     chance += len(r.facts) - r.wrong_of_all(by_chance)
             first = [t for t in shared[1].trees if t.index is not None][: len(seen.truth)]
             leaves = sum(len(t.leaf) for t in first) if who == "server" else total
-            yield Figure(framework, f"leaves of first trees, {who}", 0, right, max(leaves, total),
-                         chance, "labels shuffled", spec)  # fmt: skip
+            what, facts = f"leaves of first trees, {who}", (right, max(leaves, total))
+            yield figure(framework, what, facts, spec, chance, "labels shuffled")
 
     return figures
 
@@ -360,8 +384,7 @@ def nvflare_vertical(folder: Path, csv_file: str) -> Iterator[Figure]:
     yield from vertical(seen, "NVFlare secure", "server", "768 of 768")
     calls = [r.message for r in Capture(seen.path) if isinstance(r.message, CollectiveCall)]
     sealed = sum(m.sealed for m in calls)
-    yield Figure("NVFlare secure", "messages that are encrypted", 0, sealed, len(calls), 0, "",
-                 "0")  # fmt: skip
+    yield figure("NVFlare secure", "messages that are encrypted", (sealed, len(calls)), "0")
 
 
 def nvflare_histogram(folder: Path, csv_file: str) -> Iterator[Figure]:
@@ -400,38 +423,44 @@ def figures(seeds: int, data_dir: str | None) -> Iterator[Figure]:
                 head = ",".join([*(f"f{k}" for k in range(rows.shape[1] - 1)), "label"])
                 np.savetxt(path, rows, "%.9g", ",", header=head, comments="")
                 print(f"{name}, seed {seed}", file=sys.stderr, flush=True)
-                for figure in figures_of(Path(folder) / name, str(path)):
-                    yield replace(figure, seed=seed)
+                for one in figures_of(Path(folder) / name, str(path)):
+                    yield replace(one, seed=seed)
 
 
-def table(collected: list[Figure]) -> str:
+def table(collected: list[Figure]) -> TextTable:
     """Return the figures next to those of the specification, with all seeds in one cell."""
-    lines: dict[tuple[str, str], list[Figure]] = {}
-    for figure in collected:
-        lines.setdefault((figure.framework, figure.what), []).append(figure)
-    rows = [
-                       [
-                           framework, what, ", ".join(f"{f.measured:,} of {f.of:,}" for f in group),
-                           ", ".join(f"{f.control:,}" for f in group) + f" {group[0].control_is}"
-                           if group[0].control_is else "", group[0].spec,
-                       ]
-                       for (framework, what), group in lines.items()
-    ]  # fmt: skip
-    return markdown(["framework", "what", "read", "control", "specification"], rows)
+    groups: dict[tuple[str, str], list[Figure]] = {}
+    for one in collected:
+        groups.setdefault((one.framework, one.what), []).append(one)
+    lines = []
+    for (framework, what), group in groups.items():
+        correct = ", ".join(f"{f.measured:,} of {f.of:,}" for f in group)
+        controls = ", ".join(f"{f.control:,}" for f in group)
+        control = f"{controls} {group[0].control_is}" if group[0].control_is else ""
+        lines.append([framework, what, correct, control, group[0].spec])
+    header = ("framework", "what", "read", "control", "specification")
+    return TextTable("Facts that one party reads, by order of the rows.", header, lines)
 
 
-def main() -> None:
-    """Run everything, write each figure to the CSV file at once, and print the table."""
-    options: Any = options_of("captures", "--out", "--seeds", seeds=2)
-    collected = list[Figure]()
-    with open(options.out or "captures.csv", "w", newline="", buffering=1) as file:
+def run(options: Namespace) -> Iterator[TextTable]:
+    """Run everything, write each figure to the CSV file at once, and yield the table."""
+    collected = []
+    with open(options.out, "w", newline="", buffering=1) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([f.name for f in fields(Figure)])
-        for figure in figures(options.seeds, options.data_dir):
-            writer.writerow(astuple(figure))
-            collected.append(figure)
-    print(table(collected))
+        for one in figures(options.seeds, options.data_dir):
+            writer.writerow(astuple(one))
+            collected.append(one)
+    yield table(collected)
 
 
-if __name__ == "__main__":
-    main()
+STUDIES = {
+    "captures": Study(
+        "Facts that one party reads from captured messages of other frameworks.",
+        run,
+        {
+            "--out": {"default": "captures.csv", "help": "file for all figures"},
+            "--seeds": {"type": int, "default": 2, "help": "number of orders of the rows"},
+        },
+    )
+}

@@ -1,6 +1,6 @@
 """Measure which defenses hide class counts, and at which cost.
 
-``python -m fedtrees.benchmarks.papers.counts --data-dir FOLDER`` prints two tables and stores them
+``python -m fedtrees.benchmarks.papers counts --data-dir FOLDER`` prints two tables and stores them
 with every measurement. The first contains the leaves of the first tree whose counts are certain,
 and whose most probable counts are right, by rounding step and number of clients in a sum. The
 second contains the AUC that histogram defenses cost, and the leaves and rows that an attack still
@@ -9,31 +9,39 @@ recovers if it ignores or uses bins.
 
 import csv
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 
-from fedtrees.benchmarks.papers.counts_frontier import Line, cost
-from fedtrees.benchmarks.papers.counts_leaves import SUMS, read
-from fedtrees.benchmarks.papers.study import markdown, options_of
+from fedtrees.benchmarks.papers.counts_measurements import (
+    SUMS,
+    DefenseSetting,
+    infer_leaf_counts,
+    measure_cost,
+)
+from fedtrees.benchmarks.papers.study import Study
+from fedtrees.benchmarks.papers.tables import markdown
 
 #: German Credit is not bundled. A sample of Adult has the same size, a similar mixture (8 of 14
 #: columns are categorical) and a similar imbalance of labels. In contrast to German Credit, it has
 #: missing values.
 TABLES = ("breast-cancer", "pima", "adult[rows=1000]")
-STEPS = tuple(Line(f"hist-rounding[step={s}]") for s in (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0))
-UNROUNDED, PADDED = Line("none"), Line("none", random_rows=10)
+STEPS = tuple(
+    DefenseSetting(f"hist-rounding[step={s}]") for s in (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
+)
+UNROUNDED, PADDED = DefenseSetting("none"), DefenseSetting("none", random_rows=10)
 FRONTIER = (
     UNROUNDED,
     *(STEPS[k] for k in (1, 3, 4, 6)),
-    *(Line(f"hist-rounding[step={s},random=true]") for s in (0.3, 0.5)),
-    *(Line(f"laplace-hist[epsilon={e}]") for e in (16.0, 64.0)),
-    Line("min-bin[k=2]"),
+    *(DefenseSetting(f"hist-rounding[step={s},random=true]") for s in (0.3, 0.5)),
+    *(DefenseSetting(f"laplace-hist[epsilon={e}]") for e in (16.0, 64.0)),
+    DefenseSetting("min-bin[k=2]"),
     PADDED,
-    Line("hist-rounding[step=0.1]", (("base_score", 0.02),)),
-    Line("none", protocol="dp-gbdt[epsilon=4.0,trees=50,noise=distributed]"),
+    DefenseSetting("hist-rounding[step=0.1]", (("base_score", 0.02),)),
+    DefenseSetting("none", protocol="dp-gbdt[epsilon=4.0,trees=50,noise=distributed]"),
 )
 
 
@@ -53,7 +61,7 @@ class Measurement:
 
 
 def measure_lines(
-    data: str, lines: Iterable[Line], seeds: int, row_seeds: int, data_dir: str | None
+    data: str, lines: Iterable[DefenseSetting], seeds: int, row_seeds: int, data_dir: str | None
 ) -> Iterator[Measurement]:
     """Yield the measurements of some defenses.
 
@@ -61,7 +69,7 @@ def measure_lines(
     ----------
     data : str
         Data set.
-    lines : iterable of Line
+    lines : iterable of DefenseSetting
         Defenses.
     seeds : int
         Number of seeds.
@@ -75,12 +83,12 @@ def measure_lines(
         values: dict[str, float | None] = {}
         # Counts are inferred from the first tree of the default protocol only.
         if not line.protocol and line != UNROUNDED:
-            parts = read(data, line, seed, data_dir)
+            parts = infer_leaf_counts(data, line, seed, data_dir)
             for n, part in zip(SUMS.values(), parts, strict=True):
                 values |= {f"certain, {n}": part.certain, f"likely, {n}": part.likely}
             values["wrong"] = sum(part.wrong for part in parts)
         if line in FRONTIER:
-            result = cost(data, line, seed, data_dir, rows=seed < row_seeds)
+            result = measure_cost(data, line, seed, data_dir, rows=seed < row_seeds)
             values |= {"auc": result.auc, "read": result.read, "ignored": result.ignored}
             values |= {"blind": result.blind, "among": result.among}
         for measure, value in values.items():
@@ -109,7 +117,7 @@ def text_of(measurements: Sequence[Measurement]) -> str:
     values = by_seed(measurements)
     tables = list(dict.fromkeys(f.data for f in measurements))
 
-    def of(data: str, line: Line) -> Of:
+    def of(data: str, line: DefenseSetting) -> Of:
         return lambda measure, other=line: values.get((data, other.name, measure), {})
 
     steps = [
@@ -176,18 +184,27 @@ def store(measurements: Sequence[Measurement], folder: Path) -> None:
         )
 
 
-def main() -> None:
-    """Run the study, print its tables and store them."""
-    options = options_of("counts", "--out", "--seeds", "--row-seeds", "--tables", tables=TABLES)
+def run(options: Namespace) -> Iterator[str]:
+    """Measure all defenses, store the measurements after each data set and yield the tables."""
     lines = tuple(dict.fromkeys((*STEPS, *FRONTIER)))
     measurements: list[Measurement] = []
     for data in options.tables:
         measurements += measure_lines(
             data, lines, options.seeds, options.row_seeds, options.data_dir
         )
-        store(measurements, Path(options.out or "runs/counts"))
-    print(text_of(measurements))
+        store(measurements, Path(options.out))
+    yield text_of(measurements)
 
 
-if __name__ == "__main__":
-    main()
+STUDIES = {
+    "counts": Study(
+        "Class counts that histogram defenses hide, and the AUC that they cost.",
+        run,
+        {
+            "--out": {"default": "runs/counts", "help": "folder of the results"},
+            "--tables": {"nargs": "+", "default": TABLES, "help": "data sets"},
+            "--seeds": {"type": int, "default": 10, "help": "number of seeds"},
+            "--row-seeds": {"type": int, "default": 2, "help": "seeds of the attack on rows"},
+        },
+    )
+}

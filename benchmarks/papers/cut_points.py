@@ -1,10 +1,11 @@
 """Compare defenses of cut points.
 
-``python -m fedtrees.benchmarks.papers.cut_points --data-dir FOLDER`` runs the suite and prints the
+``python -m fedtrees.benchmarks.papers cut_points --data-dir FOLDER`` runs the suite and prints the
 table.
 """
 
-from collections.abc import Mapping
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
 from itertools import product
 from statistics import mean
 from typing import Any
@@ -12,13 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.benchmarks.papers.study import (
-    Table,
-    markdown,
-    options_of,
-    run_suite,
-    train_federation,
-)
+from fedtrees.benchmarks.papers.study import SUITE_OPTIONS, Study, run_suite, train_federation
+from fedtrees.benchmarks.papers.tables import Table
 from fedtrees.core.transcript import Transcript
 from fedtrees.experiments.suite import Suite
 from fedtrees.messages.horizontal import CUT_MESSAGES, GridRequest
@@ -55,7 +51,7 @@ def table(rows: Any, sums: Sums) -> Table:
             ]
         )
     title = f"{' / '.join(datasets)}: means over {selected['seed'].nunique()} seeds; percent"
-    return title, _COLUMNS, lines
+    return Table(title, _COLUMNS, lines)
 
 
 def _cells(rows: Any, data: str, spec: str, sums: Sums) -> list[str]:
@@ -85,7 +81,7 @@ def _share(values: Any) -> str:
     return "-" if values is None or values.isna().all() else f"{100 * values.mean():.0f}"
 
 
-def told_by_sums(transcript: Transcript, X: NDArray[np.float32]) -> float:
+def share_inferred_from_sums(transcript: Transcript, X: NDArray[np.float32]) -> float:
     """Return the share of values that the server infers from exact sums on the last grid.
 
     A cell shows the value of its rows, but not their identity, if it contains a single number with
@@ -111,7 +107,7 @@ def told_by_sums(transcript: Transcript, X: NDArray[np.float32]) -> float:
 
 
 def all_sums(suite: Suite, data_dir: str | None) -> Sums:
-    """Return the shares of `told_by_sums` for every `grid-cuts` defense, as means over seeds."""
+    """Return `share_inferred_from_sums` for every `grid-cuts` defense, as means over seeds."""
     mean_shares = {}
     for grid in suite.grids:
         specs = [str(d) for d in grid.defenses if str(d).startswith("grid-cuts")]
@@ -122,14 +118,17 @@ def all_sums(suite: Suite, data_dir: str | None) -> Sums:
                     data.name, grid.protocols[0], 5, seed, data_dir, defense=spec
                 )
                 X = np.concatenate([local_data.X for local_data in federation.local_data.values()])
-                shares.append(told_by_sums(run.transcript, X))
+                shares.append(share_inferred_from_sums(run.transcript, X))
             mean_shares[data.name, spec] = mean(shares)
     return mean_shares
 
 
-if __name__ == "__main__":
-    options = options_of("cut_points", "--out", "--jobs")
+def run(options: Namespace) -> Iterator[Table]:
+    """Complete the run of the suite and yield its table."""
     suite = Suite.load("cut_points")
-    folder = run_suite(suite, options.out or "runs/cut_points", options)
-    title, header, lines = table(load_rows(folder), all_sums(suite, options.data_dir))
-    print(f"{title}\n\n{markdown(header, lines)}")
+    folder = run_suite(suite, options)
+    yield table(load_rows(folder), all_sums(suite, options.data_dir))
+
+
+SUMMARY = "AUC, bytes and leaked values by the way in which cut points are determined."
+STUDIES = {"cut_points": Study(SUMMARY, run, SUITE_OPTIONS)}

@@ -1,133 +1,158 @@
-"""Compare attacks on noisy forests with the errors of Gorgé et al. (2025).
+"""Compare attacks on noisy forests with the errors of DRAFT-DP (Gorgé et al. 2026).
 
-``python -m fedtrees.benchmarks.papers.draft_dp --reference FOLDER`` prints all tables. The folder
+``python -m fedtrees.benchmarks.papers draft_dp --reference FOLDER`` prints all tables. The folder
 contains ``dp_forests.npz``, the forests of the paper rebuilt from their seeds, and
 ``draftdp_*.csv`` with the published errors. Rows are the first N of COMPAS and Adult, and the noise
 is also that of the paper. ``--table`` selects one table, and ``--figure FILE`` draws the error
 against time.
 """
 
-import argparse
+from __future__ import annotations
+
+from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean
+from time import process_time
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.forests.informed import Enumeration
 from fedtrees.attacks.forests.likelihoods import Noise
-from fedtrees.attacks.forests.posterior import Answer, Question, anneal
-from fedtrees.benchmarks.papers.draft_dp_anytime import anytime, draw
-from fedtrees.benchmarks.papers.draft_dp_informed import informed_errors
-from fedtrees.benchmarks.papers.draft_dp_settings import settings
-from fedtrees.benchmarks.papers.draft_dp_study import (
+from fedtrees.attacks.forests.posterior import Answer, Question, anneal, posterior
+from fedtrees.attacks.forests.structure import NoisyForest
+from fedtrees.benchmarks.papers.draft_dp_forests import (
     SCORES,
     TABLES,
-    Part,
-    Study,
-    line_of,
-    own_run,
-    run,
-    runs,
+    PublishedForests,
+    draw_forest,
+    first_settings,
+    reconstruct,
+    reconstruct_drawn,
+    reconstruct_published,
+    score_line,
+    train_network,
     variables,
 )
-from fedtrees.benchmarks.papers.study import markdown
-from fedtrees.core.schema import Table
+from fedtrees.benchmarks.papers.study import FAST, Study
+from fedtrees.benchmarks.papers.tables import Table
+from fedtrees.core.schema import Table as Rows
 from fedtrees.guessing.conditional import nearest_guesses
 from fedtrees.metrics.rows import row_errors
+from fedtrees.report import static_figure, style
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 EPSILONS = ("1", "5", "10", "20", "30")
 #: Numbers of trees and depths that are compared, on forests and rows drawn here.
 SHAPES = tuple((trees, depth) for trees in (1, 5, 10, 30) for depth in (5, 7))
 #: Number of known attributes by table. COMPAS has 7 attributes and Adult 14, if each one-hot group
 #: is counted once.
-TOLD = {"compas": (0, 2, 4, 6), "adult": (0, 4, 8, 12)}
+KNOWN_COUNTS = {"compas": (0, 2, 4, 6), "adult": (0, 4, 8, 12)}
 
 
-def targets(study: Study) -> Iterator[Part]:
+def targets(published: PublishedForests) -> Iterator[Table]:
     """Yield the errors for 100 rows."""
     lines = []
     for name in TABLES:
         for epsilon in EPSILONS:
-            published_error = f"{study.published('reference', name, 100, epsilon):.3f}"
-            lines.append(line_of(runs(study, name, 100, epsilon), name, epsilon, published_error))
-    yield "Posterior", ("table", "epsilon", "published", *SCORES), lines
+            published_error = published.error("reference", name, 100, epsilon)
+            lines.append(
+                score_line(
+                    reconstruct_published(published, name, 100, epsilon),
+                    name,
+                    epsilon,
+                    published_error,
+                )
+            )
+    yield Table("Posterior", ("table", "epsilon", "published", *SCORES), lines)
 
 
-def many_rows(study: Study) -> Iterator[Part]:
+def many_rows(published: PublishedForests) -> Iterator[Table]:
     """Yield the errors for 500 rows."""
     lines = [
-        line_of(
-            runs(study, name, 500, "5"), name,
-            f"{study.published('scalability', name, 500, '5'):.3f}",
+        score_line(
+            reconstruct_published(published, name, 500, "5"), name,
+            published.error('scalability', name, 500, '5'),
         )
         for name in TABLES
     ]  # fmt: skip
-    yield "500 rows, epsilon 5", ("table", "published", *SCORES), lines
+    yield Table("500 rows, epsilon 5", ("table", "published", *SCORES), lines)
 
 
-def most_likely(study: Study) -> Iterator[Part]:
+def most_likely(published: PublishedForests) -> Iterator[Table]:
     """Yield the errors of the most probable table, found by annealing, for an L1 objective."""
 
     def l1(question: Question, rng: np.random.Generator) -> Answer:
         return anneal(replace(question, noise=Noise("geometric", question.noise.scale)), rng)
 
     lines = [
-        line_of(
-            runs(study, name, 100, epsilon, l1), name, epsilon,
-            f"{study.published('reference', name, 100, epsilon):.3f}",
+        score_line(
+            reconstruct_published(published, name, 100, epsilon, l1), name, epsilon,
+            published.error('reference', name, 100, epsilon),
         )
         for name in TABLES for epsilon in EPSILONS
     ]  # fmt: skip
-    yield "Most likely table", ("table", "epsilon", "published", *SCORES), lines
+    yield Table("Most likely table", ("table", "epsilon", "published", *SCORES), lines)
 
 
-def unknown_rows(study: Study) -> Iterator[Part]:
+def unknown_rows(published: PublishedForests) -> Iterator[Table]:
     """Yield the errors if the number of rows is not known."""
     lines = [
-        line_of(
-            runs(study, name, 100, epsilon, row_count_known=False), name, epsilon,
-            f"{study.published('unknownN', name, 100, epsilon):.3f}",
+        score_line(
+            reconstruct_published(published, name, 100, epsilon, row_count_known=False),
+            name, epsilon,
+            published.error('unknownN', name, 100, epsilon),
         )
         for name in TABLES for epsilon in ("1", "5", "20")
     ]  # fmt: skip
-    yield "N unknown", ("table", "epsilon", "published", *SCORES), lines
+    yield Table("N unknown", ("table", "epsilon", "published", *SCORES), lines)
 
 
-def attributes(study: Study) -> Iterator[Part]:
+def attributes(published: PublishedForests) -> Iterator[Table]:
     """Yield the errors of unknown attributes, by the number of known ones."""
     lines = []
     for name in TABLES:
-        truth, coded = study.table(name)[0].take(np.arange(100)), variables(study.table(name)[1])
+        truth, coded = (
+            published.table(name)[0].take(np.arange(100)),
+            variables(published.table(name)[1]),
+        )
         rows = coded.encode(truth.X)
-        for count in TOLD[name]:
+        for count in KNOWN_COUNTS[name]:
             results, blind = [], []
-            for seed in range(study.seeds):
+            for seed in range(published.seeds):
                 known_groups = np.random.default_rng(seed).permutation(len(coded))[:count].tolist()
                 question = Question(
-                    study.forest(name, 100, "5", seed), Noise.of("truncated-laplace", 5.0, 10), 100,
+                    published.forest(name, 100, "5", seed), Noise.of("truncated-laplace", 5.0, 10),
+                    100,
                     known_levels={g: rows[:, g] for g in known_groups},
                 )  # fmt: skip
                 known_columns = np.sort([c for g in known_groups for c in coded.columns[g]]).astype(
                     np.int64
                 )
-                results.append(run(question, truth, seed, known_columns=known_columns.tolist()))
-                blind.append(_by_other_rows(study, name, truth, known_columns, seed))
-            published_error = study.published(
+                results.append(
+                    reconstruct(question, truth, seed, known_columns=known_columns.tolist())
+                )
+                blind.append(_by_other_rows(published, name, truth, known_columns, seed))
+            published_error = published.error(
                 "partial", name, 100, "5", known_attributes=str(count)
             )
-            labels = (name, str(count), f"{published_error:.3f}", f"{mean(blind):.3f}")
-            lines.append(line_of(results, *labels))
-    header = ("table", "told", "published", "by other rows", *SCORES)
-    yield "Attributes told, epsilon 5", header, lines
+            labels = (name, str(count), published_error, f"{mean(blind):.3f}")
+            lines.append(score_line(results, *labels))
+    header = ("table", "known", "published", "by other rows", *SCORES)
+    yield Table("Some attributes known, epsilon 5", header, lines)
 
 
 def _by_other_rows(
-    study: Study, name: str, truth: Table, known_columns: NDArray[np.int64], seed: int
+    published: PublishedForests, name: str, truth: Rows, known_columns: NDArray[np.int64], seed: int
 ) -> float:
     """Return the error without a forest, if other rows of the table are known."""
-    (table, schema), rng = study.table(name), np.random.default_rng(seed)
+    (table, schema), rng = published.table(name), np.random.default_rng(seed)
     rest = table.take(np.arange(len(truth), len(table)))
     exact, all_rows = np.zeros(truth.X.shape[1] + 1), np.ones(len(truth), dtype=bool)
     guesses = nearest_guesses(
@@ -136,11 +161,11 @@ def _by_other_rows(
     return min(row_errors(guess, truth, all_rows, known_columns.tolist()).mean for guess in guesses)
 
 
-def references(study: Study) -> Iterator[Part]:
+def references(published: PublishedForests) -> Iterator[Table]:
     """Yield the errors of guesses without a forest. All but the first know the distribution."""
     lines = []
     for name in TABLES:
-        table, schema = study.table(name)
+        table, schema = published.table(name)
         truth, rest = table.take(np.arange(100)), table.take(np.arange(100, len(table)))
         coded = variables(schema)
         parts: dict[str, list[float]] = {}
@@ -157,30 +182,194 @@ def references(study: Study) -> Iterator[Part]:
                 ("random", coded.decode(uniform)), ("fresh sample", fresh),
                 ("marginals", coded.decode(marginal)), ("majority row", majority),
             ):  # fmt: skip
-                guess = Table(X, np.zeros(100, dtype=np.int64))
+                guess = Rows(X, np.zeros(100, dtype=np.int64))
                 scored = row_errors(guess, truth, np.ones(100, dtype=bool))
                 parts.setdefault(guess_name, []).append(scored.mean)
         lines.append([name, *(f"{mean(values):.3f}" for values in parts.values())])
-    yield "Without a forest", ("table", *parts), lines
+    yield Table("Without a forest", ("table", *parts), lines)
 
 
-def shapes(study: Study) -> Iterator[Part]:
+def shapes(published: PublishedForests) -> Iterator[Table]:
     """Yield the errors by number of trees and depth at equal epsilon, on forests drawn here."""
     lines = []
     for epsilon in ("5", "30"):
         for name in TABLES:
             for trees, depth in SHAPES:
                 results = [
-                    own_run(study, name, trees, depth, float(epsilon), seed)
-                    for seed in range(study.seeds)
+                    reconstruct_drawn(published, name, trees, depth, float(epsilon), seed)
+                    for seed in range(published.seeds)
                 ]
-                published_error = (
-                    f"{study.published('reference', name, 100, epsilon, trees, depth):.3f}"
-                )
+                published_error = published.error("reference", name, 100, epsilon, trees, depth)
                 lines.append(
-                    line_of(results, name, epsilon, str(trees), str(depth), published_error)
+                    score_line(results, name, epsilon, str(trees), str(depth), published_error)
                 )
-    yield "Trees and depth", ("table", "epsilon", "trees", "depth", "published", *SCORES), lines
+    yield Table(
+        "Trees and depth", ("table", "epsilon", "trees", "depth", "published", *SCORES), lines
+    )
+
+
+#: Shares of the default number of moves in the anytime table.
+EFFORTS = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
+#: Wall-clock seconds on 16 threads at which the published errors were recorded.
+THEIR_SECONDS = ("60", "120", "600", "7200")
+
+
+def anytime(published: PublishedForests) -> Iterator[Table]:
+    """Yield the errors over CPU seconds. Each effort is a separate run."""
+    lines = []
+    for name in TABLES:
+        for effort in EFFORTS:
+
+            def some(
+                question: Question, rng: np.random.Generator, effort: float = effort
+            ) -> Answer:
+                return posterior(question, rng, effort)
+
+            lines.append(score_line(reconstruct_published(published, name, 100, "5", some), name))
+    yield Table("Error against time, epsilon 5", ("table", *SCORES), lines)
+    seconds = THEIR_SECONDS
+    published_lines = [
+        [
+            name,
+            *(published.error("individual", name, 100, "5", score=f"err_at_{s}s") for s in seconds),
+        ]
+        for name in TABLES
+    ]
+    yield Table("Published, 16 threads", ("table", *(f"{s} s" for s in seconds)), published_lines)
+
+
+def draw(our_lines: list[list[str]], published_lines: list[list[str]]) -> Figure:
+    """Draw the tables of `anytime`: error over seconds, with one panel per table."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(static_figure.RC):
+        figure = Figure(figsize=(static_figure.PAGE, 2.2), layout="constrained")
+        axes = figure.subplots(1, len(TABLES), sharey=True)
+        for ax, name in zip(axes, TABLES, strict=True):
+            points = [(float(line[4]), float(line[1])) for line in our_lines if line[0] == name]
+            ax.plot(
+                *zip(*points, strict=True),
+                "o-",
+                color=style.COLOURS[0],
+                label="draft-dp, CPU seconds",
+            )
+            for line in published_lines:
+                if line[0] == name:
+                    at = [float(s) for s in THEIR_SECONDS]
+                    ax.plot(at, [float(e) for e in line[1:]], "s-", color=style.COLOURS[1],
+                            label="published, wall seconds on 16 threads")  # fmt: skip
+            ax.set_xscale("log")
+            ax.set_title(f"{name}, epsilon 5, 100 rows", loc="left", fontsize=7)
+            ax.set_xlabel("seconds")
+        axes[0].set_ylabel("matched Hamming error")
+        axes[0].set_ylim(bottom=0)
+        handles, names = axes[0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
+#: Number of target rows per forest. Each of them is unknown in turn.
+TARGETS = 100
+
+
+def informed_errors(published: PublishedForests) -> Iterator[Table]:
+    """Yield the errors of the unknown row, with 100 targets per seed."""
+    lines = []
+    for name in TABLES:
+        for epsilon in ("1", "5", "10", "20"):
+            errors, majority, expected, network, spent = [], [], [], list[float](), 0.0
+            for seed in range(published.seeds):
+                truth, rest, forest = draw_forest(
+                    published, name, 10, 5, float(epsilon), 2000, seed
+                )
+                wrong, common, posterior_errors, seconds = _missing(truth, forest, float(epsilon))
+                errors, majority, spent = errors + wrong, majority + common, spent + seconds
+                expected += posterior_errors
+                if find_spec("torch"):
+                    network += _by_network(truth, rest, forest, float(epsilon), seed)
+            milliseconds = 1000 * spent / len(errors)
+            lines.append(
+                [name, epsilon, f"{mean(errors):.3f}", f"{mean(expected):.3f}",
+                 f"{mean(e == 0 for e in errors):.2f}", f"{mean(majority):.3f}",
+                 *(published.error('informed', name, 2000, epsilon, method=m)
+                   for m in ("cp", "reconn")),
+                 f"{mean(network):.3f}" if network else "–", f"{milliseconds:.2f}"]
+            )  # fmt: skip
+    header = (
+        "table", "epsilon", "error", "expected", "exact", "majority row", "published",
+        "network, published", "network", "CPU ms a target",
+    )  # fmt: skip
+    yield Table("All rows but one known", header, lines)
+
+
+def _by_network(
+    truth: Rows, rest: Rows, forest: NoisyForest, epsilon: float, seed: int
+) -> list[float]:
+    """Return the errors of a network that is trained on shadow forests (`draft_dp_network`)."""
+    coded, X = forest.variables.encode(truth.X), truth.X[:TARGETS]
+    counts = forest.counts(coded, truth.y)
+    target_counts = [forest.counts(coded[i : i + 1], truth.y[i : i + 1]) for i in range(TARGETS)]
+    residual_counts = forest.noisy - counts + np.stack(target_counts)
+    return [
+        float(e)
+        for e in (train_network(forest, rest, epsilon, seed)(residual_counts) != X).mean(axis=1)
+    ]
+
+
+def _missing(
+    truth: Rows, forest: NoisyForest, epsilon: float
+) -> tuple[list[float], list[float], list[float], float]:
+    """Return the errors of the enumeration, of the majority row, and the expected errors.
+
+    The last element is the time in CPU seconds.
+    """
+    coded = forest.variables.encode(truth.X)
+    rows = np.column_stack([coded, truth.y]).astype(np.int16)
+    enumeration, noise = Enumeration.of(forest), Noise.of("truncated-laplace", epsilon, 10)
+    counts = forest.counts(coded, truth.y)
+    majority_codes = np.array([[np.bincount(column).argmax() for column in coded.T]])
+    common = forest.variables.decode(majority_codes)[0]
+    valid = forest.variables.decode(enumeration.value)
+    wrong, blind, expected_errors, spent = list[float](), list[float](), list[float](), 0.0
+    for i in range(TARGETS):
+        rest, target_counts = (
+            np.delete(rows, i, axis=0),
+            forest.counts(coded[i : i + 1], truth.y[i : i + 1]),
+        )
+        begin = process_time()
+        row, chance = enumeration.missing_row(noise, rest, counts - target_counts)
+        spent += process_time() - begin
+        X: NDArray[np.float32] = forest.variables.decode(row[None, :-1])[0]
+        wrong.append(float((truth.X[i] != X).mean()))
+        blind.append(float((common != truth.X[i]).mean()))
+        expected_errors.append(float((chance.sum(axis=1) * (valid != X).mean(axis=1)).sum()))
+    return wrong, blind, expected_errors, spent
+
+
+def settings(published: PublishedForests) -> Iterator[Table]:
+    """Yield the errors on forests and rows drawn here, by settings of the chains."""
+    lines = []
+    for name in TABLES:
+        for epsilon in (1.0, 5.0, 20.0):
+            results = [
+                [
+                    reconstruct_drawn(published, name, 10, 5, epsilon, seed, solve)
+                    for seed in range(published.seeds)
+                ]
+                for solve in (first_settings, posterior)
+            ]
+            gain = [a.error - b.error for a, b in zip(*results, strict=True)]
+            errors = [
+                f"{mean(r.error for r in runs_of_setting):.3f}" for runs_of_setting in results
+            ]
+            wins = f"{sum(g > 0 for g in gain)} of {len(gain)}"
+            spent = [
+                f"{mean(r.seconds for r in runs_of_setting):.2f}" for runs_of_setting in results
+            ]
+            lines.append([name, f"{epsilon:g}", *errors, wins, *spent])
+    header = ("table", "epsilon", "first settings", "default", "better", "CPU s", "CPU s")
+    yield Table("Other rows", header, lines)
 
 
 PARTS = {
@@ -190,24 +379,25 @@ PARTS = {
 }  # fmt: skip
 
 
-def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(prog="python -m fedtrees.benchmarks.papers.draft_dp")
-    parser.add_argument("--data-dir", default=None)
-    parser.add_argument("--reference", type=Path, required=True)
-    parser.add_argument("--table", choices=PARTS, action="append")
-    parser.add_argument("--fast", action="store_true", help="one seed of five")
-    parser.add_argument("--figure", type=Path, help="draw the anytime table")
-    options = parser.parse_args()
-    study = Study(options.reference, options.data_dir, 1 if options.fast else 5)
+def run(options: Namespace) -> Iterator[Table]:
+    """Yield the selected tables."""
+    published = PublishedForests(options.reference, options.data_dir, 1 if options.fast else 5)
     for part in options.table or PARTS:
-        tables = []
-        for title, header, lines in PARTS[part](study):
-            print(f"{title}\n\n{markdown(header, lines)}\n", flush=True)
-            tables.append(lines)
+        tables = list(PARTS[part](published))
+        yield from tables
         if part == "anytime" and options.figure:
-            draw(*tables).savefig(options.figure)
+            draw(*(table.lines for table in tables)).savefig(options.figure)
 
 
-if __name__ == "__main__":
-    main()
+STUDIES = {
+    "draft_dp": Study(
+        "Rows reconstructed from noisy forests, with the errors of Gorgé et al. (2026).",
+        run,
+        {
+            "--reference": {"type": Path, "required": True, "help": "forests and published errors"},
+            "--table": {"choices": PARTS, "action": "append", "help": "print only this table"},
+            "--figure": {"type": Path, "help": "file for the figure of the table anytime"},
+            **FAST,
+        },
+    )
+}

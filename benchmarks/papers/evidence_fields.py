@@ -1,6 +1,6 @@
 """List which attacks read which piece of evidence: every message field, protocol and adversary.
 
-`python -m fedtrees.benchmarks.papers.evidence_fields --out docs/studies/evidence.csv` trains every
+`python -m fedtrees.benchmarks.papers evidence_fields --out docs/studies/evidence.csv` trains every
 protocol on a small synthetic table, under no defense and under defenses that add message fields or
 make a field informative. For every adversary it then replaces one field of one message type at a
 time in the transcript, and runs every attack that applies. An attack *reads* the field if its
@@ -9,12 +9,12 @@ evidence that an adversary has and that no attack uses. `evidence_read` measures
 whether the evidence that is used also raises the scores.
 """
 
-import argparse
 import csv
 import os
 import resource
 import sys
 import warnings
+from argparse import Namespace
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from fedtrees.benchmarks.papers.study import Study
 from fedtrees.conformance.samples import sample_table
 from fedtrees.core.attack import contenders
 from fedtrees.core.errors import FedtreesError, UsageError
@@ -504,20 +505,6 @@ def lines_of(protocol: str, rows: int = ROWS) -> list[dict[str, str]]:
     return sorted(lines, key=lambda line: tuple(line[c] for c in COLUMNS[:5]))
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the study for some protocols, and replace their lines in the table."""
-    parser = argparse.ArgumentParser(prog="python -m fedtrees.benchmarks.papers.evidence_fields")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--protocols", nargs="+", default=register.names("protocol"))
-    options = parser.parse_args(arguments)
-    for name in options.protocols:
-        if register.get("protocol", name).missing():
-            print(f"{name}: left out, because an optional package is missing", file=sys.stderr)
-            continue
-        replace_lines(options.out, name, lines_of(name))
-        print(f"{name}: written", file=sys.stderr, flush=True)
-
-
 def replace_lines(path: Path, protocol: str, lines: Iterable[Mapping[str, str]]) -> None:
     """Replace the lines of one protocol in a table, so that an interrupted study can continue.
 
@@ -542,5 +529,23 @@ def replace_lines(path: Path, protocol: str, lines: Iterable[Mapping[str, str]])
         )
 
 
-if __name__ == "__main__":
-    main()
+def run(options: Namespace) -> Iterator[str]:
+    """Study some protocols, and replace their lines in the table."""
+    for name in options.protocols:
+        if register.get("protocol", name).missing():
+            yield f"{name}: left out, because an optional package is missing"
+            continue
+        replace_lines(options.out, name, lines_of(name))
+        yield f"{name}: written"
+
+
+STUDIES = {
+    "evidence_fields": Study(
+        "Message fields of every protocol and adversary, with the attacks that read them.",
+        run,
+        {
+            "--out": {"type": Path, "required": True, "help": "CSV file of the table"},
+            "--protocols": {"nargs": "+", "default": register.names("protocol"), "help": "names"},
+        },
+    )
+}

@@ -1,17 +1,19 @@
 """Compare each attack with the same attack that ignores one piece of its evidence.
 
-``python -m fedtrees.benchmarks.papers.evidence_read --data-dir FOLDER`` runs both on the same
+``python -m fedtrees.benchmarks.papers evidence_read --data-dir FOLDER`` runs both on the same
 trainings with the same seeds, for every compatible defense. The table marks lines in which the
 attack scores lower with more evidence.
 """
 
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
 import numpy as np
 
-from fedtrees.benchmarks.papers.study import markdown, options_of, percent, train_federation
+from fedtrees.benchmarks.papers.study import Study, train_federation
+from fedtrees.benchmarks.papers.tables import Table, percent
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.experiments.evaluate import score_guess
@@ -191,10 +193,8 @@ def measure_evidence(
             yield Line(data, seat, defense, pair, less, read)  # type: ignore[arg-type]
 
 
-def main() -> None:
-    """Run the study and print its table, with lines in which evidence lowers the score last."""
-    option_names = "--tables", "--trees", "--seeds"
-    options = options_of("evidence_read", *option_names, tables=TABLES, seeds=len(SEEDS))
+def run(options: Namespace) -> Iterator[Table]:
+    """Yield the table. Lines in which evidence lowers the score are last."""
     seeds, trees = range(options.seeds), options.trees
     lines = [
         line
@@ -205,32 +205,32 @@ def main() -> None:
         for line in measure_evidence(data, seat, defense, seeds, options.data_dir, trees=trees)
     ]
     header = (
-        "table",
-        "protocol",
-        "who",
-        "defense",
-        "attack",
-        "evidence",
-        "score",
-        "ignored",
-        "read",
+        "table", "protocol", "threat", "defense", "attack", "evidence", "score", "ignored", "used",
+    )  # fmt: skip
+    cells = [
+        [
+            *(line.data, line.seat.protocol, line.seat.threat, f"`{line.defense}`"),
+            *(line.pair.attack, line.pair.evidence, line.pair.metric),
+            *(percent(part) for part in (line.ignored, line.read)),
+        ]
+        for line in sorted(lines, key=lambda line: line.worse)
+    ]
+    worse = sum(line.worse for line in lines)
+    title = (
+        "Percent, mean ± standard deviation over seeds. "
+        f"{worse} of {len(lines)} scores are lower if the evidence is used."
     )
-    print("Percent, mean ± standard deviation over seeds.\n")
-    print(
-        markdown(
-            header,
-            [
-                [
-                    *(line.data, line.seat.protocol, line.seat.threat, f"`{line.defense}`"),
-                    *(line.pair.attack, line.pair.evidence, line.pair.metric),
-                    *(percent(part) for part in (line.ignored, line.read)),
-                ]
-                for line in sorted(lines, key=lambda line: line.worse)
-            ],
-        )
-    )
-    print(f"\n{sum(line.worse for line in lines)} of {len(lines)} score lower when read.")
+    yield Table(title, header, cells)
 
 
-if __name__ == "__main__":
-    main()
+STUDIES = {
+    "evidence_read": Study(
+        "Attacks with and without one piece of evidence, on the same trainings.",
+        run,
+        {
+            "--tables": {"nargs": "+", "default": TABLES, "help": "data sets"},
+            "--seeds": {"type": int, "default": len(SEEDS), "help": "number of seeds"},
+            "--trees": {"type": int, "default": 10, "help": "number of trees"},
+        },
+    )
+}

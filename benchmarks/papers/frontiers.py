@@ -1,18 +1,18 @@
 """Measure which defenses of histograms protect rows, and their cost in AUC.
 
-``python -m fedtrees.benchmarks.papers.frontiers --data-dir FOLDER`` runs the suite, prints the
+``python -m fedtrees.benchmarks.papers frontiers --data-dir FOLDER`` runs the suite, prints the
 tables and draws the frontiers.
 """
 
 from pathlib import Path
 from typing import Any
 
-from fedtrees.benchmarks.papers.study import Table, percent, run_study
+from fedtrees.benchmarks.papers.study import suite_study
+from fedtrees.benchmarks.papers.tables import Table, percent
 from fedtrees.core.guarantee import PureDP
 from fedtrees.report import static_figure
-from fedtrees.report.budgets import ordered
-from fedtrees.report.frontier import frontiers
-from fedtrees.report.results import load_rows
+from fedtrees.report.findings import frontiers
+from fedtrees.report.results import ordered
 
 _DEFENSES = (
     "defense", "AUC", "change", "epsilon spent", "server reads", "`nvflare-hist` client reads",
@@ -29,13 +29,14 @@ def tables(rows: Any) -> list[Table]:
         of_data = rows["dataset"] == data
         selected = rows[of_data & (trees == 30)]
         lines = [_defense(selected, spec) for spec in ordered(set(selected["defense_spec"]))]
-        result_tables.append((f"{data}: defenses, 30 trees", _DEFENSES, lines))
+        result_tables.append(Table(f"{data}: defenses, 30 trees", _DEFENSES, lines))
         undefended = (
             of_data & (rows["protocol"] == "nvflare-hist") & (rows["defense_spec"] == "none")
         )
         counts = sorted(set(trees[undefended & (rows["stage"] == "train")]))
         lines = [_fewer(rows[undefended & (trees == n)], int(n)) for n in counts]
-        result_tables.append((f"{data}: fewer trees, `nvflare-hist`, no defense", _TREES, lines))
+        title = f"{data}: fewer trees, `nvflare-hist`, no defense"
+        result_tables.append(Table(title, _TREES, lines))
     return result_tables
 
 
@@ -113,6 +114,4 @@ def draw(rows: Any, path: Path) -> Path:
     return static_figure.save(static_figure.frontier(panels), path)
 
 
-if __name__ == "__main__":
-    folder = run_study("frontiers", tables)
-    draw(load_rows(folder), folder / "frontiers.svg")
+STUDIES = {"frontiers": suite_study("frontiers", tables, figures={"frontiers.svg": draw})}

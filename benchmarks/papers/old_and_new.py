@@ -1,6 +1,6 @@
 """Compare the attacks of two states of the package.
 
-``python -m fedtrees.benchmarks.papers.old_and_new --old FOLDER ... --new FOLDER ...`` pairs the
+``python -m fedtrees.benchmarks.papers old_and_new --old FOLDER ... --new FOLDER ...`` pairs the
 results of the suite `old_and_new` by seed. Each state has one folder per part or seed. The attacks
 in `HEIRS` of the new state also count for the attacks that they replace. The command prints the
 change of each attack over tables and defenses, and every attack and defense whose score fell by
@@ -8,13 +8,14 @@ more than its interval. It writes a line per table, adversary, defense, attack a
 file next to this module.
 """
 
-import argparse
-from collections.abc import Iterable, Sequence
+from argparse import Namespace
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from fedtrees.benchmarks.papers.study import markdown
+from fedtrees.benchmarks.papers.study import Study
+from fedtrees.benchmarks.papers.tables import Table
 from fedtrees.core.specs import written
 from fedtrees.report.statistics import estimate
 
@@ -90,28 +91,31 @@ def per_attack(both: pd.DataFrame) -> list[list[str]]:
     return lines
 
 
-def main() -> None:
-    """Compare two runs as a command."""
-    parser = argparse.ArgumentParser(prog="python -m fedtrees.benchmarks.papers.old_and_new")
-    for side in ("--old", "--new"):
-        parser.add_argument(side, nargs="+", required=True, type=Path)
-    parser.add_argument("--out", type=Path, default=Path("old_and_new.csv"))
-    options = parser.parse_args()
+def run(options: Namespace) -> Iterator[Table]:
+    """Compare two runs, write all changes, and yield the tables."""
     both = pair_scores(*(map(read, folders) for folders in (options.old, options.new)))
     summarise(both, _CELL).to_csv(options.out, index=False, float_format="%.4f")
     header = ("attack", "score", "old", "new", "change", "worst defense", "fell")
-    print(markdown(header, per_attack(both)))
+    yield Table("Change of every attack over tables and defenses.", header, per_attack(both))
     places = summarise(both, [*_DEFENDED, "attack", "metric"])
     fallen = places[places["fell"]].sort_values("change")
-    print(f"\n{len(fallen)} of {len(places)} fell beyond their spread.\n")
-    header = ("attack", "score", "protocol", "who", "defense", "old", "new", "95% of the change")
+    header = ("attack", "score", "protocol", "threat", "defense", "old", "new", "95% of the change")
     lines = [
         [f"`{c.attack}`", c.metric, c.protocol, c.threat, f"`{c.defense_spec}`",
          f"{c.old:.3f}", f"{c.new:.3f}", f"[{c.low:+.3f}, {c.high:+.3f}]"]
         for c in fallen.itertuples()
     ]  # fmt: skip
-    print(markdown(header, lines))
+    yield Table(f"{len(fallen)} of {len(places)} scores fell beyond their interval.", header, lines)
 
 
-if __name__ == "__main__":
-    main()
+STUDIES = {
+    "old_and_new": Study(
+        "Attacks of two states of the package, paired by seed, with the scores that fell.",
+        run,
+        {
+            "--old": {"nargs": "+", "required": True, "type": Path, "help": "runs of one state"},
+            "--new": {"nargs": "+", "required": True, "type": Path, "help": "runs of the other"},
+            "--out": {"type": Path, "default": Path("old_and_new.csv"), "help": "all changes"},
+        },
+    )
+}

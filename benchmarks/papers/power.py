@@ -1,12 +1,12 @@
 """Measure how much noise a mechanism can lack before the audit notices.
 
-``python -m fedtrees.benchmarks.papers.power`` audits every mechanism with its full noise and with
+``python -m fedtrees.benchmarks.papers power`` audits every mechanism with its full noise and with
 parts of it.
 """
 
-import argparse
 import math
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,8 +15,9 @@ from time import process_time
 from typing import Any
 from unittest.mock import patch
 
-from fedtrees.benchmarks.papers.study import markdown
-from fedtrees.core.defense import Stage
+from fedtrees.benchmarks.papers.study import Study
+from fedtrees.benchmarks.papers.tables import Table
+from fedtrees.core.defense import ExampleStage
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_one
 from fedtrees.defenses import cut_points, dp_sgd, label_noise
@@ -75,7 +76,7 @@ def _weaken_argument(at: int, less: Callable[[Any, float], Any]) -> Callable[[Dr
 def _last_row(rows: Draw, k: float) -> Draw:
     """Return a hook that divides the last row, the noise of a step, by k."""
 
-    def weaker(part: Any, stage: Stage, values: Any, ctx: Any) -> Any:
+    def weaker(part: Any, stage: ExampleStage, values: Any, ctx: Any) -> Any:
         changed = rows(part, stage, values, ctx)
         if stage.kind == "example-gradients":
             changed[-1] /= k
@@ -225,13 +226,8 @@ def _format_epsilon(cells: list[Cell]) -> str:
     return f"**{text}**" if times == len(cells) else f"{text} ({times})" if times else text
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(prog="python -m fedtrees.benchmarks.papers.power")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--repeats", type=int, default=200)
-    parser.add_argument("--only", default="", help="mechanisms whose name has this in it")
-    options = parser.parse_args()
+def run(options: Namespace) -> Iterator[Table]:
+    """Audit all selected mechanisms and yield the table."""
     header = (
         "mechanism",
         "spent",
@@ -251,8 +247,17 @@ def main() -> None:
             continue
         lines.append(line(protocol, defense, options.seeds, options.repeats))
         print(*lines[-1], file=sys.stderr, flush=True)
-    print(markdown(header, lines))
+    yield Table("Demonstrated epsilon by share of the noise.", header, lines)
 
 
-if __name__ == "__main__":
-    main()
+STUDIES = {
+    "power": Study(
+        "How much noise a mechanism can lack before the audit of epsilon notices.",
+        run,
+        {
+            "--seeds": {"type": int, "default": 3, "help": "audits per share of the noise"},
+            "--repeats": {"type": int, "default": 200, "help": "audits with all of the noise"},
+            "--only": {"default": "", "help": "only mechanisms whose name contains this text"},
+        },
+    )
+}

@@ -1,14 +1,15 @@
 """Compare the membership attacks and structural checks with sacroml.
 
-``python -m fedtrees.benchmarks.papers.sacroml_peer --python PEER`` prints a CSV. PEER is the
+``python -m fedtrees.benchmarks.papers sacroml_peer --python PEER`` prints a CSV. PEER is the
 interpreter of a separate environment with `sacroml==2.0.1`. It trains models with XGBoost and
 attacks them. This process audits the same files and rows.
 """
 
-import argparse
 import json
 import subprocess
 import tempfile
+from argparse import Namespace
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import process_time
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.membership.references import boosted_trainer, forest_logits, lira, references
 from fedtrees.audit.membership import checks
+from fedtrees.benchmarks.papers.study import Study
 from fedtrees.core.schema import Table
 from fedtrees.metrics.membership import FEW, at_few, auc
 from fedtrees.trees.boosted.params import TreeParams
@@ -125,12 +127,9 @@ def _rates(whose: str, score: NDArray[np.float64], member: NDArray[np.bool_]) ->
     return {f"{whose}_tpr": at_few(score, member, FEW).tpr, f"{whose}_auc": auc(score, member)}
 
 
-def main() -> None:
-    """Print a line for each model."""
-    parser = argparse.ArgumentParser(prog="python -m fedtrees.benchmarks.papers.sacroml_peer")
-    parser.add_argument("--python", required=True)
-    parser.add_argument("--seed", type=int, default=0)
-    options, models = parser.parse_args(), list[Model]()
+def run(options: Namespace) -> Iterator[str]:
+    """Yield a CSV with a line for each model."""
+    models: list[Model] = []
     with tempfile.TemporaryDirectory() as folder:
         for name, table in tables().items():
             rows = table.take(np.random.default_rng(options.seed).permutation(len(table)))
@@ -144,10 +143,20 @@ def main() -> None:
             answers = (json.loads(line) for line in peer.stdout if line.startswith("{"))
             for k, (model, answer) in enumerate(zip(models, answers, strict=False)):
                 line = model.compare(answer)
-                head = [",".join(line)] if not k else []
-                text = (f"{v:.4g}" if isinstance(v, float) else str(v) for v in line.values())
-                print(*head, ",".join(text), sep="\n", flush=True)
+                if not k:
+                    yield ",".join(line)
+                yield ",".join(
+                    f"{v:.4g}" if isinstance(v, float) else str(v) for v in line.values()
+                )
 
 
-if __name__ == "__main__":
-    main()
+STUDIES = {
+    "sacroml_peer": Study(
+        "Membership attacks and structural checks compared with sacroml, as CSV.",
+        run,
+        {
+            "--python": {"required": True, "help": "interpreter with sacroml==2.0.1"},
+            "--seed": {"type": int, "default": 0, "help": "seed of the rows and the attack"},
+        },
+    )
+}

@@ -53,7 +53,7 @@ class RayEngine:
         Value of ``--on``.
     runner : Runner
         Runner of the driver.
-    settings : sequence of Setting
+    settings : sequence of FederationConfig
         Settings whose tables the jobs read.
     workers : int
         Number of workers of a local cluster.
@@ -91,7 +91,7 @@ class RayEngine:
     def submit(self, job: Job) -> Any:
         """Start a job."""
         handle = self._submit(bundle_of(job, self._runner), self._tables)
-        limit = (1 + len(job.cells)) * self._runner.time_limit
+        limit = (1 + len(job.tasks)) * self._runner.time_limit
         self._jobs[handle] = job, time.monotonic() + _BEGIN + limit if limit else math.inf
         return handle
 

@@ -140,13 +140,13 @@ class Host:
         self._streams = streams.child(name)
         self._sealing, self._aggregation = sealing, aggregation
         self._closing: Closing | None = None
-        self._sums = bool(agreement.summed or agreement.defense.summed)
+        self._sums = bool(agreement.summed or agreement.defense.summed_types)
         # With sample weights, the number of rows does not bound the sums of the party.
         self._rows = (
             None if local_data is None or local_data.weight is not None else len(local_data)
         )
         # The rows are stored only for defenses that read them.
-        reads = any(part.reads_rows for part in agreement.defense.parts)
+        reads = agreement.defense.requirements.reads_local_data
         self.context = Context(
             party=name,
             role=self.role,
@@ -156,7 +156,7 @@ class Host:
             ledger=[],
             columns=None if local_data is None else local_data.columns,
             roles=agreement.roles,
-            _held=local_data if reads else None,
+            _local_data=local_data if reads else None,
         )
 
     def join(self, party: Party) -> None:
@@ -165,8 +165,10 @@ class Host:
         with acting(party):
             party.streams, party.agreement = self._streams, self.agreement
             # The context is bound here, so that the party passes only its rows and messages.
-            party.row_hook = partial(self.agreement.defense.rows, ctx=self.context)
-            party.before_sealing = partial(self.agreement.defense.outgoing, ctx=self.context)
+            party.row_hook = partial(self.agreement.defense.transform_examples, ctx=self.context)
+            party.before_sealing = partial(
+                self.agreement.defense.transform_message, ctx=self.context
+            )
             party.sealing = None if self._sealing is None else self._sealing.part(self.role)
 
     @property
@@ -203,7 +205,7 @@ class Host:
     def leaving(self, message: Message) -> Message:
         """Apply the party's defenses to a message that it sends."""
         with acting(self.party):
-            return self.agreement.defense.outgoing(message, self.context)
+            return self.agreement.defense.transform_message(message, self.context)
 
     def take_opened_messages(self) -> list[tuple[Message, str]]:
         """Return the messages that the party decrypted since the last call, with their reasons."""

@@ -334,13 +334,13 @@ def _having(traits: tuple[tuple[Trait, str], ...], _: int) -> dict[type[Message]
 
 
 def having(*traits: Trait) -> Any:
-    """Declare a defense's `guards` or `requires`: message types that have one of these traits."""
+    """Declare types of a defense, for example `handled_types`: those with one of these traits."""
     load_families()
     return _Having(dict.fromkeys(traits, ""), with_reasons=False)
 
 
 def exempting(reasons: Mapping[Trait, str]) -> Any:
-    """Declare a defense's `exempts`: the message types with these traits, each with its reason."""
+    """Declare `permitted_types` of a defense: the types with these traits, with their reasons."""
     load_families()
     return _Having(reasons, with_reasons=True)
 

@@ -9,7 +9,7 @@ A request for histograms, for example, takes these steps:
 1. `LocalNetwork.ask` applies the defenses of the server to the request, records the request, and
    calls `Host.ask` of every client.
 2. The host passes the request to its party (`Party.answer`), which calls the handler of the message
-   type. The host applies the client's defenses to the reply (`Composition.outgoing`).
+   type. The host applies the client's defenses to the reply (`Composition.transform_message`).
 3. Without a secure sum, the transcript records each reply, and the server adds the replies. With a
    secure sum, the host stores the reply. `Opening.opened` requests it in protected form
    (`Host.seal`) and computes the sum. The transcript records the replies with sealed fields, and
@@ -26,7 +26,7 @@ from weakref import proxy
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.defense import Context, CutPlan, Level
+from fedtrees.core.defense import Context, CutPlan, OpenNodes
 from fedtrees.core.errors import ProtocolError, did_you_mean
 from fedtrees.core.host import Agreement, Host, Reply
 from fedtrees.core.local_data import LocalData
@@ -111,12 +111,12 @@ class Network(ABC):
         """Release the model to the role ``public``, and return it after the sender's defenses."""
 
     @abstractmethod
-    def spend(self, mechanism: str, **release: Any) -> None:
-        """Enter noisy releases of the protocol itself into the ledger (`Context.spend`)."""
+    def record_release(self, mechanism: str, **release: Any) -> None:
+        """Enter releases of the protocol itself into the ledger (`Context.record_release`)."""
 
     @abstractmethod
     def allowed_splits(
-        self, tree: int, nodes: int, bins: int, level: Level | None = None
+        self, tree: int, nodes: int, bins: int, level: OpenNodes | None = None
     ) -> NDArray[np.bool_] | None:
         """Return which splits the defenses allow.
 
@@ -126,7 +126,7 @@ class Network(ABC):
             Number of the tree.
         nodes, bins : int
             Number of nodes that are to be split, and of candidate splits of each node.
-        level : Level, optional
+        level : OpenNodes, optional
             Statistics of the nodes, for a defense that reads them.
 
         Returns
@@ -136,12 +136,12 @@ class Network(ABC):
         """
 
     @abstractmethod
-    def shown_nodes(self, level: Level) -> NDArray[np.bool_]:
+    def shown_nodes(self, level: OpenNodes) -> NDArray[np.bool_]:
         """Return of which nodes the defenses let other parties learn the rows, bool, shape (k,)."""
 
     @abstractmethod
     def reads_levels(self) -> tuple[bool, bool]:
-        """Return whether a defense reads a `Level`, and whether it also reads its class counts."""
+        """Return whether a defense reads `OpenNodes`, and whether it reads their class counts."""
 
     @abstractmethod
     def cut_plan(self) -> CutPlan | None:
@@ -179,7 +179,7 @@ class LocalNetwork(Network):
         self._lines: dict[str, Host | Far] = {}
         self.transcript, self.inference = transcript or Transcript(), Transcript()
         self._ledger = self.transcript  # ledger of training and of predictions
-        self.aggregation: Aggregation = self.defense.aggregation() or IdealSum()
+        self.aggregation: Aggregation = self.defense.secure_aggregation() or IdealSum()
         self._opening = self.aggregation.opening()
 
     def join(self, host: Host) -> None:
@@ -315,9 +315,9 @@ class LocalNetwork(Network):
         self.transcript.record(name, (PUBLIC,), message, why)
         return message
 
-    def spend(self, mechanism: str, **release: Any) -> None:
-        """Enter noisy releases of the protocol itself into the ledger (`Context.spend`)."""
-        self.context(self._sender().name).spend(mechanism, **release)
+    def record_release(self, mechanism: str, **release: Any) -> None:
+        """Enter releases of the protocol itself into the ledger (`Context.record_release`)."""
+        self.context(self._sender().name).record_release(mechanism, **release)
 
     def predict(self, queries: Mapping[str, LocalData], what: str = "predict") -> NDArray[Any]:
         """Predict rows of which each party has some of the columns.
@@ -366,7 +366,7 @@ class LocalNetwork(Network):
         return [name for name in self._lines if self.agreement.roles[name] == role]
 
     def allowed_splits(
-        self, tree: int, nodes: int, bins: int, level: Level | None = None
+        self, tree: int, nodes: int, bins: int, level: OpenNodes | None = None
     ) -> NDArray[np.bool_] | None:
         """Return which splits the defenses allow, None if no defense restricts them.
 
@@ -376,39 +376,43 @@ class LocalNetwork(Network):
             Number of the tree.
         nodes, bins : int
             Number of nodes that are to be split, and of candidate splits of each node.
-        level : Level, optional
+        level : OpenNodes, optional
             Statistics of the nodes, for a defense that reads them.
         """
         party = acting_party()
-        if party is None or not self.defense.restricts_splits:
+        if party is None or "allowed_splits" not in self.defense.hooks:
             return None
         mask = np.ones((nodes, bins), dtype=bool)
-        return self.defense.candidates(mask, tree, replace(self.context(party.name), level=level))
+        return self.defense.allowed_splits(
+            mask, tree, replace(self.context(party.name), open_nodes=level)
+        )
 
-    def shown_nodes(self, level: Level) -> NDArray[np.bool_]:
+    def shown_nodes(self, level: OpenNodes) -> NDArray[np.bool_]:
         """Return of which nodes the defenses let other parties learn the rows, bool, shape (k,).
 
         A party that knows the rows of a node and of one of its children can compute those of the
         second child. Therefore, both children are shown or both are hidden.
         """
-        context = replace(self.context(self._sender().name), level=level)
-        mask = self.defense.shown(np.ones(len(level.nodes), dtype=bool), level.tree, context)
+        context = replace(self.context(self._sender().name), open_nodes=level)
+        mask = self.defense.visible_nodes(
+            np.ones(len(level.nodes), dtype=bool), level.tree, context
+        )
         if len(mask) > 1:
             # Nodes are in pairs of siblings, except the root.
             mask = np.repeat(mask.reshape(-1, 2).all(axis=1), 2)
         return mask
 
     def reads_levels(self) -> tuple[bool, bool]:
-        """Return whether a defense reads a `Level`, and whether it also reads its class counts."""
-        reads = self.defense.restricts_splits or self.defense.hides_nodes
-        return reads, self.defense.counts_classes
+        """Return whether a defense reads `OpenNodes`, and whether it reads their class counts."""
+        reads = bool(self.defense.hooks & {"allowed_splits", "visible_nodes"})
+        return reads, self.defense.requirements.class_counts
 
     def cut_plan(self) -> CutPlan | None:
         """Return how the defenses choose cut points, None if no defense changes the protocol."""
         # A part that chooses cut points counts as acting.
-        settling = [i for i, p in enumerate(self.defense.parts) if p.cuts() is not None]
+        settling = [i for i, p in enumerate(self.defense.parts) if p.cut_plan() is not None]
         self.transcript.acted.update(settling)
-        return self.defense.cut_plan
+        return self.defense.cut_plan()
 
     def _enter(self, reply: Reply) -> Reply:
         """Record the budget events of a reply, and which defenses acted."""

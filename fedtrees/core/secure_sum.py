@@ -173,7 +173,7 @@ class Opening(ABC):
 
 
 class Aggregation(ABC):
-    """Secure sums of one run. `Defense.aggregation` creates them.
+    """Secure sums of one run. `Defense.secure_aggregation` creates them.
 
     An implementation must not store the secrets of a party. The ideal functionality is the
     exception: it represents a trusted third party, and all parties of a run share one instance.

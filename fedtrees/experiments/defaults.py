@@ -28,7 +28,7 @@ from fedtrees.experiments.environment import (
 )
 from fedtrees.experiments.evaluate import make_defense, parts_of, seen
 from fedtrees.experiments.federation import Federation, federation_of, load_dataset
-from fedtrees.experiments.plan import Setting
+from fedtrees.experiments.plan import FederationConfig
 from fedtrees.experiments.suite import ALL, AXES, DataRef, Grid, Suite, fits, roles_of, with_budgets
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.compatibility import Data, fit
@@ -178,7 +178,7 @@ class _SuiteCompletion:
         """Return whether a protocol accepts the layout of the tables and their targets."""
         instance: Protocol = register.make("protocol", protocol)
         grid = self.suite_grids[0]
-        implied = {"horizontal" for r in grid.data if r.clients_are_told}
+        implied = {"horizontal" for r in grid.data if r.states_clients}
         implied |= {"vertical" for r in grid.data if r.id}
         if "partitions" in self.options:
             names = {p.name for p in grid.partitions}
@@ -437,7 +437,7 @@ class _SuiteCompletion:
         grid = self._base_grid(protocol)
         instance: Protocol = register.make("protocol", protocol)
         place = (grid.data[0], grid.partitions[0], grid.clients[0], self.seed)
-        federation = federation_of(Setting.of(*place, instance), self.data_dir)
+        federation = federation_of(FederationConfig.of(*place, instance), self.data_dir)
         roles, parsed = roles_of(instance, grid.clients[0]), Threat.parse(threat)
         training = self._training(protocol, defense, parsed.behaviours(roles), federation)
         case = federation.case(roles, parsed.principals(roles), self.seed, threat, training)
@@ -469,7 +469,7 @@ class _SuiteCompletion:
 
 def _changes_only_answers(part: Any) -> bool:
     """Return whether a defense changes only the answers of an inference endpoint."""
-    return bool(part.acts_through) and part.acts_through <= {"answer", "endpoint"}
+    return bool(part.hooks) and part.hooks <= {"transform_answer", "limit_endpoint"}
 
 
 def _usual_defenses(protocol: Protocol, data: Data, endpoint: bool) -> Iterator[Composed]:
@@ -486,8 +486,13 @@ def _usual_defenses(protocol: Protocol, data: Data, endpoint: bool) -> Iterator[
         except FedtreesError:  # a parameter without a default
             continue
         idle = not endpoint and _changes_only_answers(part)
-        costly = "aggregation" in part.acts_through
-        if idle or costly or missing_modules(part.needs) or not fit(protocol, [part], data=data).ok:
+        costly = "secure_aggregation" in part.hooks
+        if (
+            idle
+            or costly
+            or missing_modules(part.extra_packages)
+            or not fit(protocol, [part], data=data).ok
+        ):
             continue
         yield Composed((spec,))
 

@@ -72,11 +72,11 @@ def _readers(message: Message, receiver: str) -> str:
 
 def _guards(message: Message, role: str, defense: Composition) -> Iterator[dict[str, str]]:
     """Yield the parts of a defense that protect or exempt a message of a role."""
-    for part in (part for part in defense.parts if role in part.at):
-        if isinstance(message, part.guards):
+    for part in (part for part in defense.parts if role in part.roles):
+        if isinstance(message, part.handled_types):
             yield {"defense": part.name, "act": "guards", "why": ""}
         else:
-            for kind, why in part.exempts.items():
+            for kind, why in part.permitted_types.items():
                 if isinstance(message, kind):
                     yield {"defense": part.name, "act": "exempts", "why": why}
 

@@ -28,12 +28,12 @@ from fedtrees.core.messages import Message
 from fedtrees.core.remote import Served, framed, unframed
 from fedtrees.core.schema import Schema
 from fedtrees.core.secure_sum import IdealSum
+from fedtrees.core.source import code_digest
 from fedtrees.core.streams import Streams
 from fedtrees.data.csv_file import Reading, TextTable
 from fedtrees.data.csv_table import class_target, coded, numeric
 from fedtrees.data.plain_file import read_plain
 from fedtrees.data.spreadsheets import read_table
-from fedtrees.experiments.plan import code_digest
 from fedtrees.federation import agreement
 from fedtrees.federation.agreement import Agreed, check_text, read
 from fedtrees.federation.log import Log, keep_model, run_folder
@@ -382,7 +382,7 @@ class Site:
         self._log = Log(self._out, federation, party, rows)
         streams = Streams(federation.seed, federation.noise_from)
         # The client side of the ideal functionality is not used, because no reply is summed.
-        aggregation = federation.composed.aggregation() or IdealSum()
+        aggregation = federation.composed.secure_aggregation() or IdealSum()
         host = create_host(
             protocol,
             federation.agreement,

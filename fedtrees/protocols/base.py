@@ -105,9 +105,8 @@ class Protocol(ABC):
         condition as text.
     serves : frozenset of str
         Hooks and limits of defenses that the parties implement
-        (`fedtrees.protocols.compatibility`): a subset of ``rows``, ``candidates``, ``shown``,
-        ``gradient_clip``, ``least_leaf_rows``, ``poisson_sampling``, ``gradient_engine``,
-        ``declared_rows`` and ``row_bounds``.
+        (`fedtrees.protocols.compatibility`): a subset of ``transform_examples``,
+        ``allowed_splits``, ``visible_nodes`` and the limits of `Requirements`.
     summed : tuple of Message types
         Replies of which the coordinator receives only the sum, by the ideal functionality of a
         secure sum.
@@ -405,7 +404,7 @@ class Protocol(ABC):
 
         For example, public cut points need a declared range of every column.
         """
-        plan = defense.cut_plan
+        plan = defense.cut_plan()
         return undeclared(schema) if plan is not None and plan.method == "public" else None
 
     def predict(

@@ -389,8 +389,11 @@ def gradients_of_rows(training: Any, tree: int, rows: Table) -> NDArray[np.float
         Rows.
     """
     p = training.model.first(tree).predict(rows.X)
-    g, h = p - rows.y, np.ones(len(p)) if training.defense.unit_hessian else p * (1 - p)
-    clip = training.defense.gradient_clip or np.inf
+    g, h = (
+        p - rows.y,
+        np.ones(len(p)) if training.defense.requirements.unit_hessian else p * (1 - p),
+    )
+    clip = training.defense.requirements.gradient_clip or np.inf
     return np.stack([np.clip(g, -clip, clip), np.minimum(h, 2 * clip)], axis=-1)
 
 

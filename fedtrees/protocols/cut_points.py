@@ -318,7 +318,7 @@ def agreed_plan(agreement: Agreement) -> CutPlan:
     uses declared cut points and asks no client.
     """
     method = agreement.parameters.get("cuts", "public")
-    return agreement.defense.cut_plan or (_GRID if method == _GRID.method else CutPlan(method))
+    return agreement.defense.cut_plan() or (_GRID if method == _GRID.method else CutPlan(method))
 
 
 def public_grid(agreement: Agreement, plan: CutPlan) -> Grid:

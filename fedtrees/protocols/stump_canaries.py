@@ -59,7 +59,9 @@ class StumpCanaries(Canaries):
         bounded = [c for c in defense.claims() if c.budget and c.budget[0] == "epsilon"]
         # If only cut points have a claim, histograms are outside of the audit.
         alone = all(getattr(c, "unit", "") == "cuts" for c in bounded)
-        return cls(1 if Histogram in defense.summed and not alone else _MANY, quantiles, alone)
+        return cls(
+            1 if Histogram in defense.summed_types and not alone else _MANY, quantiles, alone
+        )
 
     @property
     def runs(self) -> int:  # type: ignore[override]
@@ -115,7 +117,7 @@ class StumpCanaries(Canaries):
                 i = client_index[d.sender]
                 X = np.concatenate([rows.X[[i]], companions.X])
                 for part in training.defense.parts:
-                    a, b = (part.log_chance(m, x, training.schema) for x in (X, companions.X))
+                    a, b = (part.log_likelihood(m, x, training.schema) for x in (X, companions.X))
                     scores[i] += np.nan_to_num(a - b) if np.isfinite(max(a, b)) else 0.0
             elif type(m) is Histogram and 0 in m.nodes and not self.cuts_alone:
                 roots.append(m)

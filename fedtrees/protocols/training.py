@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.channel import Share
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Context, Stage
+from fedtrees.core.defense import Context, ExampleStage
 from fedtrees.core.errors import DataError, FedtreesError, UsageError
 from fedtrees.core.guarantee import ApproximateDP, Guarantee, PureDP, without_noise
 from fedtrees.core.host import Agreement, Host
@@ -120,7 +120,9 @@ class Training:
             Probabilities of class 1 if there are two classes, of each class if there are more, or
             predicted values.
         """
-        return self.defense.answer(self._asked(self.protocol.predict, X, on), self.context)
+        return self.defense.transform_answer(
+            self._asked(self.protocol.predict, X, on), self.context
+        )
 
     def leaves(self, X: NDArray[np.float32], on: Transcript | None = None) -> NDArray[np.int32]:
         """Return the leaf of every row in every tree, int32, shape (n, T)."""
@@ -436,7 +438,7 @@ def drive(protocol: Protocol, net: LocalNetwork, sealing: Sealing | None) -> tup
     limits = (
         i
         for i, part in enumerate(defense.parts)
-        if part.least_leaf_rows > 0 or "endpoint" in part.acts_through
+        if part.requirements.min_leaf_rows > 0 or "limit_endpoint" in part.hooks
     )
     net.transcript.acted.update(limits)
     net.transcript.coordinator = coordinator.name
@@ -444,7 +446,7 @@ def drive(protocol: Protocol, net: LocalNetwork, sealing: Sealing | None) -> tup
         model = coordinator.train(net)
         context = net.context(coordinator.name)
         # Defenses of models act before the model is released or used for predictions.
-        coordinator.model = model = defense.finish(model, context)
+        coordinator.model = model = defense.repair_model(model, context)
         if protocol.released:
             net.publish(as_message(model), why="the released model, for whoever wants it")
         coordinator.finished(net)
@@ -467,7 +469,7 @@ def _made(protocol: Protocol, host: Host, local: LocalData | None) -> Party:
         with acting(Party(host.name)):
             # Defenses of labels act before any other computation, so that nothing depends on true
             # labels.
-            y = defense.rows(Stage("labels"), local.y, host.context)
+            y = defense.transform_examples(ExampleStage("labels"), local.y, host.context)
         local = local if y is local.y else replace(local, y=y)
     return protocol.party(host.name, host.role, local, schema, defense)
 

@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
+from counts_campaign import campaign
 
 from fedtrees.attacks.counts.count_bounds import possible
-from fedtrees.benchmarks.papers.counts_campaign import campaign
 
 
 @pytest.mark.long
 def test_random_runs_of_every_kind_have_no_wrong_bound():
-    """`python -m fedtrees.benchmarks.papers.counts_campaign` runs more of them."""
+    """`python tests/attacks/counts_campaign.py` runs more of them."""
     found = campaign(0, 16)
     assert found["wrong"] == 0
     assert found["certain"] > 1000

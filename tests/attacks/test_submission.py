@@ -28,7 +28,7 @@ from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.experiments.federation import federation_of
-from fedtrees.experiments.plan import Setting
+from fedtrees.experiments.plan import FederationConfig
 from fedtrees.experiments.suite import DataRef
 from fedtrees.guessing.blind import Draws, blind_guesses
 from fedtrees.guessing.recipes import COPIES, Recipe, agreement, best_recipe
@@ -305,7 +305,9 @@ ODD = "fedtree-hist[trees=10,max_depth=8,max_bin=256,learning_rate=0.05]"
 
 def over_blind(data, how, clients, defense, attack, seed):
     made = register.make("protocol", parse_grid(ODD)[0])
-    federation = federation_of(Setting.of(DataRef(data), Spec(how), clients, seed, made), None)
+    federation = federation_of(
+        FederationConfig.of(DataRef(data), Spec(how), clients, seed, made), None
+    )
     by = make_defense(parse_composed([defense])[0])
     training = train(made, federation.local_data, federation.schema, defense=by, seed=seed)
     who = tuple(federation.local_data)[:1]
@@ -359,7 +361,7 @@ def test_small_leaves_do_not_make_own_rows_look_strange(leaves, victims, own):
 def gap(data, protocol, defense, who, attack, seed):
     """Return RA less that of the blind guess *imputed+refined*."""
     made = register.make("protocol", parse_grid(protocol)[0])
-    federation = federation_of(Setting.of(DataRef(data), Spec("iid"), 3, seed, made), None)
+    federation = federation_of(FederationConfig.of(DataRef(data), Spec("iid"), 3, seed, made), None)
     by = make_defense(parse_composed([defense])[0])
     training = train(made, federation.local_data, federation.schema, defense=by, seed=seed)
     view = view_of(training, who, federation.local_data)

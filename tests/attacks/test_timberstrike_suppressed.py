@@ -13,7 +13,7 @@ from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.experiments.federation import federation_of
-from fedtrees.experiments.plan import Setting
+from fedtrees.experiments.plan import FederationConfig
 from fedtrees.experiments.suite import DataRef
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
@@ -23,7 +23,7 @@ def test_rows_of_a_leaf_that_no_value_reaches_stay_where_they_are():
     protocol = register.make(
         "protocol", Spec("fedtree-hist", {"trees": 3, "max_depth": 6, "max_bin": 32})
     )
-    setting = Setting.of(DataRef("diabetes"), Spec("iid"), 3, 0, protocol)
+    setting = FederationConfig.of(DataRef("diabetes"), Spec("iid"), 3, 0, protocol)
     federation = federation_of(setting, None)
     defense = Composition((register.make("defense", Spec("min-bin", {"k": 10})),))
     done = train(protocol, federation.local_data, federation.schema, defense=defense, seed=0)

@@ -13,15 +13,22 @@ from fedtrees.benchmarks.papers.counts import (
     store,
     text_of,
 )
-from fedtrees.benchmarks.papers.counts_frontier import Line, add_random_rows, cost
-from fedtrees.benchmarks.papers.counts_leaves import read
+from fedtrees.benchmarks.papers.counts_measurements import (
+    DefenseSetting,
+    add_random_rows,
+    infer_leaf_counts,
+    measure_cost,
+)
 from fedtrees.core.schema import Feature, Schema, Table
 
 TABLE = "breast-cancer"
 
 
 def test_a_coarse_step_hides_leaves_of_many_clients_first():
-    fine, coarse = (read(TABLE, Line(f"hist-rounding[step={s}]"), 0, None) for s in (0.1, 1.0))
+    fine, coarse = (
+        infer_leaf_counts(TABLE, DefenseSetting(f"hist-rounding[step={s}]"), 0, None)
+        for s in (0.1, 1.0)
+    )
     assert [part.certain for part in fine] == [1, 1, 1]
     assert coarse[0].likely > coarse[2].likely
     assert all(part.wrong == 0 and part.likely >= part.certain for part in (*fine, *coarse))
@@ -29,17 +36,19 @@ def test_a_coarse_step_hides_leaves_of_many_clients_first():
 
 @pytest.mark.long
 def test_random_rows_hide_counts_and_leave_rows_readable():
-    line = Line("none", random_rows=10)
-    alone, _, whole = read(TABLE, line, 0, None)
+    line = DefenseSetting("none", random_rows=10)
+    alone, _, whole = infer_leaf_counts(TABLE, line, 0, None)
     assert whole.wrong == 0  # what is certain are counts of all rows, real and random
     assert whole.certain < alone.certain < 1
-    found = cost(TABLE, line, 0, None, rows=True, trees=3)
+    found = measure_cost(TABLE, line, 0, None, rows=True, trees=3)
     assert found.among >= found.read > found.blind + 0.15
 
 
 @pytest.mark.long
 def test_bins_read_are_worth_more_than_bins_ignored_and_both_more_than_nothing():
-    found = cost(TABLE, Line("hist-rounding[step=0.5]"), 0, None, rows=True, trees=3)
+    found = measure_cost(
+        TABLE, DefenseSetting("hist-rounding[step=0.5]"), 0, None, rows=True, trees=3
+    )
     assert found.read > found.ignored + 0.05 > found.blind + 0.1
     assert found.auc > 0.9
     assert found.among is None

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from federations import sample_federation
 
-from fedtrees.benchmarks.papers.cut_points import told_by_sums
+from fedtrees.benchmarks.papers.cut_points import share_inferred_from_sums
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed
@@ -24,4 +24,4 @@ def test_whole_numbers_are_told_by_cells_that_hold_one(defense, told):
     schema = Schema((Feature("a", low=-64, high=64), Feature("b", low=-64, high=64)), "y")
     defense = make_defense(parse_composed([f"grid-cuts[{defense}]"])[0])
     run = train(FedTreeHist(trees=1), over_clients(clients), schema, defense=defense)
-    assert told_by_sums(run.transcript, np.concatenate([c.X for c in clients])) == told
+    assert share_inferred_from_sums(run.transcript, np.concatenate([c.X for c in clients])) == told

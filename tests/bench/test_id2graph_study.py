@@ -37,8 +37,8 @@ def rows(tmp_path_factory):
 def test_table_2_stands_beside_ours(rows):
     _, header, lines = attack_table(rows)
     at = lines.index(next(x for x in lines if x[:2] == ["breast-cancer", "secureboost"]))
-    theirs, ours = (dict(zip(header, line, strict=True)) for line in lines[at : at + 2])
-    assert theirs["`id2graph`"] == "73.6 ± 13.3"
+    published, ours = (dict(zip(header, line, strict=True)) for line in lines[at : at + 2])
+    assert published["`id2graph`"] == "73.6 ± 13.3"
     mine = rows[rows["protocol_params"] == AS_PUBLISHED["secureboost"]]
     mine = mine[(mine["attack"] == "id2graph") & (mine["metric"] == "v_measure")]
     found = mine[mine["defense_spec"] == "none"]

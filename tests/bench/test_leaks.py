@@ -70,7 +70,7 @@ def registered(name, told, client):
         def party(self, name, role, held, schema, defense):
             if held is None:
                 return Hearing(self, schema)
-            return client(name, held.table, schema, self, defense.gradient_clip)
+            return client(name, held.table, schema, self, defense.requirements.gradient_clip)
 """
 
 LEAKS = {

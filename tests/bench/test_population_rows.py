@@ -27,7 +27,7 @@ from fedtrees.experiments.evaluate import (
     with_background,
 )
 from fedtrees.experiments.federation import federation_of
-from fedtrees.experiments.plan import BlindCell, Setting
+from fedtrees.experiments.plan import FederationConfig, Task
 from fedtrees.experiments.suite import DataRef
 from fedtrees.isolation import views
 from fedtrees.protocols.training import train
@@ -42,7 +42,7 @@ PLAIN = "fedtree-hist[trees=4,max_depth=3]"
 def world(data="breast-cancer", protocol=PLAIN, defense="none", seed=0):
     """Train three clients; return the setting, the federation and the training."""
     made = register.make("protocol", parse_grid(protocol)[0])
-    setting = Setting.of(DataRef(data), Spec("iid"), 3, seed, made)
+    setting = FederationConfig.of(DataRef(data), Spec("iid"), 3, seed, made)
     federation = federation_of(setting, data_dir() if data == "pima" else None)
     by = make_defense(parse_composed([defense])[0])
     training = train(
@@ -149,7 +149,7 @@ def test_the_population_reaches_the_process_of_attacks_and_does_not_change_its_r
 
 def line_of(threat, **options):
     setting, federation, _ = world(**options)
-    return blind_baseline(evaluate_blind(BlindCell(setting, threat), federation).rows)
+    return blind_baseline(evaluate_blind(Task(setting, "blind", threat=threat), federation).rows)
 
 
 def scores(attack, threat, **options):

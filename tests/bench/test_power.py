@@ -155,7 +155,9 @@ def test_a_summary_is_as_likely_as_its_part_says():
     )
     empty = FeatureSketch(*(np.zeros(0, t) for t in ("f4", "i8", "i4", "f4")))
     for _ in range(600):
-        sent = part.outgoing(empty, ctx)
-        ratios.append(part.log_chance(sent, more, schema) - part.log_chance(sent, X, schema))
+        sent = part.transform_message(empty, ctx)
+        ratios.append(
+            part.log_likelihood(sent, more, schema) - part.log_likelihood(sent, X, schema)
+        )
     assert np.abs(ratios).max() <= 2.0 + 1e-9
     assert np.exp(ratios).mean() == pytest.approx(1, abs=4 * np.std(np.exp(ratios)) / 600**0.5)

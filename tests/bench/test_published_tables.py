@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from fedtrees.benchmarks.papers.timberstrike_comparison import compare_cells
-from fedtrees.benchmarks.papers.timberstrike_figure import draw
-from fedtrees.benchmarks.papers.timberstrike_published import PUBLISHED
-from fedtrees.benchmarks.papers.timberstrike_tables import TABLES, fast, leakage, utility
+from fedtrees.benchmarks.papers.timberstrike import (
+    TABLES,
+    compare,
+    compare_cells,
+    draw,
+    leakage_table,
+    published_at,
+    reduce,
+    utility_table,
+)
 from fedtrees.experiments.session import Bench
 from fedtrees.experiments.suite import Suite
 from fedtrees.report import static_figure
@@ -53,7 +59,7 @@ def test_every_cell_stands_beside_its_published_figure(rows):
         ("local-ensembles", 3),
     ]
     second = cells[1]
-    assert second.printed["full"] == PUBLISHED["table6", "fedtree-hist", 0]["full"][1]
+    assert second.printed["full"] == published_at("table6", "fedtree-hist", 0, 4)["full"]
     assert second.theirs("full") == pytest.approx((second.printed["full"] - 10) / 0.9)
     of_seed = rows[(rows["protocol"] == "fedtree-hist") & (rows["metric"] == "ra_union")]
     here = of_seed[of_seed["protocol_params"].str.contains("max_depth=4")]
@@ -68,19 +74,28 @@ def test_every_cell_stands_beside_its_published_figure(rows):
 @pytest.mark.long
 def test_tables_and_figure(rows, tmp_path):
     cells = list(compare_cells("table6", rows))
-    header, _, *lines = leakage(cells).splitlines()
+    _, header, lines = leakage_table(cells)
     assert "setting" not in header
-    assert len(lines) == len(utility(cells).splitlines()) - 2 == 3
-    assert "| 71.74 | 68.6 |" in lines[0]
+    assert len(lines) == len(utility_table(cells).lines) == 3
+    assert lines[0][2:4] == ["71.74", "68.6"]
     drawn = static_figure.save(draw(cells), tmp_path / "figure.svg").read_text()
     for text in ("published RA", "blind, scored as theirs", "local-ensembles"):
         assert text in drawn
 
 
+@pytest.mark.long
+def test_comparisons_contain_published_value_own_value_and_blind_baseline(rows):
+    first, *_ = compare("table6", rows)
+    assert (first.item, first.setting) == ("table6", "fedtree-hist, depth 3")
+    assert first.published == pytest.approx((71.74 - 10) / 0.9)
+    assert 0 < first.blind < first.ours < 100
+    assert first.status in ("reproduced", f"differs by {first.ours - first.published:+.3g}")
+
+
 @pytest.mark.parametrize("table", TABLES)
 def test_the_fast_variant_is_a_part_of_the_whole(table):
     whole = Suite.load(f"timberstrike_{table}")
-    part = fast(whole)
+    part = reduce(whole)
     assert len(part.seeds) == 1
     for small, large in zip(part.grids, whole.grids, strict=True):
         depths = {p.params["max_depth"] for p in large.protocols}

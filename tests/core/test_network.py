@@ -101,7 +101,7 @@ def test_adding_a_colluder_never_shrinks_a_view():
 
 @dataclass(frozen=True)
 class Claims(Defense):
-    at = frozenset({"client"})
+    roles = frozenset({"client"})
     protects = frozenset({Reveal.LABELS})
 
 
@@ -114,15 +114,14 @@ def test_an_unguarded_message_stops_the_run_before_it_is_sent():
 
 @dataclass(frozen=True)
 class Exempting(Claims):
-    exempts = {LabelSums: "a test"}
+    permitted_types = {LabelSums: "a test"}
 
 
 @dataclass(frozen=True)
 class Doubling(Claims):
-    acts_through = frozenset({"outgoing"})
-    guards = (LabelSums,)
+    handled_types = (LabelSums,)
 
-    def outgoing(self, message, ctx):
+    def transform_message(self, message, ctx):
         return LabelSums(message.sums * 2)
 
 
@@ -144,7 +143,7 @@ def test_a_transcript_survives_saving_and_a_cut_file_is_refused(tmp_path):
     net, server = network(summed=(LabelSums,))
     with acting(server):
         net.ask("client", LabelSumsRequest(), why="to count")
-    net.context("client-0").spend("laplace", l1=1.0, scale=2.0, what="LabelSums")
+    net.context("client-0").record_release("laplace", l1=1.0, scale=2.0, what="LabelSums")
     net.settle(["client-0"])
     path = tmp_path / "t.npz"
     net.transcript.save(path)

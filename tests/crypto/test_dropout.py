@@ -42,7 +42,7 @@ class Losing(Masking):
     real: bool = True
     name = "masking"
 
-    def aggregation(self):
+    def secure_aggregation(self):
         return MaskedSums(self.threshold, self.real, self.lost, exposing=self.exposing)
 
 

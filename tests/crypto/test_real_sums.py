@@ -102,9 +102,9 @@ def runs(request):
 
 
 def test_every_protocol_with_sums_is_among_them():
-    sums = (*SealedSums.guards, *SealedSums.exempts)
+    sums = (*SealedSums.handled_types, *SealedSums.permitted_types)
     made = {name: register.get("protocol", name) for name in register.names("protocol")}
-    summing = {n for n, p in made.items() if p.summed or {*p.says} & {*SealedSums.requires}}
+    summing = {n for n, p in made.items() if p.summed or {*p.says} & {*SealedSums.applies_to}}
     of_their_own = {"dp-forest", "dp-gbdt", "federboost-h", "horizontal-regression"}
     summing -= {*of_their_own, "fedsgd-mlp", "fedavg-mlp", "fedxgbllr"}
     assert summing == {parse_grid(text)[0].name for text in RUNS.values()}
@@ -242,7 +242,6 @@ class Missing(Defense):
     """Lets a request not reach some parties."""
 
     names: list
-    acts_through = frozenset({"audience"})
 
     def audience(self, message, receivers, ctx):
         return [name for name in receivers if name not in self.names]
@@ -344,11 +343,11 @@ def test_who_undoes_it_is_told_and_gets_no_view():
     assert view_of(done, ("server", "client-1", "client-2"), held).seen
     five = {"server": "server", **{f"client-{i}": "client" for i in range(5)}}
     masks = register.make("defense", Spec("masking", {"threshold": 3}))
-    assert masks.undone_by(("server", "client-1", "client-2"), five) is None
+    assert masks.broken_by(("server", "client-1", "client-2"), five) is None
     assert "3 open it" in str(
-        masks.undone_by(("server", *[f"client-{i}" for i in (1, 2, 4)]), five)
+        masks.broken_by(("server", *[f"client-{i}" for i in (1, 2, 4)]), five)
     )
-    assert masks.undone_by(tuple(five)[1:4], five) is None  # without the server nobody has them
+    assert masks.broken_by(tuple(five)[1:4], five) is None  # without the server nobody has them
 
 
 @pytest.mark.parametrize(

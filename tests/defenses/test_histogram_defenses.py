@@ -189,9 +189,7 @@ def test_sums_are_exact_where_no_part_touches_them():
     assert not Composition((make("laplace-gradient", epsilon=1.0),)).sums_exactly
 
     class Handmade(type(make("secure-sum"))):
-        acts_through = frozenset({"outgoing", "summed"})
-
-        def outgoing(self, message, ctx):
+        def transform_message(self, message, ctx):
             return message
 
     assert not Composition((Handmade(),)).sums_exactly

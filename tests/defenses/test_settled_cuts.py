@@ -227,7 +227,7 @@ def test_a_sketch_that_crosses_all_the_same_stops_the_run():
     class Forgetful(GridCuts):
         name = "forgetful"
 
-        def cuts(self):
+        def cut_plan(self):
             return None
 
     clients, schema = sample_federation()

@@ -19,9 +19,9 @@ from fedtrees.core.network import LocalNetwork
 from fedtrees.core.registry import register
 from fedtrees.core.remote import Far, Served, unframed
 from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.source import code_digest
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.experiments.evaluate import make_defense
-from fedtrees.experiments.plan import code_digest
 from fedtrees.federation.agreement import Agreed
 from fedtrees.federation.coordinator import conduct
 from fedtrees.federation.deployment import Deployment, job_of, started

@@ -20,7 +20,7 @@ from fedtrees.core.errors import PartyError, UsageError
 from fedtrees.core.files import copy_private
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.remote import framed, unframed
-from fedtrees.experiments.plan import code_digest
+from fedtrees.core.source import code_digest
 from fedtrees.federation import agreement, coordinator
 from fedtrees.federation.agreement import Agreed, load, read, written
 from fedtrees.federation.coordinator import RemoteNetwork, conduct

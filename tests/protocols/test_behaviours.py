@@ -28,7 +28,7 @@ from fedtrees.defenses.secure_sum import SecureSum
 from fedtrees.defenses.suppression import MinBin
 from fedtrees.experiments.evaluate import evaluate_training, make_defense, run_training
 from fedtrees.experiments.federation import federation_of
-from fedtrees.experiments.plan import Setting, TrainCell
+from fedtrees.experiments.plan import FederationConfig, Task
 from fedtrees.experiments.suite import DataRef
 from fedtrees.messages.horizontal import BaseScore, CutPoints, FeatureSketch, LabelSumsRequest
 from fedtrees.metrics.bins import BinCountsMetric
@@ -305,9 +305,9 @@ def test_a_run_that_an_honest_party_ended_has_a_detection_and_no_utility(tmp_pat
     path = tmp_path / "prying.py"
     path.write_text(written("behaviour", "prying", path))
     load_plugin(path)
-    setting = Setting.of(DataRef("wine"), Spec("iid"), 3, 0, HIST)
+    setting = FederationConfig.of(DataRef("wine"), Spec("iid"), 3, 0, HIST)
     spec = Spec("fedtree-hist", {"trees": 2, "max_depth": 3})
-    cell = TrainCell(setting, spec, Composed(), (("server", "prying"),))
+    cell = Task.for_training(setting, spec, Composed(), (("server", "prying"),))
     federation = federation_of(setting, None)
     run = run_training(cell, federation)
     assert "or its sibling was asked for before" in run.refused

@@ -126,7 +126,9 @@ def test_what_leaves_a_host_is_what_the_transcript_says(name, monkeypatch):
     for text in (*DEFENSES, *REAL):
         defense = make_defense(parse_composed([text])[0])
         if not fit(protocol, defense).ok or any(
-            importlib.util.find_spec(module) is None for p in defense.parts for module in p.needs
+            importlib.util.find_spec(module) is None
+            for p in defense.parts
+            for module in p.extra_packages
         ):
             continue
         twin = make_defense(parse_composed([text.replace("mode=real", "mode=ideal")])[0])

@@ -122,7 +122,7 @@ class DrawingServer(Coordinator):
             what = LeafClassCounts.__name__  # a row is in one leaf of every tree
             release = {"l1": 1, "scale": p.scale, "count": p.trees, "what": what}
             shares = p.noise_shares(len(net.members("client")))
-            net.spend(MECHANISMS[p.mechanism], **release, **shares)
+            net.record_release(MECHANISMS[p.mechanism], **release, **shares)
         counts = self.released(total.counts)
         forest = RandomDecisionForest(splits, counts, int(total.rows[0]))
         net.tell("client", PrivateForest.of(forest), why="the noisy counts: the model")
@@ -158,7 +158,7 @@ class DPForest(Protocol):
         Number of trees T, and number of tests on every path, 1 to 16.
     mechanism : {"geometric", "published", "majority"}
         ``geometric``: two-sided geometric noise on every count. ``published``: Laplace noise
-        rounded toward 0, as attacked by Gorgé et al. (2025), which costs ``trees ln 2`` more than
+        rounded toward 0, as attacked by Gorgé et al. (2026), which costs ``trees ln 2`` more than
         claimed. ``majority``: only the label of a leaf, by permute-and-flip, as in Holohan et al.
         (2019), who train each tree on separate rows.
     noise : {"central", "distributed"}

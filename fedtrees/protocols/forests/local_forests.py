@@ -120,7 +120,7 @@ class LocalForests(ForestProtocol):
     """
 
     says: ClassVar[tuple[type[Message], ...]] = (LocalForestRequest, LocalForest, PooledForest)
-    serves: ClassVar[frozenset[str]] = frozenset({"least_leaf_rows"})
+    serves: ClassVar[frozenset[str]] = frozenset({"min_leaf_rows"})
 
     def party(
         self,
@@ -133,7 +133,7 @@ class LocalForests(ForestProtocol):
         """Create the server or a client."""
         if local_data is None:
             return PoolingServer(schema)
-        least = defense.least_leaf_rows
+        least = defense.requirements.min_leaf_rows
         return GrowingClient(name, local_data.table, self, class_count(schema), least)
 
 

@@ -263,7 +263,9 @@ class RandomTreeServer(Coordinator):
             l2 = steps * p.bound(self.objective).norm / self.scales[0]
             what = LeafSums.__name__
             release = {"l2": l2, "scale": steps, "count": p.trees, "what": what}
-            net.spend("discrete-gaussian", **release, **p.noise_shares(len(net.members("client"))))
+            net.record_release(
+                "discrete-gaussian", **release, **p.noise_shares(len(net.members("client")))
+            )
         trees = [self.grow(net, tree, splits) for tree in range(len(splits.feature))]
         return Forest(tuple(trees), sent.margin, self.objective)
 
@@ -606,7 +608,7 @@ class DPGBDT(Protocol):
 
         Cut points without a bound are unprotected.
         """
-        plan = defense.cut_plan
+        plan = defense.cut_plan()
         if not self.noisy or plan is None or plan.method == "public":
             return self.claim()
         claims = [c for c in defense.claims() if isinstance(c, PureDP) and c.unit == "cuts"]
@@ -681,7 +683,7 @@ class DPGBDT(Protocol):
 
     def lacks(self, schema: Schema, defense: Composition) -> Reason | None:
         """Return why there are no public cut points, unless a defense determines them."""
-        if defense.cut_plan is not None:
+        if defense.cut_plan() is not None:
             return super().lacks(schema, defense)
         bare = undeclared(schema)
         return bare and Reason("no-tests", **dict(bare.args))

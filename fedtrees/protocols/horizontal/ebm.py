@@ -352,7 +352,7 @@ class DPEBM(EBMMerge):
             return
         rounds, message_name = self.max_rounds * columns * self.outer_bags, ClientShapes.__name__
         for scale, count in zip(self.scales(columns), (columns, rounds), strict=True):
-            net.spend("gaussian", l2=1, scale=scale, count=count, what=message_name)
+            net.record_release("gaussian", l2=1, scale=scale, count=count, what=message_name)
 
     def claim(self) -> Guarantee:
         """Return the guarantee of each client's model, which also holds for the merged model."""

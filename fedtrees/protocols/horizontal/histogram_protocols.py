@@ -76,7 +76,7 @@ class FedTreeHist(HistogramProtocol):
         """Create the server or a client."""
         if local_data is None:
             return self.server(self, schema, defense)
-        return self.client(name, local_data.table, schema, self, defense.gradient_clip)
+        return self.client(name, local_data.table, schema, self, defense.requirements.gradient_clip)
 
 
 class AllReduceClient(HistogramClient):
@@ -187,7 +187,9 @@ class NVFlareHist(HistogramProtocol):
         """Create the server or a client."""
         if local_data is None:
             return AllReduceServer(self, schema, defense)
-        return AllReduceClient(name, local_data.table, schema, self, defense.gradient_clip)
+        return AllReduceClient(
+            name, local_data.table, schema, self, defense.requirements.gradient_clip
+        )
 
 
 class SummingServer(DecidingServer):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Place, Stage
+from fedtrees.core.defense import ExampleStage, Place
 from fedtrees.core.errors import BeyondParametersError, DataError
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles
@@ -217,7 +217,7 @@ class HistogramClient(GrowingClient):
             g, h = clipped_bounds(self.objective, self.clip)
             gh[..., 0] = np.clip(gh[..., 0], -g, g)
             gh[..., 1] = np.minimum(gh[..., 1], h)
-        units = self.row_hook(Stage("gradients", self.bits), to_fixed(gh, self.bits))
+        units = self.row_hook(ExampleStage("gradients", self.bits), to_fixed(gh, self.bits))
         # Zero gradients remove a row from all sums without changing the partition.
         units[:, self.held_out] = 0
         drop_rows(units, self.params.subsample, self.streams, round)

@@ -72,7 +72,9 @@ class HistogramProtocol(BoostingProtocol):
             (ValidationRequest, ValidationLoss, StopBoosting), "early_stopping_rounds is not 0"
         ),
     }
-    serves: ClassVar[frozenset[str]] = frozenset({"rows", "candidates", "gradient_clip"})
+    serves: ClassVar[frozenset[str]] = frozenset(
+        {"transform_examples", "allowed_splits", "gradient_clip"}
+    )
     summed: ClassVar[tuple[type[Message], ...]] = (LabelSums, ValidationLoss)
     cut_methods: ClassVar[tuple[str, ...]] = CUT_METHODS
 
@@ -92,7 +94,10 @@ class HistogramProtocol(BoostingProtocol):
     def worst_case(self, defense: Composition) -> tuple[HistogramProtocol, StumpCanaries]:
         """Grow one split, with a gradient or hessian of the canary as large as possible."""
         # The hessian is largest at 0.5. Without a small clip, the gradient is largest near 1.
-        middle = defense.gradient_clip is not None and defense.gradient_clip <= 0.5
+        middle = (
+            defense.requirements.gradient_clip is not None
+            and defense.requirements.gradient_clip <= 0.5
+        )
         stump = replace(
             self, trees=1, max_depth=1, max_bin=2, cuts="public", subsample=1.0,
             base_score=0.5 if middle else 0.999, early_stopping_rounds=0,

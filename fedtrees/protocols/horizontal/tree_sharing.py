@@ -61,7 +61,7 @@ class TreeSharingProtocol(BoostingProtocol):
         check_known("intercept", self.intercept, INTERCEPTS)
 
     says: ClassVar[tuple[type[Message], ...]] = (GrowRequest, ClientTrees, GlobalTrees)
-    serves: ClassVar[frozenset[str]] = frozenset({"least_leaf_rows"})
+    serves: ClassVar[frozenset[str]] = frozenset({"min_leaf_rows"})
     server: ClassVar[type[TreeSharingServer]]
 
     @property
@@ -104,7 +104,9 @@ class TreeSharingProtocol(BoostingProtocol):
         """Create the server or a client."""
         if local_data is None:
             return self.server(self, schema)
-        return BoostingClient(name, local_data.table, schema, self, defense.least_leaf_rows)
+        return BoostingClient(
+            name, local_data.table, schema, self, defense.requirements.min_leaf_rows
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

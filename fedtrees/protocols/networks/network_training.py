@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Stage
+from fedtrees.core.defense import ExampleStage
 from fedtrees.core.errors import DataError, UsageError, check_known, check_positive, check_whole
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
@@ -82,7 +82,7 @@ class NetworkClient(Party):
     @property
     def rows_told(self) -> int:
         """Number of rows that the update may reveal. A defense can replace the true number."""
-        return self.defense.declared_rows or len(self.data)
+        return self.defense.requirements.declared_rows or len(self.data)
 
     @handles(ColumnSumsRequest)
     def column_sums(self, message: ColumnSumsRequest) -> ColumnSums:
@@ -161,11 +161,13 @@ class NetworkClient(Party):
             return mean_gradient(*batch)
         n = self.rows_told
         # The accountant of the defense needs the sampling rate and the number of steps.
-        rate = min(self.params.batch / n, 1.0) if self.defense.poisson_sampling else 1.0
-        stage = Stage("example-gradients", rate=rate, steps=self.params.steps_of_run(n))
+        rate = (
+            min(self.params.batch / n, 1.0) if self.defense.requirements.poisson_sampling else 1.0
+        )
+        stage = ExampleStage("example-gradients", rate=rate, steps=self.params.steps_of_run(n))
         # Divided by the expected batch size, because the drawn size is secret under Poisson
         # sampling.
-        examples = example_gradients(*batch, engine=self.defense.gradient_engine)
+        examples = example_gradients(*batch, engine=self.defense.requirements.gradient_engine)
         changed = self.row_hook(stage, examples)
         return np.asarray(changed.sum(axis=0) / np.float32(self.params.batch), dtype=np.float32)
 
@@ -314,7 +316,7 @@ class NetworkProtocol(Protocol):
         ColumnSumsRequest, ColumnSums, Standardisation, NetworkWeights, NetworkUpdate,
     )  # fmt: skip
     serves: ClassVar[frozenset[str]] = frozenset(
-        {"rows", "poisson_sampling", "gradient_engine", "declared_rows"}
+        {"transform_examples", "poisson_sampling", "gradient_engine", "declared_rows"}
     )
     summed: ClassVar[tuple[type[Message], ...]] = (ColumnSums,)
     adversaries: ClassVar[tuple[str, ...]] = ("server", "server+client")
@@ -452,10 +454,10 @@ def drawn(
         ``count / n``, or ``count`` divided by the declared number of rows. This sample is secret
         like noise, because accountants use amplification by subsampling. None for no defense.
     """
-    if defense is not None and defense.poisson_sampling:
+    if defense is not None and defense.requirements.poisson_sampling:
         rng = streams.noise.rng("batch", round, step)
-        rate = count / (defense.declared_rows or n)
-        if defense.gradient_engine == OPACUS:
+        rate = count / (defense.requirements.declared_rows or n)
+        if defense.requirements.gradient_engine == OPACUS:
             return poisson_batch(n, rate, rng)
         return np.flatnonzero(rng.random(n) < rate)
     # A batch of fixed size has the rows with the smallest of n uniform numbers.
@@ -539,9 +541,9 @@ class FedAvg(NetworkProtocol):
         n, streams, round, defense
             As in `NetworkProtocol.batches`.
         """
-        m = self.rows_of_update(defense.declared_rows or n)
+        m = self.rows_of_update(defense.requirements.declared_rows or n)
         per_epoch = -(-m // self.batch)
-        if defense.poisson_sampling:
+        if defense.requirements.poisson_sampling:
             steps = range(self.epochs * per_epoch)
             return [drawn(n, self.batch, streams, round, step, defense) for step in steps]
         # The rows of a round are drawn once. Each epoch passes through them in a new order.

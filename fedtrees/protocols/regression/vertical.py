@@ -171,7 +171,7 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
 
         None unless a defense bounds rows.
         """
-        bounds = defense.row_bounds
+        bounds = defense.requirements.row_bounds
         far = replace(
             self, kind="logistic", degree=1, lr=1e3, alpha=0.0, rounds=8, batch=0, fake=0,
             intercept=False, statistics="public", bits=24,
@@ -219,7 +219,7 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
             return Arbiter(name, self, schema)
         kind: type[ActiveRegression] | type[PassiveRegression]
         kind = ActiveRegression if role == ACTIVE else PassiveRegression
-        return kind(name, local_data, self, schema, defense.row_bounds)
+        return kind(name, local_data, self, schema, defense.requirements.row_bounds)
 
     def residual_bits(self, schema: Schema) -> int:
         """Return the binary places of residuals."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.defense import Level
+from fedtrees.core.defense import OpenNodes
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Sealed
@@ -196,7 +196,7 @@ class Active(Coordinator):
 
     def level(
         self, tree: TreeInProgress, nodes: NDArray[np.int32], left: NDArray[np.int64] | None = None
-    ) -> Level:
+    ) -> OpenNodes:
         """Return the facts about open nodes that defenses may read.
 
         Parameters
@@ -218,7 +218,7 @@ class Active(Coordinator):
                 counts[k] = np.bincount(y[_rows_at(tree.rows, node)], minlength=classes)
         is_passive_column = np.array([owner != self.name for owner in self.owner])
         offsets = self.cuts.offsets
-        return Level(
+        return OpenNodes(
             tree.number, tree.round, nodes, counts, totals, offsets, is_passive_column, left
         )
 

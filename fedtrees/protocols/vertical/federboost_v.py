@@ -67,7 +67,9 @@ class BucketHolder(SplitHolder):
         if p.noisy:
             # The true bin is sampled with a rational probability whose odds are at most e^epsilon.
             odds = float(odds_within(p.epsilon))
-            self.net.spend("randomised-response", l1=math.log(odds), scale=1, what="RowBuckets")
+            self.net.record_release(
+                "randomised-response", l1=math.log(odds), scale=1, what="RowBuckets"
+            )
             rng = self.streams.noise.rng("buckets")
             ends = zip(self.bins.columns.tolist(), self.bins.n_bins.tolist(), strict=True)
             bins = [

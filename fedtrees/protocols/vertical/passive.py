@@ -308,7 +308,7 @@ class Passive(SplitHolder):
         super().__init__(name, local_data, bins)
         self.share, self.limited, self.limits = share, LimitedTree(limits), limits
         # Without a defense of sums, the party adds ciphertexts and never sees a statistic.
-        self.defended = any(PASSIVE in part.at for part in defense.parts)
+        self.defended = any(PASSIVE in part.roles for part in defense.parts)
         self.described = Once()
 
     @handles(

@@ -62,7 +62,7 @@ class VerticalProtocol(VerticallyHeld):
     key_bits: int = DEFAULT_BITS
 
     released: ClassVar[bool] = False
-    serves: ClassVar[frozenset[str]] = frozenset({"candidates", "shown"})
+    serves: ClassVar[frozenset[str]] = frozenset({"allowed_splits", "visible_nodes"})
     says: ClassVar[tuple[type[Message], ...]] = (
         BinCountsRequest, BinCounts, RootRows, TreeColumns, RowStatistics, OwnRowStatistics,
         NodeRows, BinSums, OpenedBinSums, ChosenSplits, RoutedRows, HeldModel,
@@ -78,7 +78,7 @@ class VerticalProtocol(VerticallyHeld):
     def lacks(self, schema: Schema, defense: Composition) -> Reason | None:
         """Return why a defense cannot change sums before their encryption, None if it can."""
         for part in defense.parts:
-            if OpenedBinSums in part.guards and self.crypto != "ideal":
+            if OpenedBinSums in part.handled_types and self.crypto != "ideal":
                 return Reason("sums-encrypted", subject=part.name, crypto=self.crypto)
         return super().lacks(schema, defense)
 

@@ -45,8 +45,8 @@ class BoostingActive(Active):
 
     def __init__(self, *known: Any, defense: Composition) -> None:
         super().__init__(*known)
-        self.clip, site = defense.gradient_clip, (OpenedBinSums, "sums")
-        self.proven = defense.proven
+        self.clip, site = defense.requirements.gradient_clip, (OpenedBinSums, "sums")
+        self.proven = defense.requirements.range_proofs
         self.sums_law = tuple(defense.changes(site, self.schema, self.params.parameters))
 
     @property
@@ -263,11 +263,11 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
     def lacks(self, schema: Schema, defense: Composition) -> Reason | None:
         """Return why a defense cannot clip the rows, None if it can or no defense clips."""
         reason = super().lacks(schema, defense)
-        if reason is not None or defense.gradient_clip is None:
+        if reason is not None or defense.requirements.gradient_clip is None:
             return reason
-        clips = next(p for p in defense.parts if p.gradient_clip is not None)
+        clips = next(p for p in defense.parts if p.requirements.gradient_clip is not None)
         unbounded = [] if schema.classes else ["a numeric target"]
-        unbounded += ["class counts beside gradients"] if defense.counts_classes else []
+        unbounded += ["class counts beside gradients"] if defense.requirements.class_counts else []
         named = {"subject": clips.name, "protocol": self.name}
         return Reason("unbounded-rows", what=unbounded[0], **named) if unbounded else None
 
@@ -307,11 +307,13 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
             2 * outputs if together else 2,
             len(schema.classes),
         )
-        if defense.gradient_clip is not None:
+        if defense.requirements.gradient_clip is not None:
             objective = self.objective_for(schema)
             limits = replace(limits, bits=FIXED_POINT_BITS)
-            if defense.proven:
-                ranges = self.ranges(objective, defense.gradient_clip) * (limits.statistics // 2)
+            if defense.requirements.range_proofs:
+                ranges = self.ranges(objective, defense.requirements.gradient_clip) * (
+                    limits.statistics // 2
+                )
                 # Only with proofs can a passive party rely on the ranges of encrypted statistics.
                 limits = replace(limits, ranges=ranges)
         return Passive(name, local_data, bins, share_or_all, limits, defense)

@@ -1,0 +1,100 @@
+"""Run a study: `python -m fedtrees.benchmarks.papers NAME [options]`.
+
+``--list`` prints the names of all studies. A study prints its tables as Markdown. Studies that run
+a suite continue the run in ``runs/NAME``.
+"""
+
+import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from importlib import import_module
+
+from fedtrees.benchmarks.papers.study import Study, suite_study
+from fedtrees.benchmarks.papers.suite_tables import table_sections
+from fedtrees.core.errors import FedtreesError, UsageError, did_you_mean
+from fedtrees.experiments.suite import bundled_suites
+
+PROGRAM = "python -m fedtrees.benchmarks.papers"
+#: Studies of each module of this package, whose `STUDIES` define them. All other studies are suites
+#: with `[[table]]` sections.
+MODULES = {
+    "advice": ("advice",),
+    "blind_baselines": ("blind_baselines",),
+    "captures": ("captures",),
+    "counts": ("counts",),
+    "cut_points": ("cut_points",),
+    "draft_dp": ("draft_dp",),
+    "evidence_fields": ("evidence_fields",),
+    "evidence_read": ("evidence_read",),
+    "frontiers": ("frontiers",),
+    "id2graph": ("id2graph",),
+    "old_and_new": ("old_and_new",),
+    "power": ("power",),
+    "recipes": ("recipes",),
+    "regression": ("regression",),
+    "sacroml_peer": ("sacroml_peer",),
+    "secureboost_queries": ("secureboost_queries",),
+    "tableak": ("tableak",),
+    "timberstrike": (
+        "timberstrike",
+        "timberstrike_table4",
+        "timberstrike_table6",
+        "timberstrike_table8",
+        "timberstrike_figure10",
+    ),
+    "timberstrike_first_trees": (
+        "timberstrike_recovery",
+        "timberstrike_late",
+        "timberstrike_chains",
+    ),
+}
+
+
+def study_names() -> list[str]:
+    """Return the names of all studies."""
+    names = {name for studies in MODULES.values() for name in studies}
+    return sorted(names | {name for name in bundled_suites() if table_sections(name)})
+
+
+def find_study(name: str) -> Study:
+    """Return a study by name. Raises `UsageError` if there is none."""
+    for module, studies in MODULES.items():
+        if name in studies:
+            found: Study = import_module(f"{__package__}.{module}").STUDIES[name]
+            return found
+    names = study_names()
+    if name not in names:
+        raise UsageError(f"unknown study {name!r}{did_you_mean(name, names)}")
+    return suite_study(name)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one study, or list all of them. Returns the exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = ArgumentParser(prog=PROGRAM, description="Run a study and print its tables.")
+    parser.add_argument("--list", action="store_true", help="print the names of all studies")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="study; NAME --help: its options")
+    if not arguments or arguments[0].startswith("-"):
+        if not parser.parse_args(arguments).list:
+            parser.error("give the name of a study, or --list")
+        for name in study_names():
+            print(f"{name}: {find_study(name).summary}")
+        return 0
+    name, *rest = arguments
+    try:
+        study = find_study(name)
+        parser = ArgumentParser(prog=f"{PROGRAM} {name}", description=study.summary)
+        parser.add_argument("--data-dir", help="folder of the data sets")
+        for option, settings in study.options.items():
+            short = ["-j"] if option == "--jobs" else []
+            parser.add_argument(*short, option, **settings)
+        for output in study.run(parser.parse_args(rest)):
+            print(output, flush=True)
+    except FedtreesError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

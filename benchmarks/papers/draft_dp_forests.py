@@ -1,0 +1,406 @@
+"""Forests and errors of DRAFT-DP (Gorgé et al. 2026), and reconstructions scored like theirs.
+
+Two further reconstructions are compared with `draft-dp`: the first settings of its Markov chains,
+and the reconstructor network (RecoNN) of Balle, Cherubin and Hayes (2022), as Gorgé et al.
+(Appendix G) fit it to noisy forests. The network requires torch, the extra ``neural``.
+"""
+
+import csv
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean
+from time import process_time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.forests.chain import advance
+from fedtrees.attacks.forests.likelihoods import Noise
+from fedtrees.attacks.forests.posterior import Answer, Question, posterior, weights
+from fedtrees.attacks.forests.structure import NoisyForest, Variables
+from fedtrees.core.schema import Schema, Table
+from fedtrees.data.catalogue import load
+from fedtrees.guessing.matching import assign
+from fedtrees.metrics.rows import row_errors
+from fedtrees.neural.torch_module import torch_module
+from fedtrees.privacy.mechanisms import truncated_laplace
+from fedtrees.trees.forest.random_decision import draw_splits
+
+TABLES = ("compas", "adult")
+#: Columns of `score_line`.
+SCORES = ("error", "exact rows", "worst row", "CPU s")
+
+
+@dataclass(frozen=True, eq=False)
+class PublishedForests:
+    """The published forests and errors.
+
+    Attributes
+    ----------
+    folder : Path
+        Folder of the published files.
+    data_dir : str or None
+        Folder of the data sets.
+    seeds : int
+        Number of seeds that are used, of five.
+    """
+
+    folder: Path
+    data_dir: str | None
+    seeds: int
+
+    def table(self, name: str) -> tuple[Table, Schema]:
+        """Return all rows, and the schema with the one-hot groups that the paper uses.
+
+        For Adult, these are groups of which exactly one column is 1. The paper does not use groups
+        in which all columns may be 0.
+        """
+        data = load(f"{name}-binary", self.data_dir)
+        groups = tuple(g for g in data.schema.groups if not g.empty)
+        return data.table, replace(data.schema, groups=groups)
+
+    def forest(self, name: str, n: int, epsilon: str, seed: int) -> NoisyForest:
+        """Return a published forest.
+
+        Parameters
+        ----------
+        name : str
+            Data set.
+        n : int
+            Number of rows.
+        epsilon : str
+            Privacy budget.
+        seed : int
+            Seed of the forest.
+        """
+        key = f"{name}|{n}|10|5|{epsilon}|{seed}"
+        with np.load(self.folder / "dp_forests.npz") as arrays:
+            feature, noisy = arrays[f"{key}|feature"], arrays[f"{key}|noisy"]
+        return NoisyForest.of(variables(self.table(name)[1]), feature, noisy)
+
+    def error(
+        self, file: str, name: str, n: int, epsilon: str, trees: int = 10, depth: int = 5,
+        score: str = "error", **only: str,
+    ) -> str:  # fmt: skip
+        """Return the published mean error with three decimal places, ``nan`` if there is none.
+
+        Parameters
+        ----------
+        file : str
+            Suffix of the file name.
+        name : str
+            Data set.
+        n : int
+            Number of rows.
+        epsilon : str
+            Privacy budget.
+        trees, depth : int
+            Size of the forest.
+        score : str
+            Column of the file.
+        **only : str
+            Further columns and the values that a line must have.
+        """
+        required = {
+            "dataset": name,
+            "n": str(n),
+            "n_trees": str(trees),
+            "depth": str(depth),
+            **only,
+        }
+        with (self.folder / f"draftdp_{file}.csv").open(newline="") as lines:
+            scores = [
+                float(line[score])
+                for line in csv.DictReader(lines)
+                if all(line[k] == v for k, v in required.items())
+                and float(line["eps"]) == float(epsilon)
+                and line[score]
+            ]
+        return f"{mean(scores):.3f}" if scores else "nan"
+
+
+def variables(schema: Schema) -> Variables:
+    """Return the variables of binary columns."""
+    return Variables.of_schema(schema, [np.array([1.0])] * len(schema.features))
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """Result of one reconstruction.
+
+    Attributes
+    ----------
+    error : float
+        Mean share of wrong attributes.
+    right : float
+        Share of rows that are exact.
+    worst : float
+        Error of the worst row.
+    seconds : float
+        CPU seconds.
+    """
+
+    error: float
+    right: float
+    worst: float
+    seconds: float
+
+
+Solve = Callable[[Question, np.random.Generator], Answer]
+
+
+def reconstruct(
+    question: Question,
+    truth: Table,
+    seed: int,
+    solve: Solve = posterior,
+    known_columns: Sequence[int] = (),
+) -> Reconstruction:
+    """Reconstruct rows and score them as the paper does, except for known columns.
+
+    Parameters
+    ----------
+    question : Question
+        The forest and the adversary's knowledge about it.
+    truth : Table
+        True rows.
+    seed : int
+        Seed of the reconstruction.
+    solve : callable
+        Algorithm.
+    known_columns : sequence of int
+        Columns that are known and not scored.
+    """
+    begin = process_time()
+    answer = solve(question, np.random.default_rng(seed))
+    spent = process_time() - begin
+    rows = question.forest.variables.decode(answer.value[:, :-1])
+    guess = _resize(Table(rows, answer.value[:, -1].astype(np.int64)), len(truth), seed)
+    scores = row_errors(guess, truth, np.ones(len(truth), dtype=bool), known_columns)
+    return Reconstruction(scores.mean, scores.right, scores.worst, spent)
+
+
+def _resize(guess: Table, n: int, seed: int) -> Table:
+    """Return n rows: a subset of the guess, or the guess with repeated rows, as in the paper."""
+    rng = np.random.default_rng(seed)
+    if len(guess) >= n:
+        return guess.take(np.sort(rng.permutation(len(guess))[:n]))
+    return guess.take(
+        np.concatenate([np.arange(len(guess)), rng.integers(0, len(guess), n - len(guess))])
+    )
+
+
+def reconstruct_published(
+    published: PublishedForests,
+    name: str,
+    n: int,
+    epsilon: str,
+    solve: Solve = posterior,
+    row_count_known: bool = True,
+) -> list[Reconstruction]:
+    """Reconstruct rows from the published forests of one setting.
+
+    Parameters
+    ----------
+    published : PublishedForests
+        Published forests.
+    name : str
+        Data set.
+    n : int
+        Number of rows.
+    epsilon : str
+        Privacy budget.
+    solve : callable
+        Algorithm.
+    row_count_known : bool
+        Whether the number of rows is known. If not, it is estimated.
+    """
+    truth = published.table(name)[0].take(np.arange(n))
+    results = []
+    for seed in range(published.seeds):
+        forest = published.forest(name, n, epsilon, seed)
+        noise = Noise.of("truncated-laplace", float(epsilon), 10)
+        rows = n if row_count_known else min(400, forest.estimated_rows(20))
+        results.append(reconstruct(Question(forest, noise, rows), truth, seed, solve))
+    return results
+
+
+def score_line(results: list[Reconstruction], *labels: str) -> list[str]:
+    """Return a line of a table with the mean scores of some runs."""
+    scores = [f"{mean(getattr(r, k) for r in results):.3f}" for k in ("error", "right", "worst")]
+    return [*labels, *scores, f"{mean(r.seconds for r in results):.2f}"]
+
+
+def draw_forest(
+    published: PublishedForests,
+    name: str,
+    trees: int,
+    depth: int,
+    epsilon: float,
+    n: int,
+    seed: int,
+) -> tuple[Table, Table, NoisyForest]:
+    """Return random rows, the remaining rows, and a noisy forest of the former, as in the paper.
+
+    Parameters
+    ----------
+    published : PublishedForests
+        Provides the tables.
+    name : str
+        Data set.
+    trees, depth : int
+        Size of the forest.
+    epsilon : float
+        Privacy budget.
+    n : int
+        Number of rows.
+    seed : int
+        Seed of the rows and the noise.
+    """
+    table, schema = published.table(name)
+    rng = np.random.default_rng([seed, trees, depth])
+    drawn = rng.choice(len(table), n, replace=False)
+    truth, rest = table.take(drawn), table.take(np.setdiff1d(np.arange(len(table)), drawn))
+    # Each tree has a separate random stream.
+    draws = [np.random.default_rng([seed, tree]) for tree in range(trees)]
+    tests = draw_splits(schema, depth, draws.__getitem__, trees, repeats=True)
+    counts = tests.count(truth.X, truth.y, 2)
+    noisy = counts + truncated_laplace(trees / epsilon, counts.shape, rng)
+    return truth, rest, NoisyForest.of(variables(schema), tests.feature, noisy, tests.threshold)
+
+
+def reconstruct_drawn(
+    published: PublishedForests, name: str, trees: int, depth: int, epsilon: float, seed: int,
+    solve: Solve = posterior,
+) -> Reconstruction:  # fmt: skip
+    """Reconstruct 100 rows from a forest drawn here.
+
+    Parameters
+    ----------
+    published : PublishedForests
+        Provides the tables.
+    name : str
+        Data set.
+    trees, depth : int
+        Size of the forest.
+    epsilon : float
+        Privacy budget.
+    seed : int
+        Seed of the rows and the noise.
+    solve : callable
+        Algorithm.
+    """
+    truth, _, forest = draw_forest(published, name, trees, depth, epsilon, 100, seed)
+    noise = Noise.of("truncated-laplace", epsilon, trees)
+    return reconstruct(Question(forest, noise, 100), truth, seed, solve)
+
+
+#: Number of shadow forests, epochs, batch size and widths of hidden layers, as in the paper.
+SHADOWS, EPOCHS, BATCH, HIDDEN = 1600, 5, 32, (1024, 512, 256)
+#: Learning rate and weight decay of AdamW, as in the paper.
+RATE, DECAY = 1e-3, 1e-4
+
+Reader = Callable[[NDArray[np.int64]], NDArray[np.float32]]
+
+
+def train_network(forest: NoisyForest, shadow: Table, epsilon: float, seed: int) -> Reader:
+    """Train a network on shadow forests.
+
+    A shadow forest has the splits of the attacked one and contains the known rows. After these are
+    subtracted, its counts are those of one fresh row with fresh noise.
+
+    Parameters
+    ----------
+    forest : NoisyForest
+        The attacked forest.
+    shadow : Table
+        Binary rows on which no forest was trained.
+    epsilon : float
+        Privacy budget of the forest.
+    seed : int
+        Seed of the training.
+
+    Returns
+    -------
+    read : callable
+        Maps counts without those of known rows to binary rows.
+
+    Raises
+    ------
+    UsageError
+        If torch is not installed.
+
+    Notes
+    -----
+    Counts below 0 are replaced by 0, as in the paper.
+    """
+    torch, rng = torch_module(), np.random.default_rng(seed)
+    rows = shadow.take(rng.integers(0, len(shadow), SHADOWS))
+    leaf, trees = forest.route(forest.variables.encode(rows.X)), len(forest.noisy)
+    noisy_counts = truncated_laplace(trees / epsilon, (SHADOWS, *forest.noisy.shape), rng)
+    forest_number, tree = np.arange(SHADOWS)[:, None], np.arange(trees)[None, :]
+    # Add the one fresh row to the leaf that it reaches in every tree.
+    noisy_counts[forest_number, tree, leaf, rows.y[:, None]] += 1
+
+    def inputs(counts: NDArray[np.int64]) -> NDArray[np.float32]:
+        return np.maximum(counts, 0).reshape(len(counts), -1).astype(np.float32)
+
+    X, y = torch.from_numpy(inputs(noisy_counts)), torch.from_numpy(rows.X.copy())
+    # The global random state of torch is restored afterwards.
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        layers = []
+        for a, b in pairwise((X.shape[1], *HIDDEN)):
+            layers += [torch.nn.Linear(a, b), torch.nn.LayerNorm(b), torch.nn.ReLU()]
+        network = torch.nn.Sequential(*layers, torch.nn.Linear(HIDDEN[-1], y.shape[1]))
+    optimiser = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=DECAY)
+    loss = torch.nn.BCEWithLogitsLoss()
+    for _ in range(EPOCHS):
+        for batch in np.array_split(rng.permutation(SHADOWS), SHADOWS // BATCH):
+            optimiser.zero_grad()
+            loss(network(X[batch]), y[batch]).backward()
+            optimiser.step()
+
+    def read(counts: NDArray[np.int64]) -> NDArray[np.float32]:
+        with torch.no_grad():
+            bits = network(torch.from_numpy(inputs(counts))) > 0
+        return np.asarray(bits.numpy(), dtype=np.float32)
+
+    return read
+
+
+#: Number of chains, moves per row in burn-in and in sampling, and samples per chain. These settings
+#: were fixed before any published instance was examined. They use a majority vote.
+FIRST_SETTINGS = (2, 6_000, 12_000, 60)
+
+
+def first_settings(question: Question, rng: np.random.Generator) -> Answer:
+    """Sample and vote with the first settings."""
+    chains, burn_in, sampling, n_samples = FIRST_SETTINGS
+    n, steps = question.n, 50
+    world, noisy = question.world()
+    samples: list[NDArray[np.int16]] = []
+    for _ in range(chains):
+        state = question.start(world, noisy, rng)
+        bits = rng.integers(0, 1 << 63, 1).astype(np.uint64)
+        for beta in np.geomspace(0.2, 1.0, steps).tolist():
+            advance(world, state, n, beta, burn_in * n // steps, bits)
+        for _ in range(n_samples):
+            advance(world, state, n, 1.0, sampling * n // n_samples, bits)
+            samples.append(state.value[:n].copy())
+    consensus = samples[-1]
+    one = np.eye(int(question.sizes.max()), dtype=np.int64)
+    # Alternate between matching the rows of samples to the consensus and voting, until it is
+    # stable.
+    for _ in range(8):
+        votes = np.zeros((*consensus.shape, len(one)), dtype=np.int64)
+        for sample in samples:
+            differ = (consensus[:, None] != sample[None]) * weights(question.forest.variables)
+            votes += one[sample[assign(differ.sum(axis=2, dtype=np.uint8))]]
+        fresh = votes.argmax(axis=2).astype(np.int16)
+        if (fresh == consensus).all():
+            break
+        consensus = fresh
+    return Answer(consensus, votes / len(samples), 0.0, 0.0)
