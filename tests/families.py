@@ -46,7 +46,7 @@ FAMILIES = {
         "defenses.decrypted_precision", "defenses.dp_gd",
     ),
     "queries": ("defenses.endpoint",),
-    "crypto": ("crypto", "defenses.paillier", "defenses.masking"),
+    "crypto": ("defenses.paillier", "defenses.masking"),
     "audit": ("audit", "cli.audit"),
 }  # fmt: skip
 #: Packages that combine families.

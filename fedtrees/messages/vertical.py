@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import ProtocolError
-from fedtrees.core.messages import Message, Reveal, Sealed
+from fedtrees.core.messages import Message, Request, Reveal, Sealed
 from fedtrees.core.view import View
 from fedtrees.trees.boosted.losses import named_objective
 from fedtrees.trees.partition import RowPartition
@@ -25,7 +25,7 @@ _NODES = frozenset({Reveal.IDS, Reveal.LABELS})
 
 
 @dataclass(frozen=True, eq=False)
-class BinCountsRequest(Message):
+class BinCountsRequest(Request["BinCounts"]):
     """Send a party the public key, and ask for the numbers of bins of its columns.
 
     Attributes
@@ -38,7 +38,6 @@ class BinCountsRequest(Message):
         The public key. It reveals nothing about rows.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = frozenset()
     holder: str
     bits: int
     key: Sealed
@@ -64,7 +63,7 @@ class BinCounts(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class RootRows(Message):
+class RootRows(Request["TreeColumns"]):
     """The rows that a tree is trained on.
 
     Attributes
@@ -103,7 +102,7 @@ class RowStatistics(Message):
     ----------
     limit, terms : int
         Largest absolute value of a statistic, and largest number of rows that are added
-        (`fedtrees.sealing.slots.Slots`).
+        (`fedtrees.crypto.packing.Slots`).
     statistics : Sealed
         int64, shape (m, s). One ciphertext contains all s statistics of a row.
     """
@@ -136,7 +135,7 @@ class OwnRowStatistics(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class NodeRows(Message):
+class NodeRows(Request["BinSums"]):
     """Ask for the sums over the bins at some nodes, and announce the rows of these nodes.
 
     Only one of two sibling nodes is announced. The other one contains the remaining rows of the
@@ -224,7 +223,7 @@ class OpenedBinSums(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class ChosenSplits(Message):
+class ChosenSplits(Request["RoutedRows"]):
     """Announce to a party which of its candidate splits were chosen, and at which nodes.
 
     Attributes
@@ -269,7 +268,7 @@ class RoutedRows(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class RowsToRoute(Message):
+class RowsToRoute(Request["RoutesOfRows"]):
     """Ask a party for the directions of test rows at the nodes that it split.
 
     Attributes

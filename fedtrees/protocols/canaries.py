@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedtrees.core.channel import Channel, chained, honest_shares
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.local_data import LocalData, over_clients
-from fedtrees.core.messages import closed
+from fedtrees.core.messages import has_sealed_field
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.horizontal import CutPoints, Histogram
 from fedtrees.privacy.mechanisms import noise_log_pmf
@@ -346,7 +346,7 @@ class HistogramCanaries(Canaries):
                 cuts = Cuts(m.values, m.offsets, m.minimum, m.categorical)
                 places = bin_rows(rows.X, cuts).codes + m.offsets[:-1].astype(np.int64)
             is_visible = d.sender == "client-0" or d.receivers == (d.sender,)
-            if not isinstance(message, Histogram) or closed(message) or not is_visible:
+            if not isinstance(message, Histogram) or has_sealed_field(message) or not is_visible:
                 continue
             if places is None or 0 not in message.nodes:
                 continue

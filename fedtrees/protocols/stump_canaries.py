@@ -12,7 +12,7 @@ from scipy.special import gammaln, logsumexp
 from fedtrees.core.channel import Chain, Channel, chained
 from fedtrees.core.composition import Composition
 from fedtrees.core.local_data import LocalData, client_names, over_clients
-from fedtrees.core.messages import closed
+from fedtrees.core.messages import has_sealed_field
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.horizontal import (
     CutPoints,
@@ -107,7 +107,7 @@ class StumpCanaries(Canaries):
                 borders = m.borders
             elif isinstance(m, CutPoints):
                 cuts = Cuts(m.values, m.offsets, m.minimum, m.categorical)
-            elif closed(m) or not (summed or d.sender in client_index):
+            elif has_sealed_field(m) or not (summed or d.sender in client_index):
                 continue
             elif isinstance(m, GridCounts) and summed:
                 scores += _of_grid(training, m, borders, rows, companions)
@@ -141,7 +141,10 @@ class StumpCanaries(Canaries):
             if isinstance(m, CutPoints):
                 cuts = Cuts(m.values, m.offsets, m.minimum, m.categorical)
             elif (
-                type(m) is Histogram and d.sender in client_index and m.tree == 0 and not closed(m)
+                type(m) is Histogram
+                and d.sender in client_index
+                and m.tree == 0
+                and not has_sealed_field(m)
             ):
                 i, units = client_index[d.sender], m.unit_of("sums")[0]
                 included = Table.concat(

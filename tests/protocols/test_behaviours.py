@@ -141,10 +141,10 @@ def test_an_ideal_sum_never_opens_for_one_party_that_others_sum_with():
     run = train(HIST, held, schema, defense=Composition((SecureSum(),)), seed=3)
     net = run.net
     with acting(net.party("server")), pytest.raises(BeyondParametersError, match="answered once"):
-        net.ask("client-1", LabelSumsRequest(), why="one alone")  # a client answers each once
+        net.request("client-1", LabelSumsRequest(), why="one alone")  # a client answers each once
     lets = mock.patch.object(Once, "take")
     with lets, acting(net.party("server")), pytest.raises(ProtocolError, match="alone is no sum"):
-        net.ask("client-1", LabelSumsRequest(), why="one alone")
+        net.request("client-1", LabelSumsRequest(), why="one alone")
 
 
 def moved(behaviour, defense=None):

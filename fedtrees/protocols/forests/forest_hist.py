@@ -17,7 +17,6 @@ from fedtrees.core.party import handles
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Turns, check_equal, refuse
 from fedtrees.core.schema import Schema, Table
-from fedtrees.core.secure_sum import add_messages
 from fedtrees.messages.forests import (
     ClassCounts,
     ClassCountsRequest,
@@ -162,8 +161,7 @@ class ForestServer(Coordinator):
     def grow(self, net: Network, tree: int) -> ClassTree:
         """Grow one tree from summed class counts."""
         why = "class totals of the drawn rows, to start a tree"
-        totals = add_messages(net.ask("client", ClassTotalsRequest(tree), why=why))
-        assert isinstance(totals, ClassTotals)
+        totals = net.request_sum("client", ClassTotalsRequest(tree), why=why)
         randomness = self.streams.rng("columns", tree)
         # The server draws the features of each node, so that clients count only these.
         columns, key = draw_columns(self.cuts.n_features, self.params, randomness)
@@ -171,11 +169,10 @@ class ForestServer(Coordinator):
         while len(grower.nodes):
             request = ClassCountsRequest(tree, grower.nodes, grower.features, grower.offsets)
             why = "class counts per bin of the drawn features, to find splits"
-            counts = add_messages(net.ask("client", request, why=why))
-            assert isinstance(counts, ClassCounts)
+            counts = net.request_sum("client", request, why=why)
             chosen = grower.decide(counts.counts)
             if len(chosen):
-                net.tell("client", NodeSplits(tree=tree, **vars(chosen)), why="the chosen splits")
+                net.send("client", NodeSplits(tree=tree, **vars(chosen)), why="the chosen splits")
         return self.share_leaves(net, tree, grower.finish())
 
     def share_leaves(self, net: Network, tree: int, grown: ClassTree) -> ClassTree:
@@ -194,8 +191,7 @@ class ForestServer(Coordinator):
         leaves = grown.leaves
         counts = grown.counts[leaves] if self.params.leaf_counts else None
         message = LeafClasses(tree, leaves.astype(np.int32), grown.probability[leaves], counts)
-        sent = net.tell("client", message, why="what the leaves predict: the model")
-        assert isinstance(sent, LeafClasses)
+        sent = net.send("client", message, why="what the leaves predict: the model")
         return grown.released(sent.probability, sent.counts)
 
 

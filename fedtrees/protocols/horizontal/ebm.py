@@ -84,13 +84,12 @@ class MergingServer(Coordinator):
     def train(self, net: Network) -> AdditiveModel:
         """Request, merge and broadcast the models."""
         self.params.enter_noise(net, len(self.schema.features))
-        parts = net.ask("client", GrowRequest(0), why="each client's own model, to merge them")
+        parts = net.request("client", GrowRequest(0), why="each client's own model, to merge them")
         # Clients with rows of one class have no model.
         models = [p for p in parts if isinstance(p, ClientShapes) and len(p.bag_weights)]
         if not models:
             raise DataError(f"{self.params.name!r} needs a client with rows of both classes")
-        sent = net.tell("client", merge_shapes(models), why="the merged model")
-        assert isinstance(sent, MergedShapes)
+        sent = net.send("client", merge_shapes(models), why="the merged model")
         return AdditiveModel(sent)
 
 

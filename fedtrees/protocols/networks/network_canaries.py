@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.local_data import LocalData, client_names, over_clients
-from fedtrees.core.messages import closed
+from fedtrees.core.messages import has_sealed_field
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.networks import NetworkUpdate, NetworkWeights, Standardisation
 from fedtrees.neural.encoding import Encoding
@@ -64,7 +64,7 @@ class NetworkCanaries(Canaries):
                 inputs = encoding.standardised(m.mean, m.std).encode(rows.X)
             elif isinstance(m, NetworkWeights):
                 weights[m.round] = m.weights
-            elif isinstance(m, NetworkUpdate) and is_visible and not closed(m):
+            elif isinstance(m, NetworkUpdate) and is_visible and not has_sealed_field(m):
                 first = np.zeros_like(m.update)
                 # Only the first layer. Its rows of rare categories rarely overlap with other rows.
                 first[:inner] = m.update[:inner]
@@ -124,7 +124,11 @@ class GradientCanaries(Canaries):
                 canary_gradient, *rest = gradients * np.minimum(1.0, self.clip / norms)
                 # The expected score of a canary that takes part with probability 1/2.
                 half = canary_gradient @ (np.sum(rest, axis=0) + canary_gradient / 2)
-            elif isinstance(m, NetworkUpdate) and d.sender in client_index and not closed(m):
+            elif (
+                isinstance(m, NetworkUpdate)
+                and d.sender in client_index
+                and not has_sealed_field(m)
+            ):
                 scores[client_index[d.sender]] += canary_gradient @ m.update - half
         return scores
 

@@ -24,7 +24,6 @@ from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, Turns, check_bounded, check_equal, refuse
 from fedtrees.core.schema import Schema, Table
-from fedtrees.core.secure_sum import add_messages
 from fedtrees.core.streams import Streams
 from fedtrees.messages.networks import (
     ColumnSums,
@@ -188,7 +187,7 @@ class NetworkServer(Coordinator):
         weights = initial(self.layers, self.streams.rng("weights"))
         for round in range(self.params.rounds):
             message = NetworkWeights(round, weights, self.chosen(net, round))
-            replies = net.ask("client", message, why=WHY)
+            replies = net.request("client", message, why=WHY)
             mean = mean_update(replies, message, self.params.lr)
             weights = self.params.moved(weights, mean)
         return TabularNetwork(self.layers, weights, encoding)
@@ -200,15 +199,14 @@ class NetworkServer(Coordinator):
             encoding = declared(encoding, self.schema)
         else:
             why = "means and standard deviations of the input columns"
-            total = add_messages(net.ask("client", ColumnSumsRequest(), why=why))
-            assert isinstance(total, ColumnSums)
+            total = net.request_sum("client", ColumnSumsRequest(), why=why)
             n, first, second = total.sums
             mean = first / np.maximum(n, 1)
             # Rounding can make the difference slightly negative.
             spread = np.maximum(second - n * mean**2, 0) / np.maximum(n - 1, 1)
             encoding = encoding.standardised(mean, np.sqrt(spread))
         message = Standardisation(encoding.mean, encoding.std)
-        net.tell("client", message, why="by what all inputs are standardised")
+        net.send("client", message, why="by what all inputs are standardised")
         return encoding
 
     def chosen(self, net: Network, round: int) -> str:
@@ -221,7 +219,9 @@ class NetworkServer(Coordinator):
         return ",".join(names[i] for i in sorted(drawn))
 
 
-def mean_update(replies: Sequence[Message], sent: NetworkWeights, lr: float) -> NDArray[np.float64]:
+def mean_update(
+    replies: Sequence[NetworkUpdate], sent: NetworkWeights, lr: float
+) -> NDArray[np.float64]:
     """Return the mean of the updates, weighted by rows, float64, shape (parameters,).
 
     Parameters
@@ -240,7 +240,6 @@ def mean_update(replies: Sequence[Message], sent: NetworkWeights, lr: float) -> 
     """
     total, rows = np.zeros(len(sent.weights)), 0
     for reply in replies:
-        assert isinstance(reply, NetworkUpdate)
         total += reply.update
         rows += int(reply.rows[0])
     # Diverged weights would make all later rounds meaningless.

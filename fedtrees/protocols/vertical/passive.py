@@ -19,6 +19,8 @@ from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Sealed
 from fedtrees.core.party import Party, handles
 from fedtrees.core.requests import Once, check_among, check_equal, refuse
+from fedtrees.crypto.bin_sums import BinLayout, BinSumAdder
+from fedtrees.crypto.packing import Slots
 from fedtrees.messages.vertical import (
     BinCounts,
     BinCountsRequest,
@@ -37,8 +39,6 @@ from fedtrees.messages.vertical import (
 )
 from fedtrees.protocols.vertical.local_bins import GlobalBins
 from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE
-from fedtrees.sealing.row_sums import BlindSums, Sums
-from fedtrees.sealing.slots import Slots
 from fedtrees.trees.forest.params import feature_count
 
 
@@ -294,7 +294,7 @@ class Passive(SplitHolder):
         Limits of the public parameters.
     """
 
-    sealing: BlindSums
+    sealing: BinSumAdder
 
     def __init__(
         self,
@@ -372,7 +372,7 @@ class Passive(SplitHolder):
         _, width = sent.statistics.shape
         ranges = rows.ranges(message.asked)
         # Shape of the encrypted sums: rows per node, bins per column, statistics per row.
-        sums = Sums(
+        sums = BinLayout(
             ranges[:, 1] - ranges[:, 0],
             self.bins.n_bins[self.bins.chosen],
             width,
@@ -397,7 +397,7 @@ class Passive(SplitHolder):
             bin_sums = self.bins.sums(self.every, rows, message.asked)
             return self._changed(message, bin_sums) if self.defended else bin_sums
 
-        payload = self.sealing.summed(self.name, sent.statistics.payload, sums, binned, adding)
+        payload = self.sealing.sum_rows(self.name, sent.statistics.payload, sums, binned, adding)
         traffic = sums.traffic(self.key)
         nbytes = sum(t.nbytes for t in traffic)
         self.sealing.ledger.sent("BinSums", sum(t.ciphertexts for t in traffic), nbytes)

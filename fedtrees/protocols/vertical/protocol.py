@@ -19,6 +19,9 @@ from fedtrees.core.messages import Message, Sealing
 from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Schema
 from fedtrees.core.view import View
+from fedtrees.crypto.bin_sums import BinSumEvaluator, BinSumKeyOwner, IdealBinSums
+from fedtrees.crypto.costs import DEFAULT_BITS, check_key_bits
+from fedtrees.crypto.modes import MODES, make_sealing
 from fedtrees.messages.vertical import (
     BinCounts,
     BinCountsRequest,
@@ -35,9 +38,6 @@ from fedtrees.messages.vertical import (
     visible_nodes,
 )
 from fedtrees.protocols.vertically_held import ACTIVE, VerticallyHeld
-from fedtrees.sealing.ideal import MODES, sealing
-from fedtrees.sealing.row_sums import IdealRowSums
-from fedtrees.sealing.sizes import DEFAULT_BITS, check_key_bits
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.multi_output import MultiOutputForest
 from fedtrees.trees.forest.random_forest import RandomForest
@@ -84,7 +84,8 @@ class VerticalProtocol(VerticallyHeld):
 
     def sealing(self) -> Sealing:
         """Return the functions that encrypt, add and decrypt in one run."""
-        return sealing(self.crypto, "row-sums", IdealRowSums, self.key_bits, ACTIVE)
+        sides = IdealBinSums, BinSumKeyOwner, BinSumEvaluator
+        return make_sealing(self.crypto, *sides, self.key_bits, ACTIVE)
 
     def nodes_shown(self, view: View) -> Iterator[NDArray[np.int32]]:
         """Yield the rows of all visible roots, inner nodes and leaves."""

@@ -17,6 +17,7 @@ from fedtrees.core.network import Network
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
+from fedtrees.crypto.packing import Slots
 from fedtrees.messages.vertical import OpenedBinSums
 from fedtrees.protocols.settings import BoostingProtocol
 from fedtrees.protocols.vertical.active import Active
@@ -25,7 +26,6 @@ from fedtrees.protocols.vertical.local_bins import GlobalBins, NodeQuantiles
 from fedtrees.protocols.vertical.passive import Limits, Passive
 from fedtrees.protocols.vertical.protocol import VerticalModel, VerticalProtocol
 from fedtrees.protocols.vertically_held import ACTIVE
-from fedtrees.sealing.slots import Slots
 from fedtrees.trees.boosted.boosting import checked_weights, drop_rows
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.grower import TreeGrower

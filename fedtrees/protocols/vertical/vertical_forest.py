@@ -15,6 +15,7 @@ from fedtrees.core.local_data import LocalData
 from fedtrees.core.network import Network
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
+from fedtrees.crypto.packing import Slots
 from fedtrees.protocols.settings import class_count
 from fedtrees.protocols.vertical.active import Active, TreeInProgress, complete_counts
 from fedtrees.protocols.vertical.label_canaries import LabelCanaries
@@ -22,7 +23,6 @@ from fedtrees.protocols.vertical.local_bins import GlobalBins
 from fedtrees.protocols.vertical.passive import Limits, Passive
 from fedtrees.protocols.vertical.protocol import VerticalModel, VerticalProtocol
 from fedtrees.protocols.vertically_held import ACTIVE
-from fedtrees.sealing.slots import Slots
 from fedtrees.trees.forest.grower import ForestGrower, class_totals, draw_rows
 from fedtrees.trees.forest.params import ForestParams
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest

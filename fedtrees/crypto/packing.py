@@ -1,5 +1,7 @@
 """Several signed integers in one plaintext (ciphertext packing), with room for their sums."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import UsageError
-from fedtrees.sealing.errors import PlaintextOverflowError
+from fedtrees.crypto.primitives import PlaintextOverflowError
 
 _INT64 = 2**63 - 1
 
