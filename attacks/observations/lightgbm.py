@@ -76,7 +76,7 @@ def _tree(
     splits: dict[tuple[int, int], list[FoundSplits]],
     columns: dict[int, _Column],
 ) -> Tree:
-    """Grow a tree as `fedtrees.protocols.horizontal.lightgbm_data.Machine` does."""
+    """Grow a tree as `fedtrees.protocols.peers.lightgbm_data.Machine` does."""
     p, tree = view.parameters, roots[0].tree
     gradient, hessian = sum(r.gradient for r in roots), sum(r.hessian for r in roots)
     root_totals = LeafTotals(gradient, hessian, sum(r.rows for r in roots))

@@ -14,8 +14,8 @@ from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.fixed_point import decoded, unpacked
 from fedtrees.messages.regression import SCORE_BOUND, EncryptedResiduals, Gradient, link_of
 from fedtrees.protocols.regression.vertical import VerticalRegression
+from fedtrees.protocols.settings import ACTIVE, PASSIVE
 from fedtrees.protocols.training import Training
-from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE
 
 _COLUMNS = 32
 _FAR = np.float32(1e12)  # a value that exceeds every bound on the norm of a row

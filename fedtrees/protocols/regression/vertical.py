@@ -62,7 +62,7 @@ from fedtrees.messages.regression import (
 )
 from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.regression.settings import RegressionParams, check_weightless
-from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE, VerticallyHeld
+from fedtrees.protocols.settings import ACTIVE, PASSIVE, VerticallyPartitioned
 
 ARBITER = "arbiter"
 # Numbers in `OwnDesign.columns` that are no columns of the schema.
@@ -72,7 +72,7 @@ INTERCEPT = -1
 
 @register.protocol("vertical-regression")
 @dataclass(frozen=True, kw_only=True)
-class VerticalRegression(RegressionParams, VerticallyHeld):
+class VerticalRegression(RegressionParams, VerticallyPartitioned):
     """Vertical linear or logistic regression with an arbiter (Yang et al. 2019; FATE).
 
     In every round the passive parties send the encrypted contributions of their columns to the
@@ -115,7 +115,7 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
     adversaries: ClassVar[tuple[str, ...]] = (ACTIVE,)
     example: ClassVar[str] = "breast-cancer[rows=20]"  # at most as many rows as columns of a party
     called: ClassVar[Mapping[str, tuple[str, str]]] = {
-        **VerticallyHeld.called,
+        **VerticallyPartitioned.called,
         ARBITER: ("the arbiter", "arbiters"),
     }
     says: ClassVar[tuple[type[Message], ...]] = (
