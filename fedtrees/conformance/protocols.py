@@ -19,7 +19,6 @@ from fedtrees.conformance.samples import (
     sample_training,
 )
 from fedtrees.core.channel import Change, Channel, Share, SumOfShares
-from fedtrees.core.codec import decode, encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense, ExampleStage, Requirements
 from fedtrees.core.errors import UsageError
@@ -27,6 +26,7 @@ from fedtrees.core.guarantee import NoGuarantee
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.core.view import View
+from fedtrees.core.wire import decode, encode
 from fedtrees.experiments.channel_check import Seen, find_departures, pair_with_exact_run
 from fedtrees.experiments.leak_search import find_foreign_rows
 from fedtrees.isolation.watch import leaving

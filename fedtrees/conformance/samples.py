@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from fedtrees.core.attack import Attack
-from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import FedtreesError, UsageError
 from fedtrees.core.guess import Guess
@@ -30,6 +29,7 @@ from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
 from fedtrees.core.view import View
+from fedtrees.core.wire import encode
 from fedtrees.data.layout import LAYOUTS, lay_out
 from fedtrees.data.partition import Partition
 from fedtrees.experiments.leak_search import find_local_values

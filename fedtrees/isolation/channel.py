@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 from fedtrees.core.errors import ProtocolError
-from fedtrees.core.values import pack, unpack
+from fedtrees.core.wire import pack, unpack
 
 #: Largest value that the bench accepts from an attack, and largest text in it, in bytes. Texts need
 #: up to twenty times as much memory when they are parsed.
@@ -38,7 +38,7 @@ class Channel:
         Parameters
         ----------
         value : object
-            The value (`fedtrees.core.values`).
+            The value (`fedtrees.core.wire`).
         max_bytes : int, optional
             Largest number of bytes.
 

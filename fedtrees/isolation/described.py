@@ -18,7 +18,7 @@ import numpy as np
 
 from fedtrees.core.attack import claims_of
 from fedtrees.core.registry import KINDS, PLUGIN, load_plugin, register
-from fedtrees.core.values import type_name
+from fedtrees.core.wire import type_name
 from fedtrees.isolation.watch import leaving
 
 #: Modules that work with the ground truth in a bench. `fedtrees check` imports them before a

@@ -8,7 +8,7 @@ from fedtrees.core.errors import ProtocolError
 from fedtrees.core.guess import Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
-from fedtrees.core.values import type_name
+from fedtrees.core.wire import type_name
 from fedtrees.isolation import replies
 
 #: Largest number of notes of a guess. Each becomes a row of the results.

@@ -24,8 +24,8 @@ from fedtrees.core.registry import loaded_plugins, register
 from fedtrees.core.repeated import Computed
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec
-from fedtrees.core.values import pack, type_name
 from fedtrees.core.view import View
+from fedtrees.core.wire import pack, type_name
 from fedtrees.isolation import guesses, replies, views
 from fedtrees.isolation.channel import MOST_BYTES, Channel, Closed
 from fedtrees.isolation.replies import AttackError as AttackError

@@ -44,7 +44,7 @@ class AttackFacts:
     parameters : tuple of (str, bool, value)
         Name of each parameter, whether it has a default, and the default.
     gives : str
-        Type of claims, in the notation of `fedtrees.core.values.type_name`.
+        Type of claims, in the notation of `fedtrees.core.wire.type_name`.
     claims : tuple of str
         Types of claims, in the same notation.
 

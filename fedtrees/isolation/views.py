@@ -16,8 +16,8 @@ from fedtrees.core.local_data import KnownEntries, LocalData
 from fedtrees.core.registry import PLUGIN, register
 from fedtrees.core.schema import Feature, OneHot, Schema, Table
 from fedtrees.core.specs import Spec
-from fedtrees.core.values import pack
 from fedtrees.core.view import Seen, View
+from fedtrees.core.wire import pack
 
 _KNOWN = ("own", "known", "entries")
 _AS_THEY_ARE = ("principals", "schema", "protocol", "n_rows", *_KNOWN, "candidates", "stated",
