@@ -176,7 +176,8 @@ def audit_mechanism(protocol: str, defense: str, k: float, seed: int, fewer: int
         make_defense(parse_one(defense)),
     )
     n_trainings = (
-        protocol_object.worst_case(defense_object) or (protocol_object, protocol_object.canaries())
+        protocol_object.audit_setting(defense_object)
+        or (protocol_object, protocol_object.canaries())
     )[1].runs
     begun = process_time()
     with weaken_noise(k):

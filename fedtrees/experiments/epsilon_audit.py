@@ -103,7 +103,7 @@ def audit(
         raise UsageError(f"runs={runs}: give 1 or more")
     if not _epsilons(protocol, defense):
         raise UsageError("no epsilon is claimed: there is nothing to measure")
-    chosen, canaries = protocol.worst_case(defense) or (protocol, protocol.canaries())
+    chosen, canaries = protocol.audit_setting(defense) or (protocol, protocol.canaries())
     if canaries is None:
         raise UsageError(
             f"no rows are known that tell most of {protocol.name!r}: give it a worst_case"
@@ -135,7 +135,7 @@ def largest_node(
     totals = np.bincount(y, minlength=len(training.schema.classes))
     worst = 0.0
     for name in (n for n, part in local_data.items() if part.y is None):
-        for rows in training.protocol.nodes_shown(view_of(training, (name,), local_data)):
+        for rows in training.protocol.visible_node_rows(view_of(training, (name,), local_data)):
             counts = np.bincount(y[rows], minlength=len(totals))
             worst = max(worst, float(node_information(counts, totals)))
     if claims[0].unit == "share":

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -218,11 +216,14 @@ class ForestHist(ForestProtocol):
     max_bin: int = 32
     cuts: str = "sketch"
 
-    says: ClassVar[tuple[type[Message], ...]] = (
-        *CUT_MESSAGES, ClassTotalsRequest, ClassTotals,
-        ClassCountsRequest, ClassCounts, NodeSplits, LeafClasses,
+    info = replace(
+        ForestProtocol.info,
+        message_types=(
+            *CUT_MESSAGES, ClassTotalsRequest, ClassTotals, ClassCountsRequest,
+            ClassCounts, NodeSplits, LeafClasses,
+        ),
+        conditional_types=SOME_CUT_MESSAGES,
     )  # fmt: skip
-    sometimes: ClassVar[Mapping[type[Message], str]] = SOME_CUT_MESSAGES
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -233,7 +234,7 @@ class ForestHist(ForestProtocol):
                 "max_depth or min_samples_leaf instead"
             )
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -26,6 +25,7 @@ from fedtrees.messages.horizontal import (
     ValidationLoss,
     ValidationRequest,
 )
+from fedtrees.protocols.base import ProtocolInfo
 from fedtrees.protocols.canaries import HistogramCanaries
 from fedtrees.protocols.cut_points import CUT_METHODS
 from fedtrees.protocols.settings import BoostingProtocol
@@ -62,20 +62,20 @@ class HistogramProtocol(BoostingProtocol):
     early_stopping_rounds: int = 0
     validation_fraction: float = 0.1
 
-    says: ClassVar[tuple[type[Message], ...]] = (
-        *CUT_MESSAGES, LabelSumsRequest, LabelSums,
-        BaseScore, HistogramRequest, Histogram, ValidationRequest, ValidationLoss, StopBoosting,
-    )  # fmt: skip
-    sometimes: ClassVar[Mapping[type[Message], str]] = {
-        **SOME_CUT_MESSAGES,
-        **dict.fromkeys(
-            (ValidationRequest, ValidationLoss, StopBoosting), "early_stopping_rounds is not 0"
+    info = ProtocolInfo(
+        message_types=(
+            *CUT_MESSAGES, LabelSumsRequest, LabelSums, BaseScore, HistogramRequest,
+            Histogram, ValidationRequest, ValidationLoss, StopBoosting,
         ),
-    }
-    serves: ClassVar[frozenset[str]] = frozenset(
-        {"transform_examples", "allowed_splits", "gradient_clip"}
-    )
-    summed: ClassVar[tuple[type[Message], ...]] = (LabelSums, ValidationLoss)
+        conditional_types={
+            **SOME_CUT_MESSAGES,
+            **dict.fromkeys(
+                (ValidationRequest, ValidationLoss, StopBoosting), "early_stopping_rounds is not 0"
+            ),
+        },
+        capabilities=frozenset({"transform_examples", "allowed_splits", "gradient_clip"}),
+    )  # fmt: skip
+    summed_types: ClassVar[tuple[type[Message], ...]] = (LabelSums, ValidationLoss)
     cut_methods: ClassVar[tuple[str, ...]] = CUT_METHODS
 
     def __post_init__(self) -> None:
@@ -91,7 +91,7 @@ class HistogramProtocol(BoostingProtocol):
         """Create canaries for an audit of the root histograms."""
         return HistogramCanaries(self.max_bin)
 
-    def worst_case(self, defense: Composition) -> tuple[HistogramProtocol, StumpCanaries]:
+    def audit_setting(self, defense: Composition) -> tuple[HistogramProtocol, StumpCanaries]:
         """Grow one split, with a gradient or hessian of the canary as large as possible."""
         # The hessian is largest at 0.5. Without a small clip, the gradient is largest near 1.
         middle = (
@@ -121,7 +121,7 @@ class HistogramProtocol(BoostingProtocol):
             return np.zeros(n, dtype=bool)
         return np.asarray(streams.rng("validation").random(n) < self.validation_fraction)
 
-    def grown_on(
+    def training_rows(
         self, n: int, streams: Streams, round: int, defense: Composition | None = None
     ) -> NDArray[np.bool_] | None:
         """Return the rows of a round: neither validation rows nor left out by subsampling.

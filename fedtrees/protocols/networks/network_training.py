@@ -38,7 +38,7 @@ from fedtrees.neural.opacus_engine import OPACUS, poisson_batch
 from fedtrees.neural.perceptron import Layers, TabularNetwork
 from fedtrees.neural.torch_module import torch_module
 from fedtrees.neural.training import example_gradients, initial, mean_gradient
-from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol
+from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol, ProtocolInfo
 from fedtrees.protocols.networks.network_canaries import GradientCanaries, NetworkCanaries
 
 Weights = NDArray[np.float32]  # weights of a network or their change, shape (parameters,)
@@ -312,16 +312,19 @@ class NetworkProtocol(Protocol):
     units: int = 100
     statistics: str = "sums"
 
-    says: ClassVar[tuple[type[Message], ...]] = (
-        ColumnSumsRequest, ColumnSums, Standardisation, NetworkWeights, NetworkUpdate,
+    info = ProtocolInfo(
+        message_types=(
+            ColumnSumsRequest, ColumnSums, Standardisation, NetworkWeights,
+            NetworkUpdate,
+        ),
+        capabilities=frozenset(
+            {"transform_examples", "poisson_sampling", "gradient_engine", "declared_rows"}
+        ),
+        adversaries=("server", "server+client"),
+        model_file=ENCODED_FILE,
+        extra_packages=("torch",),
     )  # fmt: skip
-    serves: ClassVar[frozenset[str]] = frozenset(
-        {"transform_examples", "poisson_sampling", "gradient_engine", "declared_rows"}
-    )
-    summed: ClassVar[tuple[type[Message], ...]] = (ColumnSums,)
-    adversaries: ClassVar[tuple[str, ...]] = ("server", "server+client")
-    file: ClassVar[tuple[str, str]] = ENCODED_FILE
-    needs: ClassVar[tuple[str, ...]] = ("torch",)
+    summed_types: ClassVar[tuple[type[Message], ...]] = (ColumnSums,)
     #: 1 if updates are gradients, -1 if they are steps against the gradient.
     along: ClassVar[int] = 1
 
@@ -403,7 +406,7 @@ class NetworkProtocol(Protocol):
         """Return the number of clients that take part in a round."""
         return clients
 
-    def grown_on(
+    def training_rows(
         self, n: int, streams: Streams, round: int, defense: Composition | None = None
     ) -> NDArray[np.bool_]:
         """Return the rows of a round's batches, bool, shape (n,).
@@ -415,7 +418,7 @@ class NetworkProtocol(Protocol):
         """
         return rows_in(self.batches(n, streams, round, defense or Composition()), n)
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,
@@ -475,7 +478,7 @@ class FedSGD(NetworkProtocol):
     gradient. The network is that of Vero et al. (2023) with random initial weights.
     """
 
-    def worst_case(self, defense: Composition) -> tuple[FedSGD, GradientCanaries] | None:
+    def audit_setting(self, defense: Composition) -> tuple[FedSGD, GradientCanaries] | None:
         """Send one sum, over almost all rows, of a small network. None if no defense clips."""
         clip = next((p.clip for p in defense.parts if hasattr(p, "clip")), None)
         one = replace(self, rounds=1, batch=32, units=4, statistics="public")

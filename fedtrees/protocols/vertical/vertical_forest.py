@@ -168,7 +168,7 @@ class VerticalForest(VerticalProtocol, ForestParams):
         """Refuse a target without classes."""
         class_count(schema)
 
-    def worst_case(self, defense: Composition) -> tuple[VerticalForest, LabelCanaries]:
+    def audit_setting(self, defense: Composition) -> tuple[VerticalForest, LabelCanaries]:
         """Grow one tree of all rows until each leaf has a single class."""
         grown = replace(
             self, trees=1, max_depth=None, min_samples_split=2, min_samples_leaf=1, max_bin=256,
@@ -177,7 +177,7 @@ class VerticalForest(VerticalProtocol, ForestParams):
         )  # fmt: skip
         return grown, LabelCanaries()
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,
