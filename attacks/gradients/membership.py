@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.gradients.attack import encoding_of, layers_of
-from fedtrees.attacks.gradients.gradient_matching import LocalSteps
+from fedtrees.attacks.gradients.observed import LocalSteps
 from fedtrees.attacks.membership.attack import MembershipInference, Tests
 from fedtrees.attacks.membership.learners import draws_noise
 from fedtrees.attacks.membership.references import Trainer, class_logits

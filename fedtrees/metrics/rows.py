@@ -24,7 +24,7 @@ from fedtrees.trees.binning import Cuts, bin_rows
 
 @dataclass(frozen=True, eq=False)
 class RowErrors:
-    """Errors of matched rows (Gorgé et al. 2025). Labels are not compared.
+    """Errors of matched rows (Gorgé et al. 2026). Labels are not compared.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ def row_errors(
 def inliers(truth: Table) -> NDArray[np.bool_]:
     """Return which rows are inliers of an isolation forest that is fitted to them, bool (n,).
 
-    As in Gorgé et al. (2025), the forest has the default parameters of scikit-learn and the random
+    As in Gorgé et al. (2026), the forest has the default parameters of scikit-learn and the random
     state 0, and inliers have a positive decision function.
     """
     return np.frombuffer(_inliers(truth.X.tobytes(), *truth.X.shape, truth.X.dtype.str), dtype=bool)
