@@ -10,13 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.opened_leaves import releases_leaves
-from fedtrees.attacks.evidence.readable import no_trees
-from fedtrees.attacks.evidence.replay import cuts_of, grown_alone
-from fedtrees.attacks.evidence.sketched import columns_of
-from fedtrees.attacks.evidence.told_forests import told_forest
-from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.membership.base import Floats, MembershipAttack, Tests
 from fedtrees.attacks.membership.leaf_sums import boosted_sums
 from fedtrees.attacks.membership.learners import shared_model, trainer_of
@@ -28,6 +21,12 @@ from fedtrees.attacks.membership.structure import (
     hessian_shortfall,
     shared_thresholds,
 )
+from fedtrees.attacks.observations.applicability import no_trees
+from fedtrees.attacks.observations.boosting import BoostingObservations
+from fedtrees.attacks.observations.columns import columns_of
+from fedtrees.attacks.observations.forests import told_forest
+from fedtrees.attacks.observations.reading import read_boosting, releases_leaves
+from fedtrees.attacks.observations.replay import cuts_of, grown_alone
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
@@ -129,10 +128,10 @@ class MembershipInference(MembershipAttack):
         return Tests(scores | more.scores, more.weights, more.notes)
 
 
-def _paths_are_followed(seen: Evidence) -> bool:
+def _paths_are_followed(seen: BoostingObservations) -> bool:
     """Return whether histograms and thresholds of a single output are visible."""
     by_sets = any(t.categories is not None for t in seen.trees)
-    return bool(seen.histograms) and np.ndim(seen.base_margin) == 0 and not by_sets
+    return bool(seen.observed.histograms) and np.ndim(seen.base_margin) == 0 and not by_sets
 
 
 def _cuts_are_values(view: View) -> bool:
@@ -154,8 +153,8 @@ def _sketches_are_changed(view: View) -> bool:
     return any(issubclass(FeatureSketch, part.handled_types) for part in view.defense.parts)
 
 
-def _evidence(view: View) -> Evidence | None:
-    return None if no_trees(view, numbers=True) else evidence_of(view)
+def _evidence(view: View) -> BoostingObservations | None:
+    return None if no_trees(view, numbers=True) else read_boosting(view)
 
 
 def model_in(view: View) -> Trees | None:

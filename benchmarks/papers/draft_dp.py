@@ -1,4 +1,4 @@
-"""Compare attacks on noisy forests with the errors of DRAFT-DP (Gorgé et al. 2025).
+"""Compare attacks on noisy forests with the errors of DRAFT-DP (Gorgé et al. 2026).
 
 ``python -m fedtrees.benchmarks.papers draft_dp --reference FOLDER`` prints all tables. The folder
 contains ``dp_forests.npz``, the forests of the paper rebuilt from their seeds, and
@@ -393,7 +393,7 @@ def run(options: Namespace) -> Iterator[Table]:
 
 STUDIES = {
     "draft_dp": Study(
-        "Rows reconstructed from noisy forests, with the errors of Gorgé et al. (2025).",
+        "Rows reconstructed from noisy forests, with the errors of Gorgé et al. (2026).",
         run,
         {
             "--reference": {"type": Path, "required": True, "help": "forests and published errors"},

@@ -1,4 +1,4 @@
-"""Forests and errors of DRAFT-DP (Gorgé et al. 2025), and reconstructions scored like theirs.
+"""Forests and errors of DRAFT-DP (Gorgé et al. 2026), and reconstructions scored like theirs.
 
 Two further reconstructions are compared with `draft-dp`: the first settings of its Markov chains,
 and the reconstructor network (RecoNN) of Balle, Cherubin and Hayes (2022), as Gorgé et al.

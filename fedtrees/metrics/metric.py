@@ -253,7 +253,7 @@ class Case:
         sent = [d.message for d in self.transcript or () if isinstance(d.message, CutPoints)]
         if not sent:
             return None
-        cuts = Cuts(sent[0].values, sent[0].offsets, sent[0].minimum, sent[0].categorical)
+        cuts = sent[0].to_cuts()
         equal = (
             np.array_equal(cuts.values, m.values) and np.array_equal(cuts.offsets, m.offsets)
             for m in sent[1:]

@@ -24,7 +24,7 @@ from fedtrees.trees.binning import Cuts, bin_rows
 def row_errors(
     guess: Table, truth: Table, inlier: NDArray[np.bool_], known_columns: Sequence[int] = ()
 ) -> dict[str, Any]:
-    """Match guessed with true rows by their features (Gorgé et al. 2025), ignoring labels.
+    """Match guessed with true rows by their features (Gorgé et al. 2026), ignoring labels.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def row_errors(
 def inliers(truth: Table) -> NDArray[np.bool_]:
     """Return which rows are inliers of an isolation forest that is fitted to them, bool (n,).
 
-    As in Gorgé et al. (2025), the forest has the default parameters of scikit-learn and the random
+    As in Gorgé et al. (2026), the forest has the default parameters of scikit-learn and the random
     state 0, and inliers have a positive decision function.
     """
     return np.frombuffer(_inliers(truth.X.tobytes(), *truth.X.shape, truth.X.dtype.str), dtype=bool)

@@ -161,7 +161,7 @@ class RecordMetric(Metric[VictimsRows]):
     so is the blind baseline. Reports widen confidence intervals by the standard errors.
 
     Columns that the threat model declares known are correct in every blind guess. ``row_error`` and
-    the further errors exclude them (Gorgé et al. 2025).
+    the further errors exclude them (Gorgé et al. 2026).
     """
 
     of: ClassVar[type[Claim]] = Records
