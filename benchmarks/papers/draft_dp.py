@@ -158,7 +158,9 @@ def _by_other_rows(
     guesses = nearest_guesses(
         rest, schema, known_columns, truth.X[:, known_columns], exact, rng
     ).values()
-    return min(row_errors(guess, truth, all_rows, known_columns.tolist()).mean for guess in guesses)
+    return min(
+        row_errors(guess, truth, all_rows, known_columns.tolist())["row_error"] for guess in guesses
+    )
 
 
 def references(published: PublishedForests) -> Iterator[Table]:
@@ -184,7 +186,7 @@ def references(published: PublishedForests) -> Iterator[Table]:
             ):  # fmt: skip
                 guess = Rows(X, np.zeros(100, dtype=np.int64))
                 scored = row_errors(guess, truth, np.ones(100, dtype=bool))
-                parts.setdefault(guess_name, []).append(scored.mean)
+                parts.setdefault(guess_name, []).append(scored["row_error"])
         lines.append([name, *(f"{mean(values):.3f}" for values in parts.values())])
     yield Table("Without a forest", ("table", *parts), lines)
 
