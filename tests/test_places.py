@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedtrees.core.guess import (
+from fedtrees.core.claims import (
     BatchRows,
     BinClassCounts,
     Branches,
@@ -122,7 +122,7 @@ def test_every_claim_type_is_listed():
 @pytest.mark.long
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda c: c.__name__)
 def test_a_claim_is_named_by_its_metric_and_by_attacks(claim):
-    found = {place(p) for p in EVERYTHING if imports(p, "fedtrees.core.guess", claim.__name__)}
+    found = {place(p) for p in EVERYTHING if imports(p, "fedtrees.core.claims", claim.__name__)}
     assert found - {"fedtrees/audit/attack.py"} == CLAIMS[claim] - {"fedtrees/audit/attack.py"}
 
 

@@ -23,8 +23,8 @@ from fedtrees.attacks.second_phase.observed import models_of, seen_batches, soft
 from fedtrees.attacks.second_phase.search import Batch, search
 from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.core.attack import Attack
+from fedtrees.core.claims import BatchRows, Guess, Records
 from fedtrees.core.errors import check_known, check_whole
-from fedtrees.core.guess import BatchRows, Guess, Records
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table

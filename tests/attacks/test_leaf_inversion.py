@@ -9,7 +9,7 @@ from fedtrees.attacks.second_phase.attack import LeafInversion, leaf_accuracy
 from fedtrees.attacks.second_phase.known_rows import KnownRows
 from fedtrees.attacks.second_phase.observed import models_of, seen_batches
 from fedtrees.attacks.second_phase.refinement import Whitened
-from fedtrees.core.guess import BatchRows
+from fedtrees.core.claims import BatchRows
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Table

@@ -9,8 +9,8 @@ import pytest
 
 from fedtrees.conformance.samples import trainable
 from fedtrees.core import results
+from fedtrees.core.claims import Claim
 from fedtrees.core.errors import UsageError
-from fedtrees.core.guess import Claim
 from fedtrees.core.registry import register
 from fedtrees.core.results import COLUMNS, Measure
 from fedtrees.core.specs import Composed, Spec
