@@ -43,7 +43,7 @@ from fedtrees.benchmarks.papers.tables import Table
 from fedtrees.core.schema import Table as Rows
 from fedtrees.guessing.conditional import nearest_guesses
 from fedtrees.metrics.records import row_errors
-from fedtrees.report import static_figure, style
+from fedtrees.report.figures import model, static
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -245,21 +245,21 @@ def draw(our_lines: list[list[str]], published_lines: list[list[str]]) -> Figure
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(static_figure.RC):
-        figure = Figure(figsize=(static_figure.PAGE, 2.2), layout="constrained")
+    with matplotlib.rc_context(static.RC):
+        figure = Figure(figsize=(static.PAGE, 2.2), layout="constrained")
         axes = figure.subplots(1, len(TABLES), sharey=True)
         for ax, name in zip(axes, TABLES, strict=True):
             points = [(float(line[4]), float(line[1])) for line in our_lines if line[0] == name]
             ax.plot(
                 *zip(*points, strict=True),
                 "o-",
-                color=style.COLOURS[0],
+                color=model.COLOURS[0],
                 label="draft-dp, CPU seconds",
             )
             for line in published_lines:
                 if line[0] == name:
                     at = [float(s) for s in THEIR_SECONDS]
-                    ax.plot(at, [float(e) for e in line[1:]], "s-", color=style.COLOURS[1],
+                    ax.plot(at, [float(e) for e in line[1:]], "s-", color=model.COLOURS[1],
                             label="published, wall seconds on 16 threads")  # fmt: skip
             ax.set_xscale("log")
             ax.set_title(f"{name}, epsilon 5, 100 rows", loc="left", fontsize=7)

@@ -132,7 +132,7 @@ def found(clients, training, view):
     for claim in guess.all(BatchRows):
         (name,) = claim.owner
         streams = Streams(1).child(name)
-        used = training.protocol.grown_on(100, streams, claim.round)
+        used = training.protocol.training_rows(100, streams, claim.round)
         truth = held[name].table.take(np.flatnonzero(used))
         leaves = training.model.apply(claim.table.X), training.model.apply(truth.X)
         right.append(leaf_accuracy(*leaves))

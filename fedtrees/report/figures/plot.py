@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.files import write_text
-from fedtrees.report import style
+from fedtrees.report.figures.model import palette
+from fedtrees.report.figures.static import Width, frontier, save
 from fedtrees.report.findings import RunAnalysis
 from fedtrees.report.frontier import unswept
-from fedtrees.report.page import inline_scripts, security_policy
 from fedtrees.report.results import Selection, load_rows, merge_runs
-from fedtrees.report.static_figure import Width
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawn
@@ -80,10 +77,10 @@ def plot(
     _check_width(width)
     analysis = _analyze(run_folder, chosen, metric, utility)
     if suffix == "html":
-        return write_text(out, _interactive(analysis))
-    from fedtrees.report import static_figure
+        from fedtrees.report.figures.interactive import render_html
 
-    return static_figure.save(_frontier(analysis, width, labels), out)
+        return write_text(out, render_html(analysis.frontiers))
+    return save(_frontier(analysis, width, labels), out)
 
 
 def frontier_of(
@@ -121,46 +118,17 @@ def frontier_of(
     return _frontier(_analyze(run_folder, chosen, metric, utility), width, labels)
 
 
-def _interactive(analysis: RunAnalysis) -> str:
-    """Return an HTML document with one interactive plotly figure per panel.
-
-    Its content security policy allows only the scripts that plotly generated, by their hashes.
-    """
-    import plotly.io
-    from plotly.graph_objects import Figure as Plotly
-
-    from fedtrees.report.interactive_figure import advantage_limits, draw_frontier
-
-    limits = advantage_limits(analysis.frontiers)
-    colours = style.palette(p.family for f in analysis.frontiers for p in f.points)
-    drawn = [(str(f.panel), draw_frontier(f, colours, limits)) for f in analysis.frontiers]
-    parts, scripts = [], []
-    for at, (title, drawing) in enumerate(drawn):
-        plotly_figure = Plotly(json.loads(drawing.json()))
-        text = plotly.io.to_html(
-            plotly_figure, full_html=False, include_plotlyjs=at == 0, div_id=f"figure-{at}"
-        )
-        parts.append(f"<h2>{escape(title)}</h2>{text}")
-        scripts += inline_scripts(text)
-    body = "\n".join(parts)
-    # To save a figure as an image, plotly creates a blob.
-    allowed = security_policy(scripts, images="data: blob:")
-    policy = f'<meta http-equiv="Content-Security-Policy" content="{allowed}">'
-    head = f"<meta charset='utf-8'>{policy}<title>fedtrees</title>"
-    return f"<!doctype html>{head}<body>{body}</body>\n"
-
-
 def _frontier(
     analysis: RunAnalysis, width: Width | None, labels: Mapping[str, str] | None
 ) -> Drawn:
     """Draw the frontiers of a run. Panels that differ in one protocol parameter are joined."""
-    from fedtrees.report import static_figure
-
     joined = {(f.panel.setting, f.panel.threat) for f in analysis.over_budgets}
     rest = [
         f for f in analysis.frontiers if (unswept(f.panel.setting), f.panel.threat) not in joined
     ]
-    return static_figure.frontier([*analysis.over_budgets, *rest], None, width, labels)
+    every = (*analysis.frontiers, *analysis.over_budgets)
+    colours = palette(p.family for f in every for p in f.points)
+    return frontier([*analysis.over_budgets, *rest], colours, width, labels)
 
 
 def _analyze(

@@ -1,30 +1,34 @@
-"""Draw static figures for a paper with matplotlib, from the same data as the web figures."""
+"""Draw the frontiers of a run with matplotlib, for a paper."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from fedtrees.core.errors import StoreError
 from fedtrees.core.results import measure
-from fedtrees.report import style
+from fedtrees.report.figures.labels import Floats, LabelSpots, choose_spots
+from fedtrees.report.figures.model import (
+    BELOW_BLIND,
+    FRONT,
+    INK,
+    MUTED,
+    RING,
+    SHAPES,
+    FigurePanel,
+    panels_of,
+)
 from fedtrees.report.frontier import Frontier, Point
 from fedtrees.report.guarantees import Kind
-from fedtrees.report.interactive_figure import (
-    RING,
-    advantage_limits,
-    blind_name,
-    near,
-    point_label,
-    ringed,
-    together,
-    utility_limits,
-)
-from fedtrees.report.label_placement import Drawn, Label, place
 from fedtrees.report.results import UNDEFENDED, Panel
+from fedtrees.report.statistics import Estimate
 from fedtrees.report.wording import Names
 
 if TYPE_CHECKING:
@@ -34,7 +38,7 @@ if TYPE_CHECKING:
 COLUMN, PAGE = 3.3, 7.0  # width in inches of one column and of a page with two columns
 Width = Literal["column", "page"]
 WIDTHS: dict[Width, float] = {"column": COLUMN, "page": PAGE}
-# Short versions of `claims.KINDS` that fit in a column.
+# Short versions of `fedtrees.report.guarantees.KINDS` that fit in a column.
 _KINDS: dict[Kind, str] = {
     "proved": "bound claimed",
     "void": "bound void",
@@ -45,8 +49,19 @@ _KINDS: dict[Kind, str] = {
 }
 # Opacity of the marks of single seeds: visible in print, and weaker than the means.
 _FAINT = 0.45
+# Horizontal and vertical offset from the anchor in points, and horizontal and vertical alignment of
+# the text.
+Spot = tuple[float, float, str, str]
+_LABEL_SIZE = 7.0  # points
+_DIRECTIONS = (
+    (0, 1), (0, -1), (1, 0), (-1, 0), (0.7, 0.7), (-0.7, 0.7), (0.7, -0.7), (-0.7, -0.7),
+)  # fmt: skip
+_DISTANCES = (4.0, 7.0, 11.0, 16.0, 22.0, 30.0)
+_LEADER = 12.0  # from this distance in points, a line connects a label with its anchor
+_PER_POINT = 2.5  # cost per point of distance between label and anchor
+_PAD = 0.8  # margin around a label in points
 _WIDEST = 30  # characters in a line of a label
-RC = {
+RC: dict[Any, Any] = {
     # matplotlib contains the first font, so that a figure is the same on every machine. The
     # following fonts, none of which is wider, are used if an SVG is opened without it.
     "font.family": ["DejaVu Sans", "sans-serif"],
@@ -54,8 +69,8 @@ RC = {
     "font.size": 8, "axes.labelsize": 8, "axes.titlesize": 8, "xtick.labelsize": 7,
     "ytick.labelsize": 7, "legend.fontsize": 7, "axes.linewidth": 0.6, "xtick.major.width": 0.6,
     "ytick.major.width": 0.6, "xtick.major.size": 2.5, "ytick.major.size": 2.5,
-    "axes.edgecolor": style.MUTED, "text.color": style.INK, "axes.labelcolor": style.INK,
-    "xtick.color": style.INK, "ytick.color": style.INK,
+    "axes.edgecolor": MUTED, "text.color": INK, "axes.labelcolor": INK,
+    "xtick.color": INK, "ytick.color": INK,
     # Publishers reject fonts of Type 3, so that PDF uses TrueType. Text in SVG remains text.
     "pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "fedtrees",
     "axes.unicode_minus": True, "text.parse_math": False,
@@ -80,8 +95,8 @@ def save(figure: Figure, path: Path) -> Path:
 
 
 def frontier(
-    panels: Sequence[Frontier],
-    colours: dict[str, tuple[str, str]] | None = None,
+    frontiers: Sequence[Frontier],
+    colours: Mapping[str, tuple[str, str]] | None = None,
     width: Width | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Figure:
@@ -89,11 +104,11 @@ def frontier(
 
     Parameters
     ----------
-    panels : sequence of Frontier
+    frontiers : sequence of Frontier
         The frontiers. Panels of one setting share the advantage axis. Titles contain the parts in
         which panels differ.
-    colours : dict of str to (str, str), optional
-        Result of `style.palette`.
+    colours : mapping of str to (str, str), optional
+        Result of `fedtrees.report.figures.model.palette`.
     width : {"column", "page"}, optional
         Default: a column for one panel, else the page.
     labels : mapping of str to str, optional
@@ -112,20 +127,19 @@ def frontier(
     import matplotlib
     from matplotlib.figure import Figure
 
-    colours = colours or style.palette(p.family for f in panels for p in f.points)
-    names = Names(labels)
+    panels, names = panels_of(frontiers, colours), Names(labels)
     inches = WIDTHS[width or ("column" if len(panels) == 1 else "page")]
-    columns = 1 if inches == COLUMN else _columns(panels)
+    columns = 1 if inches == COLUMN else _columns(frontiers)
     lines = math.ceil(len(panels) / columns)
     with matplotlib.rc_context(RC):
         height = (1.9 if lines > 1 else 2.2) * lines + 0.15
         figure = Figure(figsize=(inches, height), layout="constrained")
         axes = figure.subplots(lines, columns, squeeze=False).ravel()
-        written = []
-        for i, (ax, data) in enumerate(zip(axes, panels, strict=False)):
-            written.append(_panel(ax, data, _limits(data, panels), colours, names))
-            _axis_names(ax, panels, i, columns, names)
-            title = _differing(data.panel, [f.panel for f in panels], names)
+        written: list[tuple[list[Label], Drawn]] = []
+        for i, (ax, panel) in enumerate(zip(axes, panels, strict=False)):
+            written.append(_draw_panel(ax, panel, names))
+            _name_axes(ax, frontiers, i, columns, names)
+            title = _differing(panel.frontier.panel, [f.panel for f in frontiers], names)
             if title:
                 ax.set_title(
                     _break_title(title, round(13 * inches / columns)), loc="left", fontsize=8
@@ -133,20 +147,15 @@ def frontier(
         for ax in axes[len(panels) :]:
             ax.set_axis_off()
         # The legend needs additional height, because it is below the panels.
-        legend = _place_legend(figure, _legend(panels, colours, names))
+        legend = _place_legend(figure, _legend(panels, names))
         figure.set_size_inches(inches, height + legend)
-        names.check(further_names=[part for f in panels for part in _parts(f.panel)])
+        names.check(further_names=[part for f in frontiers for part in _parts(f.panel)])
         figure.draw_without_rendering()
         # Labels are placed after the layout is fixed.
         figure.set_layout_engine("none")
         for ax, (panel_labels, drawn) in zip(axes, written, strict=False):
-            place(ax, panel_labels, drawn)
+            _write_labels(ax, panel_labels, drawn)
     return figure
-
-
-def _limits(data: Frontier, panels: Sequence[Frontier]) -> tuple[float, float]:
-    """Return the range of a panel's advantage axis, equal for all panels of its setting."""
-    return advantage_limits([f for f in panels if f.panel.setting == data.panel.setting])
 
 
 def _columns(panels: Sequence[Frontier]) -> int:
@@ -160,7 +169,7 @@ def _columns(panels: Sequence[Frontier]) -> int:
     return min(len(panels), 3 if len(panels) % 3 == 0 else 2)
 
 
-def _axis_names(ax: Axes, panels: Sequence[Frontier], i: int, columns: int, names: Names) -> None:
+def _name_axes(ax: Axes, panels: Sequence[Frontier], i: int, columns: int, names: Names) -> None:
     """Name the axes, except next to a panel with the same axis."""
     data = panels[i]
     lower = " (lower is better)" if measure(data.utility).better == "lower" else ""
@@ -205,57 +214,94 @@ def _break_title(text: str, width: int) -> str:
     return "\n".join(lines)
 
 
-def _panel(
-    ax: Axes,
-    data: Frontier,
-    limits: tuple[float, float],
-    colours: dict[str, tuple[str, str]],
-    names: Names,
-) -> tuple[list[Label], Drawn]:
+@dataclass(frozen=True)
+class Label:
+    """A text, the point that it describes, and its candidate spots.
+
+    Attributes
+    ----------
+    text : str
+        The text.
+    xy : tuple of float
+        Coordinates of the point.
+    transform : matplotlib transform
+        From the units of `xy` to pixels.
+    colour : str
+        Colour of the text.
+    spots : tuple of Spot
+        Candidate spots, the best one first.
+    led : bool
+        Whether a line connects the text with the point if they are `_LEADER` or more apart.
+    rotation : float
+        Rotation in degrees.
+    """
+
+    text: str
+    xy: tuple[float, float]
+    transform: Any
+    colour: str
+    spots: tuple[Spot, ...]
+    led: bool = False
+    rotation: float = 0.0
+
+    def has_leader(self, spot: Spot) -> bool:
+        """Return whether a line connects the label at a spot with its point."""
+        return self.led and math.hypot(spot[0], spot[1]) >= _LEADER
+
+
+@dataclass
+class Drawn:
+    """Markers and lines that labels should not cover, in units of the data."""
+
+    markers: list[tuple[float, float]] = field(default_factory=list)
+    lines: list[Sequence[tuple[float, float]]] = field(default_factory=list)
+
+
+def _draw_panel(ax: Axes, panel: FigurePanel, names: Names) -> tuple[list[Label], Drawn]:
     """Draw a panel. Return its labels, and the lines and markers that they must not cover."""
-    low, high = utility_limits(data)
+    data, (low, high), limits = panel.frontier, panel.utilities, panel.advantages
     lower = measure(data.utility).better == "lower"
     ax.set_xlim(*((high, low) if lower else (low, high)))
     ax.set_ylim(*limits)
     ax.locator_params(nbins=5)
-    ax.axhspan(limits[0], 0, color="#f1f5f3", zorder=0)
-    ax.axhline(0, color=style.MUTED, lw=0.8, ls="--", zorder=1)
+    ax.axhspan(limits[0], 0, color=BELOW_BLIND, zorder=0)
+    ax.axhline(0, color=MUTED, lw=0.8, ls="--", zorder=1)
     drawn = Drawn(lines=[((low, 0), (high, 0))])
-    labels = [_blind_label(ax, data, names)]
-    for name, x in near(data):
-        ax.axvline(x, color=style.MUTED, lw=0.7, ls=":", zorder=1)
+    labels = [_blind_label(ax, names(panel.blind))]
+    for name, x in panel.vertical_lines:
+        ax.axvline(x, color=MUTED, lw=0.7, ls=":", zorder=1)
         drawn.lines.append(((x, limits[0]), (x, limits[1])))
         if name != "undefended":  # the undefended point has a label
             labels.append(_upright(ax, names(name), x))
-    front = [p for p in map(data.point, data.front) if p]
-    ax.plot([p.utility.mean for p in front], [p.advantage.mean for p in front], color="#d5dae1",
-            lw=4, zorder=2, solid_capstyle="round", solid_joinstyle="round")  # fmt: skip
+    ax.plot([p.utility.mean for p in panel.front], [p.advantage.mean for p in panel.front],
+            color=FRONT, lw=4, zorder=2, solid_capstyle="round",
+            solid_joinstyle="round")  # fmt: skip
     styles = {"solid": "-", "dash": "--", "dot": ":"}
-    for line in data.lines:
-        shown = [p for p in map(data.point, line) if p]
-        colour, dash = colours[shown[0].family]
-        ax.plot([p.utility.mean for p in shown], [p.advantage.mean for p in shown], color=colour,
-                lw=0.9, ls=styles[dash], alpha=0.8, zorder=3)  # fmt: skip
-        drawn.lines.append([(p.utility.mean, p.advantage.mean) for p in shown])
-    for group in together(data, limits):
-        for p, k in ringed(group):
-            _point(ax, p, colours[p.family][0], drawn, ring=k)
-        text = _group_label(group, data, names)
+    for points in panel.lines:
+        colour, dash = panel.colours[points[0].family]
+        line = [(p.utility.mean, p.advantage.mean) for p in points]
+        ax.plot(*zip(*line, strict=True), color=colour, lw=0.9, ls=styles[dash], alpha=0.8,
+                zorder=3)  # fmt: skip
+        drawn.lines.append(line)
+    for group in panel.groups:
+        for p in group:
+            _draw_point(ax, panel, p, drawn)
+        text = _group_label(group, panel, names)
         if text:
             xy = group[0].utility.mean, group[0].advantage.mean
             several = len({p.family for p in group}) > 1
-            colour = style.INK if several else colours[group[0].family][0]
-            labels.append(Label(text, xy, ax.transData, colour))
+            colour = INK if several else panel.colours[group[0].family][0]
+            labels.append(Label(text, xy, ax.transData, colour, _AROUND, led=True))
     ax.spines[["top", "right"]].set_visible(False)
     return labels, drawn
 
 
-def _group_label(group: Sequence[Point], data: Frontier, names: Names) -> str:
+def _group_label(group: Sequence[Point], panel: FigurePanel, names: Names) -> str:
     """Return the text at points that lie at one place.
 
     It names every defense if there are several.
     """
-    ends = [point_label(p, data) for p in group]
+    ends = [panel.label(p) for p in group]
     if len({p.family for p in group}) == 1:
         texts = [names(t) if t == "undefended" else t for t in ends if t]
         return texts[0] if len(set(texts)) == 1 else ", ".join(texts)
@@ -272,14 +318,14 @@ def _group_label(group: Sequence[Point], data: Frontier, names: Names) -> str:
     return "\n".join(lines)
 
 
-def _blind_label(ax: Axes, data: Frontier, names: Names) -> Label:
+def _blind_label(ax: Axes, text: str) -> Label:
     """Return the label of the line at advantage zero, with spots below and above it."""
     spots = tuple(
         (-2.0 - end, 2.0 * up, "right", "bottom" if up > 0 else "top")
         for up in (-1, 1)
         for end in range(0, 110, 10)
     )
-    return Label(names(blind_name(data)), (1, 0), ax.get_yaxis_transform(), style.MUTED, spots)
+    return Label(text, (1, 0), ax.get_yaxis_transform(), MUTED, spots)
 
 
 def _upright(ax: Axes, text: str, x: float) -> Label:
@@ -290,17 +336,30 @@ def _upright(ax: Axes, text: str, x: float) -> Label:
         for side in (1, -1)
     )
     where = ax.get_xaxis_transform()
-    return Label(text, (x, 1), where, style.MUTED, spots, rotation=90)
+    return Label(text, (x, 1), where, MUTED, spots, rotation=90)
 
 
-def _point(ax: Axes, p: Point, colour: str, drawn: Drawn, ring: int = 0) -> None:
+def _spots_around() -> tuple[Spot, ...]:
+    """Return the candidate spots around a point, the nearest first."""
+    words = {-1: ("right", "top"), 0: ("center", "center"), 1: ("left", "bottom")}
+    return tuple(
+        (d * x, d * y, words[int(np.sign(x))][0], words[int(np.sign(y))][1])
+        for d in _DISTANCES
+        for x, y in _DIRECTIONS
+    )
+
+
+_AROUND = _spots_around()
+
+
+def _draw_point(ax: Axes, panel: FigurePanel, p: Point, drawn: Drawn) -> None:
     """Draw a defense: its seeds, its intervals, and its marker, or a ring around other markers."""
-    shape = style.SHAPES[p.kind][1]
+    shape, ring = SHAPES[p.kind][1], panel.rings[p.defense]
+    colour = panel.colours[p.family][0]
     ax.scatter([u for u, _ in p.seeds], [a for _, a in p.seeds], s=6, marker=shape,
                color=colour, alpha=_FAINT, linewidths=0, zorder=3)  # fmt: skip
     x, y = p.utility.mean, p.advantage.mean
-    # A white marker shows that the advantage is only a lower bound of the leak.
-    fill = "none" if ring else "white" if p.incomplete or p.attack_failed else colour
+    fill = "none" if ring else panel.fill(p)
     ax.errorbar(x, y, xerr=_bar(p.utility), yerr=_bar(p.advantage),
                 fmt=shape, ms=4.6 * (1 + RING * ring), mfc=fill, mec=colour, mew=1.0,
                 ecolor=colour, elinewidth=0.7, capsize=1.5, capthick=0.7,
@@ -310,46 +369,44 @@ def _point(ax: Axes, p: Point, colour: str, drawn: Drawn, ring: int = 0) -> None
                     ((x, p.advantage.low), (x, p.advantage.high))]  # fmt: skip
 
 
-def _bar(e: Any) -> list[list[float]] | None:
+def _bar(e: Estimate) -> list[list[float]] | None:
     """Return the lengths of an error bar in the format of matplotlib, None without an interval."""
     if not math.isfinite(e.low):
         return None
     return [[e.mean - e.low], [e.high - e.mean]]
 
 
-def _legend(
-    panels: Sequence[Frontier], colours: dict[str, tuple[str, str]], names: Names
-) -> list[Any]:
+def _legend(panels: Sequence[FigurePanel], names: Names) -> list[Any]:
     """Return the entries of the legend for everything that occurs in the panels."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    drawn = [p for f in panels for p in f.drawn]
+    drawn = [p for panel in panels for p in panel.frontier.drawn]
     used = {p.family for p in drawn}
     handles: list[Any] = [
         Patch(color=colour, label=names("undefended" if name == UNDEFENDED else name))
-        for name, (colour, _) in colours.items()
+        for name, (colour, _) in panels[0].colours.items()
         if name in used
     ]
-    look = {"ls": "", "color": style.MUTED, "ms": 4.5}
+    look: dict[str, Any] = {"ls": "", "color": MUTED, "ms": 4.5}
     for kind, name in _KINDS.items():
         if kind in {p.kind for p in drawn}:
             label = names(name)
-            handles.append(Line2D([], [], marker=style.SHAPES[kind][1], label=label, **look))
+            handles.append(Line2D([], [], marker=SHAPES[kind][1], label=label, **look))
     for label in (
         *[names("incomplete: attack missing")] * any(p.incomplete for p in drawn),
         *[names("attack did worse than blind")] * any(p.attack_failed for p in drawn),
     ):
         handles.append(Line2D([], [], marker="o", mfc="white", label=label, **look))
-    if any(len(group) > 1 for f in panels for group in together(f, _limits(f, panels))):
-        ring = {"marker": "o", "ms": 6.5, "mfc": "none"}
+    if any(len(group) > 1 for panel in panels for group in panel.groups):
+        ring: dict[str, Any] = {"marker": "o", "ms": 6.5, "mfc": "none"}
         handles.append(Line2D([], [], label=names("ring: in one place"), **look | ring))
     if any(len(p.seeds) > 1 for p in drawn):
-        faint = {"marker": "o", "ms": 2.8, "alpha": _FAINT, "mew": 0}
+        faint: dict[str, Any] = {"marker": "o", "ms": 2.8, "alpha": _FAINT, "mew": 0}
         handles.append(Line2D([], [], label=names("one seed"), **look | faint))
-    front = {"color": "#d5dae1", "lw": 4, "solid_capstyle": "butt"}
+    front: dict[str, Any] = {"color": FRONT, "lw": 4, "solid_capstyle": "butt"}
     handles.append(Line2D([], [], label=names("Pareto-optimal"), **front))
-    dashes = {"color": style.MUTED, "lw": 0.8, "ls": "--"}
+    dashes: dict[str, Any] = {"color": MUTED, "lw": 0.8, "ls": "--"}
     handles.append(Line2D([], [], label=names("blind: without looking"), **dashes))
     return handles
 
@@ -371,3 +428,82 @@ def _place_legend(figure: Figure, handles: list[Any]) -> float:
             break
         legend.remove()
     return float(box.height / figure.dpi)
+
+
+def _write_labels(ax: Axes, labels: Sequence[Label], drawn: Drawn) -> None:
+    """Write the labels into axes whose layout is fixed, at the spots that `choose_spots` selects.
+
+    A label that would cover another one, or leave the axes, is omitted.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
+    point = figure.dpi / 72
+    frame = np.array(ax.get_window_extent(renderer).extents) / point + (-_PAD, -_PAD, _PAD, _PAD)
+
+    def in_points(xy: tuple[float, float]) -> Floats:
+        return np.asarray(ax.transData.transform(xy), dtype=float) / point
+
+    half = np.array([-2.6, -2.6, 2.6, 2.6])
+    markers = [np.tile(in_points(p), 2) + half for p in drawn.markers]
+    dots = [
+        np.array([x - 0.6, y - 0.6, x + 0.6, y + 0.6])
+        for line in drawn.lines
+        for x, y in _along([in_points(p) for p in line])
+    ]
+    candidates = [
+        _candidate_spots(label, _extent(figure, renderer, label), point) for label in labels
+    ]
+    boxes = (np.array(areas).reshape(-1, 4) for areas in (markers, dots))
+    for label, k in zip(labels, choose_spots(candidates, frame, *boxes), strict=True):
+        if k is not None:
+            _write(ax, label, label.spots[k])
+
+
+def _candidate_spots(label: Label, size: Floats, point: float) -> LabelSpots:
+    """Return the spots of a label in points. `size` is its width and height in pixels."""
+    anchor = np.array(label.transform.transform(label.xy)) / point
+    shift = {"left": 0.0, "bottom": 0.0, "center": 0.5, "right": 1.0, "top": 1.0}
+    size = size / point
+    corner = np.array(
+        [anchor + np.array([x, y]) - size * (shift[ha], shift[va]) for x, y, ha, va in label.spots]
+    )
+    return LabelSpots(
+        (float(anchor[0]), float(anchor[1])),
+        np.hstack([corner - _PAD, corner + size + _PAD]),
+        np.array([label.has_leader(spot) for spot in label.spots]),
+        np.array([_PER_POINT * math.hypot(x, y) for x, y, _, _ in label.spots]),
+    )
+
+
+def _extent(figure: Any, renderer: Any, label: Label) -> Floats:
+    """Return width and height of a text in pixels."""
+    text = figure.text(0, 0, label.text, fontsize=_LABEL_SIZE, rotation=label.rotation)
+    box = text.get_window_extent(renderer)
+    text.remove()
+    return np.array([box.width, box.height])
+
+
+def _write(ax: Axes, label: Label, spot: Spot) -> None:
+    """Write a label at one of its spots."""
+    x, y, ha, va = spot
+    leader = {"arrowstyle": "-", "lw": 0.4, "color": MUTED, "shrinkA": 0, "shrinkB": 2}
+    text = ax.annotate(
+        label.text, label.xy, xycoords=label.transform, xytext=(x, y),
+        textcoords="offset points", ha=ha, va=va, fontsize=_LABEL_SIZE, color=label.colour,
+        rotation=label.rotation, arrowprops=leader if label.has_leader(spot) else None,
+        annotation_clip=False,
+    )  # fmt: skip
+    # The layout is fixed, and labels must not change it.
+    text.set_in_layout(False)
+
+
+def _along(corners: Sequence[Floats], step: float = 1.5) -> Iterator[tuple[float, float]]:
+    """Yield points along a line at a distance of `step` points."""
+    for a, b in pairwise(corners):
+        if np.isfinite(a).all() and np.isfinite(b).all():
+            for t in np.linspace(0, 1, max(2, int(math.dist(a, b) / step))):
+                x, y = a + t * (b - a)
+                yield float(x), float(y)

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
+import numpy as np
+
+from fedtrees.report.figures.labels import LabelSpots, choose_spots
 from fedtrees.report.leakage import State
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom
+Segment = tuple[tuple[float, float], tuple[float, float]]
 
 WIDTH, HEIGHT = 372.0, 300.0
 LEFT, RIGHT, TOP, BOTTOM = 44.0, 358.0, 16.0, 260.0
 _SPARK = (180.0, 104.0)
 _MERGE = 4.0  # marks at a smaller distance are joined, with the names of all
 _CHARACTER, _LINE = 6.2, 12.5  # size of a character at 11.5 px in the widest font of the page
-_ROW = 6.0  # marks with a smaller difference in height are in one row
-# From this number on, the marks of a row get flags: labels above them at different heights.
-_FLAGS = 3
-_STEP = 15.0  # difference in height between two levels of flags
-_RADII = (11.0, 15.0, 21.0, 28.0, 37.0, 48.0, 62.0)
-_ANGLES = tuple(math.pi * k / 6 for k in range(12))
+_RADII = (11.0, 18.0, 28.0, 44.0, 62.0)
+_ANGLES = tuple(math.pi * k / 4 for k in range(8))
+_STEP, _LEVELS = 15.0, 14  # difference in height between two labels above a row, and their number
+_LETTER = 150.0  # cost of writing the letter instead of the names
+_WIDEST = 30  # characters in a line of a label
 
 
 @dataclass(frozen=True)
@@ -164,10 +168,12 @@ def draw(marks: Sequence[Mark], blind: float, top: float = 0.0) -> Drawing:
     complete = [m for m in marks if math.isfinite(m.x) and math.isfinite(m.y)]
     across, up = scales(complete, max(top, blind), (LEFT, RIGHT, TOP + 22, BOTTOM))
     merged = _merge_marks([_in_pixels(m, across, up) for m in complete])
+    front = _front(complete, across, up)
+    lines = [((LEFT, up(blind)), (RIGHT, up(blind))), *pairwise(front)]
     return Drawing(
         tuple(merged),
-        tuple(_labels(merged)),
-        _front(complete, across, up),
+        tuple(_place_labels(merged, lines)),
+        front,
         tuple((across(v), v) for v in across.ticks),
         tuple((up(v), v) for v in up.ticks),
         across(0.0),
@@ -239,74 +245,38 @@ def _front(marks: Sequence[Mark], across: Scale, up: Scale) -> tuple[tuple[float
     return tuple((across(m.x), up(m.y)) for m in sorted(optimal, key=lambda m: (m.x, m.y)))
 
 
-def _labels(marks: Sequence[Mark]) -> list[Placed]:
-    """Place the labels of all marks: flags over rows, then labels around the remaining marks."""
-    # Labels must not cover marks, which have a radius of about 7 pixels.
-    taken: list[Box] = [(m.x - 7, m.y - 7, m.x + 7, m.y + 7) for m in marks]
-    leads: list[Box] = []
-    placed: list[Placed] = []
-    for row in _rows(marks):
-        for mark in _flag_order(row):
-            _keep(_flag(mark, taken, leads), taken, leads, placed)
-    flagged = {id(m) for row in _rows(marks) for m in row}
-    for mark in sorted(marks, key=lambda m: (not m.recipe, m.x)):
-        if id(mark) not in flagged:
-            _keep(_around(mark, taken, leads), taken, leads, placed)
-    return placed
+def _place_labels(marks: Sequence[Mark], lines: Sequence[Segment] = ()) -> list[Placed]:
+    """Place the labels of all marks: the names around or above a mark, or else its letter.
 
-
-def _keep(label: Placed | None, taken: list[Box], leads: list[Box], placed: list[Placed]) -> None:
-    """Add a placed label, its area and its leading line to the occupied areas."""
-    if label is None:
-        return
-    placed.append(label)
-    taken.append(label.box)
-    if label.lead:
-        x1, y1, x2, y2 = label.lead
-        leads.append((min(x1, x2) - 1, min(y1, y2), max(x1, x2) + 1, max(y1, y2)))
-
-
-def _rows(marks: Sequence[Mark]) -> list[list[Mark]]:
-    """Return the marks that form rows of `_FLAGS` or more."""
-    rows: list[list[Mark]] = []
-    for mark in sorted(marks, key=lambda m: m.y):
-        if rows and abs(rows[-1][0].y - mark.y) < _ROW:
-            rows[-1].append(mark)
-        else:
-            rows.append([mark])
-    return [sorted(row, key=lambda m: m.x) for row in rows if len(row) >= _FLAGS]
-
-
-def _flag_order(row: Sequence[Mark]) -> list[Mark]:
-    """Return a row from the middle outwards.
-
-    Outer flags are therefore higher, and their text extends inwards.
+    `lines` are segments between two points that labels should not cover.
     """
-    middle = (LEFT + RIGHT) / 2
-    return sorted(row, key=lambda m: abs(m.x - middle))
+    areas = np.array([(m.x - 7, m.y - 7, m.x + 7, m.y + 7) for m in marks]).reshape(-1, 4)
+    options = [list(_options(mark)) for mark in marks]
+    spots = [
+        LabelSpots(
+            (mark.x, mark.y),
+            np.array([o.box for o, _ in candidates]),
+            np.array([o.lead is not None for o, _ in candidates]),
+            np.array([cost for _, cost in candidates]),
+        )
+        for mark, candidates in zip(marks, options, strict=True)
+    ]
+    frame = np.array([2.0, 1.0, WIDTH - 2, BOTTOM - 2])
+    dots = np.array([
+        (x - 1.5, y - 1.5, x + 1.5, y + 1.5)
+        for start, end in lines
+        for x, y in np.linspace(start, end, max(2, int(math.dist(start, end) / 3)))
+    ]).reshape(-1, 4)  # fmt: skip
+    chosen = choose_spots(spots, frame, areas, dots)
+    return [o[k][0] for o, k in zip(options, chosen, strict=True) if k is not None]
 
 
-def _flag(mark: Mark, taken: Sequence[Box], leads: Sequence[Box]) -> Placed | None:
-    """Return the label of a mark in a row, above it at the lowest free level.
-
-    If there is no space for the names, the letter is used. None if that has no space either.
-    """
+def _options(mark: Mark) -> Iterator[tuple[Placed, float]]:
+    """Yield the candidate positions of a mark's label with their costs."""
+    lines = tuple(line for name in mark.names for line in _break_name(name))
     inward = "start" if mark.x < (LEFT + RIGHT) / 2 else "end"
-    offset = -4 if inward == "start" else 4
-    for text in (mark.names, (mark.letter,)):
-        for level in range(1, 14):
-            y = mark.y - 8 - level * _STEP - _LINE * (len(text) - 1)
-            lead = (mark.x, mark.y - 8, mark.x, mark.y - level * _STEP)
-            candidate = Placed(tuple(text), mark.x + offset, y, inward, lead, mark.recipe)
-            if y > 10 and _has_space(candidate, taken, leads):
-                return candidate
-    return None
-
-
-def _around(mark: Mark, taken: Sequence[Box], leads: Sequence[Box]) -> Placed | None:
-    """Return the label of a mark at the cheapest free position around it."""
-    for text in (mark.names, (mark.letter,)):
-        best: tuple[float, Placed] | None = None
+    for text, penalty in ((lines, 0.0), ((mark.letter,), _LETTER)):
+        height = _LINE * (len(text) - 1)
         for radius in _RADII:
             for angle in _ANGLES:
                 x, y = mark.x + radius * math.cos(angle), mark.y - radius * math.sin(angle)
@@ -314,60 +284,33 @@ def _around(mark: Mark, taken: Sequence[Box], leads: Sequence[Box]) -> Placed | 
                 anchor = "start" if side > 0.3 else "end" if side < -0.3 else "middle"
                 # `y` is the baseline of the first line, so that a label with several lines is
                 # centred at the angle.
-                y += 4 - _LINE * (len(text) - 1) / 2
-                lead = (mark.x, mark.y, x, y - 4) if radius > 30 else None
-                candidate = Placed(tuple(text), x, y, anchor, lead, mark.recipe)
+                y += 4 - height / 2
+                led = radius > 30
+                lead = (mark.x, mark.y, x, y - 4) if led else None
                 # Labels to the left and to the right are preferred to those above and below.
                 cost = radius + 6 * (abs(math.sin(angle)) > 0.3)
-                if (best is None or cost < best[0]) and _has_space(candidate, taken, leads):
-                    best = (cost, candidate)
-        if best:
-            return best[1]
-    return None
+                yield Placed(text, x, y, anchor, lead, mark.recipe), penalty + cost
+        # In a row of marks, labels fit above the marks at different heights.
+        for level in range(2, _LEVELS):
+            y = mark.y - 8 - level * _STEP
+            lead = (mark.x, mark.y, mark.x, y + 8)
+            x = mark.x - 4 if inward == "start" else mark.x + 4
+            yield (
+                Placed(text, x, y - height, inward, lead, mark.recipe),
+                penalty + level * _STEP + 12,
+            )
 
 
-def _has_space(label: Placed, taken: Sequence[Box], leads: Sequence[Box]) -> bool:
-    """Return whether a label lies in the drawing, and neither it nor its line covers anything."""
-    left, top, right, bottom = label.box
-    if left < 2 or right > WIDTH - 2 or top < 1 or bottom > BOTTOM - 2:
-        return False
-    if any(_overlap(label.box, other) for other in (*taken, *leads)):
-        return False
-    if label.lead is None:
-        return True
-    # The leading line must not cross the areas of other marks and labels. Areas that contain its
-    # end at the mark, for example that of the mark, are ignored.
-    x1, y1 = label.lead[:2]
-    obstacles = [b for b in taken if not (_holds(b, x1, y1) or _holds(b, x1, y1 + 8))]
-    return not any(_crosses(label.lead, b) for b in obstacles)
-
-
-def _crosses(line: tuple[float, float, float, float], box: Box) -> bool:
-    """Return whether a line from (x1, y1) to (x2, y2) passes a box, or is less than 1 beside it."""
-    x1, y1, x2, y2 = line
-    # Clip the line to the range of the box in both directions (Liang and Barsky 1984).
-    first, last = 0.0, 1.0
-    for start, step, low, high in (
-        (x1, x2 - x1, box[0] - 1, box[2] + 1),
-        (y1, y2 - y1, box[1], box[3]),
-    ):
-        if step == 0:
-            if not low < start < high:
-                return False
-            continue
-        ends = sorted(((low - start) / step, (high - start) / step))
-        first, last = max(first, ends[0]), min(last, ends[1])
-    return first < last
-
-
-def _holds(box: Box, x: float, y: float) -> bool:
-    """Return whether a box contains a point."""
-    return box[0] <= x <= box[2] and box[1] <= y <= box[3]
-
-
-def _overlap(one: Box, other: Box) -> bool:
-    """Return whether two boxes overlap."""
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+def _break_name(name: str) -> Iterator[str]:
+    """Break a long name of a defense into lines, after its plus signs."""
+    line = ""
+    for part in name.split(" + "):
+        joined = f"{line} + {part}" if line else part
+        if line and len(joined) > _WIDEST:
+            yield f"{line} +"
+            joined = part
+        line = joined
+    yield line
 
 
 def path(points: Sequence[tuple[float, float]]) -> str:
