@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedtrees.attacks.second_phase.attack import LeafInversion, leaf_accuracy
-from fedtrees.attacks.second_phase.known_rows import KnownRows
-from fedtrees.attacks.second_phase.observed import models_of, seen_batches
-from fedtrees.attacks.second_phase.refinement import Whitened
+from fedtrees.attacks.tree_network_inversion.attack import LeafInversion, leaf_accuracy
+from fedtrees.attacks.tree_network_inversion.known_rows import KnownRows
+from fedtrees.attacks.tree_network_inversion.matching import models_of, seen_batches
+from fedtrees.attacks.tree_network_inversion.search import Whitened
 from fedtrees.core.claims import BatchRows
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.reasons import Reason
