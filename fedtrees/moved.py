@@ -19,9 +19,11 @@ from types import ModuleType
 #: Old name -> module that has replaced it, both below ``fedtrees``.
 MOVED = {
     "core.behaviour": "core.party",
+    "core.coarsening": "core.deterministic_channels",
     "core.columns": "core.results",
     "core.cut_plan": "core.defense",
     "core.deployment": "core.defense",
+    "core.guess": "core.claims",
     "core.line": "core.remote",
     "core.aggregation": "core.secure_sum",
     "core.model": "core.endpoint",
@@ -61,8 +63,10 @@ MOVED = {
     "metrics.orders": "metrics.splits",
     "metrics.routed_labels": "metrics.labels",
     "privacy.discrete_gaussian": "privacy.mechanisms",
+    "privacy.measured": "auditing.bounds",
     "privacy.sampled_gaussian": "privacy.gaussian_dp",
     "protocols.boosting_protocol": "protocols.settings",
+    "protocols.canaries": "auditing.canaries",
     "protocols.fit": "protocols.compatibility",
     "protocols.forest_settings": "protocols.settings",
     "protocols.horizontal.dp_ebm": "protocols.horizontal.ebm",

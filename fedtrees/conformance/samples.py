@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from fedtrees.core.attack import Attack
+from fedtrees.core.claims import Guess
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import FedtreesError, UsageError
-from fedtrees.core.guess import Guess
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message, without_payload
 from fedtrees.core.registry import register

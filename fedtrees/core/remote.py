@@ -1,8 +1,8 @@
 """Calls from a network to the host of a party on another machine, as bytes.
 
-`RemoteHost` has the methods of a `Host`, and sends each call to a `HostServer` on the other machine,
-which executes it. Calls and results are written by `fedtrees.core.wire`. Their messages have the
-bytes that the transcript counts.
+`RemoteHost` has the methods of a `Host`, and sends each call to a `HostServer` on the other
+machine, which executes it. Calls and results are written by `fedtrees.core.wire`. Their messages
+have the bytes that the transcript counts.
 """
 
 from __future__ import annotations

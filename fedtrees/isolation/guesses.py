@@ -4,8 +4,8 @@ import math
 from collections.abc import Collection, Iterable
 from typing import Any
 
+from fedtrees.core.claims import Guess
 from fedtrees.core.errors import ProtocolError
-from fedtrees.core.guess import Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.wire import type_name

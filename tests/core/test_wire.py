@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from fedtrees.core.claims import LeafCounts, Records
 from fedtrees.core.errors import DataError
-from fedtrees.core.guess import LeafCounts, Records
 from fedtrees.core.messages import Sealed
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.wire import decode, encode, pack, read_call, unpack, write_call
