@@ -1,6 +1,5 @@
 """Attacks run where truth never was: what each cheat finds there, and how each mishap ends."""
 
-import csv
 import json
 import os
 import secrets
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from result_rows import read_rows
 
 import fedtrees.isolation.process as process
 from fedtrees.conformance.samples import sample_training
@@ -261,8 +261,7 @@ def test_in_a_bench_no_cheat_scores_more_than_own_rows(tmp_path, plugin):
     bench = Bench(Suite.parse(SUITE, "tiny"), tmp_path / "run", plugins=(str(plugin),))
     bench.open(resume=False)
     bench.run()
-    with (tmp_path / "run" / "rows.csv").open() as file:
-        rows = [r for r in csv.DictReader(file) if r["stage"] == "attack"]
+    rows = [r for r in read_rows(tmp_path / "run") if r["stage"] == "attack"]
     (failed,) = [r for r in rows if r["status"] != "ok"]
     assert (failed["attack"], failed["status"]) == ("fail", "failed")
     assert failed["reason"].startswith("LookupError: nothing to be found in ('client-2',)")
@@ -313,8 +312,7 @@ def test_a_spy_finds_neither_run_nor_transcript_nor_command_line(trained, tmp_pa
     assert all(json.loads(out).values()), out  # where nothing is closed, every way leads there
 
     assert bench.run()["failed"] == 0
-    with (folder / "rows.csv").open() as file:
-        rows = [r for r in csv.DictReader(file) if r["metric"] == "note"]
+    rows = [r for r in read_rows(folder) if r["metric"] == "note"]
     found = {r["part"]: float(r["value"]) for r in rows}
     assert found.keys() == json.loads(out).keys()
     refused = attacks().refused()

@@ -3,11 +3,11 @@
 With all of them models are trained; a few run to the verdict, all by `pytest -m slow`.
 """
 
-import csv
 import shutil
 
 import pytest
 from present import CRYPTO
+from result_rows import read_rows
 
 from fedtrees.api import Run
 from fedtrees.cli.main import main
@@ -67,8 +67,7 @@ def small(tmp_path, monkeypatch, finished):
             main(["bench", *options, "-j", "1", "--out", "run"])
         assert ended.value.code in (0, 3)  # 3: no attack applies
         shutil.copytree("run/cells", finished, dirs_exist_ok=True)
-        with open("run/rows.csv", encoding="utf-8", newline="") as file:
-            return list(csv.DictReader(file)), str(Run("run").verdict)
+        return read_rows("run"), str(Run("run").verdict)
 
     return bench
 

@@ -1,6 +1,5 @@
 """Whatever happens to a run folder or a suite: a clear error, or the rows of the undamaged run."""
 
-import csv
 import json
 import random
 import shutil
@@ -11,6 +10,7 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
+from result_rows import read_rows
 
 import fedtrees.experiments.runner as runner
 from fedtrees.core.errors import FedtreesError, StoreError, UsageError
@@ -40,8 +40,7 @@ def finish(folder, text=SUITE, **options):
 
 
 def rows_of(folder):
-    with (folder / "rows.csv").open() as file:
-        rows = [{k: v for k, v in r.items() if k not in TIMES} for r in csv.DictReader(file)]
+    rows = [{k: v for k, v in r.items() if k not in TIMES} for r in read_rows(folder)]
     return [r for r in rows if r["metric"] != "cpu_seconds"]
 
 

@@ -1,11 +1,11 @@
 """What a run is expected to cost, and what is too large for some attack, before training."""
 
-import csv
 import time
 
 import numpy as np
 import pytest
 from present import here
+from result_rows import read_rows
 
 from fedtrees.attacks.labels.attack import PublishedID2Graph
 from fedtrees.experiments.estimate import START, estimate, memory
@@ -32,8 +32,7 @@ def _bench(folder, **options):
 
 
 def _attack_seconds(folder):
-    with open(folder / "rows.csv", newline="") as file:
-        rows = [r for r in csv.DictReader(file) if r["stage"] == "attack"]
+    rows = [r for r in read_rows(folder) if r["stage"] == "attack"]
     return sum(float(r["value"]) for r in rows if r["metric"] == "cpu_seconds")
 
 

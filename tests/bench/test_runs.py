@@ -1,6 +1,5 @@
 """A run survives being killed, cut, filled up and reopened; nothing is computed twice."""
 
-import csv
 import json
 import os
 import signal
@@ -13,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from result_rows import read_rows
 
 from fedtrees.core.errors import StoreError, UsageError
 from fedtrees.core.files import write_whole
@@ -69,8 +69,7 @@ def bench(folder, text=SUITE, **options):
 
 
 def rows_of(folder):
-    with (folder / "rows.csv").open() as file:
-        return list(csv.DictReader(file))
+    return read_rows(folder)
 
 
 @pytest.fixture(scope="module")

@@ -520,9 +520,9 @@ def test_no_secret_is_in_anything_that_is_kept(tmp_path, monkeypatch, caplog, ca
     for text in texts:
         assert not any(word in text for word in words)
     assert any(isinstance(d.message, MaskSurvivors) for t in kept for d in t)
-    rows = (tmp_path / "run" / "rows.csv").read_text()
-    assert "client-0 the key" in rows  # a threat that undoes it is a skip with the reason
-    assert "ciphertexts_of,Histogram" in rows
+    contexts = (tmp_path / "run" / "contexts.csv").read_text()
+    assert "client-0 the key" in contexts  # a threat that undoes it is a skip with the reason
+    assert "ciphertexts_of,Histogram" in (tmp_path / "run" / "rows.csv").read_text()
     for thing in (*drawn, *secrets):
         with pytest.raises(CryptoError):
             __import__("pickle").dumps(thing)
