@@ -70,7 +70,7 @@ def _engine(on: str, bench: Bench, options: BenchOptions) -> Engine:
 def _dry_run(bench: Bench, as_json: bool) -> None:
     """Print the plan of a run and its estimated cost."""
     from fedtrees.core.errors import many
-    from fedtrees.experiments.estimate import estimate, in_words
+    from fedtrees.experiments.cost_estimate import estimate, in_words
 
     cells = list(bench.plan.tasks())
     missing = bench.runner.missing(cells)
@@ -205,7 +205,7 @@ def _with_bar(
     from rich import progress as bars
     from rich.table import Column
 
-    from fedtrees.isolation.compiled import watching
+    from fedtrees.isolation.kernels import watching
 
     last = bars.TextColumn("{task.fields[cell]}", table_column=Column(no_wrap=True, ratio=1))
     left = (bars.TextColumn("time left"), bars.TimeRemainingColumn())
@@ -231,7 +231,7 @@ def _with_log(
     bench: Bench, log: Log, first: Callable[[], None], engine: Engine | None
 ) -> Counter[str]:
     """Run with lines on stderr, where it is no terminal."""
-    from fedtrees.isolation.compiled import watching
+    from fedtrees.isolation.kernels import watching
 
     with watching(log.compiled):
         return bench.run(log, first, engine)

@@ -263,8 +263,8 @@ def doctor(format: Output = Format.TABLE) -> None:
         installed,
         library_versions,
     )
-    from fedtrees.isolation.disk import version
     from fedtrees.isolation.process import attacks
+    from fedtrees.isolation.sandbox import landlock_version as version
 
     refused = attacks().refused()
     versions = library_versions()

@@ -11,11 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedtrees.cli.options import Format, Output, check_clients, check_parties, takes
+from fedtrees.cli.options import Format, Output, takes
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import join
 from fedtrees.core.specs import Composed, Spec, parse_composed, parse_grid
-from fedtrees.experiments.options import clients_of_table, load_plugins, reference_of, tell
+from fedtrees.experiments.options import (
+    check_clients,
+    check_parties,
+    clients_of_table,
+    load_plugins,
+    reference_of,
+    tell,
+)
 from fedtrees.experiments.table_spec import TABLE_OPTIONS, parse_table_options
 
 if TYPE_CHECKING:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from fedtrees.conformance.channel_check import Seen, find_departures, pair_with_exact_run
+from fedtrees.conformance.leak_search import find_foreign_rows
 from fedtrees.conformance.samples import (
     Finding,
     are_equal,
@@ -27,8 +29,6 @@ from fedtrees.core.guarantee import NoGuarantee
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.core.view import View
-from fedtrees.experiments.channel_check import Seen, find_departures, pair_with_exact_run
-from fedtrees.experiments.leak_search import find_foreign_rows
 from fedtrees.isolation.watch import leaving
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.training import Training

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from fedtrees.conformance.leak_search import find_local_values
 from fedtrees.core.attack import Attack
 from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
@@ -32,7 +33,6 @@ from fedtrees.core.threat import Threat
 from fedtrees.core.view import View
 from fedtrees.data.layout import LAYOUTS, lay_out
 from fedtrees.data.partition import Partition
-from fedtrees.experiments.leak_search import find_local_values
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.training import Training, train

@@ -22,6 +22,7 @@ from fedtrees.experiments.table_spec import TableSpec, parse_table_options
 if TYPE_CHECKING:
     from fedtrees.experiments.session import Bench
     from fedtrees.experiments.suite import DataRef, Suite
+    from fedtrees.protocols.base import Protocol
 
 #: Options that replace a key of a grid, with the name of the key.
 GRID = {
@@ -313,8 +314,8 @@ def load_plugins(
 
 def unrestricted() -> str:
     """Return a warning if this system cannot restrict attacks, "" if it can."""
-    from fedtrees.isolation.calls import numbers
-    from fedtrees.isolation.disk import version
+    from fedtrees.isolation.sandbox import call_numbers as numbers
+    from fedtrees.isolation.sandbox import landlock_version as version
 
     if version() and numbers():
         return ""
@@ -333,3 +334,18 @@ def tell(notes: Sequence[str]) -> None:
             note, width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
         )
         print(text, file=sys.stderr)
+
+
+def check_clients(clients: int) -> None:
+    """Raise `UsageError` if there is no client."""
+    if clients < 1:
+        raise UsageError(f"--clients {clients}: a federation needs at least one client")
+
+
+def check_parties(protocol: Protocol, clients: int) -> None:
+    """Raise `UsageError` if a protocol would have one party only, without a party to talk to."""
+    if len(protocol.roles(clients)) < 2:
+        raise UsageError(
+            f"--clients {clients}: {protocol.name!r} would be one party that trains alone; give 2 "
+            "or more (it counts all parties that hold data)"
+        )

@@ -12,7 +12,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, StoreError, UsageError, many
 from fedtrees.core.files import parse_json, read_listed, write_listed
-from fedtrees.core.limits import TimeLimit, limited_if_possible
+from fedtrees.core.limits import TimeLimit
 from fedtrees.core.local_data import rows_of
 from fedtrees.core.reasons import Unfit
 from fedtrees.core.registry import load_plugin, register
@@ -28,12 +28,13 @@ from fedtrees.core.specs import Spec
 from fedtrees.core.threat import Threat
 from fedtrees.data.downloads import sha256
 from fedtrees.data.layout import splits_columns
-from fedtrees.experiments.disclosure import briefly, disclosures
 from fedtrees.experiments.environment import environment
-from fedtrees.experiments.evaluate import NOISE, parts_of, run_training
+from fedtrees.experiments.evaluate import NOISE, parts_of
 from fedtrees.experiments.executor import Engine, run_jobs
+from fedtrees.experiments.explain import disclosures
 from fedtrees.experiments.federation import Federation, federation_of, load_dataset
 from fedtrees.experiments.plan import Plan, Provenance, Task, TrainingGroup, build_plan
+from fedtrees.experiments.preview import preview
 from fedtrees.experiments.runner import Job, Runner
 from fedtrees.experiments.store import COPY, Store
 from fedtrees.experiments.suite import Suite, fits, needs_complete_rows
@@ -390,8 +391,7 @@ def _train_briefly(cell: Task, federation: Federation, time_limit: float) -> Tra
     Raises `Unfit` if no party of the federation has the role that a behaviour requires.
     """
     try:
-        with limited_if_possible(time_limit):
-            return run_training(replace(cell, protocol=briefly(cell.protocol)), federation)
+        return preview(cell, federation, time_limit)
     except Unfit as err:
         if err.reason.code == "behaviour-unfit":
             raise

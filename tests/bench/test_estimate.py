@@ -8,7 +8,7 @@ from present import here
 from result_rows import read_rows
 
 from fedtrees.attacks.labels.attack import PublishedID2Graph
-from fedtrees.experiments.estimate import START, estimate, memory
+from fedtrees.experiments.cost_estimate import START, estimate, memory
 from fedtrees.experiments.session import Bench
 from fedtrees.experiments.suite import Suite
 

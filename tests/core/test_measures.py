@@ -15,10 +15,10 @@ from fedtrees.core.guess import Claim
 from fedtrees.core.registry import register
 from fedtrees.core.results import COLUMNS, Measure
 from fedtrees.core.specs import Composed, Spec
-from fedtrees.experiments.disclosure import briefly
 from fedtrees.experiments.evaluate import evaluate_adversary, evaluate_training, run_training
 from fedtrees.experiments.federation import federation_of
 from fedtrees.experiments.plan import FederationConfig, Task
+from fedtrees.experiments.preview import BRIEF, limit_size
 from fedtrees.experiments.suite import DataRef
 from fedtrees.metrics.metric import Metric, Score, headlines
 
@@ -49,7 +49,7 @@ OTHER = {
 
 @pytest.mark.parametrize("name", trainable())
 def test_every_key_of_every_protocol_is_in_the_table(name):
-    spec = briefly(Spec(name))
+    spec = limit_size(Spec(name), BRIEF)
     protocol = register.make("protocol", spec)
     setting = FederationConfig.of(DataRef(protocol.example), Spec("iid"), 3, 0, protocol)
     cell, federation = Task.for_training(setting, spec, Composed()), federation_of(setting, None)

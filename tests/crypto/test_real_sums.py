@@ -35,8 +35,8 @@ from fedtrees.crypto.masking_party import MaskingParty
 from fedtrees.defenses.masking import SUMS_AT_ONCE
 from fedtrees.defenses.secure_sum import SealedSums
 from fedtrees.experiments import training_cache
-from fedtrees.experiments.disclosure import disclosures
 from fedtrees.experiments.evaluate import make_defense
+from fedtrees.experiments.explain import disclosures
 from fedtrees.experiments.session import Bench
 from fedtrees.experiments.suite import Suite
 from fedtrees.isolation.process import attacks
