@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedtrees.cli.console import emit
 from fedtrees.cli.options import Format, Output, takes
 from fedtrees.experiments.options import BenchOptions, tell
 
@@ -49,12 +49,12 @@ def bench(
     session = options.session()
     tell(session.notes)
     if dry_run:
-        _dry_run(session, format.is_json)
+        _dry_run(session, format)
         return
     engine = _engine(on, session, options) if on else None
     session.open(options.resume)
     counts = _run_with_progress(session, options.margin, engine)
-    _finish(session, counts, options.margin, format.is_json)
+    _finish(session, counts, options.margin, format)
 
 
 def _engine(on: str, bench: Bench, options: BenchOptions) -> Engine:
@@ -67,7 +67,7 @@ def _engine(on: str, bench: Bench, options: BenchOptions) -> Engine:
     return engine
 
 
-def _dry_run(bench: Bench, as_json: bool) -> None:
+def _dry_run(bench: Bench, format: Format) -> None:
     """Print the plan of a run and its estimated cost."""
     from fedtrees.core.errors import many
     from fedtrees.experiments.cost_estimate import estimate, in_words
@@ -75,15 +75,16 @@ def _dry_run(bench: Bench, as_json: bool) -> None:
     cells = list(bench.plan.tasks())
     missing = bench.runner.missing(cells)
     cost = estimate(bench.plan, missing, bench.workers, bench.data_dir)
-    if as_json:
-        described = [c.describe() for c in cells]
-        result = {"out": str(bench.folder), "estimate": asdict(cost), "cells": described}
-        typer.echo(json.dumps(result, indent=1))
-        return
-    for name, values in _describe_grid(bench):
-        typer.echo(f"{name:9} {values}")
-    typer.echo(f"{many(len(cells), 'cell')}, {_to_compute(bench)[1]}, into {bench.folder}")
-    typer.echo(f"{in_words(cost, bench.workers)}; --format json lists the cells")
+    described = [c.describe() for c in cells]
+    facts = {"out": str(bench.folder), "estimate": asdict(cost), "cells": described}
+
+    def print_plan() -> None:
+        for name, values in _describe_grid(bench):
+            typer.echo(f"{name:9} {values}")
+        typer.echo(f"{many(len(cells), 'cell')}, {_to_compute(bench)[1]}, into {bench.folder}")
+        typer.echo(f"{in_words(cost, bench.workers)}; --format json lists the cells")
+
+    emit(facts, format, print_plan)
 
 
 def _describe_grid(bench: Bench) -> Iterator[tuple[str, str]]:
@@ -272,7 +273,7 @@ class Log:
             print(f"{self.done:,} of {cells}, {seconds}, last: {label}", file=sys.stderr)
 
 
-def _finish(bench: Bench, counts: Counter[str], margin: float | None, as_json: bool) -> None:
+def _finish(bench: Bench, counts: Counter[str], margin: float | None, format: Format) -> None:
     """Print tables and verdict, and exit with code 3 if cells failed or no attack ran."""
     from fedtrees.cli.results import print_tables, print_verdict
     from fedtrees.core.errors import many
@@ -283,14 +284,15 @@ def _finish(bench: Bench, counts: Counter[str], margin: float | None, as_json: b
     study = study_of(bench.folder, None, margin)
     report = write_page(study)
     bad = failures(study.rows)
-    if as_json:
-        extra = {"computed": dict(counts), "report": str(report)}
-        typer.echo(json.dumps({**summary(study), **extra}, indent=1))
-    else:
+
+    def print_run() -> None:
         print_tables(study)
         typer.echo(f"\nreport  {report}\nrows    {bench.folder / 'rows.csv'}")
         typer.echo(f"figure  fedtrees plot {bench.folder} -o frontier.pdf")
         print_verdict(study)
+
+    extra = {"computed": dict(counts), "report": str(report)}
+    emit(lambda: {**summary(study), **extra}, format, print_run)
     if bad:
         failed_cells = f"{many(bad, 'cell')} failed"
         print(f"{failed_cells}; `fedtrees show {bench.folder}` says which", file=sys.stderr)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedtrees.cli.inspect import console, text_table
+from fedtrees.cli.console import console, emit, text_table
 from fedtrees.cli.options import (
     Clients,
     DataDir,
@@ -85,10 +84,7 @@ def explain(
         asked = (protocol, list(defense or ()), data, clients, list(threat or ()))
         facts = recall(["explain", *asked], lambda: _explain(*asked, data_dir))
         show = partial(_print, details=details)
-    if format.is_json:
-        typer.echo(json.dumps(facts, indent=1))
-    else:
-        show(facts)
+    emit(facts, format, lambda: show(facts))
 
 
 def _check_protocol(text: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import secrets
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedtrees.cli.console import emit
 from fedtrees.cli.options import DataDir, Format, Output, RunFolder
 from fedtrees.core.errors import StoreError, UsageError
 
@@ -47,12 +47,8 @@ def submit(
         plan_of(suite, f"{run}/{submissions.SUITE}", Path(folder, "run"), data_dir)
     bundle = submissions.write(Path(run), Path(out), by)
     _check(bundle, data_dir, 0, "")
-    if format.is_json:
-        typer.echo(
-            json.dumps({"folder": out, "rows": len(bundle.records), "sha256": bundle.digest})
-        )
-    else:
-        typer.echo(f"{out}  {len(bundle.records):,} rows  sha256 {bundle.digest}")
+    facts = {"folder": out, "rows": len(bundle.records), "sha256": bundle.digest}
+    emit(facts, format, f"{out}  {len(bundle.records):,} rows  sha256 {bundle.digest}")
 
 
 def leaderboard(
@@ -113,7 +109,7 @@ def leaderboard(
     if accept:
         submissions.accept(Path(folder), bundles)
     result = {"file": str(path), "submissions": len(bundles), "recomputed": recompute, "draw": draw}
-    typer.echo(json.dumps(result) if format.is_json else f"{path}  drawn by {draw}")
+    emit(result, format, f"{path}  drawn by {draw}")
 
 
 @contextlib.contextmanager

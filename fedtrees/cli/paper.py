@@ -1,12 +1,12 @@
 """The `plot` and `table` commands, whose results are made for papers."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fedtrees.cli.console import emit
 from fedtrees.cli.options import Format, Output
 from fedtrees.core.errors import UsageError
 from fedtrees.core.specs import split_outside
@@ -57,7 +57,7 @@ def plot(
         runs, out or Path(runs[0]) / "frontier.html", metric, utility,
         chosen=chosen, width=width, labels=named(label),
     )  # fmt: skip
-    typer.echo(json.dumps({"file": str(path)}) if format.is_json else path)
+    emit({"file": str(path)}, format, str(path))
 
 
 def table(
@@ -81,7 +81,7 @@ def table(
     paper_table = table_of(runs, metric, utility, chosen=chosen, labels=named(label))
     if out is not None:
         path = str(write_table(paper_table, out))
-        typer.echo(json.dumps({"file": path}) if format.is_json else path)
+        emit({"file": path}, format, path)
     elif format.is_json:
         typer.echo(paper_table.frame().to_json(orient="records", indent=1))
     else:

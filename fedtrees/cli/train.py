@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedtrees.cli.console import emit
 from fedtrees.cli.options import Format, Output, takes
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import join
@@ -128,10 +128,7 @@ def train(
         except OSError as err:
             raise DataError(f"cannot write the transcript {transcript}: {err.strerror}") from err
         facts["transcript"] = transcript
-    if format.is_json:
-        typer.echo(json.dumps(facts, indent=1))
-    else:
-        _print(facts)
+    emit(facts, format, lambda: _print(facts))
 
 
 def _specs(
