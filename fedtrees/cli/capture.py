@@ -71,8 +71,8 @@ def capture(
         emit(endpoints, format, "\n".join(text), one_line=True)
 
     n_pieces = record(wire, addresses, output, listen=listen, host=host, ready=ready)
-    result = {"file": output, "pieces": n_pieces}
-    emit(result, format, f"{n_pieces:,} pieces in {output}", one_line=True)
+    facts = {"file": output, "pieces": n_pieces}
+    emit(facts, format, f"{n_pieces:,} pieces in {output}", one_line=True)
 
 
 #: The option that states the location of a run, if it is not an address.
@@ -175,7 +175,7 @@ def diff(
     from fedtrees.capture.attack import read_truth
     from fedtrees.capture.differences import differences, from_protocol
 
-    runs = run or ([None] if protocol else [None, None])
+    runs: list[int | None] = list(run) if run else [None] * (1 if protocol else 2)
     if bool(second) == bool(protocol) or len(runs) != 1 + bool(second):
         raise UsageError("give a second capture or --protocol; --run once for each capture")
     if protocol:
@@ -213,7 +213,7 @@ def _print(report: dict[str, Any]) -> None:
         out.print("what was promised and is not so:")
     for line in report["promises"]:
         out.print(f"  {line}", markup=False)
-    columns = ("message", "from", "to", "reveals", "count", "bytes")
+    columns: tuple[str, ...] = ("message", "from", "to", "reveals", "count", "bytes")
     rows = [[str(row[c]) for c in columns] for row in report["sees"]]
     out.print(text_table(f"what {report['as']} sees", columns, rows, box=None, pad_edge=False))
     columns = ("reading", "of", "read", "certain", *(("wrong",) if report["scored"] else ()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -59,6 +59,7 @@ def explain(
     check_clients(clients)
     load_plugins(plugin, unprotected)
     facts: Any
+    show: Callable[[Any], None]
     log = protocol is not None and Path(protocol).is_file()
     if protocol is not None and not log and "/" in protocol.partition("[")[0]:
         raise UsageError(f"{protocol}: no such file; a log is RUN/log.capture")
@@ -133,8 +134,8 @@ def _print(facts: dict[str, Any], details: bool) -> None:
         if seen in shown:
             continue
         shown.append(seen)
-        columns, rows = _message_table(seen, facts["roles"][role], details)
-        out.print(text_table(f"what {role} sees", columns, rows, **style))
+        heads, messages = _message_table(seen, facts["roles"][role], details)
+        out.print(text_table(f"messages that {role} receives", heads, messages, **style))
     sealed = [
         f"{row['type']} ({row['readable_by']})" for row in facts["crossings"] if row["sealed"]
     ]
@@ -160,8 +161,8 @@ def _print(facts: dict[str, Any], details: bool) -> None:
     for row in (row for row in facts["attacks"] if row not in yes):
         why = dict.fromkeys(_describe_applicability(row[c], details=True) for c in columns[1:])
         by_reason.setdefault("; ".join(why), []).append(row["attack"])
-    for why, names in by_reason.items():
-        out.print(f"{why}: {', '.join(names)}", markup=False)
+    for reasons, names in by_reason.items():
+        out.print(f"{reasons}: {', '.join(names)}", markup=False)
 
 
 def _print_log(facts: dict[str, Any]) -> None:
@@ -194,7 +195,7 @@ def _message_table(
     """
     from fedtrees.report.wording import guarded
 
-    every = [
+    every: list[tuple[str, ...]] = [
         (
             row["type"],
             _whence(row, colluding),
@@ -206,7 +207,7 @@ def _message_table(
         )
         for row in seen
     ]
-    columns = ("message", "from", "reveals", "guarded by", "carries", "not sent", "why")
+    columns = ("message", "from", "reveals", "protected by", "filled fields", "empty fields", "why")
     if details:
         return columns, every
     return columns[:4], [row[:4] for row in every if row[2] and row[1] != "itself"]
@@ -230,7 +231,8 @@ def _missing_extras() -> dict[str, list[str]]:
     """Return the missing optional packages of every protocol that cannot run without them."""
     from fedtrees.core.registry import register
 
-    missing = {n: register.get("protocol", n).missing() for n in register.names("protocol")}
+    protocols: dict[str, Any] = {n: register.get("protocol", n) for n in register.names("protocol")}
+    missing = {name: protocol.missing() for name, protocol in protocols.items()}
     return {name: packages for name, packages in missing.items() if packages}
 
 

@@ -108,11 +108,13 @@ def _version(value: bool) -> None:
 def _completion(shell: str | None) -> None:
     """Print the completion script of a shell and exit."""
     if shell is not None:
-        from typer.completion import get_completion_script
+        from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
         check_known("shell", shell, _SHELLS)
-        names = {"prog_name": app.info.name, "complete_var": _COMPLETE}
-        typer.echo(get_completion_script(shell=shell, **names))
+        script = get_completion_script(
+            prog_name=str(app.info.name), complete_var=_COMPLETE, shell=shell
+        )
+        typer.echo(script)
         raise typer.Exit
 
 
@@ -138,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> Any:
     """Run the command line and exit with its code. An error is one line on stderr."""
     code: Any = 0
     if _COMPLETE in os.environ:  # a shell requests completions
-        from typer.completion import completion_init
+        from typer.completion import completion_init  # type: ignore[attr-defined]
 
         completion_init()
     words = list(sys.argv[1:] if arguments is None else arguments)

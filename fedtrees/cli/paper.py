@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -53,10 +53,8 @@ def plot(
     if out is None and len(runs) > 1:
         raise UsageError("a figure of several runs belongs to no run folder; give -o FILE")
     chosen = Selection(*map(split_names, (data, threat, protocol)))
-    path = draw(
-        runs, out or Path(runs[0]) / "frontier.html", metric, utility,
-        chosen=chosen, width=width, labels=named(label),
-    )  # fmt: skip
+    options: dict[str, Any] = {"chosen": chosen, "width": width, "labels": named(label)}
+    path = draw(runs, out or Path(runs[0]) / "frontier.html", metric, utility, **options)
     emit({"file": str(path)}, format, str(path))
 
 

@@ -147,8 +147,10 @@ def bound(
     with ProcessPoolExecutor(
         n_processes, get_context("spawn"), load_plugins, (plugin, unprotected)
     ) as processes:
-        shared = (threat or (), attacks, draws, seed)
-        futures = [processes.submit(lines, tables, *one, *shared) for one in cells]
+        futures = [
+            processes.submit(lines, tables, *one, threat or (), attacks, draws, seed)
+            for one in cells
+        ]
         results = [line for future in futures for line in future.result()]
     emit(results, format, lambda: _print_bounds(results))
     if not format.is_json and all("why" in line for line in results):

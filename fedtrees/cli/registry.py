@@ -74,10 +74,13 @@ def _entries(kind: str) -> list[dict[str, str]]:
         from fedtrees.data.column_partition import BY_FILE, COLUMN_PARTITIONS
         from fedtrees.data.partition import PARTITIONS
 
-        kinds = {"rows": PARTITIONS, "columns": COLUMN_PARTITIONS}
-        entries = [_partition(of, *item) for of, makers in kinds.items() for item in makers.items()]
+        by_name: list[tuple[str, Mapping[str, Any]]] = [
+            ("rows", PARTITIONS),
+            ("columns", COLUMN_PARTITIONS),
+        ]
+        partitions = [_partition(of, *item) for of, makers in by_name for item in makers.items()]
         joined = "Columns: one CSV file per party, joined by a column: --csv a.csv,b.csv --id NAME."
-        return [*entries, {"name": BY_FILE, "parameters": "", "about": joined}]
+        return [*partitions, {"name": BY_FILE, "parameters": "", "about": joined}]
     kind = kind.removesuffix("s")
     parameters = {name: _parameters(register.get(kind, name)) for name in register.names(kind)}
     if kind == "behaviour":

@@ -57,10 +57,10 @@ def _print_columns(facts: Mapping[str, Any]) -> None:
         for c in columns
     ]  # fmt: skip
     title = f"{facts['file']}: {many(facts['rows'], 'row')}, {many(len(columns), 'column')}"
-    heads = ("column", "taken for", "missing", "different", "such as", "left out")
+    heads = ["column", "type", "missing", "different", "examples", "left out"]
     # The remaining columns need the space.
     if console().width < _NARROW:
-        heads = tuple(head for head in heads if head != "such as")
+        heads.remove("examples")
         shown = [[*line[:4], line[5]] for line in shown]
     console().print(text_table(title, heads, shown, box=None, pad_edge=False))
     tell([*notes, *(f"{c['column']}: {c['note']}" for c in columns if c["note"])])

@@ -104,10 +104,11 @@ def train(
             dataset.schema.features, bool(protocol_instance.parameters.get("enable_categorical"))
         )
     began = time.perf_counter()
+    # The training refuses any other source of noise.
+    options: dict[str, Any] = {"defense": composed, "seed": seed, "noise_from": noise_from}
     training = train_federation(
-        protocol_instance, federation.local_data, federation.schema, defense=composed, seed=seed,
-        noise_from=noise_from,
-    ).to_rely_on()  # fmt: skip
+        protocol_instance, federation.local_data, federation.schema, **options
+    ).to_rely_on()
     seconds = time.perf_counter() - began
     facts = {
         "protocol": str(protocol_spec),
@@ -139,7 +140,11 @@ def _specs(
 
     protocols, partitions = parse_grid(protocol), parse_grid(partition)
     defenses = parse_composed(defense or ("none",))
-    parsed = {"protocol": protocols, "defense": defenses, "partition": partitions}
+    parsed: dict[str, Sequence[Any]] = {
+        "protocol": protocols,
+        "defense": defenses,
+        "partition": partitions,
+    }
     for name, specs in parsed.items():
         if len(specs) != 1:
             several = "compose them with +" if name == "defense" else "a grid is for fedtrees bench"

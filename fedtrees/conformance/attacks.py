@@ -64,8 +64,9 @@ def imported_cleanly(plugin: Any) -> Iterator[Finding]:
     digests = {str(Path(path)): digest for path, digest in loaded_plugins()}
     if file is None or str(file) not in digests:
         return
-    effects = attacks().describe(str(file), digests[str(file)], bait=True).did
-    effects = dict.fromkeys([*(plugin.did if isinstance(plugin, Elsewhere) else ()), *effects])
+    during_import = attacks().describe(str(file), digests[str(file)], bait=True).did
+    before = plugin.did if isinstance(plugin, Elsewhere) else ()
+    effects = dict.fromkeys([*before, *during_import])
     yield Finding("its import does nothing but register", not effects, "; ".join([*effects][:6]))
 
 

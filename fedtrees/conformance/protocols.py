@@ -130,8 +130,8 @@ def _releases(protocol: Protocol) -> Iterator[Finding]:
             seen.setdefault(place, []).extend(differences)
     if noisy.summed:  # the transcript contains the sum over all parties only
         laws = {place: _total(change, parties) for place, change in laws.items()}
-    for place, wrong in find_departures(laws, seen, 1 if noisy.summed else parties):
-        rule = f"what it does to {place} is what it states (`laws`)"
+    for stated, wrong in find_departures(laws, seen, 1 if noisy.summed else parties):
+        rule = f"what it does to {stated} is what it states (`laws`)"
         yield Finding(rule, wrong is None, wrong or "")
 
 
@@ -173,11 +173,12 @@ def _probe(name: str, called: list[str]) -> Defense:
             called.append(name)
         return rest[0] if isinstance(value, Stage) else value
 
-    use = {name: hook if name in _HOOKS else _LIMITS[name]}
+    use: dict[str, Any] = {name: hook if name in _HOOKS else _LIMITS[name]}
     if name in _NEEDED_LIMITS:
         use[_NEEDED_LIMITS[name]] = _LIMITS[_NEEDED_LIMITS[name]]
     use["acts_through"] = frozenset({name} & {*_HOOKS})
-    probe: Defense = dataclass(frozen=True)(type("Probe", (Defense,), use))()
+    kind: Any = dataclass(frozen=True)(type("Probe", (Defense,), use))
+    probe: Defense = kind()
     return probe
 
 

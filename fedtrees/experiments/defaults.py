@@ -210,10 +210,8 @@ class _SuiteCompletion:
 
     def _tables(self, protocol: Spec) -> tuple[DataRef, ...]:
         """Return the tables of the suite, or tables that the protocol and named defenses accept."""
-        given_data, example = (
-            self.suite_grids[0].data,
-            register.get("protocol", protocol.name).example,
-        )  # type: ignore[attr-defined]
+        given_data = self.suite_grids[0].data
+        example: str = register.get("protocol", protocol.name).example  # type: ignore[attr-defined]
         if "data" in self.options:
             return given_data
         usual = (
@@ -310,7 +308,7 @@ class _SuiteCompletion:
     def _base_grid(self, protocol: Spec) -> Grid:
         """Return a grid for a protocol that is in no grid of the suite, from all grids together."""
         first = self.suite_grids[0]
-        every = {
+        every: dict[str, Any] = {
             axis: tuple(dict.fromkeys(v for g in self.suite_grids for v in getattr(g, axis)))
             for axis in AXES
         }

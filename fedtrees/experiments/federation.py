@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -191,17 +192,18 @@ def _load(ref: DataRef, data_dir: str | None, written: tuple[tuple[int, int], ..
             return load_joined(ref.files, ref.target, id=ref.id, **reading)
         return load_csv(ref.csv, ref.target, **reading)
     spec = parse_list([ref.name])[0] if "[" in ref.name else Spec(ref.name)
-    if set(spec.params) - {"rows", "copies", "missing"}:
+    sizes: dict[str, Any] = dict(spec.params)
+    if set(sizes) - {"rows", "copies", "missing"}:
         raise UsageError(
-            f"dataset {ref.name!r}: write stroke[rows=1000] or pima[missing=0.5]; rows, copies and "
-            "missing are all it takes"
+            f"dataset {ref.name!r}: the only parameters are rows, copies and missing; write "
+            "stroke[rows=1000] or pima[missing=0.5]"
         )
     dataset = _by_name(spec.name, data_dir)
-    if "rows" in spec.params:
-        dataset = sample(dataset, spec.params["rows"])
-    if "copies" in spec.params:
-        dataset = repeated(dataset, spec.params["copies"])
-    return thinned(dataset, spec.params["missing"]) if "missing" in spec.params else dataset
+    if "rows" in sizes:
+        dataset = sample(dataset, sizes["rows"])
+    if "copies" in sizes:
+        dataset = repeated(dataset, sizes["copies"])
+    return thinned(dataset, sizes["missing"]) if "missing" in sizes else dataset
 
 
 def _by_name(name: str, data_dir: str | None) -> Dataset:
@@ -214,7 +216,8 @@ def _by_name(name: str, data_dir: str | None) -> Dataset:
     if name not in plugins:
         names = [*catalogue.names(), *plugins]
         raise UsageError(f"unknown dataset {name!r}{did_you_mean(name, names)}")
-    return register.get("dataset", name)()
+    dataset: Dataset = register.get("dataset", name)()
+    return dataset
 
 
 def spread(

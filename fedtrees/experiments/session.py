@@ -422,6 +422,7 @@ def reopen(folder: Path) -> Suite:
     was changed, too.
     """
     path = folder / "suite.toml"
+    text: bytes | None
     try:
         text = read_listed(folder, path.name)
     except FileNotFoundError:

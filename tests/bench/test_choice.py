@@ -219,7 +219,8 @@ def test_tables_that_say_who_holds_what_choose_their_protocols(tmp_path):
     [
         ({"protocols": ["fedtree-hist"], "defenses": ["id-lmid[xi=0.3]"]}, "acts on NodeRows"),
         ({"protocols": ["fedtree-hist"], "attacks": ["union"]}, "union does not apply: "),
-        *[({"defenses": ["masking+paillier"]}, "each seal every sum; keep one")] * CRYPTO,
+        *[({"defenses": ["masking+paillier"]}, "each encrypt or mask every sum; keep one")]
+        * CRYPTO,
     ],
 )
 def test_what_goes_with_nothing_is_refused_at_once(options, said):

@@ -315,7 +315,7 @@ def test_a_killed_attack_costs_one_cell_at_most(tmp_path):
     status = {r["attack_params"].partition(",")[0] or r["attack"]: r["status"] for r in rows}
     assert status == {"times=2": "failed", "times=1": "ok", "timberstrike": "ok"}
     (reason,) = (r["reason"] for r in rows if r["status"] == "failed")
-    assert reason.startswith("its process was killed twice (SIGKILL(-9))")
+    assert reason.startswith("the process was killed twice (SIGKILL(-9))")
     assert not list(folder.glob("cells/*.npz"))
     assert finish(folder, text, plugins=(str(plugin),)) == {"failed": 1}  # nothing else again
 
@@ -352,7 +352,7 @@ def test_a_killed_worker_costs_one_training_at_most(tmp_path):
     counts = finish(folder, text, workers=2, plugins=(str(plugin),))
     assert counts == {"ok": 8, "failed": 3}  # a training, which attacks apply to it, and the attack
     (reason, _) = {r["reason"] for r in rows_of(folder) if r["status"] == "failed"}
-    assert "its process was killed twice (SIGKILL(-9))" in reason
+    assert "the process was killed twice (SIGKILL(-9))" in reason
 
 
 VALUES = [

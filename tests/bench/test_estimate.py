@@ -87,7 +87,7 @@ def test_too_many_rows_for_an_attack_are_said_before_training(monkeypatch, tmp_p
         attacks=["id2graph-published"],
     )
     said = next(note for note in bench.notes if note.startswith("id2graph-published is not run"))
-    assert "training rows; its cost grows faster than they do, and it takes 100" in said
+    assert "training rows, and the attack accepts 100 at most" in said
     bench.run()
     (cell,) = [c for c in bench.plan.tasks() if c.stage == "attack"]
     result = bench.runner.read(cell)

@@ -354,7 +354,7 @@ def test_who_undoes_it_is_told_and_gets_no_view():
 @pytest.mark.parametrize(
     ("defense", "what"),
     [
-        ("masking+paillier", "each seal every sum"),
+        ("masking+paillier", "each encrypt or mask every sum"),
         ("masking[threshold=1]", "2 or more"),
         ("masking[mode=fake]", "unknown mode"),
         ("paillier[bits=512]", "one of 1024, 2048, 3072"),

@@ -130,7 +130,7 @@ def test_attacks_read_only_who_did_what_they_read():
 
 
 def test_a_behaviour_takes_the_place_of_its_party_alone():
-    with pytest.raises(Unfit, match="takes the place of a DecidingServer"):
+    with pytest.raises(Unfit, match="replaces the behaviour of a DecidingServer"):
         cheated("isolating", who="client-0")
     with pytest.raises(UsageError, match="unknown behaviour"):
         cheated("isolatign")
