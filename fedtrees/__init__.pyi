@@ -2,6 +2,8 @@ from fedtrees.api import Run as Run
 from fedtrees.api import bench as bench
 from fedtrees.core.attack import Attack as Attack
 from fedtrees.core.defense import Defense as Defense
+from fedtrees.core.defense import DefenseInfo as DefenseInfo
+from fedtrees.core.defense import Requirements as Requirements
 from fedtrees.core.errors import DataError as DataError
 from fedtrees.core.errors import FedtreesError as FedtreesError
 from fedtrees.core.errors import ProtocolError as ProtocolError

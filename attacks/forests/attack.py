@@ -186,7 +186,7 @@ MODES = get_args(Mode)
 @register.attack("draft-dp")
 @dataclass(frozen=True, kw_only=True)
 class DraftDP(Attack):
-    """Reconstruct all rows from a forest with noisy class counts (after Gorgé et al. 2025).
+    """Reconstruct all rows from a forest with noisy class counts (after Gorgé et al. 2026).
 
     The published attack uses a constraint solver to find the table under which the counts are most
     likely. This table overfits the noise. We sample tables from the posterior instead, with a prior

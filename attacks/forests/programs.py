@@ -107,7 +107,7 @@ def cells_program(
 def rows_program(question: Question, limit: float) -> Solved:
     """Minimise the costs of all counts over the attributes of every row: the published program.
 
-    It follows Gorgé et al. (2025), Section 4, with exactly one leaf per row and tree. If the cost
+    It follows Gorgé et al. (2026), Section 4, with exactly one leaf per row and tree. If the cost
     of a count is not linear, their table of Booleans is replaced by a piecewise linear cost.
     ``limit`` is the time limit in seconds.
     """

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from fedtrees.attacks.gradients.gradient_matching import Matching
+from fedtrees.attacks.gradients.observed import BatchGradient, accepted_errors
 from fedtrees.core.compilation import kernel
 from fedtrees.core.schema import Table
 from fedtrees.guessing.consensus import matched_consensus
-from fedtrees.guessing.tolerance import SIGMA_SHARE
 from fedtrees.neural.encoding import Encoding
 
 #: Adam's decays (Kingma and Ba 2015), and the largest steps for logits and standardised numbers.
@@ -45,12 +45,10 @@ class Found:
         Predictions of the network for the rows.
     """
 
-    # shape (R, B, D)
     weights: NDArray[np.float32]
-    numbers: NDArray[np.float32]  # shape (R, B, continuous features): standardised
-    # shape (R,)
+    numbers: NDArray[np.float32]
     loss: NDArray[np.float64]
-    probability: NDArray[np.float32]  # shape (R, B, K)
+    probability: NDArray[np.float32]
 
 
 def null_space(weight: NDArray[Any], bias: NDArray[Any]) -> NDArray[np.float32]:
@@ -79,35 +77,30 @@ def average_pull(encoding: Encoding) -> NDArray[np.float32]:
 
 
 def search(
+    batch: BatchGradient,
     matching: Matching,
-    encoding: Encoding,
-    labels: NDArray[np.int64],
-    *,
-    bounds: tuple[NDArray[np.float32], NDArray[np.float32]],
-    restarts: int,
-    steps: int,
-    rng: np.random.Generator,
     pull: NDArray[np.float32],
+    labels: NDArray[np.int64],
+    effort: tuple[int, int],
+    rng: np.random.Generator,
 ) -> Found:
     """Change guessed batches until their gradient is the observed one.
 
     Parameters
     ----------
+    batch : BatchGradient
+        The observed gradient.
     matching : Matching
         The loss.
-    encoding : Encoding
-        Conversion of rows to inputs.
-    labels : int64 array, shape (B,)
-        Labels of the rows.
-    bounds : pair of float32 array, shape (continuous features,)
-        Smallest and largest standardised value of every number.
-    restarts, steps : int
-        Effort of the search.
-    rng : numpy.random.Generator
-        Starts of the search.
     pull : float32 array, shape (D + 1, D + 1)
         Symmetric matrix from `null_space` or `average_pull`. The mean of its quadratic form of [x,
         1] over the rows is added to the loss.
+    labels : int64 array, shape (B,)
+        Labels of the rows.
+    effort : (int, int)
+        Number of restarts, and steps of each.
+    rng : numpy.random.Generator
+        Starts of the search.
 
     Notes
     -----
@@ -115,12 +108,13 @@ def search(
     deviation, which would nearly fix those of rare categories. Numbers are changed directly and
     clipped. The optimiser is plain Adam with step sizes that fall to 0 along a cosine.
     """
+    encoding, (restarts, steps) = batch.encoding, effort
     B, D = len(labels), len(encoding)
     classes = matching.layers[-1][0].shape[0]
     Y = np.broadcast_to(np.eye(classes, dtype=np.float32)[labels], (restarts, B, classes))
     z = rng.uniform(-1, 1, (restarts * B, D)).astype(np.float32)
     low, high = np.full(D, -np.inf, np.float32), np.full(D, np.inf, np.float32)
-    low[encoding.continuous], high[encoding.continuous] = bounds
+    low[encoding.continuous], high[encoding.continuous] = batch.bounds
     starts, sizes = _groups(encoding)
     X, p = np.zeros_like(z), np.zeros_like(z)
     m, v = np.zeros_like(z), np.zeros_like(z)
@@ -253,14 +247,6 @@ def codes_of(shares: NDArray[np.float32], encoding: Encoding) -> NDArray[np.int6
     for k, g in enumerate(encoding.groups):
         codes[:, k] = shares[:, g].argmax(axis=1)
     return codes
-
-
-def accepted_errors(encoding: Encoding) -> NDArray[np.float64]:
-    """Return the accepted error of each feature, float64, shape (d,). It is 0 for categories."""
-    width = np.zeros(len(encoding.coded))
-    k = encoding.continuous
-    width[encoding.feature[k]] = SIGMA_SHARE * encoding.std[k]
-    return width
 
 
 def match_restarts(

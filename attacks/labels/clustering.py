@@ -14,25 +14,6 @@ SWEEPS = 100
 START_ROWS = 8192
 
 
-def scale_columns(X: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Scale columns to [0, 1].
-
-    Missing values get the mean of the column. Columns without any value are removed.
-
-    Examples
-    --------
-    >>> scaled(np.array([[1.0, np.nan], [3.0, np.nan], [np.nan, np.nan]])).ravel().tolist()
-    [0.0, 1.0, 0.5]
-    """
-    X = np.asarray(X, dtype=np.float64)
-    X = X[:, ~np.isnan(X).all(axis=0)]
-    if not X.size:
-        return X
-    low, high = np.nanmin(X, axis=0), np.nanmax(X, axis=0)
-    X = (X - low) / np.where(high > low, high - low, 1.0)
-    return np.where(np.isnan(X), np.nanmean(X, axis=0), X)
-
-
 def k_means(
     points: NDArray[np.float64],
     count: int,

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.readable import shows
-from fedtrees.attacks.evidence.told_forests import grown_trees
+from fedtrees.attacks.observations.applicability import shows
+from fedtrees.attacks.observations.forests import grown_trees
 from fedtrees.core.view import View
 from fedtrees.messages.forests import ForestModel, LeafClasses, LocalForest, PooledForest
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
@@ -115,7 +115,7 @@ def _source(view: View, trees: tuple[ClassTree, ...], rows: int, owner: str | No
     drawn = bool(public.get("bootstrap", True)) or rate < 1
     if any(t.counts is None for t in trees):
         step = _step(view)
-        least = max(int(public.get("min_samples_leaf", 1)), view.defense.least_leaf_rows)
+        least = max(int(public.get("min_samples_leaf", 1)), view.defense.requirements.min_leaf_rows)
         return TargetForest(trees, rows, owner, drawn, rate, step, least)
     totals = np.stack([t.counts[0] for t in trees if t.counts is not None])
     if owner is not None:

@@ -18,15 +18,16 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.machines import (
+from fedtrees.attacks.mappers.column_values import ColumnFacts, allocate_counts, likely_column
+from fedtrees.attacks.observations.lightgbm import (
     LightGBMTranscript,
     bins_of,
+    counts,
     extremes,
+    shares,
     values_of,
     values_told,
 )
-from fedtrees.attacks.evidence.shares import counts, shares
-from fedtrees.attacks.mappers.column_values import ColumnFacts, allocate_counts, likely_column
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import BinClassCounts, ColumnValues, Guess
 from fedtrees.core.reasons import Reason
@@ -109,7 +110,10 @@ def _start(view: View) -> float | None:
     return float(start) if start is not None and 0 < start < 1 else None
 
 
+Longs = NDArray[np.int64]
+#: Known values, and known rows of bins, by machine and column.
 Read = dict[tuple[str, int], NDArray[np.float64]]
+BinRows = Mapping[tuple[str, int], Longs]
 
 
 def _read_transcript(view: View) -> LightGBMTranscript:
@@ -155,7 +159,7 @@ def _fill_columns(
     view: View,
     transcript: LightGBMTranscript,
     read: Read,
-    bin_rows: Mapping[tuple[str, int], NDArray[np.int64]],
+    bin_rows: BinRows,
 ) -> Iterator[ColumnValues]:
     """Yield the most probable columns of the other machines.
 
@@ -175,7 +179,7 @@ def _fill_columns(
     """
     prior_rows = view.prior_rows
     assert prior_rows is not None
-    finders, midway = transcript.columns, view.defense.cut_plan is None
+    finders, midway = transcript.columns, view.defense.cut_plan() is None
     least = int(view.parameters.get("min_data_in_bin", 1)) if midway else 0
     for owner, root in transcript.roots.items():
         if owner in view.principals:
@@ -227,6 +231,8 @@ class BinMapperReading(Attack):
 
     numbers: ClassVar[bool] = True
 
+    nothing: ClassVar[str] = "no-bins-found"
+
     def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals see no bins of other machines, None if they do."""
         seen = any(item.sender not in view.principals for item, _ in view.messages(BinMappers))
@@ -239,32 +245,42 @@ class BinMapperReading(Attack):
         """
         training = _read_transcript(view)
         read = _read_values(view, training)
+        claims, bin_rows, notes = self.read_claims(view, training, read)
+        if view.prior_rows is not None and len(view.prior_rows):
+            for claim in _fill_columns(view, training, read, bin_rows):
+                # An exact claim is not replaced by an estimate.
+                if (key := (claim.owner, claim.feature)) not in claims or not claims[key].exact:
+                    claims[key] = claim
+        return Guess.of(claims.values(), notes, otherwise=Reason(self.nothing))
+
+    def read_claims(
+        self, view: View, training: LightGBMTranscript, read: Read
+    ) -> tuple[dict[tuple[str, int], ColumnValues], BinRows, dict[str, float]]:
+        """Return claims that need no prior, known rows of bins, and diagnostics.
+
+        Values that follow from other messages are added to `read`.
+        """
         claims = {
             (owner, column): _claim(owner, column, values, np.ones(len(values), int), False)
             for (owner, column), values in read.items()
         }
-        if view.prior_rows is not None and len(view.prior_rows):
-            claims |= {(c.owner, c.feature): c for c in _fill_columns(view, training, read, {})}
-        notes = {"values": float(sum(map(len, read.values())))}
-        return Guess.of(claims.values(), notes, otherwise=Reason("no-bins-found"))
+        return claims, {}, {"values": float(sum(map(len, read.values())))}
 
 
 @register.attack("single-row-bins")
 @dataclass(frozen=True, kw_only=True)
-class SingleRowBins(Attack):
+class SingleRowBins(BinMapperReading):
     """Infer values with their labels from a machine's histogram on bins that it computed itself.
 
     The adversary receives the sums of a column from one machine only. It receives all sums of a
     machine if LightGBM's reduction assigns this machine to it, which happens if the number of
     machines is not a power of two. It computes the rows and the positive labels in each bin
-    (`fedtrees.attacks.evidence.machines`). If the same machine also computed the bins of the
+    (`fedtrees.attacks.observations.lightgbm`). If the same machine also computed the bins of the
     column, a bin of one row shows a value and its label. The values in the remaining bins are
     estimated from the prior rows.
     """
 
-    claims = (ColumnValues,)
-
-    numbers: ClassVar[bool] = True
+    nothing: ClassVar[str] = "no-own-sums"
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals see no sums of a single machine, None if they do."""
@@ -273,41 +289,35 @@ class SingleRowBins(Attack):
         )
         return None if seen and _read_transcript(view).start is not None else Reason("no-own-sums")
 
-    def run(self, view: View, rng: np.random.Generator) -> Guess:
-        """Claim columns with the number of rows of each value.
+    def read_claims(
+        self, view: View, training: LightGBMTranscript, read: Read
+    ) -> tuple[dict[tuple[str, int], ColumnValues], BinRows, dict[str, float]]:
+        """Claim values of bins of one machine, with the number of rows of each value.
 
         Diagnostics: ``values_with_labels`` counts bins of one row, and ``certain_ones`` those of
         them whose value and label are certain.
         """
-        training, notes = _read_transcript(view), {"values_with_labels": 0.0, "certain_ones": 0.0}
-        claims = dict[tuple[str, int], ColumnValues]()
-        counted = dict[tuple[str, int], NDArray[np.int64]]()
-        read = _read_values(view, training)
+        notes = {"values_with_labels": 0.0, "certain_ones": 0.0}
+        claims, counted = dict[tuple[str, int], ColumnValues](), dict[tuple[str, int], Longs]()
         for name, bins in bins_of(training):
-            if name not in view.principals:
-                key, (owner, k) = (name, bins.column), training.columns[bins.column]
-                counted[key] = bins.rows[:, 0]
-                inferred = values_of(training.mappers[owner], k, bins.rows[:, 0])
-                row_counts = bins.rows[inferred.bins]
-                nonempty = row_counts[:, 0] > 0
-                # Only bins that the machine computed itself determine its values.
-                if name != owner or not nonempty.any():
-                    continue
-                certain = inferred.certain & bins.sure
-                missing = np.isnan(training.mappers[owner].bins(k)[-1])
-                unexplained = (
-                    bins.rows[:, 0].sum() - row_counts[:, 0].sum() - missing * bins.rows[-1, 0]
-                )
-                exact = bool(certain[nonempty].all() and not unexplained)
-                read[key] = inferred.values[nonempty]
-                claims[key] = _claim(
-                    name, bins.column, inferred.values[nonempty], row_counts[nonempty, 0], exact
-                )
-                notes["values_with_labels"] += int((row_counts[:, 0] == 1).sum())
-                notes["certain_ones"] += int((certain & (row_counts[:, 0] == 1)).sum())
-        if view.prior_rows is not None and len(view.prior_rows):
-            for claim in _fill_columns(view, training, read, counted):
-                # An exact claim is not replaced by an estimate.
-                if (key := (claim.owner, claim.feature)) not in claims or not claims[key].exact:
-                    claims[key] = claim
-        return Guess.of(claims.values(), notes, otherwise=Reason("no-own-sums"))
+            if name in view.principals:
+                continue
+            key, (owner, k) = (name, bins.column), training.columns[bins.column]
+            counted[key] = bins.rows[:, 0]
+            inferred = values_of(training.mappers[owner], k, bins.rows[:, 0])
+            row_counts = bins.rows[inferred.bins]
+            nonempty = row_counts[:, 0] > 0
+            # Only bins that the machine computed itself determine its values.
+            if name != owner or not nonempty.any():
+                continue
+            certain = inferred.certain & bins.sure
+            missing = np.isnan(training.mappers[owner].bins(k)[-1])
+            unexplained = (
+                bins.rows[:, 0].sum() - row_counts[:, 0].sum() - missing * bins.rows[-1, 0]
+            )
+            exact = bool(certain[nonempty].all() and not unexplained)
+            read[key] = inferred.values[nonempty]
+            claims[key] = _claim(name, bins.column, read[key], row_counts[nonempty, 0], exact)
+            notes["values_with_labels"] += int((row_counts[:, 0] == 1).sum())
+            notes["certain_ones"] += int((certain & (row_counts[:, 0] == 1)).sum())
+        return claims, counted, notes

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from fedtrees.attacks.second_phase.routing import SoftTrees
 from fedtrees.neural.tree_outputs import Parts, RatesNetwork
 
 Floats = NDArray[np.float32]
@@ -19,6 +20,8 @@ class Matching:
 
     Attributes
     ----------
+    trees : SoftTrees
+        Trees of all clients.
     network : RatesNetwork
         Network over the outputs of the trees.
     weights : float32 array, shape (parameters,)
@@ -39,6 +42,7 @@ class Matching:
         Whether a defense changes the gradient.
     """
 
+    trees: SoftTrees
     network: RatesNetwork
     weights: Floats
     target: Floats
@@ -70,6 +74,10 @@ class Matching:
         """Return the mean gradient of rows, float32, shape (parameters,)."""
         slope = self.slopes(V, y.astype(np.float32)) / np.float32(len(V))
         return np.asarray(self.network.gradient(self.weights, V, slope), dtype=np.float32)
+
+    def of_cells(self, cells: NDArray[np.int32], y: NDArray[Any]) -> Floats:
+        """Return the mean gradient of rows in the given cells, float32, shape (parameters,)."""
+        return self.of(self.trees.outputs(self.trees.leaves(cells)), y)
 
     def _met(
         self, g: Floats, target: Floats, scale: Floats, width: Floats | None

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.second_phase.matching import Matching
-from fedtrees.attacks.second_phase.routing import SoftTrees
 
 Floats = NDArray[np.float32]
 #: Number of random rows from which the covariance of gradients is estimated, number of directions,
@@ -37,20 +36,15 @@ class Whitened:
     ----------
     matching : Matching
         The observed gradient.
-    trees : SoftTrees
-        Trees of all clients.
     to : float32 array, shape (parameters, directions)
         Projection to the whitened coordinates.
     """
 
     matching: Matching
-    trees: SoftTrees
     to: Floats
 
     @classmethod
-    def of(
-        cls, matching: Matching, trees: SoftTrees, rows: int, rng: np.random.Generator
-    ) -> Whitened:
+    def of(cls, matching: Matching, rows: int, rng: np.random.Generator) -> Whitened:
         """Estimate the directions from random rows, centred within each label.
 
         Directions in which a defense's noise dominates have less weight.
@@ -59,16 +53,14 @@ class Whitened:
         ----------
         matching : Matching
             The observed gradient.
-        trees : SoftTrees
-            Trees of all clients.
         rows : int
             Number of rows in the batch.
         rng : numpy.random.Generator
             Draws random rows.
         """
-        y = np.arange(_SAMPLE) % 2
+        y, trees = np.arange(_SAMPLE) % 2, matching.trees
         cells = rng.integers(0, trees.widths, (_SAMPLE, trees.d)).astype(np.int32)
-        G = _gradients(matching, trees, trees.leaves(cells), y) * matching.scale
+        G = _gradients(matching, trees.leaves(cells), y) * matching.scale
         G = G.astype(np.float64)
         # The labels are known, so that only variation within a label distinguishes rows.
         for label in (0, 1):
@@ -84,19 +76,17 @@ class Whitened:
         ) ** 2
         length = np.sqrt(size + _RIDGE * size.max(initial=0) + noise_variance)
         to = directions / length * matching.scale[:, None]
-        return cls(matching, trees, to.astype(np.float32))
+        return cls(matching, to.astype(np.float32))
 
     def of_rows(self, leaves: NDArray[np.int32], y: NDArray[np.int64]) -> Floats:
         """Return the contributions of rows to B times the mean gradient, (n, directions)."""
-        projected = _gradients(self.matching, self.trees, leaves, y) @ self.to
+        projected = _gradients(self.matching, leaves, y) @ self.to
         return np.asarray(projected, dtype=np.float32)
 
 
-def _gradients(
-    matching: Matching, trees: SoftTrees, leaves: NDArray[np.int32], y: NDArray[np.int64]
-) -> Floats:
+def _gradients(matching: Matching, leaves: NDArray[np.int32], y: NDArray[np.int64]) -> Floats:
     """Return the gradient of each row, float32, shape (n, parameters)."""
-    V = trees.outputs(leaves)
+    V = matching.trees.outputs(leaves)
     slope = matching.slopes(V, y.astype(np.float32))
     return np.asarray(matching.network.example_gradients(matching.weights, V, slope))
 
@@ -129,7 +119,7 @@ class Refinement:
         pool: NDArray[np.int32],
         pool_y: NDArray[np.int64],
     ) -> None:
-        self.white, self.trees, self.y = white, white.trees, y
+        self.white, self.trees, self.y = white, white.matching.trees, y
         leaves = self.trees.leaves(pool)
         _, first = np.unique(np.column_stack([leaves, pool_y]), axis=0, return_index=True)
         self.pool, self.pool_y = pool[first], pool_y[first]

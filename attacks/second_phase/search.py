@@ -10,7 +10,6 @@ from scipy.optimize import linear_sum_assignment
 
 from fedtrees.attacks.second_phase.matching import Matching
 from fedtrees.attacks.second_phase.refinement import FELL, Refinement, Whitened
-from fedtrees.attacks.second_phase.routing import SoftTrees
 
 Floats = NDArray[np.float32]
 #: Width of the soft splits at the first and the last step of every stage, in standard deviations.
@@ -49,7 +48,6 @@ class Batch:
 
 def search(
     matching: Matching,
-    trees: SoftTrees,
     Y: NDArray[np.int64],
     u: Floats,
     steps: int,
@@ -61,8 +59,6 @@ def search(
     ----------
     matching : Matching
         Loss of a batch.
-    trees : SoftTrees
-        Trees of all clients.
     Y : int64 array, shape (R, B)
         Labels of every restart, ascending.
     u : float32 array, shape (R, B, d)
@@ -77,7 +73,7 @@ def search(
     Different restarts find different rows of the batch. The rows of the best restarts are therefore
     recombined after each stage, and the refinement may insert rows from all stages.
     """
-    R, B, d = u.shape
+    (R, B, d), trees = u.shape, matching.trees
     x, loss, stage_of = u, np.zeros(R), matching
     ends: list[tuple[NDArray[np.int32], NDArray[np.int64]]] = []
     for stage, taus in enumerate(_STAGES):
@@ -89,7 +85,7 @@ def search(
             u[0] = parents[0]
         if matching.width is not None:
             stage_of = replace(matching, width=matching.width * np.float32(_WIDTHS[stage]))
-        x, loss = _soft(stage_of, trees, Y, u, steps, taus)
+        x, loss = _soft(stage_of, Y, u, steps, taus)
         ends.append((trees.cells(x).reshape(-1, d), Y.ravel()))
     best = int(np.argmin(loss))
     batch = Batch(trees.cells(x[best]), Y[best], float(loss[best]))
@@ -97,7 +93,7 @@ def search(
     if matching.width is not None:
         return batch
     pool, labels = (np.concatenate(parts) for parts in zip(*ends, strict=True))
-    white = Whitened.of(matching, trees, B, rng)
+    white = Whitened.of(matching, B, rng)
     refined = Refinement(white, batch.cells, batch.y, pool, labels)
     before = refined.distance
     if refined.run(min(_KICKS, len(Y)), rng) > (1 if matching.noise else FELL) * before:
@@ -121,7 +117,6 @@ def _match_restarts(x: Floats, loss: NDArray[Any], Y: NDArray[np.int64]) -> Floa
 
 def _soft(
     matching: Matching,
-    trees: SoftTrees,
     Y: NDArray[np.int64],
     u: Floats,
     steps: int,
@@ -132,7 +127,7 @@ def _soft(
     Each row has one coordinate vector for all trees. Leaf probabilities are products along the
     path, so that the evidence about a feature from one tree affects all trees.
     """
-    R, B, d = u.shape
+    (R, B, d), trees = u.shape, matching.trees
     x = u.reshape(R * B, d).copy()
     m, v = np.zeros_like(x), np.zeros_like(x)
     loss = np.zeros(R, dtype=np.float32)

@@ -121,7 +121,11 @@ def _defenses(options: BenchOptions, protocols: Sequence[Spec], system: str) -> 
             raise UsageError(f"{system} has no {composed} as it is; leave --defense out")
     if options.defense:
         return [*options.defense]
-    names = [n for n in register.names("defense") if system in register.get("defense", n).deployed]  # type: ignore[attr-defined]
+    names = [
+        n
+        for n in register.names("defense")
+        if system in register.get("defense", n).info.deployments
+    ]  # type: ignore[attr-defined]
     each = [spec for name in names for spec in with_budgets(Spec(name))]
     pairs = [pair for pair in combinations(each, 2) if pair[0].name != pair[1].name]
     compositions = [Composed(parts) for parts in (*((s,) for s in each), *pairs)]

@@ -398,7 +398,7 @@ def _reconstruction_line(
     }  # fmt: skip
     # A party with data can subtract its part from a sum, so that `pool_types` does not describe its
     # view.
-    summed = any("summed" in part.acts_through for part in tiny_run.defense.parts)
+    summed = bool(tiny_run.defense.summed_types)
     holders = tiny_run.protocol.holder_names(tiny_run.tables.holders)
     if summed and not {*view.principals} & {*holders}:
         line["alike"], line["told_apart"] = splits(view, pool_types(tiny_run.tables))

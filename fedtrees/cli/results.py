@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from fedtrees.report.compare import Change, Comparison
-    from fedtrees.report.run_analysis import Study
+    from fedtrees.report.findings import RunAnalysis
 
 
 def show(
@@ -29,10 +29,10 @@ def show(
     format: Output = Format.TABLE,
 ) -> None:
     """Print the tables of a run, the cells that did not run with reasons, and the verdict."""
+    from fedtrees.report.findings import analyze_run
     from fedtrees.report.json_export import summary
-    from fedtrees.report.run_analysis import study_of
 
-    study = study_of(Path(run), metric, margin)
+    study = analyze_run(Path(run), metric, margin)
 
     def print_run() -> None:
         print_tables(study, skipped=True)
@@ -50,15 +50,15 @@ def report(run: RunFolder, margin: Margin = None, format: Output = Format.TABLE)
     emit({"file": path}, format, path)
 
 
-def print_tables(study: Study, *, skipped: bool = False) -> None:
+def print_tables(study: RunAnalysis, *, skipped: bool = False) -> None:
     """Print one table per setting, then failures, and skipped cells if requested.
 
     Skipped cells are also printed if no attack ran at all.
     """
-    from fedtrees.report.verdict_table import table
+    from fedtrees.report.verdict import table
 
     out = console()
-    for setting_findings in study.findings.settings:
+    for setting_findings in study.settings:
         rich_table, legend = table(setting_findings, out.width, study.metric)
         out.print(str(setting_findings.setting), style="bold", markup=False)
         out.print(rich_table)
@@ -71,14 +71,14 @@ def print_tables(study: Study, *, skipped: bool = False) -> None:
             out.print(str(gap), markup=False)
 
 
-def print_verdict(study: Study, out: Console | None = None) -> None:
+def print_verdict(study: RunAnalysis, out: Console | None = None) -> None:
     """Print the verdict of a run with its labels in a separate column."""
     from rich.text import Text
 
-    from fedtrees.report.verdict_text import SCREEN_COLUMNS, verdict
+    from fedtrees.report.verdict import SCREEN_COLUMNS, verdict
 
     out = out or console()
-    result = verdict(study.findings)
+    result = verdict(study)
     out.print()
     out.print(result.setting, style="bold", markup=False)
     for line in result.lines:

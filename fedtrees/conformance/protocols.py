@@ -23,7 +23,7 @@ from fedtrees.conformance.samples import (
 from fedtrees.core.channel import Change, Channel, Share, SumOfShares
 from fedtrees.core.codec import decode, encode
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Defense, Stage
+from fedtrees.core.defense import Defense, ExampleStage, Requirements
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import NoGuarantee
 from fedtrees.core.schema import Schema
@@ -36,9 +36,9 @@ from fedtrees.protocols.views import view_of
 
 # Names in `Protocol.serves`: hooks that are called, and limits with values that change the small
 # run.
-_HOOKS = ("rows", "candidates", "shown")
+_HOOKS = ("transform_examples", "allowed_splits", "visible_nodes")
 _LIMITS = {
-    "gradient_clip": 0.01, "least_leaf_rows": 25, "poisson_sampling": True, "declared_rows": 99,
+    "gradient_clip": 0.01, "min_leaf_rows": 25, "poisson_sampling": True, "declared_rows": 99,
     "row_bounds": (0.5, 0.1), "gradient_engine": "opacus",
 }  # fmt: skip
 #: Limits that need another one, and are checked against a run with this one only.
@@ -169,14 +169,14 @@ def _probe(name: str, called: list[str]) -> Defense:
     """Build a defense that uses one hook and records its calls, or that uses one limit."""
 
     def hook(self: Defense, value: Any, *rest: Any) -> Any:
-        if not (isinstance(value, Stage) and value.kind == "labels"):  # labels need no hook
+        if not (isinstance(value, ExampleStage) and value.kind == "labels"):  # labels need no hook
             called.append(name)
-        return rest[0] if isinstance(value, Stage) else value
+        return rest[0] if isinstance(value, ExampleStage) else value
 
-    use: dict[str, Any] = {name: hook if name in _HOOKS else _LIMITS[name]}
-    if name in _NEEDED_LIMITS:
-        use[_NEEDED_LIMITS[name]] = _LIMITS[_NEEDED_LIMITS[name]]
-    use["acts_through"] = frozenset({name} & {*_HOOKS})
+    limits = {n: _LIMITS[n] for n in (name, _NEEDED_LIMITS.get(name)) if n in _LIMITS}
+    use: dict[str, Any] = {"requirements": Requirements(**limits)}
+    if name in _HOOKS:
+        use[name] = hook
     kind: Any = dataclass(frozen=True)(type("Probe", (Defense,), use))
     probe: Defense = kind()
     return probe

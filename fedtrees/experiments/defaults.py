@@ -453,7 +453,7 @@ class _SuiteCompletion:
 
 def _changes_only_answers(part: Any) -> bool:
     """Return whether a defense changes only the answers of an inference endpoint."""
-    return bool(part.acts_through) and part.acts_through <= {"answer", "endpoint"}
+    return bool(part.hooks) and part.hooks <= {"transform_answer", "limit_endpoint"}
 
 
 def _usual_defenses(protocol: Protocol, data: Data, endpoint: bool) -> Iterator[Composed]:
@@ -470,8 +470,13 @@ def _usual_defenses(protocol: Protocol, data: Data, endpoint: bool) -> Iterator[
         except FedtreesError:  # a parameter without a default
             continue
         idle = not endpoint and _changes_only_answers(part)
-        costly = "aggregation" in part.acts_through
-        if idle or costly or missing_modules(part.needs) or not fit(protocol, [part], data=data).ok:
+        costly = "secure_aggregation" in part.hooks
+        if (
+            idle
+            or costly
+            or missing_modules(part.extra_packages)
+            or not fit(protocol, [part], data=data).ok
+        ):
             continue
         yield Composed((spec,))
 

@@ -244,18 +244,18 @@ def _specs(items: Iterable[str]) -> tuple[Spec, ...]:
 def _defenses(items: list[Any]) -> tuple[Composed, ...]:
     """Parse compositions of defenses.
 
-    If the budget of a part is missing, the part is run with each of the budgets that it `tries`.
+    If the budget of a part is missing, the part is run with each budget of its `bench_grid`.
     """
     grids = (itertools.product(*map(with_budgets, c.parts)) for c in parse_composed(items))
     return tuple(Composed(parts) for grid in grids for parts in grid)
 
 
 def with_budgets(part: Spec) -> list[Spec]:
-    """Return a part with each of the budgets that it `tries`, if it is given without a budget."""
+    """Return a part with each budget of its `bench_grid`, if it is given without a budget."""
     if part.name not in register.names("defense"):
         return [part]  # the plug-in is not loaded yet
-    tries: Mapping[str, Sequence[float]] = getattr(register.get("defense", part.name), "tries", {})
-    missing = {key: values for key, values in tries.items() if key not in part.params}
+    bench_grid: Mapping[str, Sequence[float]] = register.get("defense", part.name).info.bench_grid  # type: ignore[attr-defined]
+    missing = {key: values for key, values in bench_grid.items() if key not in part.params}
     combinations = itertools.product(*missing.values())
     return [
         Spec(part.name, {**part.params, **dict(zip(missing, values, strict=True))})

@@ -155,8 +155,8 @@ class Agreed:
                     f"{part.name}[{ideal[0]}=ideal] is for simulations: between machines nobody is "
                     f"the ideal functionality; write {ideal[0]}=real"
                 )
-        sums = self.made.summed or any("summed" in p.acts_through for p in self.composed.parts)
-        if sums and self.composed.aggregation() is None:
+        sums = self.made.summed or self.composed.summed_types
+        if sums and self.composed.secure_aggregation() is None:
             raise UsageError(
                 f"sums of {self.made.name!r} would be an ideal functionality's, which nobody is "
                 "between machines; add defense = 'masking' or 'paillier'"

@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError, did_you_mean
 from fedtrees.core.schema import Schema, Table
-from fedtrees.guessing.matching import assign, assign_most_exact, graded_costs, mismatch_counts
+from fedtrees.guessing.matching import (
+    assign,
+    assign_most_exact,
+    graded_costs,
+    matched_accuracy,
+    mismatch_counts,
+)
 from fedtrees.guessing.tolerance import Tolerance
 
 #: A row is close if at least this share of its columns agrees.
@@ -121,7 +127,7 @@ def score_records(
     counted = min(len(guess), len(truth) if limit is None else limit)
     A, B = sorted_rows(truth), sorted_rows(guess.take(np.arange(counted)))
     n, names = len(truth), (*schema.names, schema.target)
-    agree = _agreement(A, B, tolerance.width, most_exact=True)
+    agree = _agreement(A, B, tolerance.width)
     ra = float(agree.sum() / agree.size)
     share = agree.mean(axis=1)
     # The margin accepts shares such as 9/10 that are rounded down.
@@ -190,31 +196,18 @@ def _target_error(
 
 
 def _agreement(
-    A: NDArray[np.float64],
-    B: NDArray[np.float64],
-    width: NDArray[np.float64],
-    most_exact: bool = False,
+    A: NDArray[np.float64], B: NDArray[np.float64], width: NDArray[np.float64]
 ) -> NDArray[np.bool_]:
     """Return which columns of every true row agree with its matched guess, bool, shape (n, c)."""
     agree = np.zeros(A.shape, dtype=bool)
     if len(B) == 0:
         return agree
-    pair = (assign_most_exact if most_exact else assign)(mismatch_counts(A, B, width))
+    pair = assign_most_exact(mismatch_counts(A, B, width))
     matched = np.flatnonzero(pair >= 0)
     a, b = A[matched], B[pair[matched]]
     with np.errstate(invalid="ignore"):
         agree[matched] = (np.abs(a - b) <= width) | (np.isnan(a) & np.isnan(b))
     return agree
-
-
-def ra_only(
-    guess: NDArray[np.float64], truth: NDArray[np.float64], width: NDArray[np.float64]
-) -> float:
-    """Return the reconstruction accuracy of unsorted arrays of rows.
-
-    The arrays have the shapes (m, c) and (n, c). No guessed row is omitted if m > n.
-    """
-    return float(_agreement(truth, guess, width).mean())
 
 
 def _top_score(
@@ -229,7 +222,8 @@ def _top_score(
         if name not in schema.names:
             raise DataError(f"unknown top feature {name!r}{did_you_mean(name, schema.names)}")
     columns = [schema.names.index(name) for name in top] + [A.shape[1] - 1]
-    return ra_only(B[:, columns], A[:, columns], tolerance.width[columns])
+    cost = mismatch_counts(A[:, columns], B[:, columns], tolerance.width[columns])
+    return matched_accuracy(cost, len(columns))
 
 
 def gower_distance(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -22,34 +21,10 @@ from fedtrees.guessing.matching import assign, mismatch_counts
 from fedtrees.trees.binning import Cuts, bin_rows
 
 
-@dataclass(frozen=True, eq=False)
-class RowErrors:
-    """Errors of matched rows (Gorgé et al. 2025). Labels are not compared.
-
-    Attributes
-    ----------
-    mean : float
-        Share of wrong cells (Hamming error after matching).
-    right : float
-        Share of rows without a wrong cell.
-    worst : float
-        Share of wrong cells in the worst row.
-    inliers, outliers : float or None
-        Share of wrong cells in the inliers and in the outliers of an isolation forest. None if
-        there are no such rows.
-    """
-
-    mean: float
-    right: float
-    worst: float
-    inliers: float | None
-    outliers: float | None
-
-
 def row_errors(
     guess: Table, truth: Table, inlier: NDArray[np.bool_], known_columns: Sequence[int] = ()
-) -> RowErrors:
-    """Match guessed with true rows by their features, and compute the errors of the true rows.
+) -> dict[str, Any]:
+    """Match guessed with true rows by their features (Gorgé et al. 2026), ignoring labels.
 
     Parameters
     ----------
@@ -65,8 +40,10 @@ def row_errors(
 
     Returns
     -------
-    errors : RowErrors
-        Shares of wrong cells.
+    errors : dict of str to float or None
+        ``row_error``: share of wrong cells (Hamming error). ``worst_row``: the same in the worst
+        row. ``inlier_error``, ``outlier_error``: the same in inliers and outliers, None if there
+        are none. ``right_rows``: share of rows without a wrong cell.
 
     Raises
     ------
@@ -89,15 +66,17 @@ def row_errors(
         )
     wrong[matched] = cost[np.flatnonzero(matched), pair[matched]] / len(unknown_columns)
     parts = [float(wrong[m].mean()) if m.any() else None for m in (inlier, ~inlier)]
-    return RowErrors(
-        float(wrong.mean()), float((wrong == 0).mean()), float(wrong.max()), parts[0], parts[1]
-    )
+    return {
+        "row_error": float(wrong.mean()), "worst_row": float(wrong.max()),
+        "inlier_error": parts[0], "outlier_error": parts[1],
+        "right_rows": float((wrong == 0).mean()),
+    }  # fmt: skip
 
 
 def inliers(truth: Table) -> NDArray[np.bool_]:
     """Return which rows are inliers of an isolation forest that is fitted to them, bool (n,).
 
-    As in Gorgé et al. (2025), the forest has the default parameters of scikit-learn and the random
+    As in Gorgé et al. (2026), the forest has the default parameters of scikit-learn and the random
     state 0, and inliers have a positive decision function.
     """
     return np.frombuffer(_inliers(truth.X.tobytes(), *truth.X.shape, truth.X.dtype.str), dtype=bool)
@@ -117,35 +96,12 @@ def _inliers(rows: bytes, n: int, width: int, kind: str) -> bytes:
 TARGET_ERROR = 1e-4
 
 
-@dataclass(frozen=True)
-class ReturnedRows:
-    """Scores of returned rows, matched one to one by all bins and the label.
-
-    Attributes
-    ----------
-    right : float
-        Share of the true rows that were returned.
-    wrong : float or None
-        Share of the returned rows that match no true row, or only true rows that are matched
-        already. None if no row was returned.
-    owned : float or None
-        Share of the true rows that were returned with their owner. None if no owners were claimed.
-    returned : int
-        Number of returned rows.
-    """
-
-    right: float
-    wrong: float | None
-    owned: float | None
-    returned: int
-
-
 def score_returned_rows(
     returned: Table,
     truth: Mapping[str, Table],
     cuts: Cuts,
     owner: Sequence[str] | None = None,
-) -> ReturnedRows:
+) -> dict[str, Any]:
     """Match returned rows with the victims' rows by all bins and the label.
 
     Parameters
@@ -161,8 +117,12 @@ def score_returned_rows(
 
     Returns
     -------
-    scores : ReturnedRows
-        Shares of true and of returned rows.
+    scores : dict of str to float or None
+        ``returned_rows``: number of returned rows. ``returned_right``: share of the true rows that
+        were returned, matched one to one. ``returned_wrong``: share of the returned rows that match
+        no true row, or only true rows that are matched already, None if no row was returned.
+        ``returned_owned``: share of the true rows that were returned with their owner, None if no
+        owners were claimed.
 
     Raises
     ------
@@ -183,7 +143,10 @@ def score_returned_rows(
     if owner is not None:
         owned = (Counter(zip(owner, keys, strict=True)) & Counter(owner_keys)).total() / n
     wrong = 1 - right / len(keys) if keys else None
-    return ReturnedRows(right / n, wrong, owned, len(keys))
+    return {
+        "returned_rows": float(len(keys)), "returned_right": right / n,
+        "returned_wrong": wrong, "returned_owned": owned,
+    }  # fmt: skip
 
 
 def _keys(table: Table, cuts: Cuts, labels: NDArray[Any]) -> list[bytes]:

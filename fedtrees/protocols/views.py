@@ -39,14 +39,14 @@ def _oracle(
         raise UsageError(f"the target {schema.target!r} is a number: an endpoint has no labels")
     if records != "chosen" and training.protocol.layout not in ("vertical", "columns"):
         raise UsageError(f"records={records}: nobody else holds columns of the rows that are asked")
-    answers, budget = training.defense.endpoint(answers, budget)
+    answers, budget = training.defense.limit_endpoint(answers, budget)
     # Queries have a separate transcript, so that they are in no other party's view.
     transcript = Transcript()
     model, defense, context = training.model, training.defense, training.context
 
     def scores(X: NDArray[np.float32]) -> NDArray[np.float64]:
         if training.protocol.released:
-            return defense.answer(model.predict(X), context)
+            return defense.transform_answer(model.predict(X), context)
         return training.predict(X, transcript)
 
     def answer(X: NDArray[np.float32], ids: NDArray[np.int64] | None = None) -> NDArray[Any]:
@@ -176,7 +176,7 @@ def view_of(
     if not reason.ok:
         raise Unfit(reason)
     # An endpoint that replaces leaf ids hides the routes of test rows from the parties, too.
-    hidden = training.defense.endpoint("leaf-ids", 1)[0] != "leaf-ids"
+    hidden = training.defense.limit_endpoint("leaf-ids", 1)[0] != "leaf-ids"
     served = () if training.net is None or hidden else see(training.net.inference, members)
     seen = see(training.transcript, members)
     if training.net is not None:

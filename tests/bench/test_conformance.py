@@ -190,18 +190,18 @@ def test_a_guard_that_does_nothing_is_caught(tmp_path):
         "from fedtrees.messages.models import BoostedModel\n"
         "@register.defense('leaky-open')\n"
         "class Open(SplitOnly):\n"
-        "    def outgoing(self, message, ctx):\n"
+        "    def transform_message(self, message, ctx):\n"
         "        return message\n"
         "@register.defense('leaky-idle')\n"
         "class Idle(Open):\n"
-        "    exempts = {**SplitOnly.exempts, BoostedModel: 'a test'}\n"
+        "    permitted_types = {**SplitOnly.permitted_types, BoostedModel: 'a test'}\n"
         "@register.defense('leaky-nowhere')\n"
         "class Nowhere(SplitOnly):\n"
-        "    at = frozenset()\n"
+        "    roles = frozenset()\n"
     )
     load_plugin(file)
     idle = [f.rule for f in check("defense", Spec("leaky-idle"), ["fedtree-hist"]) if not f.holds]
-    assert any("its guard changes what NodeSplits says" in rule for rule in idle)
+    assert any("it changes NodeSplits, which it handles" in rule for rule in idle)
     assert "fedtree-hist: it acts on something" in idle
     released = [
         f.detail for f in check("defense", Spec("leaky-open"), ["fedtree-hist"]) if not f.holds
@@ -325,11 +325,10 @@ def test_a_defense_that_forgets_a_message_is_caught(tmp_path):
         "@register.defense('leaky-split-only')\n"
         "@dataclass(frozen=True)\n"
         "class Leaky(Defense):\n"
-        "    acts_through = frozenset({'outgoing'})\n"
-        "    at = frozenset({'server'})\n"
+        "    roles = frozenset({'server'})\n"
         "    protects = frozenset({Reveal.LABELS})\n"
-        "    guards = (NodeSplits,)\n"
-        "    def outgoing(self, message, ctx):\n"
+        "    handled_types = (NodeSplits,)\n"
+        "    def transform_message(self, message, ctx):\n"
         "        return replace(message, g=None, h=None, gain=None)\n"
     )
     load_plugin(file)
@@ -350,13 +349,13 @@ def test_what_a_protocol_says_of_itself_is_compared_with_a_run(tmp_path):
         "@dataclass(frozen=True)\n"
         "class Boastful(FlowerBagging):\n"
         "    says = (*FlowerBagging.says, Histogram)\n"
-        "    serves = FlowerBagging.serves | {'rows', 'gradient_clip'}\n"
+        "    serves = FlowerBagging.serves | {'transform_examples', 'gradient_clip'}\n"
     )
     load_plugin(file)
     broken = {f.rule: f.detail for f in check("protocol", Spec("boastful")) if not f.holds}
     assert set(broken) == {
         "what is declared crosses, or `sometimes` says when (`says`)",
-        "its parties keep to rows (`serves`), or say why not",
+        "its parties keep to transform_examples (`serves`), or say why not",
         "its parties keep to gradient_clip (`serves`), or say why not",
     }
     assert "Histogram" in broken["what is declared crosses, or `sometimes` says when (`says`)"]

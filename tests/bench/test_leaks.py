@@ -49,7 +49,7 @@ class Client(HistogramClient):
 
     def more(self, full, X):
         if full.tree == 0 and 0 in full.nodes:
-            self.net.tell("server", self.told(X), why="how far I am")
+            self.net.send("server", self.told(X), why="how far I am")
         return full
 
 class Server(DecidingServer):
@@ -70,7 +70,7 @@ def registered(name, told, client):
         def party(self, name, role, held, schema, defense):
             if held is None:
                 return Hearing(self, schema)
-            return client(name, held.table, schema, self, defense.gradient_clip)
+            return client(name, held.table, schema, self, defense.requirements.gradient_clip)
 """
 
 LEAKS = {

@@ -21,12 +21,11 @@ class Additive(Rounding):
     additive = True
 
 class Coarse(Defense):
-    acts_through = frozenset({"outgoing"})
     guarantee = Structural()
-    at = frozenset({"client"})
-    guards = (Histogram,)
+    roles = frozenset({"client"})
+    handled_types = (Histogram,)
     law = Rounding(0.2)
-    def outgoing(self, message, ctx):
+    def transform_message(self, message, ctx):
         law = self.law.within(*message.unit_of("sums"))
         rng = ctx.rng("mine")
         made = {f: law.send(getattr(message, f), rng) for f in ('sums', 'totals')}

@@ -359,8 +359,12 @@ def test_without_opacus_the_engine_is_refused_with_the_command_that_installs_it(
     monkeypatch.setitem(sys.modules, "opacus", None)
     with pytest.raises(UsageError, match=r"engine=opacus needs opacus.*fedtrees\[neural\]"):
         run("opacus")
-    assert DPSGD(epsilon=1.0).needs == ("dp_accounting",)
-    assert DPSGD(epsilon=1.0, engine="opacus").needs == ("dp_accounting", "torch", "opacus")
+    assert DPSGD(epsilon=1.0).extra_packages == ("dp_accounting",)
+    assert DPSGD(epsilon=1.0, engine="opacus").extra_packages == (
+        "dp_accounting",
+        "torch",
+        "opacus",
+    )
     monkeypatch.setattr(
         "fedtrees.experiments.environment.find_spec",
         lambda name: None if name == "opacus" else name,

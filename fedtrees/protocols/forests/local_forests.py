@@ -103,9 +103,8 @@ class PoolingServer(Coordinator):
     def train(self, net: Network) -> RandomForest:
         """Request, pool and broadcast the forests."""
         why = "each client's own trees, to pool them"
-        parts = net.ask("client", LocalForestRequest(), why=why)
-        sent = net.tell("client", pool(parts), why="the pooled trees: the model")
-        assert isinstance(sent, PooledForest)
+        parts = net.request("client", LocalForestRequest(), why=why)
+        sent = net.send("client", pool(parts), why="the pooled trees: the model")
         return RandomForest.from_arrays(vars(sent))
 
 
@@ -120,7 +119,7 @@ class LocalForests(ForestProtocol):
     """
 
     says: ClassVar[tuple[type[Message], ...]] = (LocalForestRequest, LocalForest, PooledForest)
-    serves: ClassVar[frozenset[str]] = frozenset({"least_leaf_rows"})
+    serves: ClassVar[frozenset[str]] = frozenset({"min_leaf_rows"})
 
     def party(
         self,
@@ -133,7 +132,7 @@ class LocalForests(ForestProtocol):
         """Create the server or a client."""
         if local_data is None:
             return PoolingServer(schema)
-        least = defense.least_leaf_rows
+        least = defense.requirements.min_leaf_rows
         return GrowingClient(name, local_data.table, self, class_count(schema), least)
 
 

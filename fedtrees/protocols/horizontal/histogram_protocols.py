@@ -76,7 +76,7 @@ class FedTreeHist(HistogramProtocol):
         """Create the server or a client."""
         if local_data is None:
             return self.server(self, schema, defense)
-        return self.client(name, local_data.table, schema, self, defense.gradient_clip)
+        return self.client(name, local_data.table, schema, self, defense.requirements.gradient_clip)
 
 
 class AllReduceClient(HistogramClient):
@@ -137,8 +137,7 @@ class AllReduceServer(HistogramServer):
         """
         message = GlobalHistogram(**vars(total), allowed=mask)
         why = "summed histograms: every client finds the splits itself"
-        sent = net.tell("client", message, why=why)
-        assert isinstance(sent, GlobalHistogram)
+        sent = net.send("client", message, why=why)
         # A defense may have changed the sums. Server and clients must decide from the same ones.
         grower.decide(sent.sums, sent.allowed)
 
@@ -187,7 +186,9 @@ class NVFlareHist(HistogramProtocol):
         """Create the server or a client."""
         if local_data is None:
             return AllReduceServer(self, schema, defense)
-        return AllReduceClient(name, local_data.table, schema, self, defense.gradient_clip)
+        return AllReduceClient(
+            name, local_data.table, schema, self, defense.requirements.gradient_clip
+        )
 
 
 class SummingServer(DecidingServer):
