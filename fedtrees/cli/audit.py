@@ -21,14 +21,17 @@ def audit(
         str, typer.Argument(help="A model file: XGBoost JSON or UBJ, LightGBM text, or .npz.")
     ],
     own: Annotated[
-        str | None, typer.Option(help="CSV file of training rows the attacker holds.")
+        str | None, typer.Option(help="CSV file of training rows that the adversary has.")
     ] = None,
     truth: Annotated[
         str | None, typer.Option(help="CSV file of training rows to look for.")
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(help="CSV file of all training rows: can they be told from --reserve?"),
+        typer.Option(
+            help="CSV file of all training rows, to test whether they can be "
+            "distinguished from --reserve."
+        ),
     ] = None,
     reserve: Annotated[
         str | None,

@@ -27,12 +27,15 @@ def bench(
     *,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Check everything, say what would run and at what cost."),
+        typer.Option(
+            "--dry-run",
+            help="Check everything, and print the plan of the run and its estimated cost.",
+        ),
     ] = False,
     on: Annotated[
         str,
         typer.Option(
-            help="Where to run: ray (this machine), or ray=HOST:PORT, a cluster of yours."
+            help="Where to run: ray (on this machine), or ray=HOST:PORT (on your cluster)."
         ),
     ] = "",
     format: Output = Format.TABLE,
@@ -168,12 +171,12 @@ def _run_with_progress(bench: Bench, margin: float | None, engine: Engine | None
             counts = _with_log(bench, Log(total), first, engine)
         if counts["skipped"]:
             idle = f"{counts['skipped']:,} of {many(total, 'cell')} did not apply"
-            print(f"{idle}; `fedtrees show {bench.folder}` says why", file=sys.stderr)
+            print(f"{idle}; `fedtrees show {bench.folder}` states the reasons", file=sys.stderr)
         return counts
     except KeyboardInterrupt:
-        text = "\nstopped; finished cells are kept. Go on with: fedtrees bench --resume --out "
+        text = "\nstopped; finished cells are kept. Continue with: fedtrees bench --resume --out "
         print(f"{text}{bench.folder}", file=sys.stderr)
-        print(f"fedtrees show {bench.folder} prints what they show", file=sys.stderr)
+        print(f"fedtrees show {bench.folder} prints the results so far", file=sys.stderr)
         raise
 
 
@@ -248,13 +251,13 @@ class Log:
     def __init__(self, total: int, every: float = 15.0) -> None:
         self.total, self.every = total, every
         self.done = self.kernels = 0
-        self.begun = self.told = monotonic()
+        self.begun = self.last_line = monotonic()
 
     def compiled(self, count: int) -> None:
         """Print how many kernels were compiled: at once for the first ones, then now and then."""
         now = monotonic()
-        if self.done + self.kernels == 0 or now - self.told >= self.every:
-            self.told = now
+        if self.done + self.kernels == 0 or now - self.last_line >= self.every:
+            self.last_line = now
             print(f"{_compiling(count)}, {now - self.begun:.0f} s", file=sys.stderr)
         self.kernels = count
 
@@ -266,8 +269,8 @@ class Log:
         now = monotonic()
         if status not in ("ok", "skipped"):
             print(f"{status}: {label}", file=sys.stderr)
-        if now - self.told >= self.every or self.done == self.total:
-            self.told = now
+        if now - self.last_line >= self.every or self.done == self.total:
+            self.last_line = now
             seconds = f"{now - self.begun:.0f} s"
             cells = many(self.total, "cell")
             print(f"{self.done:,} of {cells}, {seconds}, last: {label}", file=sys.stderr)
@@ -295,12 +298,12 @@ def _finish(bench: Bench, counts: Counter[str], margin: float | None, format: Fo
     emit(lambda: {**summary(study), **extra}, format, print_run)
     if bad:
         failed_cells = f"{many(bad, 'cell')} failed"
-        print(f"{failed_cells}; `fedtrees show {bench.folder}` says which", file=sys.stderr)
+        print(f"{failed_cells}; `fedtrees show {bench.folder}` lists them", file=sys.stderr)
         raise typer.Exit(3)
     if no_attack_ran(study.rows):
         print(
-            "no attack ran: none applies to what these threats see, for the reasons above; "
-            "`fedtrees explain PROTOCOL` says which apply to whom",
+            "no attack ran, because none applies to the views of these threats, for the reasons "
+            "above; `fedtrees explain PROTOCOL` lists which attacks apply to each adversary",
             file=sys.stderr,
         )
         raise typer.Exit(3)

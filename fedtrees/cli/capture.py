@@ -54,7 +54,7 @@ def capture(
             "recorded(strategy, 'run.capture') of fedtrees.capture.flower"
         )
     if [name for name, value in values.items() if value] != [option]:
-        raise UsageError(f"capture {wire}: give {option}, and it alone")
+        raise UsageError(f"capture {wire}: give {option}, and no other address")
     print(versions_of(wire), file=sys.stderr)
     if wire == "nvflare":
         job_copy = str(recorded_job(job, output))

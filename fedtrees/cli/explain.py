@@ -30,8 +30,8 @@ def explain(
     protocol: Annotated[
         str | None,
         typer.Argument(
-            help="A protocol, with parameters; or a party's log of a federation: what left it. "
-            "None: all, and who attacks."
+            help="A protocol, with parameters, or the log of a party of a federation. "
+            "Without it, the attacks that apply to every protocol are listed."
         ),
     ] = None,
     defense: Defenses = None,
@@ -123,10 +123,10 @@ def _print(facts: dict[str, Any], details: bool) -> None:
         ]
         out.print(text_table("epsilon as spent, by adversary and neighbouring relation", columns,
                              rows, **style))  # fmt: skip
-    out.print(f"known to all beforehand: {facts['declared']}", markup=False)
+    out.print(f"public before the training: {facts['declared']}", markup=False)
     for cheat in facts["cheats"]:
-        out.print(f"{cheat['party']} cheats: it {cheat['beyond']}", markup=False)
-        out.print(f"whether others notice: {cheat['noticed']}", markup=False)
+        out.print(f"{cheat['party']} is dishonest: it {cheat['beyond']}", markup=False)
+        out.print(f"detection by other parties: {cheat['noticed']}", markup=False)
         if cheat["refused"]:
             out.print(f"here an honest party refused: {cheat['refused']}", markup=False)
     shown: list[Any] = []
@@ -140,8 +140,12 @@ def _print(facts: dict[str, Any], details: bool) -> None:
         f"{row['type']} ({row['readable_by']})" for row in facts["crossings"] if row["sealed"]
     ]
     if sealed:
-        out.print(f"crosses sealed (who has the key): {', '.join(sealed)}", markup=False)
-    title = "attacks on this protocol; what a defense leaves of them is for the bench to tell"
+        out.print(
+            f"sent encrypted or masked (role with the key): {', '.join(sealed)}", markup=False
+        )
+    title = (
+        "attacks that apply to this protocol; fedtrees bench measures their success under a defense"
+    )
     columns = ("attack", *facts["sees"])
     yes = [row for row in facts["attacks"] if any(row[c]["applies"] for c in columns[1:])]
     lines = [
@@ -154,7 +158,8 @@ def _print(facts: dict[str, Any], details: bool) -> None:
         out.print("no attack applies:")
     if not details and lines:
         out.print(
-            "what every message carries and why, and why other attacks do not apply: --details"
+            "for the fields and reasons of all messages, and why other attacks do not "
+            "apply: --details"
         )
         return
     by_reason: dict[str, list[str]] = {}
@@ -169,7 +174,7 @@ def _print_log(facts: dict[str, Any]) -> None:
     """Print the explanation of a party's log."""
     out = console()
     out.print(f"{facts['framework']}, the log of {facts['as']}", style="bold")
-    for title, rows, other in (("sent", facts["sent"], "to"), ("was told", facts["sees"], "from")):
+    for title, rows, other in (("sent", facts["sent"], "to"), ("received", facts["sees"], "from")):
         columns = ("message", other, "reveals", "why", "count", "bytes")
         cells = [[f"{row[c]:,}" if c in columns[4:] else row[c] for c in columns] for row in rows]
         out.print(
@@ -239,14 +244,17 @@ def _missing_extras() -> dict[str, list[str]]:
 def _print_exposed(facts: list[dict[str, Any]], missing: Mapping[str, Sequence[str]]) -> None:
     """Print which attacks apply to every protocol."""
     rows = [
-        (row["protocol"], row["threat"], ", ".join(row["attacks"]) or "none that is here")
+        (row["protocol"], row["threat"], ", ".join(row["attacks"]) or "none of the registered ones")
         for row in facts
     ]
     out = console()
     out.print(text_table("which attacks apply", ("protocol", "threat", "attacks"), rows))
     for name, packages in missing.items():
         out.print(f"not run: {name} needs {', '.join(packages)}", markup=False)
-    out.print("Two classes, default parameters. fedtrees explain PROTOCOL: who sees what, and why.")
+    out.print(
+        "For two classes and default parameters. fedtrees explain PROTOCOL shows the "
+        "messages and reasons."
+    )
 
 
 def list_exposures() -> list[dict[str, Any]]:

@@ -165,7 +165,11 @@ def site(
         str, typer.Option("-o", "--out", help="Folder for the site's logs and models.")
     ] = "",
     id: Annotated[
-        str, typer.Option(help="Column that names rows, where others hold more of the same rows.")
+        str,
+        typer.Option(
+            help="Column with the ids of rows, if other sites have further columns of "
+            "the same rows."
+        ),
     ] = "",
     sep: Sep = "",
     decimal: Decimal = "",

@@ -40,7 +40,7 @@ def submit(
 
     suite = read_text(run, submissions.SUITE)
     if suite is None:
-        raise UsageError(f"{run} holds no run (no {submissions.SUITE})")
+        raise UsageError(f"{run} contains no run (no {submissions.SUITE})")
     with TemporaryDirectory() as folder:
         from fedtrees.experiments.recompute import plan_of
 
@@ -84,7 +84,9 @@ def leaderboard(
     if recompute < 0:
         raise UsageError(f"--recompute {recompute}: give how many, 0 for none")
     if accept and not recompute:
-        raise UsageError("--accept: give --recompute 1 or more; nobody checked the results yet")
+        raise UsageError(
+            "--accept: give --recompute 1 or more, because results are accepted after a check only"
+        )
     if not 0 <= time_limit < 1e8:
         raise UsageError(f"--time-limit {time_limit:g}: give seconds, 0 for no limit")
     with _within(time_limit, folder):

@@ -106,12 +106,15 @@ def bound(
     threat: Annotated[
         list[str] | None, typer.Option(help="Adversaries (default: one of every role).")
     ] = None,
-    columns: Annotated[int, typer.Option(help="Binary columns beside the label.")] = 2,
+    columns: Annotated[
+        int, typer.Option(help="Number of binary columns in addition to the label.")
+    ] = 2,
     rows: Annotated[
-        str, typer.Option(help="Rows of each client; all together where these hold columns.")
+        str, typer.Option(help="Rows of each client; for vertical parties, the rows of the table.")
     ] = "2,2",
     attack: Annotated[
-        list[str] | None, typer.Option("-a", "--attack", help="Attacks to set beneath the ceiling.")
+        list[str] | None,
+        typer.Option("-a", "--attack", help="Attacks to compare with the ceiling."),
     ] = None,
     draws: Annotated[int, typer.Option(min=2, help="Tables that each attack is run on.")] = 100,
     seed: Annotated[int, typer.Option(help="Seed of protocols and draws.")] = 0,
@@ -169,7 +172,7 @@ def _print_bounds(results: Sequence[dict[str, Any]]) -> None:
             message = f"{line['protocol']} {line['defense']}: no ceiling: {line['why']}"
             console().print(message, markup=False)
         if not line.get("pure", True):
-            message = f"{line['attack']}: it knows more than its view says"
+            message = f"{line['attack']}: its guesses depend on more than its view"
             console().print(message, markup=False)
 
 

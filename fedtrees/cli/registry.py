@@ -267,9 +267,10 @@ def new(
     kind: Annotated[
         str, typer.Argument(help="protocol, defense, attack, behaviour, metric, or federation.")
     ],
-    name: Annotated[str, typer.Argument(help="What it is called, such as my-defense.")],
+    name: Annotated[str, typer.Argument(help="Its name, such as my-defense.")],
     out: Annotated[
-        str | None, typer.Option("-o", "--out", help="What to write (default: ./NAME.py, ./NAME).")
+        str | None,
+        typer.Option("-o", "--out", help="File or folder to write (default: ./NAME.py, ./NAME)."),
     ] = None,
     format: Output = Format.TABLE,
 ) -> None:
@@ -285,14 +286,15 @@ def new(
     plain = name.replace("-", "_")
     if not re.fullmatch(r"[a-z][a-z0-9-]*", name) or keyword.iskeyword(plain):
         raise UsageError(
-            f"name {name!r}: give small letters, digits and hyphens, a letter first, such as "
+            f"name {name!r}: a name has small letters, digits and hyphens, and begins with a "
+            "letter, for example "
             f"my-{kind}"
         )
     if kind == _FEDERATION:
         _new_federation(Path(out or name), format)
         return
     if name in register.names(kind):
-        raise UsageError(f"{kind} {name!r} is there already; choose another name")
+        raise UsageError(f"{kind} {name!r} is already registered; choose another name")
     path = Path(out or f"{plain}.py")
     if path.suffix != ".py":
         raise UsageError(f"{path}: end the name in .py")

@@ -153,7 +153,7 @@ def _comparison_lines(comparison: Comparison) -> Iterator[tuple[str, str]]:
 
     cells = [f"{many(comparison.common, 'cell')} of both"]
     for run, (n, by) in zip(comparison.runs, comparison.only, strict=True):
-        cells += [f"{n:,} of {run} alone{f' ({by})' if by else ''}"] * bool(n)
+        cells += [f"{n:,} only in {run}{f' ({by})' if by else ''}"] * bool(n)
     yield "cells", "; ".join(cells)
     if comparison.ended:
         yield "ended", "; ".join(f"{how}: {n:,}" for how, n in comparison.ended.items())

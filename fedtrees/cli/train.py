@@ -47,11 +47,15 @@ def train(
         str | None, typer.Option(help="iid (default), by-client, label-skew[alpha=], ...")
     ] = None,
     clients: Annotated[
-        int | None, typer.Option(help="Number of clients (default: 3, or as the table tells).")
+        int | None, typer.Option(help="Number of clients (default: 3, or as the table states).")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything random but noise.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all randomness except noise.")] = 0,
     noise_from: Annotated[
-        str, typer.Option(help="system, or seed: a run to repeat, whose noise protects nobody.")
+        str,
+        typer.Option(
+            help="Source of noise: system, or seed for a repeatable run whose noise "
+            "gives no protection."
+        ),
     ] = "system",
     out: Annotated[
         str | None,
@@ -162,7 +166,9 @@ def _check_targets(out: str | None, transcript: str | None, protocol: Protocol) 
     if transcript and Path(transcript).suffix != ".npz":
         raise UsageError(f"--transcript {transcript}: end the name in .npz")
     if out and not protocol.released:
-        raise UsageError(f"--out {out}: nobody holds the model of {protocol.name!r} whole")
+        raise UsageError(
+            f"--out {out}: no party has the complete model of {protocol.name!r}; omit --out"
+        )
     suffix, kind = protocol.file
     if out and Path(out).suffix != suffix:
         raise UsageError(f"--out {out}: end the name in {suffix} ({kind})")
@@ -204,7 +210,10 @@ def _print(facts: Mapping[str, Any]) -> None:
     if facts["claimed"] != "none" or facts["spent"] != "none":
         lines["defense"] += f" (claims {facts['claimed']}, spent {facts['spent']})"
         if facts["noise_from"] == "seed":
-            lines["noise"] = "from the seed: who tries seeds draws it again, no bound by it holds"
+            lines["noise"] = (
+                "from the seed: the noise can be drawn again from the seed, so that no "
+                "guarantee holds"
+            )
     for name, value in facts["utility"].items():
         lines[f"test {name}"] = "undefined" if value is None else f"{value:.4f}"
     lines["trees"] = facts["trees"]

@@ -148,7 +148,10 @@ def _sums_alone(defense: Defense, protocol: Protocol) -> Iterator[Finding]:
     swapped = [1, 4]  # tables with rows of types 0 and 1 in both orders
     (view,) = views(tiny, [opens], swapped)
     apart = splits(view, pool_types(tables)[swapped])[1]
-    rule = f"{protocol.name}: the sums that it opens tell rows, and not who holds them"
+    rule = (
+        f"{protocol.name}: the sums that it reveals depend on the rows, and not on their "
+        "distribution over parties"
+    )
     yield Finding(rule, not apart)
 
 

@@ -373,7 +373,10 @@ def score_guess(
         )
     candidates_given = _receives_candidates(attack)
     if candidates_given and any(type(c) is not Membership for c in guess.claims):
-        raise ProtocolError(f"attack {attack!r} is told candidates: it claims Membership alone")
+        raise ProtocolError(
+            f"attack {attack!r} receives membership candidates, so that it may claim "
+            "Membership only"
+        )
     compared = False
     for kind in dict.fromkeys(type(c) for c in guess.claims):
         claims = [c for c in guess.claims if type(c) is kind]

@@ -101,8 +101,9 @@ class Federation:
         # Without a victim there is nothing to score.
         if set(self.local_data) <= set(principals):
             raise UsageError(
-                f"threat {threat}: all {len(self.local_data)} parties that hold data collude; no "
-                "victim is left"
+                f"threat {threat}: all {len(self.local_data)} parties with data "
+                "collude, so that no "
+                "victim remains; name fewer parties"
             )
         labelled = [
             len(h) for n, h in self.local_data.items() if n not in principals and h.y is not None
@@ -111,15 +112,15 @@ class Federation:
         if labelled and 0 < labelled[0] <= count:
             raise UsageError(
                 f"threat {threat}: labels={count}, and there are {labelled[0]} training rows; give "
-                "fewer, so that some are left to guess"
+                "fewer, so that unknown labels remain"
             )
         # The same check for single values of the victims.
         cells = sum(h.X.size for n, h in self.local_data.items() if n not in principals)
         entries = Threat.parse(threat).entries if threat else 0
         if 0 < cells <= entries:
             raise UsageError(
-                f"threat {threat}: entries={entries}, and others hold {cells} values; give fewer, "
-                "so that some are left to guess"
+                f"threat {threat}: entries={entries}, and other parties have {cells} values; give "
+                "fewer, so that unknown values remain"
             )
         return Case(
             local_data=self.local_data,

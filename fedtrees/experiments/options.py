@@ -192,8 +192,8 @@ class BenchOptions:
         # Resuming with other options would mix results of different suites in one folder.
         if begun is not None and replace(suite, time_limit=begun.time_limit) != begun:
             raise UsageError(
-                f"--resume finishes {self.out} as it was begun; for other options choose another "
-                "--out"
+                f"--resume finishes {self.out} with the options of its first start; for other "
+                "options choose another --out"
             )
         if self.time_limit is not None:
             suite = replace(suite, time_limit=self.time_limit)
@@ -320,9 +320,9 @@ def unrestricted() -> str:
     if version() and numbers():
         return ""
     return (
-        "warning: this system cannot keep attacks from files and processes of this user (that "
-        "takes Linux 5.13 or newer with Landlock). Built-in attacks run as usual; attacks of "
-        "plug-ins run with --unprotected only"
+        "warning: this system cannot restrict the access of attacks to files and processes of this "
+        "user, which needs Linux 5.13 or newer with Landlock. Built-in attacks run as usual; "
+        "attacks of plug-ins run with --unprotected only"
     )
 
 
@@ -346,6 +346,6 @@ def check_parties(protocol: Protocol, clients: int) -> None:
     """Raise `UsageError` if a protocol would have one party only, without a party to talk to."""
     if len(protocol.roles(clients)) < 2:
         raise UsageError(
-            f"--clients {clients}: {protocol.name!r} would be one party that trains alone; give 2 "
-            "or more (it counts all parties that hold data)"
+            f"--clients {clients}: {protocol.name!r} would be a single party without another "
+            "one to train with; give 2 or more (the number of all parties with data)"
         )

@@ -119,8 +119,8 @@ class Bench:
         if self.store.exists():
             if not resume:
                 raise StoreError(
-                    f"{self.folder} already holds a run; add --resume to finish it, or choose "
-                    "another --out"
+                    f"{self.folder} already contains a run; add --resume to finish it, or "
+                    "choose another --out"
                 )
             self.store.check_version()
         about = {"tables": self._digest_tables(), "noise_from": NOISE}
@@ -272,9 +272,9 @@ def small_sizes(todo: Plan, data_dir: str | None) -> list[str]:
         name, test = federation.dataset.name, federation.test
         if len(test) < NON_MEMBERS:
             notes[
-                f"{name}: {many(len(test), 'held-out row')}; one false alarm in {NON_MEMBERS} "
-                f"cannot be measured on fewer than {NON_MEMBERS}, so that members_1pct and the "
-                "utility of the model are coarse"
+                f"{name}: {many(len(test), 'held-out row')}; a false positive rate of 1% needs "
+                f"{NON_MEMBERS} of them, so that members_1pct and the utility of the "
+                "model are coarse"
             ] = None
         classes = federation.schema.classes
         absent_classes = [c for k, c in enumerate(classes) if not (test.y == k).any()]
@@ -380,8 +380,8 @@ def _check_threats(group: TrainingGroup, roles: Mapping[str, str]) -> None:
             else:
                 raise UsageError(
                     f"threat {cell.threat!r}: among {count} {'party' if count == 1 else 'parties'} "
-                    f"of {protocol.name!r} nobody is {', '.join(sorted(absent))}; give --clients 2 "
-                    "or more (it counts all parties that hold data)"
+                    f"of {protocol.name!r} no party has the role {', '.join(sorted(absent))}; give "
+                    "--clients 2 or more (the number of all parties with data)"
                 )
 
 
@@ -428,7 +428,7 @@ def reopen(folder: Path) -> Suite:
     except FileNotFoundError:
         text = _read_suite_copy(folder)
         if text is None:
-            raise UsageError(f"{folder} holds no run to resume (no suite.toml)") from None
+            raise UsageError(f"{folder} contains no run to resume (no suite.toml)") from None
         write_listed(folder, path.name, text)
     except StoreError:
         text = _read_suite_copy(folder)

@@ -477,7 +477,10 @@ def parse_seeds(value: Any) -> tuple[int, ...]:
     if not seeds or min(seeds) < 0 or len(set(seeds)) != len(seeds):
         raise UsageError(f"seeds={text!r}: give at least one, each once, none negative")
     if max(seeds) > MOST_WHOLE:
-        raise UsageError(f"seeds={text!r}: at most {MOST_WHOLE}, or a table cannot hold it")
+        raise UsageError(
+            f"seeds={text!r}: the largest seed is {MOST_WHOLE}, because a table stores "
+            "numbers as floats"
+        )
     return seeds
 
 

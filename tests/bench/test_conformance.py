@@ -170,7 +170,7 @@ def test_a_cheating_attack_is_caught_or_finds_nothing(how, tmp_path):
     findings = check("attack", Spec(f"cheat-{how}"), ["fedtree-hist"])
     broken = [f.rule for f in findings if not f.holds]
     expected = {
-        "imports": "imports nothing that holds truth",
+        "imports": "imports no module with ground truth",
         "randomness": "the same view gives the same guess",
         "files": "opens no file",
         "modules": "no module with truth",

@@ -159,7 +159,7 @@ def test_a_suite_without_its_copy_is_refused_and_a_lost_one_made_again(copy, who
     with pytest.raises(StoreError, match=r"suite.toml' is not what was written"):
         reopen(copy)
     (copy / "suite.toml").unlink()
-    with pytest.raises(UsageError, match="holds no run to resume"):
+    with pytest.raises(UsageError, match="contains no run to resume"):
         reopen(copy)
 
 

@@ -545,7 +545,7 @@ def test_datasets_keep_their_digest():
         ),
         ("passive", "unknown threat 'passive'"),
         ("client[count=4]", "only 3 of them"),
-        ("client[count=3]", "no victim is left"),
+        ("client[count=3]", "no victim remains"),
     ],
 )
 def test_a_threat_that_its_protocol_does_not_know_stops_a_bench_before_it_starts(

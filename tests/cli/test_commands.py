@@ -156,7 +156,7 @@ def test_an_existing_run_needs_resume(run, capsys):
 def test_resume_finishes_what_was_asked_and_nothing_else(run, capsys):
     before = (run / "suite.toml").read_text(), (run / "rows.csv").read_text()
     err = fails(capsys, 2, "bench", "--out", str(run), "--resume", "--seeds", "2")
-    assert "as it was begun" in err
+    assert "with the options of its first start" in err
     assert ((run / "suite.toml").read_text(), (run / "rows.csv").read_text()) == before
 
 
@@ -213,7 +213,10 @@ COLUMNS = ("bench", "-p", "secureboost", "--data", "breast-cancer", "--clients",
         * CRYPTO,
         ((*COLUMNS, "-d", "reduced-leakage[trees=9]", "--dry-run"), "trees=9] of 5 trees"),
         ((*COLUMNS, "--threat", "passive[labels=456]", "--dry-run"), "there are 456 training rows"),
-        (("bench", "-p", "secureboost", "--clients", "1", "--dry-run"), "nobody is passive; give"),
+        (
+            ("bench", "-p", "secureboost", "--clients", "1", "--dry-run"),
+            "no party has the role passive; give",
+        ),
         (("bench", "--threat", "server:isolatign"), "did you mean 'isolating'"),
         (
             ("bench", "--threat", "client:isolating"),
@@ -245,7 +248,10 @@ COLUMNS = ("bench", "-p", "secureboost", "--data", "breast-cancer", "--clients",
         (("explain", "-d", "split-only"), "--defense needs a protocol"),
         (("explain", "fedtree-hist", "--clients", "-1"), "--clients -1: a federation needs"),
         (("explain", "fedtree-hist[trees=0]"), "trees=0: give a whole number from 1"),
-        (("explain", "secureboost", "--clients", "1"), "one party that trains alone; give 2"),
+        (
+            ("explain", "secureboost", "--clients", "1"),
+            "a single party without another one to train with; give 2",
+        ),
         (("explain", "secureboost", "--threat", "client"), "this protocol are active, passive"),
         (("explain", "nvflare-hist", "-d", "split-only"), "'nvflare-hist' does not send"),
         (("list", "defences"), "did you mean 'defenses'"),

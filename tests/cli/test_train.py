@@ -143,7 +143,11 @@ def test_the_task_of_a_csv_file(capsys, tmp_path):
         (2, ("--partition", "label-skew", "--data", "diabetes-regression"), "is a number"),
         (2, ("--seed", "-1"), "--seed -1: give a whole number from 0 up"),
         (2, ("--clients", "-1"), "--clients -1: a federation needs"),
-        (2, ("-p", "secureboost", "--clients", "1"), "one party that trains alone; give 2"),
+        (
+            2,
+            ("-p", "secureboost", "--clients", "1"),
+            "a single party without another one to train with; give 2",
+        ),
         (2, ("-p", "dp-gbdt", "--data", "wine"), "have none: declare ranges in the schema"),
         (5, ("--clients", "999"), "999 clients but only"),
         (5, ("--csv", "absent.csv", "--target", "y"), "no such file"),
