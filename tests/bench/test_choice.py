@@ -217,7 +217,7 @@ def test_tables_that_say_who_holds_what_choose_their_protocols(tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"protocols": ["fedtree-hist"], "defenses": ["id-lmid[xi=0.3]"]}, "acts on NodeRows"),
+        ({"protocols": ["fedtree-hist"], "defenses": ["id-lmid[xi=0.3]"]}, "of the types NodeRows"),
         ({"protocols": ["fedtree-hist"], "attacks": ["union"]}, "union does not apply: "),
         *[({"defenses": ["masking+paillier"]}, "each encrypt or mask every sum; keep one")]
         * CRYPTO,

@@ -223,7 +223,10 @@ COLUMNS = ("bench", "-p", "secureboost", "--data", "breast-cancer", "--clients",
             "'isolating' replaces the behaviour of a Deciding",
         ),
         (("bench", "-p", "dp-gbdt", "--threat", "server:isolating"), "server is a RandomTree"),
-        (("bench", "-d", "id-lmid", "--threat", "server:halving"), "'id-lmid' acts on NodeRows"),
+        (
+            ("bench", "-d", "id-lmid", "--threat", "server:halving"),
+            "'id-lmid' changes messages of the types NodeRows",
+        ),
         (("bench", "--resume"), "--out"),
         (("bench", "--target", "x"), "--csv"),
         (("bench", "--csv", "x.csv"), "--target"),
@@ -501,7 +504,7 @@ def test_no_word_of_a_table_is_broken_in_a_narrow_terminal(capsys, monkeypatch, 
     with pytest.raises(SystemExit):
         main(["inspect", str(table)])
     words = set(capsys.readouterr().out.split())
-    assert {"number_of_people", "different", "missing", "taken", "left"} <= words
+    assert {"number_of_people", "different", "missing", "type", "left"} <= words
 
 
 @pytest.mark.parametrize(
