@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from fedtrees.attacks.labels.clustering import k_means
 from fedtrees.attacks.labels.communities import Twins, contract, louvain, merge_to
 from fedtrees.attacks.labels.evidence import (
     Columns,
@@ -21,7 +20,7 @@ from fedtrees.attacks.labels.evidence import (
     seen_leaves,
     tree_weights,
 )
-from fedtrees.attacks.labels.graph_methods import components, spectral, spread
+from fedtrees.attacks.labels.graph_methods import components, k_means, spectral, spread
 from fedtrees.attacks.labels.mixture import MOST_LOST, denoise_labels, mixture_of, response_of
 from fedtrees.attacks.labels.published import MOST_ROWS, published_communities
 from fedtrees.core.attack import Attack

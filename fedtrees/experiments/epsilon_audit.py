@@ -136,7 +136,7 @@ def largest_node(
     totals = np.bincount(y, minlength=len(training.schema.classes))
     worst = 0.0
     for name in (n for n, part in local_data.items() if part.y is None):
-        for rows in training.protocol.nodes_shown(view_of(training, (name,), local_data)):
+        for rows in training.protocol.visible_node_rows(view_of(training, (name,), local_data)):
             counts = np.bincount(y[rows], minlength=len(totals))
             worst = max(worst, float(node_information(counts, totals)))
     if claims[0].unit == "share":

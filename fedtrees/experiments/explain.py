@@ -76,7 +76,7 @@ def explain_protocol(
     # The full protocol is checked here, with all its parameters.
     protocol: Protocol = register.make("protocol", grid[0])
     check_parties(protocol, clients)
-    table = DataRef(data or protocol.example)
+    table = DataRef(data or protocol.info.example_dataset)
     setting = FederationConfig.of(table, Spec("iid"), clients, 0, protocol)
     federation = federation_of(setting, data_dir)
     cheaters = _assign_behaviours(protocol, clients, threats)
@@ -154,7 +154,7 @@ def adversaries_of(training: Training, requested: Sequence[str] = ()) -> dict[st
     texts = [piece for text in requested for piece in split_outside(text, ",")]
     if not texts:
         texts = sorted({*roles.values()})
-        for adversaries in training.protocol.adversaries:
+        for adversaries in training.protocol.info.adversaries:
             together = {name for name, role in roles.items() if role == adversaries}
             if len(together) > 1 and set(training.columns) - together:
                 texts.append(f"{adversaries}[count={len(together)}]")

@@ -16,7 +16,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.messages.horizontal import CutPoints
 from fedtrees.metrics.bins import BinCountsMetric
 from fedtrees.metrics.metric import Case
-from fedtrees.metrics.rows import score_returned_rows
+from fedtrees.metrics.records import score_returned_rows
 from fedtrees.metrics.victims_rows import BinnedVictims, ReturnedRowsMetric
 from fedtrees.trees.binning import Cuts
 

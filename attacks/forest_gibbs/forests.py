@@ -148,7 +148,7 @@ class FlatForest:
         Feature (-1 at a leaf), rank of the threshold, left child. The right child follows it.
     counts : int64 array, shape (n_nodes, K)
         Class counts. If leaves contain only shares, they are 0 until
-        `fedtrees.attacks.leaves.gibbs` fills them in.
+        `fedtrees.attacks.forest_gibbs.gibbs` fills them in.
     share : float64 array, shape (n_nodes, K)
         Class shares.
     thresholds : tuple of float32 array

@@ -1,11 +1,13 @@
 """Known rows of a leaf inversion: starts of the search, an alternative guess, and cell values."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.second_phase.routing import SoftTrees
+from fedtrees.attacks.tree_network_inversion.soft_trees import SoftTrees
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.guessing.tolerance import Tolerance

@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.mappers.column_values import ColumnFacts, allocate_counts, likely_column
+from fedtrees.attacks.lightgbm.column_values import ColumnFacts, allocate_counts, likely_column
 from fedtrees.attacks.observations.lightgbm import (
     LightGBMTranscript,
     bins_of,
@@ -224,7 +224,7 @@ class BinMapperReading(Attack):
     previous one and the cut between them, if every bin contains one distinct value
     (`fedtrees.trees.lightgbm.bins`). For example, the value 2 and the cut 2.5 give the value
     3. Values that bins do not determine are estimated from the prior rows
-    (`fedtrees.attacks.mappers.column_values`).
+    (`fedtrees.attacks.lightgbm.column_values`).
     """
 
     claims = (ColumnValues,)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from fedtrees.attacks.leaves.forests import FlatForest, Ints, TargetForest
+from fedtrees.attacks.forest_gibbs.forests import FlatForest, Ints, TargetForest
 from fedtrees.attacks.solvers.sampling import next_bits
 from fedtrees.core.compilation import inner_kernel, kernel
 

@@ -1,12 +1,19 @@
 """The attack `forest-boxes`: reconstruct rows from class counts or shares in leaves of forests."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.leaves.forests import FlatForest, Ints, TargetForest, read_target_forests
-from fedtrees.attacks.leaves.gibbs import Numbers, State, advance, likelihood, start
+from fedtrees.attacks.forest_gibbs.forests import (
+    FlatForest,
+    Ints,
+    TargetForest,
+    read_target_forests,
+)
+from fedtrees.attacks.forest_gibbs.gibbs import Numbers, State, advance, likelihood, start
 from fedtrees.attacks.reconstruction.ensemble_vote import (
     BlindEnsemble,
     EvidenceWeight,

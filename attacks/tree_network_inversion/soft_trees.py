@@ -1,5 +1,7 @@
 """Differentiable trees: rows are sent through soft splits, so that gradients reach the features."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any

@@ -17,11 +17,15 @@ from scipy.special import expit
 
 from fedtrees.attacks.gradients.attack import spread_evenly
 from fedtrees.attacks.observations.applicability import no_trees
-from fedtrees.attacks.second_phase.known_rows import KnownRows
-from fedtrees.attacks.second_phase.matching import Matching
-from fedtrees.attacks.second_phase.observed import models_of, seen_batches, soft_trees
-from fedtrees.attacks.second_phase.search import Batch, search
 from fedtrees.attacks.timberstrike.attack import TimberStrike
+from fedtrees.attacks.tree_network_inversion.known_rows import KnownRows
+from fedtrees.attacks.tree_network_inversion.matching import (
+    Matching,
+    models_of,
+    seen_batches,
+    soft_trees,
+)
+from fedtrees.attacks.tree_network_inversion.search import Batch, search
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import check_known, check_whole
 from fedtrees.core.guess import BatchRows, Guess, Records
