@@ -177,7 +177,9 @@ def _probe(name: str, called: list[str]) -> Defense:
             called.append(name)
         return rest[0] if isinstance(value, ExampleStage) else value
 
-    limits = {n: _LIMITS[n] for n in (name, _NEEDED_LIMITS.get(name)) if n in _LIMITS}
+    limits: dict[str, Any] = {
+        n: _LIMITS[n] for n in (name, _NEEDED_LIMITS.get(name)) if n in _LIMITS
+    }
     use: dict[str, Any] = {"requirements": Requirements(**limits)}
     if name in _HOOKS:
         use[name] = hook
