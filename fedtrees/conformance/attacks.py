@@ -32,8 +32,8 @@ from fedtrees.conformance.samples import (
     views_without_truth,
 )
 from fedtrees.core.attack import Attack
+from fedtrees.core.claims import Guess, Records
 from fedtrees.core.errors import FedtreesError, ProtocolError
-from fedtrees.core.guess import Guess, Records
 from fedtrees.core.local_data import LocalData, over_clients, stacked
 from fedtrees.core.messages import Message
 from fedtrees.core.reasons import Unfit

@@ -19,10 +19,10 @@ import numpy as np
 
 from fedtrees.conformance.leak_search import find_local_values
 from fedtrees.core.attack import Attack
+from fedtrees.core.claims import Guess
 from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import FedtreesError, UsageError
-from fedtrees.core.guess import Guess
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message, without_payload
 from fedtrees.core.registry import register

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 
 from fedtrees.core import results
 from fedtrees.core.attack import claims_of, contenders
+from fedtrees.core.claims import Claim, Guess, Membership
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import ProtocolError, UsageError
 from fedtrees.core.guarantee import join
-from fedtrees.core.guess import Claim, Guess, Membership
 from fedtrees.core.local_data import LocalData, rows_of
 from fedtrees.core.reasons import FITS, NO_CLAIM, Reason, Unfit
 from fedtrees.core.registry import register

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from fedtrees.core.claims import Guess
 from fedtrees.core.errors import ProtocolError
-from fedtrees.core.guess import Guess
 from fedtrees.core.reasons import FITS, Reason
 from fedtrees.core.registry import loaded_plugins, register
 from fedtrees.core.repeated import Computed

@@ -23,11 +23,11 @@ import numpy as np
 
 from fedtrees.core import errors
 from fedtrees.core.channel import kinds
+from fedtrees.core.claims import Guess
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.endpoint import Answer, Oracle
 from fedtrees.core.errors import FedtreesError, ProtocolError
-from fedtrees.core.guess import Guess
 from fedtrees.core.local_data import KnownEntries, LocalData
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import PLUGIN, register

@@ -17,7 +17,7 @@ from fedtrees.attacks.joint.reconstruct import reconstruct
 from fedtrees.attacks.observations.boosting import SumVariance
 from fedtrees.attacks.timberstrike import Options
 from fedtrees.attacks.timberstrike import reconstruct as timberstrike
-from fedtrees.core.coarsening import Rounding
+from fedtrees.core.deterministic_channels import Rounding
 from fedtrees.core.errors import UsageError
 from fedtrees.core.schema import Table
 

@@ -16,9 +16,9 @@ from fedtrees.attacks.labels.endpoint import AskedLabels, RoutedRows
 from fedtrees.attacks.labels.evidence import own_columns, seen_leaves, seen_trees, tree_weights
 from fedtrees.attacks.labels.mixture import denoise_labels, mixture_of
 from fedtrees.attacks.labels.split_likelihood import Candidates, log_probability
+from fedtrees.core.claims import Labels, RoutedLabels
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
-from fedtrees.core.guess import Labels, RoutedLabels
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table

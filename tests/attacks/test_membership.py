@@ -21,8 +21,8 @@ from fedtrees.attacks.membership.references import (
 )
 from fedtrees.attacks.membership.structure import shared_thresholds
 from fedtrees.conformance.samples import sample_table
+from fedtrees.core.claims import Guess, Membership, Records
 from fedtrees.core.errors import ProtocolError
-from fedtrees.core.guess import Guess, Membership, Records
 from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from fedtrees.conformance.samples import sample_training
 from fedtrees.core.attack import claims_of
+from fedtrees.core.claims import ColumnValues, Guess, Labels, LeafCounts, Records
 from fedtrees.core.errors import ProtocolError
-from fedtrees.core.guess import ColumnValues, Guess, Labels, LeafCounts, Records
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
@@ -24,7 +24,7 @@ from fedtrees.protocols.views import view_of
 ROOT = Path(__file__).parents[2]
 ROWS = Table(np.ones((2, 3), np.float32), np.array([0, 1]))
 NO_ROWS = Records(Table(np.ones((0, 3), np.float32), np.zeros(0, np.int64)), np.zeros(0))
-SCORED = {"fedtrees.core.guess:Records", "fedtrees.core.guess:LeafCounts"}
+SCORED = {"fedtrees.core.claims:Records", "fedtrees.core.claims:LeafCounts"}
 
 
 def told(guess):

@@ -7,8 +7,8 @@ import pytest
 
 from fedtrees.attacks.queries.path_restriction import PathRestriction
 from fedtrees.benchmarks.papers.study import train_federation
+from fedtrees.core.claims import Branches
 from fedtrees.core.errors import DataError, ProtocolError
-from fedtrees.core.guess import Branches
 from fedtrees.core.specs import parse_list
 from fedtrees.metrics.thresholds import BranchesMetric
 from fedtrees.protocols.views import view_of

@@ -10,8 +10,8 @@ from data_dir import data_dir
 
 from fedtrees.attacks.queries.attack import ThresholdQueries
 from fedtrees.benchmarks.papers.secureboost_queries import published_queries
+from fedtrees.core.claims import Thresholds
 from fedtrees.core.errors import DataError, ProtocolError, UsageError
-from fedtrees.core.guess import Thresholds
 from fedtrees.core.specs import Spec, parse_composed
 from fedtrees.core.threat import Threat
 from fedtrees.data import catalogue

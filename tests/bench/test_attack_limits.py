@@ -154,7 +154,7 @@ PASSES_ROWS_ON = """
 from pathlib import Path
 
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Guess, Records
+from fedtrees.core.claims import Guess, Records
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 

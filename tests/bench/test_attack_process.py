@@ -15,8 +15,8 @@ from result_rows import read_rows
 
 import fedtrees.isolation.process as process
 from fedtrees.conformance.samples import sample_training
+from fedtrees.core.claims import Labels, Records
 from fedtrees.core.errors import DataError, ProtocolError
-from fedtrees.core.guess import Labels, Records
 from fedtrees.core.limits import TimeLimit, limited
 from fedtrees.core.reasons import FITS
 from fedtrees.core.registry import load_plugin, register

@@ -83,7 +83,7 @@ HEAD = """
 from dataclasses import dataclass
 import numpy as np
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Guess, Records
+from fedtrees.core.claims import Guess, Records
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 

@@ -268,7 +268,7 @@ def test_attacks_that_had_no_blind_baseline_are_run_again(tmp_path, whole, monke
 KILLER = """
 import os, signal, time
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Guess, Records
+from fedtrees.core.claims import Guess, Records
 from fedtrees.core.registry import register
 
 @register.attack("dies")

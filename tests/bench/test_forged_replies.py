@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from fedtrees.core.claims import Labels
 from fedtrees.core.errors import ProtocolError, UsageError
-from fedtrees.core.guess import Labels
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.isolation import plugins, process, transfer

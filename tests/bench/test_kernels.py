@@ -46,7 +46,7 @@ COMPILES = """
 import os
 import numpy as np
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Guess
+from fedtrees.core.claims import Guess
 from fedtrees.core.registry import register
 
 @register.attack("compiles")

@@ -295,7 +295,7 @@ ATTACK = """
 import sys
 import numpy as np
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Guess
+from fedtrees.core.claims import Guess
 from fedtrees.core.registry import register
 
 @register.attack("acting-early")
@@ -365,7 +365,7 @@ PLAIN = """
 from dataclasses import dataclass
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError
-from fedtrees.core.guess import Guess
+from fedtrees.core.claims import Guess
 from fedtrees.core.registry import register
 
 @register.attack("plain-guess")

@@ -9,8 +9,8 @@ from isolation import registry_as_it_was
 from result_rows import read_rows
 
 from fedtrees.cli.main import main
+from fedtrees.core.claims import Guess, LeafCounts
 from fedtrees.core.errors import ProtocolError, UsageError
-from fedtrees.core.guess import Guess, LeafCounts
 from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.schema import Schema

@@ -12,7 +12,7 @@ from data_dir import data_dir
 
 from fedtrees.attacks.counts.leaf_sums import victim_sums
 from fedtrees.attacks.observations.reading import read_boosting
-from fedtrees.core.guess import Guess, Records
+from fedtrees.core.claims import Guess, Records
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec, parse_composed, parse_grid

@@ -5,8 +5,8 @@ import pytest
 
 from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.conformance.samples import sample_training
+from fedtrees.core.claims import Records
 from fedtrees.core.errors import ProtocolError
-from fedtrees.core.guess import Records
 from fedtrees.core.registry import register
 from fedtrees.core.repeated import MOST_KEPT, Computed
 from fedtrees.core.specs import Spec, parse_one

@@ -41,7 +41,7 @@ attacks = ["random-leaf"]
 NOTING = """
 import os, sys, time
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Guess, Records
+from fedtrees.core.claims import Guess, Records
 from fedtrees.core.registry import register
 
 @register.attack("noting")
@@ -387,7 +387,7 @@ def test_a_time_limit_makes_a_row_not_a_crash(tmp_path):
 
 RUBBISH = """
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Guess, Records
+from fedtrees.core.claims import Guess, Records
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 import numpy as np

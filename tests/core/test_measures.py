@@ -10,8 +10,8 @@ from result_rows import read_rows
 
 from fedtrees.conformance.samples import trainable
 from fedtrees.core import results
+from fedtrees.core.claims import Claim
 from fedtrees.core.errors import StoreError, UsageError
-from fedtrees.core.guess import Claim
 from fedtrees.core.registry import register
 from fedtrees.core.results import COLUMNS, Measure
 from fedtrees.core.specs import Composed, Spec

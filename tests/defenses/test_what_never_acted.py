@@ -7,9 +7,9 @@ import pytest
 from federations import sample_federation
 
 from fedtrees.conformance.checks import check
-from fedtrees.core.coarsening import Decimals
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense, Requirements
+from fedtrees.core.deterministic_channels import Decimals
 from fedtrees.core.errors import LocalDataError, UsageError
 from fedtrees.core.guarantee import ActedOnNothing, Structural
 from fedtrees.core.local_data import over_clients

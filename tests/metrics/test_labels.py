@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedtrees.attacks.blind_labels import ClusterOwnColumns
+from fedtrees.core.claims import Guess, Labels
 from fedtrees.core.errors import ProtocolError
-from fedtrees.core.guess import Guess, Labels
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.streams import Streams

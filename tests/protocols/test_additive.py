@@ -10,8 +10,8 @@ from federations import view_in
 from fedtrees.attacks.membership.attack import MembershipInference
 from fedtrees.attacks.observations.columns import columns_of
 from fedtrees.conformance.samples import sample_table, sample_training
+from fedtrees.core.claims import ColumnValues
 from fedtrees.core.errors import DataError, UsageError
-from fedtrees.core.guess import ColumnValues
 from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table

@@ -11,9 +11,9 @@ from shared_trees_world import tables
 from typer.testing import CliRunner
 
 from fedtrees.cli.main import app
+from fedtrees.core.claims import BatchRows
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import join, parse
-from fedtrees.core.guess import BatchRows
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.reasons import FITS
 from fedtrees.core.registry import register
