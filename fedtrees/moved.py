@@ -20,9 +20,11 @@ from types import ModuleType
 MOVED = {
     "core.aggregation": "core.secure_sum",
     "core.behaviour": "core.party",
+    "core.coarsening": "core.deterministic_channels",
     "core.columns": "core.results",
     "core.cut_plan": "core.defense",
     "core.deployment": "core.defense",
+    "core.guess": "core.claims",
     "core.line": "core.remote",
     "core.model": "core.endpoint",
     "core.oracle": "core.endpoint",

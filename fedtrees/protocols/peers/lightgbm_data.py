@@ -6,8 +6,8 @@ the machines that find the splits of the features.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, ClassVar
 
@@ -332,12 +332,13 @@ class LightGBMData(HorizontalPeers):
     min_data_in_bin: int = 3
     objective: str | None = None
 
-    says: ClassVar[tuple[type[Message], ...]] = Machine.receives
+    info = replace(
+        HorizontalPeers.info,
+        message_types=Machine.receives,
+        conditional_types=dict.fromkeys((ClassRows, WeightedLabels), "labels are classes"),
+    )
     party_noun: ClassVar[str] = "machines"
     kinds: ClassVar[tuple[type[Machine], type[Machine]]] = (FirstMachine, Machine)
-    sometimes: ClassVar[Mapping[type[Message], str]] = dict.fromkeys(
-        (ClassRows, WeightedLabels), "labels are classes"
-    )
 
     def __post_init__(self) -> None:
         for name, low, high in (

@@ -18,7 +18,7 @@ from fedtrees.core.messages import Message, names_of_type
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.schema import Schema, Table
-from fedtrees.protocols.base import Coordinator, Protocol
+from fedtrees.protocols.base import Coordinator, Protocol, ProtocolInfo
 from fedtrees.trees.boosted.losses import Objective
 
 Said = TypeVar("Said", bound=Message)
@@ -161,8 +161,10 @@ class HorizontalPeers(Protocol):
         Class of the first party, and class of the remaining parties.
     """
 
-    peers: ClassVar[bool] = True
-    example: ClassVar[str] = "digits[rows=300]"  # all columns declare a range
+    info = ProtocolInfo(
+        peer_to_peer=True,
+        example_dataset="digits[rows=300]",  # all columns declare a range
+    )
     party_noun: ClassVar[str]
     kinds: ClassVar[tuple[type[HorizontalPeer], type[HorizontalPeer]]]
 
@@ -178,7 +180,7 @@ class HorizontalPeers(Protocol):
             raise UsageError(f"{self.name!r} needs two {self.party_noun} or more")
         return dict.fromkeys(client_names(parties), "client")
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,

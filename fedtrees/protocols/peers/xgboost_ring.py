@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -218,14 +217,15 @@ class XGBoostRing(HorizontalPeers, PlainBoosting):
     the same follows.
     """
 
-    says: ClassVar[tuple[type[Message], ...]] = (
-        *Worker.receives, AgreedStart, MergedCuts, MergedHistogram,
-    )  # fmt: skip
+    info = replace(
+        HorizontalPeers.info,
+        message_types=(*Worker.receives, AgreedStart, MergedCuts, MergedHistogram),
+        deployments={
+            "xgboost": Deployed("xgboost.dask.train, or workers of a RabitTracker", XGBOOST)
+        },
+    )
     party_noun: ClassVar[str] = "workers"
     kinds: ClassVar[tuple[type[Worker], type[Worker]]] = (FirstWorker, Worker)
-    deployed: ClassVar[Mapping[str, Deployed]] = {
-        "xgboost": Deployed("xgboost.dask.train, or workers of a RabitTracker", XGBOOST)
-    }
 
     def check_local_data(self, name: str, local_data: LocalData, schema: Schema) -> None:
         """Refuse weights, and parties without rows."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -250,22 +250,26 @@ class XGBoostVertical(VerticallyPartitioned, PlainBoosting):
     to ``8 max_bin`` distinct values (`fedtrees.trees.cut_points`).
     """
 
-    says: ClassVar[tuple[type[Message], ...]] = ColumnHolder.receives
-    peers: ClassVar[bool] = True
-    deployed: ClassVar[Mapping[str, Deployed]] = {
-        "xgboost": Deployed(
-            "a federated server (xgboost.federated); parties load DMatrix(..., "
-            "data_split_mode=DataSplitMode.COL)", XGBOOST,
-        ),
-        "nvflare": Deployed(
-            "XGBFedController(data_split_mode=1, secure_training=False, xgb_params={...}, ...)",
-            {**XGBOOST, "trees": "num_rounds={}"},
-        ),
-    }  # fmt: skip
-    called: ClassVar[Mapping[str, tuple[str, str]]] = {
-        **VerticallyPartitioned.called,
-        "public": ("a recipient of the released model", "recipients of the released model"),
-    }
+    info = replace(
+        VerticallyPartitioned.info,
+        message_types=ColumnHolder.receives,
+        peer_to_peer=True,
+        deployments={
+            "xgboost": Deployed(
+                "a federated server (xgboost.federated); parties load DMatrix(..., "
+                "data_split_mode=DataSplitMode.COL)",
+                XGBOOST,
+            ),
+            "nvflare": Deployed(
+                "XGBFedController(data_split_mode=1, secure_training=False, xgb_params={...}, ...)",
+                {**XGBOOST, "trees": "num_rounds={}"},
+            ),
+        },
+        role_labels={
+            **VerticallyPartitioned.info.role_labels,
+            "public": ("a recipient of the released model", "recipients of the released model"),
+        },
+    )
 
     def roles(self, parties: int) -> Mapping[str, str]:
         """Return the roles: the active party, which has the labels, and the passive parties.
@@ -285,7 +289,7 @@ class XGBoostVertical(VerticallyPartitioned, PlainBoosting):
             raise DataError(f"{self.name!r} takes rows and columns of {name!r}, without weights")
         super().check_local_data(name, local_data, schema)
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,

@@ -16,7 +16,6 @@ from fedtrees.core.defense import Place
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Guarantee, NoGuarantee, PureDP
 from fedtrees.core.local_data import LocalData
-from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register
@@ -182,9 +181,12 @@ class FederBoostV(VerticallyPartitioned, BoostingProtocol):
     epsilon: float = math.inf
 
     released: ClassVar[bool] = False
-    adversaries: ClassVar[tuple[str, ...]] = (ACTIVE, PASSIVE)
-    says: ClassVar[tuple[type[Message], ...]] = (GrowRequest, RowBuckets, ChosenSplits, HeldModel)
-    noised: ClassVar[tuple[type[Message], ...]] = (RowBuckets,)
+    info = replace(
+        VerticallyPartitioned.info,
+        adversaries=(ACTIVE, PASSIVE),
+        message_types=(GrowRequest, RowBuckets, ChosenSplits, HeldModel),
+        noised_types=(RowBuckets,),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -222,7 +224,7 @@ class FederBoostV(VerticallyPartitioned, BoostingProtocol):
         # Missing values have the last number in the randomised response.
         return np.where(reply == bins, -1, reply)
 
-    def laws(self, schema: Schema) -> Mapping[Place, Change]:
+    def noise_channels(self, schema: Schema) -> Mapping[Place, Change]:
         """Return that bins are randomised responses among the bins of each column.
 
         The stated distribution is that of a complete column with `max_bin` bins.
@@ -232,7 +234,7 @@ class FederBoostV(VerticallyPartitioned, BoostingProtocol):
         why = "randomised response among the bins of each column"
         return {(RowBuckets, "bins"): Memory(why, self.response(self.max_bin, True))}
 
-    def exact(self) -> FederBoostV:
+    def without_noise(self) -> FederBoostV:
         """Return the same protocol with bins in plain text."""
         return replace(self, epsilon=math.inf)
 
@@ -244,7 +246,7 @@ class FederBoostV(VerticallyPartitioned, BoostingProtocol):
         """Return the guarantee of one reply according to the ledger."""
         return _given_ends(compose_releases(transcript.events)) if self.noisy else NoGuarantee()
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,
