@@ -153,7 +153,9 @@ def test_missing_values_and_empty_columns_do_not_stop_it():
 def test_who_has_the_labels_or_no_rows_has_none_to_guess(principals):
     found, _ = case(principals=principals)
     assert LabelScores().truth(found) is None
-    assert "no rows without labels" in str(ClusterOwnColumns().inapplicable(found.blind_view()))
+    assert "have no rows without labels" in str(
+        ClusterOwnColumns().inapplicable(found.blind_view())
+    )
     assert ClusterOwnColumns().run(found.blind_view(), found.blind_rng()).claims == ()
 
 
