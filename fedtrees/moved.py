@@ -114,7 +114,11 @@ class MovedModules(MetaPathFinder, Loader):
     ) -> ModuleSpec | None:
         """Return a specification for an old name, and None for all other names."""
         package, _, name = fullname.partition(".")
-        return spec_from_loader(fullname, self) if package == _PACKAGE and name in MOVED else None
+        if package != _PACKAGE or name not in MOVED:
+            return None
+        # An old package must look like one, so that its modules can be imported.
+        is_package = any(old.startswith(f"{name}.") for old in MOVED)
+        return spec_from_loader(fullname, self, is_package=is_package)
 
     def exec_module(self, module: ModuleType) -> None:
         """Let the old module look up all attributes in the new one."""
