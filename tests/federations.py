@@ -4,9 +4,9 @@ import numpy as np
 
 from fedtrees.capture.records import Capture
 from fedtrees.conformance.samples import sample_table
+from fedtrees.core.claims import Guess, LeafCounts
 from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
-from fedtrees.core.guess import Guess, LeafCounts
 from fedtrees.core.host import Agreement, Host
 from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.messages import without_payload

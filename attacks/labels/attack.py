@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from fedtrees.attacks.labels.clustering import k_means
 from fedtrees.attacks.labels.communities import Twins, contract, louvain, merge_to
 from fedtrees.attacks.labels.evidence import (
     Columns,
@@ -21,12 +20,12 @@ from fedtrees.attacks.labels.evidence import (
     seen_leaves,
     tree_weights,
 )
-from fedtrees.attacks.labels.graph_methods import components, spectral, spread
+from fedtrees.attacks.labels.graph_methods import components, k_means, spectral, spread
 from fedtrees.attacks.labels.mixture import MOST_LOST, denoise_labels, mixture_of, response_of
 from fedtrees.attacks.labels.published import MOST_ROWS, published_communities
 from fedtrees.core.attack import Attack
+from fedtrees.core.claims import Guess, Labels
 from fedtrees.core.errors import UsageError, check_known, check_whole
-from fedtrees.core.guess import Guess, Labels
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View

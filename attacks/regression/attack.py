@@ -14,15 +14,17 @@ from fedtrees.attacks.regression.opened import colluding, opened_claims
 from fedtrees.attacks.regression.rotation import (
     Column,
     Solution,
+    asked_weights,
     averages,
     common_scales,
+    reals,
+    recover_rotated,
     rotated_rows,
     solutions,
 )
-from fedtrees.attacks.regression.vertical import asked_weights, reals, recover_rotated
 from fedtrees.core.attack import Attack
+from fedtrees.core.claims import Claim, Entries, Guess
 from fedtrees.core.errors import check_known
-from fedtrees.core.guess import Claim, Entries, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View

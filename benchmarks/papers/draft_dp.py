@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.forests.informed import Enumeration
 from fedtrees.attacks.forests.likelihoods import Noise
 from fedtrees.attacks.forests.posterior import Answer, Question, anneal, posterior
+from fedtrees.attacks.forests.solvers import Enumeration
 from fedtrees.attacks.forests.structure import NoisyForest
 from fedtrees.benchmarks.papers.draft_dp_forests import (
     SCORES,
@@ -42,7 +42,7 @@ from fedtrees.benchmarks.papers.study import FAST, Study
 from fedtrees.benchmarks.papers.tables import Table
 from fedtrees.core.schema import Table as Rows
 from fedtrees.guessing.conditional import nearest_guesses
-from fedtrees.metrics.rows import row_errors
+from fedtrees.metrics.records import row_errors
 from fedtrees.report.figures import model, static
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from fedtrees.attacks.forests.structure import NoisyForest, Variables
 from fedtrees.core.schema import Schema, Table
 from fedtrees.data.catalogue import load
 from fedtrees.guessing.matching import assign
-from fedtrees.metrics.rows import row_errors
+from fedtrees.metrics.records import row_errors
 from fedtrees.neural.torch_module import torch_module
 from fedtrees.privacy.mechanisms import truncated_laplace
 from fedtrees.trees.forest.random_decision import draw_splits

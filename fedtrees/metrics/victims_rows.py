@@ -1,7 +1,7 @@
 """Metrics of reconstructed rows: `records`, `specificity`, `returned-rows` and `every-record`.
 
 Attacks claim rows of the victims as `Records` or `EveryRecord`. The scores are computed in
-`fedtrees.metrics.records`, `fedtrees.metrics.rows` and `fedtrees.metrics.specificity`.
+`fedtrees.metrics.records`, `fedtrees.metrics.records` and `fedtrees.metrics.specificity`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.guess import Claim, EveryRecord, Records
+from fedtrees.core.claims import Claim, EveryRecord, Records
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.results import Measure
@@ -26,8 +26,7 @@ from fedtrees.guessing.conditional import insert_known_values, nearest_guesses
 from fedtrees.guessing.rows import MOST_ROWS, spaced, wanted
 from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.metrics.metric import Case, Metric, Score
-from fedtrees.metrics.records import score_records
-from fedtrees.metrics.rows import inliers, row_errors, score_returned_rows
+from fedtrees.metrics.records import inliers, row_errors, score_records, score_returned_rows
 from fedtrees.metrics.specificity import nearest_row, specificity
 from fedtrees.trees.binning import Cuts
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from fedtrees.core import remote
+from fedtrees.core.claims import LeafCounts, Records
 from fedtrees.core.codec import decode, encode
 from fedtrees.core.errors import DataError
-from fedtrees.core.guess import LeafCounts, Records
 from fedtrees.core.messages import Sealed
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.values import pack, unpack

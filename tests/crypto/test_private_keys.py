@@ -6,6 +6,7 @@ from gmpy2 import mpz
 from present import here
 from seeded_keys import seeded
 
+from fedtrees.conformance.leak_search import reachable
 from fedtrees.conformance.samples import sample_table
 from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
@@ -17,7 +18,6 @@ from fedtrees.crypto.obfuscators import OwnerObfuscators
 from fedtrees.crypto.phe_backend import PheBackend, PheKeyPair, keys_to_phe
 from fedtrees.data.layout import lay_out
 from fedtrees.data.partition import Partition
-from fedtrees.experiments.leak_search import reachable
 from fedtrees.protocols.training import train
 
 SECRETS = (KeyPair, Prime, OwnerObfuscators)

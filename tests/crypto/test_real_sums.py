@@ -42,8 +42,8 @@ from fedtrees.crypto.primitives import (
 )
 from fedtrees.defenses.secure_sum import SealedSums
 from fedtrees.experiments import training_cache
-from fedtrees.experiments.disclosure import disclosures
 from fedtrees.experiments.evaluate import make_defense
+from fedtrees.experiments.explain import disclosures
 from fedtrees.experiments.session import Bench
 from fedtrees.experiments.suite import Suite
 from fedtrees.isolation.process import attacks
@@ -103,7 +103,11 @@ def runs(request):
 def test_every_protocol_with_sums_is_among_them():
     sums = (*SealedSums.handled_types, *SealedSums.permitted_types)
     made = {name: register.get("protocol", name) for name in register.names("protocol")}
-    summing = {n for n, p in made.items() if p.summed or {*p.says} & {*SealedSums.applies_to}}
+    summing = {
+        n
+        for n, p in made.items()
+        if p.summed_types or {*p.info.message_types} & {*SealedSums.applies_to}
+    }
     of_their_own = {"dp-forest", "dp-gbdt", "federboost-h", "horizontal-regression"}
     summing -= {*of_their_own, "fedsgd-mlp", "fedavg-mlp", "fedxgbllr"}
     assert summing == {parse_grid(text)[0].name for text in RUNS.values()}
@@ -352,7 +356,7 @@ def test_who_undoes_it_is_told_and_gets_no_view():
 @pytest.mark.parametrize(
     ("defense", "what"),
     [
-        ("masking+paillier", "each seal every sum"),
+        ("masking+paillier", "each encrypt or mask every sum"),
         ("masking[threshold=1]", "2 or more"),
         ("masking[mode=fake]", "unknown mode"),
         ("paillier[bits=512]", "one of 1024, 2048, 3072"),
@@ -518,9 +522,9 @@ def test_no_secret_is_in_anything_that_is_kept(tmp_path, monkeypatch, caplog, ca
     for text in texts:
         assert not any(word in text for word in words)
     assert any(isinstance(d.message, MaskSurvivors) for t in kept for d in t)
-    rows = (tmp_path / "run" / "rows.csv").read_text()
-    assert "client-0 the key" in rows  # a threat that undoes it is a skip with the reason
-    assert "ciphertexts_of,Histogram" in rows
+    contexts = (tmp_path / "run" / "contexts.csv").read_text()
+    assert "client-0 the key" in contexts  # a threat that undoes it is a skip with the reason
+    assert "ciphertexts_of,Histogram" in (tmp_path / "run" / "rows.csv").read_text()
     for thing in (*drawn, *secrets):
         with pytest.raises(CryptoError):
             __import__("pickle").dumps(thing)

@@ -8,15 +8,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from fedtrees.core.claims import Records
 from fedtrees.core.errors import DataError
-from fedtrees.core.guess import Records
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.messages.horizontal import CutPoints
 from fedtrees.metrics.bins import BinCountsMetric
 from fedtrees.metrics.metric import Case
-from fedtrees.metrics.rows import score_returned_rows
+from fedtrees.metrics.records import score_returned_rows
 from fedtrees.metrics.victims_rows import BinnedVictims, ReturnedRowsMetric
 from fedtrees.trees.binning import Cuts
 

@@ -191,7 +191,7 @@ def composed(spec):
 )
 def test_defenses_of_other_protocols_are_a_mismatch(name, spec):
     reason = str(fit(protocol(name), composed(spec)))
-    assert "do not cross in" in reason
+    assert "does not send" in reason
     assert repr(name) in reason
     assert fit(protocol(name)).ok
 
@@ -262,7 +262,10 @@ def test_a_defense_that_chooses_splits_is_a_mismatch():
             return mask
 
     reason = str(fit(protocol("forest-hist"), [OddBins()]))
-    assert reason == "'defense' works through candidates, which no party of 'forest-hist' keeps to"
+    assert (
+        reason
+        == "'defense' acts through candidates, a step that no party of 'forest-hist' executes"
+    )
 
 
 @dataclass(frozen=True)

@@ -179,7 +179,7 @@ def test_split_only_has_no_place_where_clients_find_the_splits():
     reason = str(fit(protocol("nvflare-hist"), defense(Spec("split-only"))))
     assert reason.startswith("'split-only' acts on ")
     assert {"LeafValues,", "NodeSplits,"} <= {*reason.split()}
-    assert reason.endswith(", which do not cross in 'nvflare-hist'")
+    assert reason.endswith(", which 'nvflare-hist' does not send")
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,16 @@ import pytest
 from regression_runs import seen, trained
 
 from fedtrees.attacks.forests.attack import DraftDP
-from fedtrees.attacks.forests.informed import Enumeration
 from fedtrees.attacks.forests.likelihoods import Noise
 from fedtrees.attacks.forests.posterior import consensus
+from fedtrees.attacks.forests.solvers import Enumeration
 from fedtrees.attacks.forests.structure import NoisyForest, Variables
+from fedtrees.core.claims import Records
 from fedtrees.core.errors import UsageError
-from fedtrees.core.guess import Records
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, OneHot, Schema, Table
 from fedtrees.data import load_csv
-from fedtrees.metrics.rows import row_errors
+from fedtrees.metrics.records import row_errors
 from fedtrees.metrics.victims_rows import RecordMetric, SpecificityMetric
 from fedtrees.report.adversaries import adversary_named
 

@@ -78,10 +78,7 @@ def draw_panel(panel: FigurePanel) -> Figure:
     # Outer rings are drawn first, so that the pointer reaches the inner markers.
     for family in sorted(outer, key=lambda f: -outer[f]):
         _draw_family(figure, panel, [p for p in data.drawn if p.family == family])
-    dashes: dict[str, Any] = {
-        "line": {"color": MUTED, "width": 1.3, "dash": "dash"},
-        "layer": "below",
-    }
+    dashed = {"color": MUTED, "width": 1.3, "dash": "dash"}
     figure.add_hrect(y0=y_low, y1=0, fillcolor=BELOW_BLIND, line_width=0, layer="below")
     figure.add_hline(y=0, line=dashed, layer="below")
     for _, x in panel.vertical_lines:
