@@ -89,7 +89,7 @@ def pack_integers(values: Integers) -> NDArray[np.uint8]:
 
 
 def unpack_integers(raw: NDArray[np.uint8]) -> Integers:
-    """Return the integers that `packed` wrote."""
+    """Return the integers that `pack_integers` wrote."""
     rows = raw.reshape(-1, raw.shape[-1])
     numbers = [int.from_bytes(row.tobytes(), "little", signed=True) for row in rows]
     return to_python_integers(numbers).reshape(raw.shape[:-1])
