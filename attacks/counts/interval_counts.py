@@ -226,10 +226,8 @@ def values_seen(view: View) -> tuple[ValuesSeen, int, tuple[int, int] | None] | 
     bits = _bits(view)
     row, part = row_of(view, evidence, 0, bits), OwnPart.of(view, 0)
     bounds = SentBounds.of(view, bits, row)
-    law, requested = (
-        bounds.law,
-        [m.nodes for _, m in view.messages(HistogramRequest) if m.tree == 0],
-    )
+    law = bounds.law
+    requested = [m.nodes for _, m in view.messages(HistogramRequest) if m.tree == 0]
     if law is None or not law.deterministic or bounds.step.min() < 2 or law_of_values(view):
         return None
     if not requested:

@@ -208,10 +208,8 @@ def machine_sources(view: View) -> Sources | None:
     owners = told_whole(view)
     if not owners:
         return None
-    first_messages, messages = (
-        LightGBMTranscript.of((s.sender, s.message) for s in view.seen),
-        _Messages.of(view),
-    )
+    first_messages = LightGBMTranscript.of((s.sender, s.message) for s in view.seen)
+    messages = _Messages.of(view)
     columns = _columns(first_messages, len(view.schema.features))
     cuts = _cuts(columns)
     grown, size = list[_TreeHistograms](), 0.0
@@ -279,10 +277,8 @@ def _replay_tree(
     machine_sums = {o: _MachineSums(columns, cuts, messages.roots[tree][o]) for o in owners}
     for _ in range(p["num_leaves"] - 1):
         if growing.worth(pair, p["min_data_in_leaf"], p["max_depth"]):
-            splits, seen = (
-                messages.splits.get((tree, step), []),
-                shares(messages.segments[tree, step]),
-            )
+            splits = messages.splits.get((tree, step), [])
+            seen = shares(messages.segments[tree, step])
             pair = growing.ordered(pair)
             nodes = [growing.leaves[k].node for k in pair if k >= 0]
             if len(splits) < len(messages.roots[tree]) or not {*owners} <= {*seen}:
