@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import Channel
-from fedtrees.core.errors import DataError, UsageError, did_you_mean
+from fedtrees.core.errors import DataError, UsageError, check_known
 from fedtrees.core.schema import Table
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.forest import Tree
@@ -87,6 +87,11 @@ class NodeHistograms:
                 f"got {self.sums.shape} and {self.totals.shape}"
             )
 
+    @property
+    def errors(self) -> NDArray[np.float64]:
+        """Largest error of the sums of each node, 0 if they are exact."""
+        return np.zeros(len(self.nodes)) if self.slack is None else self.slack
+
 
 @dataclass(frozen=True, eq=False)
 class SumVariance:
@@ -136,10 +141,7 @@ class ObservedSums:
     own_sums: tuple[NDArray[np.float64], ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.level not in get_args(Level):
-            raise UsageError(
-                f"unknown level {self.level!r}{did_you_mean(self.level, get_args(Level))}"
-            )
+        check_known("level", self.level, get_args(Level))
         if self.level == "histograms" and (self.histograms is None or self.cuts is None):
             raise UsageError("level 'histograms' needs histograms and cuts; got None")
 

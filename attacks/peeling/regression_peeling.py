@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.observations.boosting import BoostingObservations
-from fedtrees.attacks.peeling.rows import BinnedForest, Ints, _route
+from fedtrees.attacks.peeling.rows import BinnedForest, Ints, _route, terminal_histograms
 from fedtrees.attacks.solvers.sampling import next_bits
 from fedtrees.core.compilation import inner_kernel, kernel
 
@@ -63,20 +63,11 @@ class CountedBins:
     @staticmethod
     def of(evidence: BoostingObservations) -> CountedBins:
         """Collect the terminal nodes of all trees of the evidence."""
-        assert evidence.observed.histograms is not None
-        assert evidence.observed.cuts is not None
-        start = np.float32(np.ravel(evidence.base_margin)[0])
-        seen = [h.nodes for h in evidence.observed.histograms]
-        forest = BinnedForest.of(evidence.trees, seen, evidence.observed.cuts, start)
-        last = [forest.terminal(t, nodes) for t, nodes in enumerate(seen)]
-        parts = list(zip(evidence.observed.histograms, last, strict=True))
-        sums = np.concatenate([h.sums[k] for h, k in parts])
-        totals = np.concatenate([h.totals[k] for h, k in parts])
-        off = [np.zeros(len(k)) if h.slack is None else h.slack[k] for h, k in parts]
+        forest, sums, totals, off = terminal_histograms(evidence)
         sums[..., 1], totals[..., 1] = np.rint(sums[..., 1]), np.rint(totals[..., 1])
         missing = totals[:, None] - np.add.reduceat(sums, forest.offsets[:-1], axis=1)
         g, n = np.moveaxis(np.concatenate([sums, missing], axis=1), 2, 0)
-        return CountedBins(forest, n.astype(np.int64), g.copy(), np.concatenate(off))
+        return CountedBins(forest, n.astype(np.int64), g.copy(), off)
 
     @property
     def feature_of(self) -> Longs:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.observations.boosting import BoostingObservations
 from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.forest import Tree
@@ -138,6 +140,21 @@ class BinnedForest:
         order = np.argsort(cell, kind="stable")
         return order[cell[order] >= 0]
 
+    def at_terminal_nodes(
+        self, nodes: Sequence[Ints], parts: Iterable[NDArray[Any]]
+    ) -> NDArray[Any]:
+        """Concatenate the entries of the terminal nodes, in the order of the cells.
+
+        Parameters
+        ----------
+        nodes : sequence of int32 array
+            Nodes of every tree that have a histogram.
+        parts : iterable of array
+            One entry per node, for every tree.
+        """
+        pairs = enumerate(zip(nodes, parts, strict=True))
+        return np.concatenate([part[self.terminal(t, seen)] for t, (seen, part) in pairs])
+
     def columns(self, bins: Ints) -> Ints:
         """Return the positions of bins, shape (m, d), in `Residual.sums`.
 
@@ -263,6 +280,77 @@ class Residual:
         """Number of visible bins that still contain rows."""
         h = self.sums[..., 1]
         return int(np.count_nonzero((h > 0) & (h < ANYTHING // 2)))
+
+
+def terminal_histograms(
+    evidence: BoostingObservations,
+) -> tuple[BinnedForest, NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Flatten the trees of a view and collect the histograms of the deepest visible nodes.
+
+    Returns
+    -------
+    forest : BinnedForest
+        All trees. With several outputs per round, its margins must not be used.
+    sums, totals : float64 array, shape (cells, total_bins, 2) and (cells, 2)
+        Sums over the rows in every bin, and over all rows, by cell.
+    errors : float64 array, shape (cells,)
+        Largest error of the sums.
+    """
+    histograms, cuts = evidence.observed.histograms, evidence.observed.cuts
+    assert histograms is not None
+    assert cuts is not None
+    nodes, start = [h.nodes for h in histograms], np.float32(np.ravel(evidence.base_margin)[0])
+    forest = BinnedForest.of(evidence.trees, nodes, cuts, start)
+    parts = [h.sums for h in histograms], [h.totals for h in histograms]
+    sums, totals = (forest.at_terminal_nodes(nodes, part) for part in parts)
+    return forest, sums, totals, forest.at_terminal_nodes(nodes, [h.errors for h in histograms])
+
+
+@dataclass(frozen=True, eq=False)
+class ReadRows:
+    """Rows that were read from histograms.
+
+    Attributes
+    ----------
+    bins : int32 array, shape (m, d)
+        -1 if missing.
+    y : int64 array, shape (m,)
+        Classes.
+    confidence : float64 array, shape (m,)
+        Probability that a row is correct in every bin and the label.
+    work : float
+        Number of elementary steps of about 20 nanoseconds.
+    finished : bool
+        False if the limit on work ended the search.
+    rejected : int
+        Number of complete rows for which the histograms had no room.
+    """
+
+    bins: Ints
+    y: NDArray[np.int64]
+    confidence: NDArray[np.float64]
+    work: float = 0.0
+    finished: bool = True
+    rejected: int = 0
+
+    def append(self, bins: Ints, y: NDArray[np.int64], confidence: float) -> ReadRows:
+        """Append rows that are less certain.
+
+        Parameters
+        ----------
+        bins : int32 array, shape (k, d)
+            Rows.
+        y : int64 array, shape (k,)
+            Classes.
+        confidence : float
+            Probability of being correct.
+        """
+        return replace(
+            self,
+            bins=np.concatenate([self.bins, bins]),
+            y=np.concatenate([self.y, y]),
+            confidence=np.concatenate([self.confidence, np.full(len(y), confidence)]),
+        )
 
 
 def _blocks(

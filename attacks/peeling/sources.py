@@ -100,10 +100,9 @@ def sources_of(view: View) -> Sources | None:
         start.margin[0],
         view.defense.requirements.gradient_clip,
     )
-    terminal = [forest.terminal(t, one.nodes) for t, one in enumerate(trees)]
 
     def at_terminal_nodes(field: Callable[[ReplayedTree], NDArray[Any]]) -> NDArray[Any]:
-        return np.concatenate([field(one)[k] for one, k in zip(trees, terminal, strict=True)])
+        return forest.at_terminal_nodes([one.nodes for one in trees], map(field, trees))
 
     n_summands, off = at_terminal_nodes(lambda t: t.n_summands), at_terminal_nodes(lambda t: t.off)
     parts = {}
@@ -224,14 +223,11 @@ def machine_sources(view: View) -> Sources | None:
     forest = BinnedForest.of(
         [g.tree for g in grown], [g.nodes for g in grown], cuts, np.float32(start)
     )
-    last = [forest.terminal(t, g.nodes) for t, g in enumerate(grown)]
-    slack = np.full(len(forest.tree_of), _OFF)
+    nodes, slack = [g.nodes for g in grown], np.full(len(forest.tree_of), _OFF)
     parts = {}
     for o in owners:
-        sums, totals = (
-            np.concatenate([of[o][k] for of, k in zip(part, last, strict=True)])
-            for part in ([g.sums for g in grown], [g.totals for g in grown])
-        )
+        sums = forest.at_terminal_nodes(nodes, [g.sums[o] for g in grown])
+        totals = forest.at_terminal_nodes(nodes, [g.totals[o] for g in grown])
         parts[o] = Residual(sums, totals, np.zeros(sums.shape[:2], np.bool_), slack)
     return Sources(forest, cuts, parts)
 

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.counts.leaf_sums import Counts, first_gradient
-from fedtrees.attacks.observations.boosting import BoostingObservations, NodeHistograms, gradients
+from fedtrees.attacks.observations.boosting import BoostingObservations, gradients
 from fedtrees.attacks.observations.columns import columns_in
 from fedtrees.attacks.peeling.bin_values import to_bins, told_values, values_in
 from fedtrees.attacks.peeling.noise_fingerprints import marked_rows
 from fedtrees.attacks.peeling.peel import peel
-from fedtrees.attacks.peeling.rows import BinnedForest, Residual, take_out
+from fedtrees.attacks.peeling.rows import BinnedForest, Residual, take_out, terminal_histograms
 from fedtrees.attacks.reconstruction.prior import Prior
 from fedtrees.attacks.solvers.allocation import largest_remainder
 from fedtrees.attacks.solvers.sampling import next_bits
@@ -256,11 +256,7 @@ def slack_of(evidence: BoostingObservations) -> float:
     """
     if evidence.distortion.hides_small_bins or evidence.constant_hessian:
         return np.inf
-    return max(float(np.max(_slack(hist))) for hist in evidence.observed.histograms or ())
-
-
-def _slack(hist: NodeHistograms) -> Floats:
-    return np.zeros(len(hist.nodes)) if hist.slack is None else hist.slack
+    return max(float(np.max(hist.errors)) for hist in evidence.observed.histograms or ())
 
 
 def _sorted_by_label(own_rows: Table, rng: np.random.Generator) -> Table:
@@ -289,23 +285,10 @@ def binned_forest(
     left : Residual
         Sums of the cells, in fixed point, from which decoded rows are subtracted.
     """
-    assert evidence.observed.histograms is not None
-    assert evidence.observed.cuts is not None
-    seen = [h.nodes for h in evidence.observed.histograms]
-    # with several outputs, the margins of the binned forest are not used
-    start = np.float32(np.ravel(evidence.base_margin)[0])
-    forest = BinnedForest.of(evidence.trees, seen, evidence.observed.cuts, start)
-    sums, totals, slack = [], [], []
-    for t, hist in enumerate(evidence.observed.histograms):
-        order = forest.terminal(t, hist.nodes)
-        sums.append(hist.sums[order])
-        totals.append(hist.totals[order])
-        slack.append(np.ldexp(_slack(hist)[order], FIXED_POINT_BITS))
-    sums, totals = (to_fixed(np.concatenate(part)) for part in (sums, totals))
-    levels = max(map(_levels, evidence.trees))
-    off = np.concatenate(slack)
-    left = Residual.of(sums, totals, forest.offsets, off, complete, levels=levels)
-    return forest, left
+    forest, sums, totals, errors = terminal_histograms(evidence)
+    levels, off = max(map(_levels, evidence.trees)), np.ldexp(errors, FIXED_POINT_BITS)
+    sums, totals = to_fixed(sums), to_fixed(totals)
+    return forest, Residual.of(sums, totals, forest.offsets, off, complete, levels=levels)
 
 
 def _levels(tree: Tree) -> int:
