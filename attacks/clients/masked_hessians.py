@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.observations.boosting import leaves_below
+from fedtrees.attacks.observations.boosting import leaves_below, sums_below
 from fedtrees.trees.boosted.forest import Tree
 
 Floats = NDArray[np.float64]
@@ -181,10 +181,7 @@ class Piece:
 
 def pieces(tree: Tree) -> list[Piece]:
     """Divide a tree into subtrees of at most `MAX_LEAVES` leaves."""
-    below = np.where(tree.feature < 0, 1, 0)
-    parent = _parents(tree)
-    for node in np.flatnonzero(tree.feature >= 0)[::-1]:
-        below[node] = below[tree.left[node]] + below[tree.right[node]]
+    below, parent = sums_below(tree, np.ones(len(tree.leaves))), _parents(tree)
     # the largest subtrees that are small enough
     top = (below <= MAX_LEAVES) & ((below[parent] > MAX_LEAVES) | (np.arange(len(tree)) == 0))
     root = np.where(top, np.arange(len(tree)), -1)

@@ -278,7 +278,9 @@ class OwnPart:
         return sums, totals
 
 
-def members(tree: Tree, cuts: Cuts, bins: Longs) -> Iterator[tuple[int, NDArray[np.intp]]]:
+def members(
+    tree: Tree, cuts: Cuts, bins: NDArray[np.signedinteger]
+) -> Iterator[tuple[int, NDArray[np.intp]]]:
     """Yield every node with the rows that training sent there.
 
     Training uses bins, so that a row above the last cut stays with the last bin.
@@ -289,8 +291,8 @@ def members(tree: Tree, cuts: Cuts, bins: Longs) -> Iterator[tuple[int, NDArray[
         The tree.
     cuts : Cuts
         Bins of the features.
-    bins : int64 array, shape (n, d)
-        Bin of every value.
+    bins : int array, shape (n, d)
+        Bin of every value. A missing value has bin -1 or the number of bins.
     """
     rows_of: dict[int, NDArray[np.intp]] = {0: np.arange(len(bins))}
     for node in range(len(tree)):

@@ -505,9 +505,21 @@ def at_tree(
 
 def leaves_below(tree: Tree) -> NDArray[np.float64]:
     """Return which leaves are below each node, float64, shape (n_nodes, J)."""
-    leaves = tree.leaves
-    member = np.zeros((len(tree), len(leaves)))
-    member[leaves, np.arange(len(leaves))] = 1
+    return sums_below(tree, np.eye(len(tree.leaves)))
+
+
+def sums_below(tree: Tree, of_leaves: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return the sum over the leaves below each node, float64, shape (n_nodes, ...).
+
+    Parameters
+    ----------
+    tree : Tree
+        The tree.
+    of_leaves : float array, shape (J, ...)
+        Numbers of its leaves.
+    """
+    out = np.zeros((len(tree), *of_leaves.shape[1:]))
+    out[tree.leaves] = of_leaves
     for node in np.flatnonzero(tree.feature >= 0)[::-1]:  # children come after their parent
-        member[node] = member[tree.left[node]] + member[tree.right[node]]
-    return member
+        out[node] = out[tree.left[node]] + out[tree.right[node]]
+    return out
