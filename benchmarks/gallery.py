@@ -18,15 +18,15 @@ from fedtrees import __version__
 from fedtrees.benchmarks.papers.recipes import stored
 from fedtrees.core.files import write_text
 from fedtrees.core.specs import parse_one
-from fedtrees.report import inline_svg, wording
+from fedtrees.report import wording
+from fedtrees.report.figures import inline_svg
 from fedtrees.report.findings import RunAnalysis
 from fedtrees.report.leakage import MARGIN
 from fedtrees.report.page import render
 from fedtrees.report.page_tables import frontier
 from fedtrees.report.results import UNDEFENDED
-from fedtrees.report.style import number
 from fedtrees.report.submissions import read
-from fedtrees.report.wording import ProtocolRecipe
+from fedtrees.report.wording import ProtocolRecipe, number
 
 #: Stored submissions. The folder exists in a clone but not in a wheel.
 SUBMISSIONS = Path(__file__).parent / "leaderboard"

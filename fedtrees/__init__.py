@@ -37,7 +37,7 @@ _MODULES = {
     "core.results": ("Measure",),
     "core.view": ("View",),
     "metrics.metric": ("Metric", "Score"),
-    "protocols.base": ("Coordinator", "Protocol"),
+    "protocols.base": ("Coordinator", "Protocol", "ProtocolInfo"),
     # Claims and guarantees
     "core.guess": (
         "Claim",

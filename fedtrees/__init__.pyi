@@ -42,6 +42,7 @@ from fedtrees.metrics.metric import Metric as Metric
 from fedtrees.metrics.metric import Score as Score
 from fedtrees.protocols.base import Coordinator as Coordinator
 from fedtrees.protocols.base import Protocol as Protocol
+from fedtrees.protocols.base import ProtocolInfo as ProtocolInfo
 from fedtrees.protocols.training import Training as Training
 from fedtrees.protocols.training import train as train
 from fedtrees.protocols.views import view_of as view_of

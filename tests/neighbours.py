@@ -340,7 +340,7 @@ def moved(protocol, neighbours, schema, defense, owner, seed=0):
     if not reason.ok:
         raise UsageError(str(reason))
     tape, runs = Tape(), []
-    laws = protocol.laws(schema).items()
+    laws = protocol.noise_channels(schema).items()
     tape.kinds = {kind for (kind, _), law in laws if isinstance(law, Share)}
     tape.kinds |= {*defense.shared(schema, protocol.parameters)}
     for at, local_data in zip((None, 0), neighbours, strict=True):

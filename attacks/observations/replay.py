@@ -146,7 +146,7 @@ OTHERS = "others"  # source name of sums without the adversary's messages
 def cuts_of(view: View) -> Cuts | None:
     """Return the announced cut points, None if there are none."""
     for _, m in view.messages(CutPoints):
-        return Cuts(m.values, m.offsets, m.minimum, m.categorical)
+        return m.to_cuts()
     return None
 
 

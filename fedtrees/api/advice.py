@@ -78,7 +78,7 @@ def candidates(options: BenchOptions, layout: str = "", deployed: str = "") -> S
 def _adversaries(grid: Grid) -> tuple[str, ...]:
     """Return the threats of a grid, and all adversaries that its protocols name."""
     protocols: list[Any] = [register.make("protocol", p) for p in grid.protocols]
-    named_threats = [t for m in protocols for t in getattr(m, "curious", m.adversaries)]
+    named_threats = [t for m in protocols for t in m.info.adversaries]
     public = [PUBLIC] * any(m.released for m in protocols)
     return tuple(dict.fromkeys([*grid.threats, *named_threats, *public]))
 

@@ -88,7 +88,7 @@ class Run:
         figure : matplotlib.figure.Figure or Path
             The figure, or the written file.
         """
-        from fedtrees.report.plot import frontier_of, plot
+        from fedtrees.report.figures.plot import frontier_of, plot
 
         chosen, options = _chosen(options)
         if path is None:

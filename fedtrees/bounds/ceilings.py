@@ -326,7 +326,7 @@ def tiny(tables: TinyTables, protocol: Spec, defense: Composed, seed: int = 0) -
     small = {name: value for name, value in SMALL.items() if name in accepted}
     instance = register.make("protocol", Spec(protocol.name, {**small, **protocol.params}))
     if instance.layout != Protocol.layout:
-        names = tuple(instance.holder_names(instance.usual_parties))
+        names = tuple(instance.holder_names(instance.info.default_parties))
         tables = AlignedTables(tables.columns, (sum(tables.rows),), tables.agrees, names)
     parts = tuple(register.make("defense", part) for part in defense.parts)
     return Tiny(tables, instance, Composition(parts), seed)

@@ -261,7 +261,7 @@ def _explanation(
     protocol: Protocol = register.make("protocol", briefly(grid[0]))
     defense = make_defense(composed[0])
     setting = FederationConfig.of(
-        DataRef(data or protocol.example), Spec("iid"), clients, 0, protocol
+        DataRef(data or protocol.info.example_dataset), Spec("iid"), clients, 0, protocol
     )
     federation = federation_of(setting, data_dir)
     local_data, schema = federation.local_data, federation.schema
@@ -355,7 +355,7 @@ def _threats(training: Training, requested: Sequence[str] = ()) -> dict[str, Thr
     texts = [piece for text in requested for piece in split_outside(text, ",")]
     if not texts:
         texts = sorted({*roles.values()})
-        for adversaries in training.protocol.adversaries:
+        for adversaries in training.protocol.info.adversaries:
             together = {name for name, role in roles.items() if role == adversaries}
             if len(together) > 1 and set(training.columns) - together:
                 texts.append(f"{adversaries}[count={len(together)}]")

@@ -92,7 +92,7 @@ def train(
         dataset, spreading, protocol_instance.holder_names(clients), seed, protocol_instance.layout
     )
     tell(dataset.notes if table else ())
-    if out and protocol_instance.file[0] != ENCODED_FILE[0]:
+    if out and protocol_instance.info.model_file[0] != ENCODED_FILE[0]:
         check_features(
             dataset.schema.features, bool(protocol_instance.parameters.get("enable_categorical"))
         )
@@ -154,7 +154,7 @@ def _check_targets(out: str | None, transcript: str | None, protocol: Protocol) 
         raise UsageError(f"--transcript {transcript}: end the name in .npz")
     if out and not protocol.released:
         raise UsageError(f"--out {out}: nobody holds the model of {protocol.name!r} whole")
-    suffix, kind = protocol.file
+    suffix, kind = protocol.info.model_file
     if out and Path(out).suffix != suffix:
         raise UsageError(f"--out {out}: end the name in {suffix} ({kind})")
 

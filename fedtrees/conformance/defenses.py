@@ -138,7 +138,7 @@ def _sums_alone(defense: Defense, protocol: Protocol) -> Iterator[Finding]:
         return
     composed = Composition((register.make("defense", Spec("public-cuts")), defense))
     tables = TinyTables(columns=1, rows=(1, 1))
-    random = bool(protocol.laws(tables.schema))
+    random = bool(protocol.noise_channels(tables.schema))
     # Random protocols would need distributions of views instead of single views.
     if random or not fit(protocol, composed, data=Data(tables.schema)).ok:
         return
@@ -185,7 +185,7 @@ def _handled_types_change(
 
     crossed = [d.message for d in defended.transcript]
     for kind in defense.handled_types:
-        if kind in protocol.summed:  # only sums of these messages are opened in any case
+        if kind in protocol.summed_types:  # only sums of these messages are opened in any case
             continue
         reveals = {r for message in plain if type(message) is kind for r in message.reveals}
         if reveals & defense.protects:

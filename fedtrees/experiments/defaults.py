@@ -211,12 +211,14 @@ class _SuiteCompletion:
         """Return the tables of the suite, or tables that the protocol and named defenses accept."""
         given_data, example = (
             self.suite_grids[0].data,
-            register.get("protocol", protocol.name).example,
+            register.get("protocol", protocol.name).info.example_dataset,
         )  # type: ignore[attr-defined]
         if "data" in self.options:
             return given_data
         usual = (
-            {ref.name.partition("[")[0] for ref in given_data} == {Protocol.example} != {example}
+            {ref.name.partition("[")[0] for ref in given_data}
+            == {Protocol.info.example_dataset}
+            != {example}
         )
         every = (
             (DataRef(example),) if usual else given_data,
@@ -314,7 +316,7 @@ class _SuiteCompletion:
             for axis in AXES
         }
         instance: Protocol = register.make("protocol", protocol)
-        clients = first.clients if "clients" in self.options else (instance.usual_parties,)
+        clients = first.clients if "clients" in self.options else (instance.info.default_parties,)
         counts = [len(r.files) for r in first.data if r.id]
         partitions = every["partitions"] if "partitions" in self.options else first.partitions
         every |= {
@@ -368,7 +370,7 @@ class _SuiteCompletion:
         base = dict.fromkeys(t for g in self.suite_grids for t in g.threats if fits(t, protocol))
         if "threats" in self.options:
             return [*base]
-        threats = [*(base or register.make("protocol", protocol).adversaries)]
+        threats = [*(base or register.make("protocol", protocol).info.adversaries)]
         chosen_defenses = (
             [d for d in self.suite_grids[0].defenses if d.parts]
             if "defenses" in self.options

@@ -97,7 +97,7 @@ def _claimed(protocol_spec: Spec, composed: Composed) -> str:
     if not fit(None, parts).ok:
         return join([protocol.claim()])
     defense = Composition(tuple(parts))
-    return join([protocol.claimed(defense), *defense.claims()])
+    return join([protocol.claim_with(defense), *defense.claims()])
 
 
 def run_training(task: Task, federation: Federation) -> Training:
@@ -531,7 +531,8 @@ def evaluate_reference(task: Task, federation: Federation) -> TaskResult:
             if value is not None:
                 alone.setdefault(metric, []).append(value)
     rows = [
-        {**_make_row(k, float(np.mean(v))), "protocol": protocol.alone} for k, v in alone.items()
+        {**_make_row(k, float(np.mean(v))), "protocol": protocol.info.local_reference}
+        for k, v in alone.items()
     ]
     # The constant prediction contains the share of each class, so that its accuracy is that of the
     # majority class.

@@ -149,7 +149,7 @@ def _grown_on(
     """
     n = len(federation.local_data[name])
     streams = Streams(seed, training.noise_from).child(name)
-    return training.protocol.grown_on(n, streams, round, training.defense)
+    return training.protocol.training_rows(n, streams, round, training.defense)
 
 
 def load_dataset(ref: DataRef, data_dir: str | None) -> Dataset:

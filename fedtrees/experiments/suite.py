@@ -152,13 +152,13 @@ class Grid:
         """Return the grid with threats that fit its protocols. Used if no threat was named.
 
         If a protocol has none of the roles in the threats of the grid, the threats in its attribute
-        `curious` or `Protocol.adversaries` are added.
+        `ProtocolInfo.adversaries` are added.
         """
         threats = {t: None for t in self.threats for p in self.protocols if fits(t, p)}
         for spec in self.protocols:
             if not any(fits(t, spec) for t in self.threats):
                 protocol = register.make("protocol", spec)
-                adversaries: tuple[str, ...] = getattr(protocol, "curious", protocol.adversaries)
+                adversaries: tuple[str, ...] = protocol.info.adversaries
                 threats |= dict.fromkeys(adversaries)
         return replace(self, threats=tuple(threats))
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.messages import Message, Request, Reveal, Trait, summable
 from fedtrees.core.transcript import Transcript
+from fedtrees.trees.binning import Cuts
 
 # Sums of gradients and hessians reveal labels and numbers of rows.
 _COUNTING = frozenset({Reveal.LABELS, Reveal.COUNTS})
@@ -413,6 +414,10 @@ class CutPoints(Message):
     offsets: NDArray[np.int32]
     minimum: NDArray[np.float32]
     categorical: NDArray[np.bool_] | None = None
+
+    def to_cuts(self) -> Cuts:
+        """Return the cut points in the form that rows are binned with."""
+        return Cuts(self.values, self.offsets, self.minimum, self.categorical)
 
 
 #: All messages that may be sent during the agreement on cut points.

@@ -287,7 +287,7 @@ class BinningClient(Party):
             refuse(message, "minimum", f"each of {d} columns has one")
         self.check_categorical(message)
         self.binned, m = True, message
-        self.cuts = Cuts(m.values, m.offsets, m.minimum, m.categorical)
+        self.cuts = m.to_cuts()
         self.bins = bin_rows(self.data.X, self.cuts)
         self.data = replace(self.data, X=np.empty((len(self.data), 0), np.float32))
 

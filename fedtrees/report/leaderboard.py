@@ -14,16 +14,17 @@ from fedtrees.core.errors import FedtreesError, many, short
 from fedtrees.core.registry import register
 from fedtrees.core.results import measure
 from fedtrees.core.specs import parse_one
-from fedtrees.report import inline_svg, wording
+from fedtrees.report import wording
 from fedtrees.report.adversaries import AdversaryFindings
+from fedtrees.report.figures import inline_svg
 from fedtrees.report.findings import DefenseResult, RunAnalysis, SettingFindings
 from fedtrees.report.frontier import non_dominated
 from fedtrees.report.leakage import LeakageResult
 from fedtrees.report.page import render
 from fedtrees.report.page_tables import drawn, frontier
 from fedtrees.report.results import UNDEFENDED
-from fedtrees.report.style import number
 from fedtrees.report.submissions import Submission, merged
+from fedtrees.report.wording import number
 
 _CITED = re.compile(r"((?!As )[A-Z][\w-]+(?:,? (?:and )?[A-Z][\w-]+)*(?: et al\.)?) \(?(\d{4})")
 OURS, ELSEWHERE = "fedtrees", "another package"

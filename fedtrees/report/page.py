@@ -45,9 +45,9 @@ from fedtrees.report.leakage import MARGIN, LeakageResult, gravity, plain
 from fedtrees.report.page_tables import folds, frontier, matrix, price_plot, untested
 from fedtrees.report.recipe import Recipe
 from fedtrees.report.results import UNDEFENDED, read_json, read_text
-from fedtrees.report.style import bytes_text, number
 from fedtrees.report.verdict import command as typed
 from fedtrees.report.verdict import explain_refusal, leak
+from fedtrees.report.wording import bytes_text, number
 
 _SCRIPT = re.compile(r"<script\b[^>]*>(.*?)</script>", re.DOTALL)
 

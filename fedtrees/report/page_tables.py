@@ -16,15 +16,16 @@ import pandas as pd
 from fedtrees.core.errors import listed, many
 from fedtrees.core.guarantee import ActedOnNothing
 from fedtrees.core.results import measure
-from fedtrees.report import inline_svg, wording
+from fedtrees.report import wording
 from fedtrees.report.adversaries import AdversaryFindings, of_protocol, words_of
 from fedtrees.report.cost import TOLERANCE, UtilityChange
+from fedtrees.report.figures import inline_svg
 from fedtrees.report.findings import DefenseResult, SettingFindings
 from fedtrees.report.guarantees import REFUTED, in_words, span
 from fedtrees.report.leakage import LeakageResult
 from fedtrees.report.results import UNDEFENDED
 from fedtrees.report.statistics import finite, mean_of
-from fedtrees.report.style import bytes_text, number, seconds_text
+from fedtrees.report.wording import bytes_text, number, seconds_text
 
 _MOST_SPARKS = 4
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.results import FORMULA, measure
-from fedtrees.report import style
+from fedtrees.report import wording
 from fedtrees.report.findings import RunAnalysis
 from fedtrees.report.frontier import Frontier, Point
 from fedtrees.report.markup_tables import Cell, Grid, latex, markdown
@@ -275,7 +275,7 @@ class PaperTable:
         digits = decimals([e.value for e in present])
 
         def line(of: Sequence[Estimate | None]) -> list[str]:
-            return [style.number(x.mean, digits) if x and x.known else "" for x in of]
+            return [wording.number(x.mean, digits) if x and x.known else "" for x in of]
 
         baselines = {
             "blind": line([e and e.blind for e in entries]),
@@ -357,7 +357,9 @@ def _text(entry: Entry | None, digits: int) -> str | Cell:
     half = (entry.value.high - entry.value.low) / 2
     spread = f"{half:.{digits}f}" if math.isfinite(half) else ""
     return Cell(
-        style.number(entry.value.mean, digits), spread, BELOW * entry.below + FAILED * entry.failed
+        wording.number(entry.value.mean, digits),
+        spread,
+        BELOW * entry.below + FAILED * entry.failed,
     )
 
 

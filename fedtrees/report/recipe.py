@@ -338,7 +338,7 @@ def helps(
 def systems() -> tuple[str, ...]:
     """Return the names of the systems that run at least one registered protocol."""
     protocols = (register.get("protocol", name) for name in register.names("protocol"))
-    return tuple(sorted({system for protocol in protocols for system in protocol.deployed}))  # type: ignore[attr-defined]
+    return tuple(sorted({system for protocol in protocols for system in protocol.info.deployments}))  # type: ignore[attr-defined]
 
 
 def runs_in(system: str, protocol: Spec, defenses: Sequence[Spec] = ()) -> bool:
@@ -376,7 +376,6 @@ def _supports(
     for kind, spec in (("protocol", protocol), *(("defense", part) for part in defenses)):
         if spec.name in register.names(kind):
             plugin: Any = register.make(kind, spec)
-            deployments = plugin.info.deployments if kind == "defense" else plugin.deployed
-            yield deployments.get(system), getattr(plugin, "parameters", vars(plugin))
+            yield plugin.info.deployments.get(system), getattr(plugin, "parameters", vars(plugin))
         else:
             yield None, {}

@@ -31,7 +31,7 @@ from fedtrees.report.leakage import SETTLED, LeakageResult, gravity, plain, uppe
 from fedtrees.report.recipe import Recipe
 from fedtrees.report.results import UNDEFENDED
 from fedtrees.report.statistics import finite
-from fedtrees.report.style import number
+from fedtrees.report.wording import number
 
 if TYPE_CHECKING:
     from rich.table import Table

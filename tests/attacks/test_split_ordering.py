@@ -7,7 +7,7 @@ import pytest
 from columns import run, seen_by, table_of
 
 from fedtrees.attacks.observations.forests import value_ends
-from fedtrees.attacks.orders.attack import (
+from fedtrees.attacks.rank_inference import (
     SplitOrdering,
     better_ranks,
     encode_local_data,

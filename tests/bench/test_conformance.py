@@ -341,24 +341,28 @@ def test_a_defense_that_forgets_a_message_is_caught(tmp_path):
 def test_what_a_protocol_says_of_itself_is_compared_with_a_run(tmp_path):
     file = tmp_path / "boastful.py"
     file.write_text(
-        "from dataclasses import dataclass\n"
+        "from dataclasses import dataclass, replace\n"
         "from fedtrees.core.registry import register\n"
         "from fedtrees.messages.horizontal import Histogram\n"
         "from fedtrees.protocols.horizontal.tree_sharing import FlowerBagging\n"
         "@register.protocol('boastful')\n"
         "@dataclass(frozen=True)\n"
         "class Boastful(FlowerBagging):\n"
-        "    says = (*FlowerBagging.says, Histogram)\n"
-        "    serves = FlowerBagging.serves | {'transform_examples', 'gradient_clip'}\n"
+        "    info = replace(FlowerBagging.info,\n"
+        "        message_types=(*FlowerBagging.info.message_types, Histogram),\n"
+        "        capabilities=frozenset({'transform_examples', 'gradient_clip'}))\n"
     )
     load_plugin(file)
     broken = {f.rule: f.detail for f in check("protocol", Spec("boastful")) if not f.holds}
     assert set(broken) == {
-        "what is declared crosses, or `sometimes` says when (`says`)",
-        "its parties keep to transform_examples (`serves`), or say why not",
-        "its parties keep to gradient_clip (`serves`), or say why not",
+        "what is declared crosses, or `conditional_types` says when (`message_types`)",
+        "its parties keep to transform_examples (`capabilities`), or say why not",
+        "its parties keep to gradient_clip (`capabilities`), or say why not",
     }
-    assert "Histogram" in broken["what is declared crosses, or `sometimes` says when (`says`)"]
+    assert (
+        "Histogram"
+        in broken["what is declared crosses, or `conditional_types` says when (`message_types`)"]
+    )
 
 
 BAD_METRIC = """

@@ -27,7 +27,7 @@ from fedtrees.isolation.process import attacks
 UNSAID = "no message carries held values unsaid"
 
 PROTOCOL = """
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar
 import numpy as np
 from fedtrees.core.messages import Message, Reveal, summable
@@ -64,10 +64,15 @@ def registered(name, told, client):
     @register.protocol(name)
     @dataclass(frozen=True, kw_only=True)
     class Leaking(FedTreeHist):
-        says = (*FedTreeHist.says, told)
-        sometimes = {**FedTreeHist.sometimes, Histogram: "in another guise"}
+        info = replace(
+            FedTreeHist.info,
+            message_types=(*FedTreeHist.info.message_types, told),
+            conditional_types={
+                **FedTreeHist.info.conditional_types, Histogram: "in another guise"
+            },
+        )
 
-        def party(self, name, role, held, schema, defense):
+        def create_party(self, name, role, held, schema, defense):
             if held is None:
                 return Hearing(self, schema)
             return client(name, held.table, schema, self, defense.requirements.gradient_clip)

@@ -50,10 +50,12 @@ OTHER = {
 def test_every_key_of_every_protocol_is_in_the_table(name):
     spec = briefly(Spec(name))
     protocol = register.make("protocol", spec)
-    setting = FederationConfig.of(DataRef(protocol.example), Spec("iid"), 3, 0, protocol)
+    setting = FederationConfig.of(
+        DataRef(protocol.info.example_dataset), Spec("iid"), 3, 0, protocol
+    )
     cell, federation = Task.for_training(setting, spec, Composed()), federation_of(setting, None)
     training = run_training(cell, federation)
-    threat = next(iter(protocol.adversaries))
+    threat = next(iter(protocol.info.adversaries))
     rows = evaluate_training(cell, federation, training, 1.0, 1.0).rows
     rows += evaluate_adversary(cell.under(threat), federation, training).rows
     known = results.measures()

@@ -103,7 +103,11 @@ def runs(request):
 def test_every_protocol_with_sums_is_among_them():
     sums = (*SealedSums.handled_types, *SealedSums.permitted_types)
     made = {name: register.get("protocol", name) for name in register.names("protocol")}
-    summing = {n for n, p in made.items() if p.summed or {*p.says} & {*SealedSums.applies_to}}
+    summing = {
+        n
+        for n, p in made.items()
+        if p.summed_types or {*p.info.message_types} & {*SealedSums.applies_to}
+    }
     of_their_own = {"dp-forest", "dp-gbdt", "federboost-h", "horizontal-regression"}
     summing -= {*of_their_own, "fedsgd-mlp", "fedavg-mlp", "fedxgbllr"}
     assert summing == {parse_grid(text)[0].name for text in RUNS.values()}

@@ -35,8 +35,9 @@ from fedtrees.messages.horizontal import (
 )
 from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.cut_points import settle_cuts
-from fedtrees.protocols.horizontal.followed_trees import FollowedTree, GrowingClient, check_cuts
+from fedtrees.protocols.horizontal.followed_trees import GrowingClient, check_cuts, check_splits
 from fedtrees.protocols.horizontal.settings import HistogramProtocol
+from fedtrees.protocols.tree_limits import TreeLimits
 from fedtrees.trees.boosted.boosting import ColumnSampler, checked_weights, drop_rows
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.grower import TreeGrower
@@ -177,11 +178,14 @@ class HistogramClient(GrowingClient):
         Raises
         ------
         BeyondParametersError
-            If the public parameters exclude the request (`FollowedTree`).
+            If the public parameters exclude the request (`TreeLimits`).
         """
         if message.tree != self.tree or self.tree < 0:
             self.start_tree(message.tree)
-        self.followed.ask(message.nodes)
+        if not len(message.nodes):
+            refuse(message, "nodes", "a request names at least one node")
+        for node in message.nodes.tolist():
+            self.limits.request(node)
         ranges = self.partition.ranges(message.nodes)
         rows = self.partition.rows
         sums = build_histogram(self.bins, self.gh, rows, ranges)
@@ -197,8 +201,8 @@ class HistogramClient(GrowingClient):
             raise BeyondParametersError(
                 f"tree {tree} after {self.tree}; they are {n_trees}, in turn"
             )
-        self.tree, n_bins = tree, np.diff(self.cuts.offsets)
-        self.followed = FollowedTree(self.params, n_bins, self.complete)
+        self.tree = tree
+        self.limits = TreeLimits(self.params.max_depth, self.params.max_leaves, in_order=True)
         round, k = divmod(tree, self.objective.n_outputs)
         if k == 0:
             # Free the memory of the old gradients before the new ones are computed.
@@ -241,7 +245,7 @@ class HistogramClient(GrowingClient):
         """Move rows by splits that the public parameters permit."""
         if self.tree < 0:
             raise BeyondParametersError("splits before the first tree; ask for its root first")
-        self.followed.split(chosen)
+        check_splits(chosen, self.limits, self.cuts.n_bins, self.complete)
         super().follow_splits(chosen)
 
     @handles(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -37,8 +37,7 @@ from fedtrees.neural.opacus_engine import OPACUS, poisson_batch
 from fedtrees.neural.perceptron import Layers, TabularNetwork
 from fedtrees.neural.torch_module import torch_module
 from fedtrees.neural.training import example_gradients, initial, mean_gradient
-from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol
-from fedtrees.protocols.networks.network_canaries import GradientCanaries, NetworkCanaries
+from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol, ProtocolInfo
 
 Weights = NDArray[np.float32]  # weights of a network or their change, shape (parameters,)
 Rows = NDArray[np.intp]  # numbers of the rows of a batch
@@ -311,16 +310,19 @@ class NetworkProtocol(Protocol):
     units: int = 100
     statistics: str = "sums"
 
-    says: ClassVar[tuple[type[Message], ...]] = (
-        ColumnSumsRequest, ColumnSums, Standardisation, NetworkWeights, NetworkUpdate,
+    info = ProtocolInfo(
+        message_types=(
+            ColumnSumsRequest, ColumnSums, Standardisation, NetworkWeights,
+            NetworkUpdate,
+        ),
+        capabilities=frozenset(
+            {"transform_examples", "poisson_sampling", "gradient_engine", "declared_rows"}
+        ),
+        adversaries=("server", "server+client"),
+        model_file=ENCODED_FILE,
+        extra_packages=("torch",),
     )  # fmt: skip
-    serves: ClassVar[frozenset[str]] = frozenset(
-        {"transform_examples", "poisson_sampling", "gradient_engine", "declared_rows"}
-    )
-    summed: ClassVar[tuple[type[Message], ...]] = (ColumnSums,)
-    adversaries: ClassVar[tuple[str, ...]] = ("server", "server+client")
-    file: ClassVar[tuple[str, str]] = ENCODED_FILE
-    needs: ClassVar[tuple[str, ...]] = ("torch",)
+    summed_types: ClassVar[tuple[type[Message], ...]] = (ColumnSums,)
     #: 1 if updates are gradients, -1 if they are steps against the gradient.
     along: ClassVar[int] = 1
 
@@ -334,10 +336,6 @@ class NetworkProtocol(Protocol):
         """Return the architecture of the network for a schema."""
         inputs, outputs = len(Encoding.of(schema)), max(len(schema.classes), 2)
         return Layers((inputs, self.units, self.units, outputs))
-
-    def canaries(self) -> NetworkCanaries:
-        """Create canaries for an audit of updates."""
-        return NetworkCanaries(self.batch, self.along)
 
     def check(self, schema: Schema) -> None:
         """Refuse a target without classes."""
@@ -402,7 +400,7 @@ class NetworkProtocol(Protocol):
         """Return the number of clients that take part in a round."""
         return clients
 
-    def grown_on(
+    def training_rows(
         self, n: int, streams: Streams, round: int, defense: Composition | None = None
     ) -> NDArray[np.bool_]:
         """Return the rows of a round's batches, bool, shape (n,).
@@ -414,7 +412,7 @@ class NetworkProtocol(Protocol):
         """
         return rows_in(self.batches(n, streams, round, defense or Composition()), n)
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,
@@ -473,12 +471,6 @@ class FedSGD(NetworkProtocol):
     (``dp-sgd``), each row is drawn independently. The server takes a step against the mean
     gradient. The network is that of Vero et al. (2023) with random initial weights.
     """
-
-    def worst_case(self, defense: Composition) -> tuple[FedSGD, GradientCanaries] | None:
-        """Send one sum, over almost all rows, of a small network. None if no defense clips."""
-        clip = next((p.clip for p in defense.parts if hasattr(p, "clip")), None)
-        one = replace(self, rounds=1, batch=32, units=4, statistics="public")
-        return None if clip is None else (one, GradientCanaries(one.batch, float(clip)))
 
     def batches(self, n: int, streams: Streams, round: int, defense: Composition) -> list[Rows]:
         """Return the single batch of the round.

@@ -209,7 +209,7 @@ class Active(Coordinator):
         if classes and y is not None:
             totals = np.bincount(y, minlength=classes)
             for k, node in enumerate(nodes.tolist()):
-                counts[k] = np.bincount(y[_rows_at(tree.rows, node)], minlength=classes)
+                counts[k] = np.bincount(y[tree.rows.rows_of(node)], minlength=classes)
         is_passive_column = np.array([owner != self.name for owner in self.owner])
         offsets = self.cuts.offsets
         return OpenNodes(
@@ -430,7 +430,7 @@ class Active(Coordinator):
         nodes_of_owner: dict[str, list[tuple[int, int]]] = defaultdict(list)
         reached = []
         for t, node in level:
-            rows, column = _rows_at(at[t], node), int(model.trees[t].feature[node])
+            rows, column = at[t].rows_of(node), int(model.trees[t].feature[node])
             if column < 0:
                 leaves[rows, t] = node
             elif len(rows):
@@ -447,7 +447,7 @@ class Active(Coordinator):
         self, net: Network, party: str, at: list[RowPartition], nodes: list[tuple[int, int]]
     ) -> list[NDArray[np.bool_]]:
         """Return which test rows at a party's nodes go left."""
-        rows = [_rows_at(at[t], node) for t, node in nodes]
+        rows = [at[t].rows_of(node) for t, node in nodes]
         if party == self.name:
             return [self._own_goes(t, node, r) for (t, node), r in zip(nodes, rows, strict=True)]
         offsets = np.cumsum([0, *map(len, rows)])
@@ -465,11 +465,6 @@ class Active(Coordinator):
             np.isnan(x), tree.default_left[node], x < tree.threshold[node]
         )
         return goes
-
-
-def _rows_at(rows: RowPartition, node: int) -> NDArray[np.int32]:
-    ((begin, end),) = rows.ranges(np.array([node], dtype=np.int32))
-    return rows.rows[begin:end]
 
 
 def complete_counts(
@@ -530,7 +525,7 @@ def node_rows(
         sizes = np.diff(tree.rows.ranges(open_nodes), axis=1).reshape(-1, 2)
         # The rows of the smaller child determine those of the larger one and need less traffic.
         nodes = np.where(sizes[:, 1] < sizes[:, 0], pairs[:, 1], pairs[:, 0]).astype(np.int32)
-    parts = [_rows_at(tree.rows, node) for node in nodes.tolist()]
+    parts = [tree.rows.rows_of(node) for node in nodes.tolist()]
     offsets = np.cumsum([0, *map(len, parts)]).astype(np.int64)
     return NodeRows(
         tree.number,
