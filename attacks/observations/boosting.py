@@ -508,6 +508,15 @@ def leaves_below(tree: Tree) -> NDArray[np.float64]:
     return sums_below(tree, np.eye(len(tree.leaves)))
 
 
+def relatives(tree: Tree) -> NDArray[np.intp]:
+    """Return parent and sibling of each node, shape (n_nodes, 2), -1 for the root."""
+    out = np.full((len(tree), 2), -1, dtype=np.intp)
+    inner = np.flatnonzero(tree.feature >= 0)
+    left, right = tree.left[inner], tree.right[inner]
+    out[left], out[right] = np.stack([inner, right], axis=1), np.stack([inner, left], axis=1)
+    return out
+
+
 def sums_below(tree: Tree, of_leaves: NDArray[np.floating]) -> NDArray[np.float64]:
     """Return the sum over the leaves below each node, float64, shape (n_nodes, ...).
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.observations.boosting import BoostingObservations
 from fedtrees.attacks.peeling.rows import BinnedForest, Ints, _route, terminal_histograms
-from fedtrees.attacks.solvers.sampling import next_bits
+from fedtrees.attacks.solvers.sampling import remainder, uniform
 from fedtrees.core.compilation import inner_kernel, kernel
 
 Floats = NDArray[np.float64]
@@ -401,9 +401,9 @@ def _swap(  # type: ignore[no-untyped-def]
     pair = np.empty(2, dtype=np.int64)
     for step in range(steps):
         width = scale * HOT * (COLD / HOT) ** (step / steps)
-        e = np.int64(next_bits(state) % np.uint64(free.shape[0]))
+        e = remainder(state, free.shape[0])
         i, f = free[e, 0], free[e, 1]
-        j = by_cell[first[i] + np.int64(next_bits(state) % np.uint64(size[i]))]
+        j = by_cell[first[i] + remainder(state, size[i])]
         if fixed[j, f] or bins[i, f] == bins[j, f]:
             continue
         pair[0], pair[1] = i, j
@@ -413,7 +413,7 @@ def _swap(  # type: ignore[no-untyped-def]
         two[0, f], two[1, f] = bins[j, f], bins[i, f]
         _route(two, start, nodes, sets, value, cells, base, new_cell, new_margin)
         change = _exchange(world, columns, cell, margin, y, pair, f, new_cell, new_margin, row)
-        u = np.float64(next_bits(state)) * 2.0**-53
+        u = uniform(state)
         if change <= 0.0 or u < np.exp(-change / (2 * width * width)):
             bins[i, f], bins[j, f] = two[0, f], two[1, f]
         else:

@@ -16,6 +16,7 @@ from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.histogram import to_fixed
 from fedtrees.trees.boosted.losses import LOGISTIC, clipped_bounds, logistic_gradients
+from fedtrees.trees.routing import Routes
 
 Ints = NDArray[np.int32]
 Sums = NDArray[np.int64]
@@ -89,19 +90,18 @@ class BinnedForest:
         clip : float, optional
             Bound on every row's absolute gradient before summation.
         """
-        start = np.concatenate([[0], np.cumsum([len(t) for t in trees])]).astype(np.int32)
-        shift = np.repeat(start[:-1], [len(t) for t in trees])
-        nodes = np.full((start[-1], 6), -1, dtype=np.int32)
-        nodes[:, FEATURE] = np.concatenate([t.feature for t in trees])
-        nodes[:, LEFT] = np.concatenate([t.left for t in trees]) + shift
-        nodes[:, RIGHT] = np.concatenate([t.right for t in trees]) + shift
-        nodes[:, DEFAULT_LEFT] = np.concatenate([t.default_left for t in trees])
-        threshold = np.concatenate([t.threshold for t in trees])
+        routes = Routes.of(trees)
+        nodes = np.full((len(routes.feature), 6), -1, dtype=np.int32)
+        start = np.append(routes.start, len(nodes)).astype(np.int32)
+        shift = np.repeat(start[:-1], np.diff(start))
+        nodes[:, FEATURE], nodes[:, DEFAULT_LEFT] = routes.feature, routes.default_left
+        nodes[:, LEFT], nodes[:, RIGHT] = routes.left + shift, routes.right + shift
         for f in range(cuts.n_features):
             at = nodes[:, FEATURE] == f
-            nodes[at, CUT] = np.searchsorted(cuts.of(f), threshold[at], side="right") - 1
-        by_set = np.flatnonzero(np.isnan(threshold))
+            nodes[at, CUT] = np.searchsorted(cuts.of(f), routes.threshold[at], side="right") - 1
+        by_set = np.flatnonzero(np.isnan(routes.threshold))
         nodes[by_set, SET] = np.arange(len(by_set))
+        right = routes.categories[by_set, : int(cuts.n_bins.max())]
         visible = np.zeros(len(nodes), dtype=bool)
         for s, seen_nodes in zip(start, seen, strict=False):
             visible[s + seen_nodes] = True
@@ -111,7 +111,7 @@ class BinnedForest:
         return BinnedForest(
             start,
             nodes,
-            _sets(trees, by_set, cuts),
+            np.pad(right, ((0, 0), (0, int(cuts.n_bins.max()) - right.shape[1]))),
             np.concatenate([t.value for t in trees]).astype(np.float32),
             np.where(terminal, np.cumsum(terminal) - 1, -1).astype(np.int32),
             np.float32(base_margin),
@@ -179,19 +179,6 @@ class BinnedForest:
         g, h = self.clip
         gh = np.stack([np.clip(gh[:, 0], -g, g), np.minimum(gh[:, 1], h)], axis=1)
         return to_fixed(gh).reshape(*margin.shape, 2)
-
-
-def _sets(trees: Sequence[Tree], by_set: NDArray[np.intp], cuts: Cuts) -> NDArray[np.bool_]:
-    """Return the bins that go right at splits by categories, (len(by_set), most bins)."""
-    sets = np.zeros((len(by_set), int(cuts.n_bins.max())), dtype=bool)
-    row = 0
-    for tree in trees:
-        nodes = np.flatnonzero(np.isnan(tree.threshold))
-        if tree.categories is not None and len(nodes):
-            right = tree.categories[nodes, : sets.shape[1]]
-            sets[row : row + len(nodes), : right.shape[1]] = right
-        row += len(nodes)
-    return sets
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,7 +31,7 @@ from fedtrees.attacks.peeling.rows import (
 )
 from fedtrees.attacks.reconstruction.prior import Prior
 from fedtrees.attacks.solvers.allocation import largest_remainder
-from fedtrees.attacks.solvers.sampling import next_bits
+from fedtrees.attacks.solvers.sampling import remainder, uniform
 from fedtrees.attacks.timberstrike.bins import BinCountEstimate, likely_bins, seen_of
 from fedtrees.attacks.timberstrike.options import Options
 from fedtrees.attacks.timberstrike.sample_from_boxes import told_rows
@@ -502,9 +502,9 @@ def _swap_towards(X, y, block, own_rows, start, tolerance, seed):  # type: ignor
         size[i] = size[i + 1] if block[i] == block[i + 1] else i - first[i] + 1
     size[n - 1] = n - first[n - 1]
     for _ in range(SWAPS_PER_ROW * n):
-        i = np.int64(next_bits(state) % np.uint64(n))
-        k = first[i] + np.int64(next_bits(state) % np.uint64(size[i]))
-        f = np.int64(next_bits(state) % np.uint64(d))
+        i = remainder(state, n)
+        k = first[i] + remainder(state, size[i])
+        f = remainder(state, d)
         a, b = X[i, f], X[k, f]
         if a == b:
             continue
@@ -518,7 +518,7 @@ def _swap_towards(X, y, block, own_rows, start, tolerance, seed):  # type: ignor
             at_i += weight[bad[i, r] + step]
             at_k += weight[bad[k, r] - step]
         gain = np.log(at_i) + np.log(at_k) - score[i] - score[k]
-        if gain >= 0.0 or np.float64(next_bits(state)) * 2.0**-53 < np.exp(gain):
+        if gain >= 0.0 or uniform(state) < np.exp(gain):
             for r in range(start[y[i]], start[y[i] + 1]):
                 step = _differs(b, own_rows[r, f], tolerance[f]) - _differs(
                     a, own_rows[r, f], tolerance[f]
