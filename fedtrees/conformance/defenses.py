@@ -25,7 +25,6 @@ from fedtrees.conformance.samples import (
     sample_table,
     sample_training,
 )
-from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import FedtreesError, UnguardedMessageError, UsageError
@@ -33,6 +32,7 @@ from fedtrees.core.guarantee import Guarantee
 from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
+from fedtrees.core.wire import encode
 from fedtrees.isolation.watch import leaving
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.compatibility import Data, fit

@@ -21,7 +21,6 @@ from fedtrees.conformance.samples import (
     sample_training,
 )
 from fedtrees.core.channel import Change, Channel, Share, SumOfShares
-from fedtrees.core.codec import decode, encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense, ExampleStage, Requirements
 from fedtrees.core.errors import UsageError
@@ -29,6 +28,7 @@ from fedtrees.core.guarantee import NoGuarantee
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.core.view import View
+from fedtrees.core.wire import decode, encode
 from fedtrees.isolation.watch import leaving
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.training import Training

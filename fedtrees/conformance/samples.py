@@ -20,7 +20,6 @@ import numpy as np
 from fedtrees.conformance.leak_search import find_local_values
 from fedtrees.core.attack import Attack
 from fedtrees.core.claims import Guess
-from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import FedtreesError, UsageError
 from fedtrees.core.local_data import LocalData
@@ -31,6 +30,7 @@ from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
 from fedtrees.core.view import View
+from fedtrees.core.wire import encode
 from fedtrees.data.layout import LAYOUTS, lay_out
 from fedtrees.data.partition import Partition
 from fedtrees.metrics.metric import Case

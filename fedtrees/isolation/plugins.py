@@ -12,7 +12,7 @@ from fedtrees.core.attack import Attack
 from fedtrees.core.errors import ProtocolError, UsageError
 from fedtrees.core.registry import PLUGIN, register
 from fedtrees.core.specs import Spec
-from fedtrees.core.values import type_name
+from fedtrees.core.wire import type_name
 from fedtrees.isolation import transfer
 from fedtrees.isolation.process import attacks
 from fedtrees.isolation.transfer import AttackFacts

@@ -24,8 +24,8 @@ from fedtrees.core.registry import loaded_plugins, register
 from fedtrees.core.repeated import Computed
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec
-from fedtrees.core.values import pack, type_name
 from fedtrees.core.view import View
+from fedtrees.core.wire import pack, type_name
 from fedtrees.isolation import transfer
 from fedtrees.isolation.sandbox import closed_memory
 from fedtrees.isolation.transfer import MOST_BYTES, AttackFacts, Channel, Closed

@@ -33,8 +33,8 @@ from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import PLUGIN, register
 from fedtrees.core.schema import Feature, OneHot, Schema, Table
 from fedtrees.core.specs import Spec
-from fedtrees.core.values import pack, type_name, unpack
 from fedtrees.core.view import Seen, View
+from fedtrees.core.wire import pack, type_name, unpack
 
 #: Largest value that the bench accepts from an attack, and largest text in it, in bytes. Texts need
 #: up to twenty times as much memory when they are parsed.
@@ -66,7 +66,7 @@ class Channel:
         Parameters
         ----------
         value : object
-            The value (`fedtrees.core.values`).
+            The value (`fedtrees.core.wire`).
         max_bytes : int, optional
             Largest number of bytes.
 
@@ -269,7 +269,7 @@ class AttackFacts:
     parameters : tuple of (str, bool, value)
         Name of each parameter, whether it has a default, and the default.
     gives : str
-        Type of claims, in the notation of `fedtrees.core.values.type_name`.
+        Type of claims, in the notation of `fedtrees.core.wire.type_name`.
     claims : tuple of str
         Types of claims, in the same notation.
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from fedtrees.core.attack import claims_of
 from fedtrees.core.registry import KINDS, PLUGIN, load_plugin, register
-from fedtrees.core.values import type_name
+from fedtrees.core.wire import type_name
 
 HOLD_TRUTH = ("fedtrees.data", "fedtrees.metrics", "fedtrees.experiments", "fedtrees.report")
 _CODE = (".py", ".pyc", ".nbi", ".nbc", ".so", ".pth")

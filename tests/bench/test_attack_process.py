@@ -21,7 +21,7 @@ from fedtrees.core.limits import TimeLimit, limited
 from fedtrees.core.reasons import FITS
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec, parse_one
-from fedtrees.core.values import pack, unpack
+from fedtrees.core.wire import pack, unpack
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.experiments.session import Bench
 from fedtrees.experiments.suite import Suite

@@ -17,7 +17,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.core.threat import Threat
-from fedtrees.core.values import pack, unpack
+from fedtrees.core.wire import pack, unpack
 from fedtrees.experiments.evaluate import (
     blind_baseline,
     build_view,

@@ -13,7 +13,6 @@ from gmpy2 import mpz
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import DataError, UsageError
@@ -27,6 +26,7 @@ from fedtrees.core.secure_sum import add_messages, from_integers, to_integers
 from fedtrees.core.specs import Spec, parse_grid, parse_one
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC, Transcript
+from fedtrees.core.wire import encode
 from fedtrees.crypto import masks, primitives, shamir
 from fedtrees.crypto.costs import MARK_BYTES
 from fedtrees.crypto.keys import KeyPair

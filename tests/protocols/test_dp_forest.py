@@ -7,7 +7,6 @@ import pytest
 from present import here
 from scipy import stats
 
-from fedtrees.core.codec import decode, encode
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import PureDP, join, parse
 from fedtrees.core.local_data import over_clients
@@ -15,6 +14,7 @@ from fedtrees.core.messages import Sealed
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid
+from fedtrees.core.wire import decode, encode
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.forests import LeafClassCounts, PrivateForest
 from fedtrees.messages.models import as_message

@@ -13,7 +13,6 @@ from hypothesis.extra import numpy as arrays
 from present import here
 from scipy import stats
 
-from fedtrees.core.codec import decode, encode
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import ApproximateDP, join, parse
 from fedtrees.core.local_data import over_clients
@@ -22,6 +21,7 @@ from fedtrees.core.party import acting
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
+from fedtrees.core.wire import decode, encode
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.horizontal import LeafSums
 from fedtrees.messages.models import as_message

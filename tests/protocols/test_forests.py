@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_wine
 
-from fedtrees.core.codec import decode
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import DataError, UnguardedMessageError, UsageError
@@ -17,6 +16,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.core.streams import Streams
+from fedtrees.core.wire import decode
 from fedtrees.experiments import training_cache
 from fedtrees.messages.forests import (
     ClassCounts,
