@@ -21,7 +21,7 @@ from fedtrees.core.channel import Change, Mechanism, Share, honest_shares
 from fedtrees.core.defense import Context, CutPlan, Defense, DefenseInfo, Place, Requirements
 from fedtrees.core.errors import UsageError, check_positive, check_whole
 from fedtrees.core.guarantee import Guarantee, PureDP, Structural
-from fedtrees.core.messages import Message, Reveal, Trait, exempting
+from fedtrees.core.messages import Message, Reveal, Trait, permit_types_with
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
@@ -47,7 +47,7 @@ class SettledCuts(Defense):
     guarantee = Structural()
     roles = frozenset({"client"})
     protects = frozenset({Reveal.FEATURES})
-    permitted_types = exempting(LATER)
+    permitted_types = permit_types_with(LATER)
     applies_to: ClassVar[tuple[type[Message], ...]] = (CutPoints,)
 
 
@@ -299,7 +299,7 @@ class PrivateQuantileCuts(Defense):
     roles = frozenset({"client"})
     protects = frozenset({Reveal.FEATURES})
     handled_types = (FeatureSketch,)
-    permitted_types = exempting(LATER)
+    permitted_types = permit_types_with(LATER)
     applies_to = (CutPoints,)
     requirements = Requirements(reads_local_data=True)
     info = DefenseInfo(bench_grid={"epsilon": (1.0,)})

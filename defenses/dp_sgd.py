@@ -17,7 +17,7 @@ from fedtrees.core.channel import Change, Mechanism
 from fedtrees.core.defense import Context, Defense, DefenseInfo, ExampleStage, Place, Requirements
 from fedtrees.core.errors import check_known, check_positive, check_share, check_whole
 from fedtrees.core.guarantee import ApproximateDP, Guarantee
-from fedtrees.core.messages import Reveal, Trait, exempting
+from fedtrees.core.messages import Reveal, Trait, permit_types_with
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
@@ -78,7 +78,7 @@ class DPSGD(Defense):
     roles = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES, Reveal.COUNTS})
     handled_types = (NetworkUpdate,)
-    permitted_types = exempting({
+    permitted_types = permit_types_with({
         Trait.SUMMED_SECURELY: "exact sums over all clients; `spent` counts them as unprotected, "
         "and the protocol's statistics=public sends none",
         Trait.GROWN_ALONE: "trees are grown and shared before; `spent` counts them as unprotected, "

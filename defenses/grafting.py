@@ -159,7 +159,7 @@ def grafted_nodes(
         inner = tree.feature[node] >= 0
         if inner and not (contaminated[left] or contaminated[right]):
             continue
-        node_rows = _rows_at(rows, node)
+        node_rows = rows.rows_of(node)
         contaminated[node] = len(node_rows) and np.bincount(noisy[node_rows]).argmax() != (
             np.bincount(true[node_rows]).argmax()
         )
@@ -186,7 +186,7 @@ def _repaired_forest(model: Any, local_data: LocalData, parameters: Mapping[str,
     for t, (tree, rows) in enumerate(zip(model.trees, model.rows, strict=True)):
         for node, depth in grafted_nodes(tree, rows, model.y, local_data.y).items():
             node_rows, depth_left = (
-                _rows_at(rows, node),
+                rows.rows_of(node),
                 None if deepest is None else deepest - depth,
             )
             grown = grow_random_forest(
@@ -225,7 +225,7 @@ def _repaired_boosting(model: Any, local_data: LocalData, parameters: Mapping[st
         nodes = grafted_nodes(tree, rows, model.y, local_data.y)
         refreshed, added = repair.leaves(tree, rows, gh[outputs])
         for node, depth in nodes.items():
-            node_rows = _rows_at(rows, node)
+            node_rows = rows.rows_of(node)
             grafts[t, node] = graft = repair.grow_graft(node_rows, depth, gh[outputs])
             # Grafts name features by their position in the schema, and use only the active party's
             # columns. All remaining columns stay NaN.
@@ -304,8 +304,3 @@ def _graft(local_data: LocalData, trees: Sequence[Any], outputs: Sequence[NDArra
     named = (np.where(t.feature < 0, -1, columns[t.feature]).astype(np.int32) for t in trees)
     placed = (replace(t, feature=f) for t, f in zip(trees, named, strict=True))
     return Graft(tuple(placed), tuple(outputs))
-
-
-def _rows_at(rows: RowPartition, node: int) -> NDArray[np.int32]:
-    ((begin, end),) = rows.ranges(np.array([node], dtype=np.int32))
-    return rows.rows[begin:end]

@@ -20,7 +20,7 @@ from fedtrees.core.coarsening import Decimals, Rounding
 from fedtrees.core.defense import Context, Defense, DefenseInfo, Deployed, Place
 from fedtrees.core.errors import check_flag, check_positive, check_whole
 from fedtrees.core.guarantee import Structural
-from fedtrees.core.messages import Message, Reveal, Trait, exempting, having
+from fedtrees.core.messages import Message, Reveal, Trait, permit_types_with, types_with
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.defenses.cut_points import LATER
@@ -103,7 +103,7 @@ class LeafRounding(Defense):
         }
     )
     roles = frozenset({"server", "client"})
-    handled_types = having(Trait.LEAVES)
+    handled_types = types_with(Trait.LEAVES)
 
     def __post_init__(self) -> None:
         check_whole("decimals", self.decimals, 0, 12)
@@ -145,7 +145,7 @@ class SketchRounding(Defense):
     roles = frozenset({"client"})
     protects = frozenset({Reveal.FEATURES})
     handled_types = (FeatureSketch,)
-    permitted_types = exempting(LATER)
+    permitted_types = permit_types_with(LATER)
 
     def __post_init__(self) -> None:
         check_whole("digits", self.digits, 1, 8)

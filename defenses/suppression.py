@@ -19,7 +19,7 @@ from fedtrees.core.coarsening import FewRows, Suppression
 from fedtrees.core.defense import Context, Defense, DefenseInfo, Deployed, Place, Requirements
 from fedtrees.core.errors import UsageError, check_known, check_whole
 from fedtrees.core.guarantee import Structural
-from fedtrees.core.messages import Message, Reveal, Trait, exempting, having
+from fedtrees.core.messages import Message, Reveal, Trait, permit_types_with, types_with
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.messages.horizontal import ClientTrees, GlobalHistogram, Histogram
@@ -176,8 +176,8 @@ class SplitOnly(Defense):
     )
     roles = frozenset({"server", "client"})
     protects = frozenset({Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES})
-    handled_types = having(Trait.STATISTICS)
-    permitted_types = exempting(
+    handled_types = types_with(Trait.STATISTICS)
+    permitted_types = permit_types_with(
         {
             Trait.START: "every prediction starts from it; it is the label mean of the federation",
             Trait.SETTLED: "the splits are made of them, or the model ends there",
@@ -222,7 +222,9 @@ class MaskSumHessian(Defense):
     roles = frozenset({"client"})
     protects = frozenset({Reveal.COUNTS})
     handled_types = (ClientTrees,)
-    permitted_types = exempting({Trait.NETWORK: "a network over the trees has no sums of hessians"})
+    permitted_types = permit_types_with(
+        {Trait.NETWORK: "a network over the trees has no sums of hessians"}
+    )
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State that the hessian sums are replaced by the constant 1."""

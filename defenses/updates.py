@@ -13,7 +13,7 @@ from fedtrees.core.coarsening import Rounding
 from fedtrees.core.defense import Context, Defense, DefenseInfo, Place
 from fedtrees.core.errors import check_positive, check_share
 from fedtrees.core.guarantee import Structural
-from fedtrees.core.messages import Message, Reveal, Trait, exempting
+from fedtrees.core.messages import Message, Reveal, Trait, permit_types_with
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.messages.networks import NetworkUpdate
@@ -26,7 +26,7 @@ class ChangedUpdates(Defense):
     roles = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES})
     handled_types = (NetworkUpdate,)
-    permitted_types = exempting(
+    permitted_types = permit_types_with(
         {
             Trait.SUMMED_SECURELY: "the protocol itself sums it securely; what is opened is exact",
             Trait.GROWN_ALONE: "not covered: trees are shared before the network is trained, as "

@@ -7,14 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.attributes.sum_constraints import Sums, fit_probabilities
-from fedtrees.attacks.evidence.column import Column
-from fedtrees.attacks.evidence.marginals import pool_columns
-from fedtrees.attacks.evidence.readable import no_trees
-from fedtrees.attacks.evidence.replay import cuts_are_of_rows, cuts_of
-from fedtrees.attacks.evidence.sketched import columns_of
-from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.membership.attack import model_in
 from fedtrees.attacks.membership.references import class_logits, forest_logits
+from fedtrees.attacks.observations.applicability import no_trees
+from fedtrees.attacks.observations.columns import Column, columns_of
+from fedtrees.attacks.observations.reading import read_boosting
+from fedtrees.attacks.observations.replay import cuts_are_of_rows, cuts_of
+from fedtrees.attacks.observations.rows_from_columns import pool_columns
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import Entries, Guess
 from fedtrees.core.reasons import Reason
@@ -77,7 +76,7 @@ class AttributeInference(Attack):
             weight = _weight(model, imputer, values, knowledge)
             p = p * np.exp(weight * _confidence(model, knowledge.rows, values, knowledge))
         p /= p.sum(axis=1, keepdims=True)
-        seen = None if no_trees(view) else evidence_of(view)
+        seen = None if no_trees(view) else read_boosting(view)
         sums = None if seen is None else Sums.of(view, seen, knowledge, values)
         if sums is not None or column is not None:
             prior, p = p, fit_probabilities(p, sums, column)

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.column import Column
 from fedtrees.attacks.membership.structure import passes
+from fedtrees.attacks.observations.boosting import BoostingObservations
+from fedtrees.attacks.observations.columns import Column
 from fedtrees.core.sensitive import Told
 from fedtrees.core.view import View
 from fedtrees.trees.binning import bin_rows
@@ -67,16 +67,19 @@ class Sums:
     possible: NDArray[np.bool_]
 
     @staticmethod
-    def of(view: View, seen: Evidence, knowledge: Told, values: NDArray[np.float32]) -> Sums | None:
+    def of(
+        view: View, seen: BoostingObservations, knowledge: Told, values: NDArray[np.float32]
+    ) -> Sums | None:
         """Read the sums of boosted trees of one output that contain all rows, else return None.
 
         ``seen`` contains the trees, and ``values`` (float32, shape (K, c)) the possible values of
         the attribute.
         """
-        plain = seen.subsample == 1 and not seen.held_out and not seen.reg_alpha
-        plain &= np.ndim(seen.base_margin) == 0 and seen.foreign is None and not seen.suppressed
+        plain = seen.share == 1 and not seen.params.reg_alpha
+        plain &= np.ndim(seen.base_margin) == 0 and seen.foreign is None
+        plain &= not seen.distortion.hides_small_bins
         plain &= seen.restart is None and all(t.categories is None for t in seen.trees)
-        plain &= seen.row_law is None
+        plain &= seen.distortion.row_law is None
         if not plain:
             return None
         return _Reader(view, seen, knowledge, values).read()
@@ -84,16 +87,16 @@ class Sums:
 
 class _Reader:
     def __init__(
-        self, view: View, seen: Evidence, knowledge: Told, values: NDArray[np.float32]
+        self, view: View, seen: BoostingObservations, knowledge: Told, values: NDArray[np.float32]
     ) -> None:
         self._seen, self._told, self._own = seen, knowledge, view.rows
         d = knowledge.rows.X.shape[1]
         borders = [np.concatenate([t.threshold[t.feature == c] for t in seen.trees])
                    for c in knowledge.columns]  # fmt: skip
-        if seen.cuts is not None:
-            ends = seen.cuts.offsets
+        if seen.observed.cuts is not None:
+            ends = seen.observed.cuts.offsets
             borders = [
-                np.union1d(b, seen.cuts.values[ends[c] : ends[c + 1]])
+                np.union1d(b, seen.observed.cuts.values[ends[c] : ends[c + 1]])
                 for b, c in zip(borders, knowledge.columns, strict=True)
             ]
         codes = np.column_stack(
@@ -118,7 +121,7 @@ class _Reader:
         margin = np.full(len(self._X), float(seen.base_margin))
         own_rows = None if self._own is None or not len(self._own) else self._own
         own_margin = None if own_rows is None else np.full(len(own_rows), float(seen.base_margin))
-        bins = None if seen.cuts is None else bin_rows(self._X, seen.cuts)
+        bins = None if seen.observed.cuts is None else bin_rows(self._X, seen.observed.cuts)
         for t, tree in enumerate(seen.trees):
             g, h = self._gradients(margin, self._y)
             passed = passes(self._X, tree)
@@ -129,7 +132,7 @@ class _Reader:
                 own_margin = (
                     own_margin + tree.value[np.argmax(own_passed * (tree.feature < 0), axis=1)]
                 )
-            if seen.histograms is not None and bins is not None:
+            if seen.observed.histograms is not None and bins is not None:
                 yield from self._of_bins(t, passed, g, h, bins.codes, bins.missing)
             else:
                 yield from self._of_leaves(t, tree, passed, g, h, own_passed, own_g, own_h)
@@ -146,27 +149,29 @@ class _Reader:
     ) -> Iterator[Sum]:  # fmt: skip
         """Yield the sums of leaves, or the equations that leaf values imply."""
         seen, none = self._seen, np.zeros(self._shape[1], dtype=np.int64)
-        if seen.rounding is not None and tree.g is None:
+        if seen.distortion.rounding is not None and tree.g is None:
             return
         for leaf in tree.leaves.tolist():
             inside = passed[:, leaf]
             local_sums = np.zeros(2)
-            if seen.own_inside and own_passed is not None and own_g is not None:
+            if seen.observed.own_inside and own_passed is not None and own_g is not None:
                 at = own_passed[:, leaf]
                 local_sums = np.array([own_g[at].sum(), own_h[at].sum()])  # type: ignore[index]
             rows, both = self._add_rows(inside, g, h)
             if tree.g is not None and tree.h is not None:
                 total = np.array([tree.g[leaf], tree.h[leaf]]) - local_sums
                 noise = np.full(2, _ROUNDED**2)
-                if seen.noise is not None:
-                    noise = noise + np.array([seen.noise[t].g[leaf], seen.noise[t].h[leaf]])
+                if seen.distortion.noise is not None:
+                    noise = noise + np.array(
+                        [seen.distortion.noise[t].g[leaf], seen.distortion.noise[t].h[leaf]]
+                    )
                 terms = both
             else:
-                if seen.noise is not None:
+                if seen.distortion.noise is not None:
                     return
-                c = float(tree.value[leaf]) / seen.learning_rate
+                c = float(tree.value[leaf]) / seen.params.learning_rate
                 terms = (both[0] + c * both[1])[None]
-                total = np.array([-c * seen.reg_lambda - local_sums[0] - c * local_sums[1]])
+                total = np.array([-c * seen.params.reg_lambda - local_sums[0] - c * local_sums[1]])
                 noise = np.full(1, _ROUNDED**2)
             yield Sum(rows, terms, total[:, None], none, noise)
 
@@ -176,22 +181,21 @@ class _Reader:
     ) -> Iterator[Sum]:  # fmt: skip
         """Yield sums of the attribute's bins in every node, and mark impossible cells."""
         seen = self._seen
-        assert seen.histograms is not None
-        assert seen.cuts is not None
-        of, ends = seen.histograms[t], seen.cuts.offsets
+        assert seen.observed.histograms is not None
+        assert seen.observed.cuts is not None
+        of, ends = seen.observed.histograms[t], seen.observed.cuts.offsets
         slack = np.zeros(len(of.nodes)) if of.slack is None else of.slack
-        exact = seen.noise is None
-        if seen.own_in_bins and self._own is not None and len(self._own):
+        exact = seen.distortion.noise is None
+        if seen.observed.own_in_bins and self._own is not None and len(self._own):
             return
         for k, node in enumerate(of.nodes.tolist()):
             inside = passed[:, node]
             if not inside.any():
                 continue
             variance = np.full(2, _ROUNDED**2 + slack[k] ** 2 / 3)
-            if seen.noise is not None:
-                cells = [np.broadcast_to(v, passed.shape[1])[node]
-                         for v in (seen.noise[t].cell_g, seen.noise[t].cell_h)]  # fmt: skip
-                variance = variance + np.array(cells)
+            if (noise := seen.distortion.noise) is not None:
+                of_bins = noise[t].cell_g, noise[t].cell_h
+                variance += [np.broadcast_to(v, passed.shape[1])[node] for v in of_bins]
             if exact and not slack[k]:
                 at = np.flatnonzero(inside)
                 lack = np.zeros(len(at), dtype=bool)

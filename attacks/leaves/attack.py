@@ -5,14 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.submission import (
+from fedtrees.attacks.leaves.forests import FlatForest, Ints, TargetForest, read_target_forests
+from fedtrees.attacks.leaves.gibbs import Numbers, State, advance, likelihood, start
+from fedtrees.attacks.reconstruction.ensemble_vote import (
     BlindEnsemble,
     EvidenceWeight,
     share_determined,
     vote_on_rows,
 )
-from fedtrees.attacks.leaves.forests import FlatForest, Ints, TargetForest, read_target_forests
-from fedtrees.attacks.leaves.gibbs import Numbers, State, advance, likelihood, start
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import check_positive
 from fedtrees.core.guess import Guess, Records

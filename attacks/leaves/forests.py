@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.readable import shows
-from fedtrees.attacks.evidence.told_forests import grown_trees
+from fedtrees.attacks.observations.applicability import shows
+from fedtrees.attacks.observations.forests import grown_trees
 from fedtrees.core.view import View
 from fedtrees.messages.forests import ForestModel, LeafClasses, LocalForest, PooledForest
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest

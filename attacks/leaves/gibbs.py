@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from fedtrees.attacks.evidence.draws import next_bits
 from fedtrees.attacks.leaves.forests import FlatForest, Ints, TargetForest
+from fedtrees.attacks.solvers.sampling import next_bits
 from fedtrees.core.compilation import inner_kernel, kernel
 
 Longs = NDArray[np.int64]

@@ -18,15 +18,16 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.machines import (
+from fedtrees.attacks.mappers.column_values import ColumnFacts, allocate_counts, likely_column
+from fedtrees.attacks.observations.lightgbm import (
     LightGBMTranscript,
     bins_of,
+    counts,
     extremes,
+    shares,
     values_of,
     values_told,
 )
-from fedtrees.attacks.evidence.shares import counts, shares
-from fedtrees.attacks.mappers.column_values import ColumnFacts, allocate_counts, likely_column
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import BinClassCounts, ColumnValues, Guess
 from fedtrees.core.reasons import Reason
@@ -257,7 +258,7 @@ class SingleRowBins(Attack):
     The adversary receives the sums of a column from one machine only. It receives all sums of a
     machine if LightGBM's reduction assigns this machine to it, which happens if the number of
     machines is not a power of two. It computes the rows and the positive labels in each bin
-    (`fedtrees.attacks.evidence.machines`). If the same machine also computed the bins of the
+    (`fedtrees.attacks.observations.lightgbm`). If the same machine also computed the bins of the
     column, a bin of one row shows a value and its label. The values in the remaining bins are
     estimated from the prior rows.
     """

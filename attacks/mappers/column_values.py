@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.counts import share_out
-from fedtrees.attacks.evidence.replay import cuts_of
-from fedtrees.attacks.evidence.sketched import columns_of
+from fedtrees.attacks.observations.columns import columns_of
+from fedtrees.attacks.observations.replay import cuts_of
+from fedtrees.attacks.solvers.allocation import largest_remainder
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.trees.binning import Cuts, bin_rows
@@ -70,12 +70,13 @@ def allocate_counts(
         unknown = np.flatnonzero(counts[:, b, 0] < 0)
         # Sketches are used only if they agree with the remaining total of the bin.
         if rows is not None and rows[unknown, b].sum() == remaining[b].sum():
-            ones = share_out(rows[unknown, b].astype(np.float64), int(remaining[b, 1]))
+            ones = largest_remainder(rows[unknown, b].astype(np.float64), int(remaining[b, 1]))
             ones = np.minimum(ones, rows[unknown, b])
             counts[unknown, b] = np.stack([rows[unknown, b] - ones, ones], axis=1)
         else:
             class_counts = [
-                share_out(shares[unknown, k].astype(float), int(remaining[b, k])) for k in (0, 1)
+                largest_remainder(shares[unknown, k].astype(float), int(remaining[b, k]))
+                for k in (0, 1)
             ]
             counts[unknown, b] = np.stack(class_counts, axis=1)
     return dict(zip(names, counts, strict=True))
@@ -204,7 +205,7 @@ def likely_column(
         if facts.rows is not None:
             return _prior_values_in_bins(prior_values, facts)
         values, times = np.unique(prior_values, return_counts=True)
-        counts = share_out(times.astype(np.float64), n)
+        counts = largest_remainder(times.astype(np.float64), n)
         values = np.concatenate([values, facts.values])
         counts = np.concatenate([counts, np.ones(len(facts.values), np.int64)])
         return values[counts > 0], counts[counts > 0]
@@ -255,7 +256,7 @@ def _prior_values_in_bins(prior_values: Doubles, facts: ColumnFacts) -> tuple[Do
         if b in facts.single or not len(values):
             values = facts.values[bin_of_known == b]
             times = np.ones(len(values), np.int64)
-        counts = share_out(times.astype(np.float64), int(facts.rows[b]))
+        counts = largest_remainder(times.astype(np.float64), int(facts.rows[b]))
         counts_of_value |= dict(zip(values.tolist(), counts.tolist(), strict=True))
     present = {v: k for v, k in sorted(counts_of_value.items()) if k}
     return np.array([*present], np.float64), np.array([*present.values()], np.int64)

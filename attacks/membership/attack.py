@@ -12,13 +12,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.opened_leaves import releases_leaves
-from fedtrees.attacks.evidence.readable import no_trees
-from fedtrees.attacks.evidence.replay import cuts_of, grown_alone
-from fedtrees.attacks.evidence.sketched import columns_of
-from fedtrees.attacks.evidence.told_forests import told_forest
-from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.membership.leaf_sums import boosted_sums
 from fedtrees.attacks.membership.learners import shared_model, trainer_of
 from fedtrees.attacks.membership.posterior import LinearSums, any_of, log_odds
@@ -38,6 +31,12 @@ from fedtrees.attacks.membership.structure import (
     hessian_shortfall,
     shared_thresholds,
 )
+from fedtrees.attacks.observations.applicability import no_trees
+from fedtrees.attacks.observations.boosting import BoostingObservations
+from fedtrees.attacks.observations.columns import columns_of
+from fedtrees.attacks.observations.forests import told_forest
+from fedtrees.attacks.observations.reading import read_boosting, releases_leaves
+from fedtrees.attacks.observations.replay import cuts_of, grown_alone
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Guess, Membership
@@ -280,10 +279,10 @@ class MembershipInference(Attack):
         return Tests(scores, ratio_weights(refs), {"reference_models": float(self.models)})
 
 
-def _paths_are_followed(seen: Evidence) -> bool:
+def _paths_are_followed(seen: BoostingObservations) -> bool:
     """Return whether histograms and thresholds of a single output are visible."""
     by_sets = any(t.categories is not None for t in seen.trees)
-    return bool(seen.histograms) and np.ndim(seen.base_margin) == 0 and not by_sets
+    return bool(seen.observed.histograms) and np.ndim(seen.base_margin) == 0 and not by_sets
 
 
 def _splits_ignore_data(view: View, model: Any) -> bool:
@@ -313,8 +312,8 @@ def _sketches_are_changed(view: View) -> bool:
     return any(issubclass(FeatureSketch, part.handled_types) for part in view.defense.parts)
 
 
-def _evidence(view: View) -> Evidence | None:
-    return None if no_trees(view, numbers=True) else evidence_of(view)
+def _evidence(view: View) -> BoostingObservations | None:
+    return None if no_trees(view, numbers=True) else read_boosting(view)
 
 
 def model_in(view: View) -> Trees | None:

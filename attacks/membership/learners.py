@@ -21,11 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.clients.blocks import blocks_of
-from fedtrees.attacks.evidence.clients.sizes import row_counts
-from fedtrees.attacks.evidence.clients.victims import victims_of
-from fedtrees.attacks.evidence.opened_leaves import leaf_noise, releases_leaves
-from fedtrees.attacks.evidence.replay import cuts_of, grown_alone, params_of
+from fedtrees.attacks.clients.client_sizes import row_counts
+from fedtrees.attacks.clients.client_trees import blocks_of
+from fedtrees.attacks.clients.per_client import observe_clients
 from fedtrees.attacks.membership.leaf_sums import client_gradients, fixed_point_bits
 from fedtrees.attacks.membership.references import (
     Trainer,
@@ -38,6 +36,8 @@ from fedtrees.attacks.membership.references import (
     local_forest_trainer,
     random_forest_trainer,
 )
+from fedtrees.attacks.observations.reading import leaf_noise, releases_leaves
+from fedtrees.attacks.observations.replay import cuts_of, grown_alone, params_of
 from fedtrees.core.channel import Change, Channel, Mechanism, Share, chained
 from fedtrees.core.schema import Table
 from fedtrees.core.streams import Streams
@@ -85,7 +85,7 @@ def _sizes_of_shared_trees(view: View) -> NDArray[np.float64]:
     """
     clients = [name for name, role in view.roles.items() if role == "client"]
     other_clients = [name for name in clients if name not in view.principals]
-    victims = victims_of(view, max_level="statistics")
+    victims = observe_clients(view, max_level="statistics")
     sizes = row_counts(view, [victim.evidence for victim in victims])
     if sizes is None or len(sizes) != len(other_clients) or not all(sizes):
         return np.ones(len(other_clients))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr
 
-from fedtrees.attacks.evidence.told_sides import column_owners, rank_ends, value_ends
+from fedtrees.attacks.observations.forests import column_owners, rank_ends, value_ends
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import ColumnRanks, Guess
 from fedtrees.core.reasons import Reason

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.special import expit
 
-from fedtrees.attacks.evidence.readable import no_trees
 from fedtrees.attacks.gradients.attack import spread_evenly
+from fedtrees.attacks.observations.applicability import no_trees
 from fedtrees.attacks.second_phase.known_rows import KnownRows
 from fedtrees.attacks.second_phase.matching import Matching
 from fedtrees.attacks.second_phase.observed import models_of, seen_batches, soft_trees

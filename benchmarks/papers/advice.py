@@ -42,7 +42,7 @@ def figures(tried: Tried) -> str:
     descriptions = []
     for metric, name in (("exact_rows", "rows"), ("members_1pct", "members")):
         cells = [
-            c for t in tried.candidate.trials for c in t.cells if c.metric == metric and c.scores
+            c for t in tried.candidate.trials for c in t.results if c.metric == metric and c.scores
         ]
         worst = max(cells, key=lambda c: c.score, default=None)
         descriptions.append(

@@ -11,8 +11,8 @@ from fedtrees.benchmarks.papers.study import suite_study
 from fedtrees.benchmarks.papers.tables import Table, percent
 from fedtrees.core.guarantee import PureDP
 from fedtrees.report import static_figure
-from fedtrees.report.budgets import ordered
-from fedtrees.report.frontier import frontiers
+from fedtrees.report.findings import frontiers
+from fedtrees.report.results import ordered
 
 _DEFENSES = (
     "defense", "AUC", "change", "epsilon spent", "server reads", "`nvflare-hist` client reads",

@@ -14,8 +14,8 @@ import numpy as np
 from fedtrees.benchmarks.papers.study import suite_study
 from fedtrees.benchmarks.papers.tables import Comparison, Table, percent, read_published
 from fedtrees.report import static_figure
-from fedtrees.report.budgets import ordered
-from fedtrees.report.frontier import frontiers
+from fedtrees.report.findings import frontiers
+from fedtrees.report.results import ordered
 from fedtrees.report.statistics import worst_case
 
 #: Tables and protocols of Table 2.

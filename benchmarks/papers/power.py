@@ -15,6 +15,7 @@ from time import process_time
 from typing import Any
 from unittest.mock import patch
 
+from fedtrees.auditing.canaries import choose_audit_setting
 from fedtrees.benchmarks.papers.study import Study
 from fedtrees.benchmarks.papers.tables import Table
 from fedtrees.core.defense import ExampleStage
@@ -175,9 +176,9 @@ def audit_mechanism(protocol: str, defense: str, k: float, seed: int, fewer: int
         register.make("protocol", parse_one(protocol).parts[0]),
         make_defense(parse_one(defense)),
     )
-    n_trainings = (
-        protocol_object.worst_case(defense_object) or (protocol_object, protocol_object.canaries())
-    )[1].runs
+    _, canaries = choose_audit_setting(protocol_object, defense_object)
+    assert canaries is not None
+    n_trainings = canaries.runs
     begun = process_time()
     with weaken_noise(k):
         result = audit(

@@ -16,14 +16,16 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.machines import (
+from fedtrees.attacks.observations.lightgbm import (
+    WHOLE,
     LightGBMTranscript,
     bins_of,
+    counts,
     extremes,
+    shares,
     values_of,
     values_told,
 )
-from fedtrees.attacks.evidence.shares import WHOLE, counts, shares
 from fedtrees.audit import Audit
 from fedtrees.capture.collective import worker
 from fedtrees.capture.records import Record, Run

@@ -180,12 +180,12 @@ def _so_far(bench: Bench, console: Console, margin: float | None, when: str) -> 
     """Print the verdict on the finished cells to stderr, and write their report."""
     from fedtrees.cli.results import print_verdict
     from fedtrees.core.errors import FedtreesError
+    from fedtrees.report.findings import analyze_run
     from fedtrees.report.page import write_page
-    from fedtrees.report.run_analysis import study_of
 
     try:
-        study = study_of(bench.folder, None, margin)
-        if not study.findings.settings:
+        study = analyze_run(bench.folder, None, margin)
+        if not study.settings:
             return
         report = write_page(study)
     except FedtreesError:  # no cell is finished yet
@@ -276,11 +276,11 @@ def _finish(bench: Bench, counts: Counter[str], margin: float | None, as_json: b
     """Print tables and verdict, and exit with code 3 if cells failed or no attack ran."""
     from fedtrees.cli.results import print_tables, print_verdict
     from fedtrees.core.errors import many
+    from fedtrees.report.findings import analyze_run
     from fedtrees.report.json_export import failures, no_attack_ran, summary
     from fedtrees.report.page import write_page
-    from fedtrees.report.run_analysis import study_of
 
-    study = study_of(bench.folder, None, margin)
+    study = analyze_run(bench.folder, None, margin)
     report = write_page(study)
     bad = failures(study.rows)
     if as_json:

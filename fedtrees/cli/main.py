@@ -105,10 +105,10 @@ def show(
 ) -> None:
     """Print the tables of a run, the cells that did not run with reasons, and the verdict."""
     from fedtrees.cli.results import print_tables, print_verdict
+    from fedtrees.report.findings import analyze_run
     from fedtrees.report.json_export import summary
-    from fedtrees.report.run_analysis import study_of
 
-    study = study_of(Path(run), metric, margin)
+    study = analyze_run(Path(run), metric, margin)
     if format.is_json:
         typer.echo(json.dumps(summary(study), indent=1))
     else:

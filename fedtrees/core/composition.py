@@ -25,7 +25,7 @@ from fedtrees.core.messages import Message
 from fedtrees.core.noise_order import misplaced
 from fedtrees.core.reasons import Reason, Unfit
 from fedtrees.core.schema import Schema
-from fedtrees.core.secure_sum import Aggregation
+from fedtrees.core.secure_sum import SecureAggregation
 from fedtrees.core.transcript import Transcript
 
 
@@ -275,7 +275,7 @@ class Composition:
         ctx.acted.update(acting)
         return bool(acting)
 
-    def secure_aggregation(self) -> Aggregation | None:
+    def secure_aggregation(self) -> SecureAggregation | None:
         """Create the secure sum of one run, None if no part supplies cryptography."""
         return next(
             (

@@ -28,7 +28,7 @@ from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.party import acting_party
 from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Schema
-from fedtrees.core.secure_sum import Aggregation
+from fedtrees.core.secure_sum import SecureAggregation
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import BudgetEvent, Transcript
 
@@ -637,7 +637,7 @@ class Defense:
         """
         return receivers
 
-    def secure_aggregation(self) -> Aggregation | None:
+    def secure_aggregation(self) -> SecureAggregation | None:
         """Create the secure sum of one run, None to use the ideal functionality."""
         return None
 

@@ -247,7 +247,7 @@ class Behaviour:
     noticed: ClassVar[str] = ""
 
 
-def turn(party: Party, name: str) -> None:
+def install_behaviour(party: Party, name: str) -> None:
     """Turn an honest party into a dishonest one, by the name of a behaviour.
 
     Raises

@@ -238,7 +238,7 @@ class Case:
         cuts: Cuts | None = None
         for m in sent:
             if cuts is None:
-                cuts = Cuts(m.values, m.offsets, m.minimum, m.categorical)
+                cuts = m.to_cuts()
             elif not (
                 np.array_equal(cuts.values, m.values) and np.array_equal(cuts.offsets, m.offsets)
             ):

@@ -27,7 +27,7 @@ from fedtrees.core.files import write_whole
 from fedtrees.core.guarantee import Guarantee, NoGuarantee
 from fedtrees.core.local_data import Declared, LocalData, client_names
 from fedtrees.core.messages import Message, Sealing
-from fedtrees.core.network import LocalNetwork, Network
+from fedtrees.core.network import Network
 from fedtrees.core.party import Party
 from fedtrees.core.reasons import Reason
 from fedtrees.core.results import LOCAL_ONLY
@@ -289,26 +289,6 @@ class Protocol(ABC):
         forest, categories = in_table_values(training.model, training.schema.features)
         save_xgboost(forest, path, len(names), writable(names), params, categories)
 
-    def canaries(self) -> Any:
-        """Create the rows that a privacy audit inserts, or None if there is no audit.
-
-        See `fedtrees.protocols.canaries.Canaries`.
-        """
-        return None
-
-    def worst_case(self, defense: Composition) -> tuple[Protocol, Any] | None:
-        """Return parameters and canaries that reveal most about a row, for a privacy audit.
-
-        A claim about epsilon must be true for every table and all public parameters. The auditor
-        therefore chooses both: one tree, few columns, and gradients near their bound.
-
-        Returns
-        -------
-        worst_case : (Protocol, Canaries) or None
-            None if the audit has no better choice than the given parameters and `canaries`.
-        """
-        return None
-
     @property
     def parameters(self) -> Mapping[str, Any]:
         """Public parameters by name."""
@@ -408,7 +388,7 @@ class Protocol(ABC):
         return undeclared(schema) if plan is not None and plan.method == "public" else None
 
     def predict(
-        self, net: LocalNetwork | None, model: Model, queries: Mapping[str, LocalData]
+        self, net: Network | None, model: Model, queries: Mapping[str, LocalData]
     ) -> NDArray[np.float64]:
         """Return the scores of test rows.
 
@@ -417,7 +397,7 @@ class Protocol(ABC):
 
         Parameters
         ----------
-        net : LocalNetwork or None
+        net : Network or None
             Network of the training. None if the training ran in an earlier process.
         model : Model
             Final model of the coordinator.
@@ -436,7 +416,7 @@ class Protocol(ABC):
         return _still_there(net).predict(queries)
 
     def leaves(
-        self, net: LocalNetwork | None, model: Model, queries: Mapping[str, LocalData]
+        self, net: Network | None, model: Model, queries: Mapping[str, LocalData]
     ) -> NDArray[np.int32]:
         """Return the leaf of every test row in every tree, int32, shape (n, T).
 
@@ -459,7 +439,7 @@ class Protocol(ABC):
         return leaves
 
 
-def _still_there(net: LocalNetwork | None) -> LocalNetwork:
+def _still_there(net: Network | None) -> Network:
     """Return the network, or raise `ProtocolError` if the parties of the training are gone."""
     if net is None:
         raise ProtocolError("nobody holds this model whole, and its parties are gone: train it")

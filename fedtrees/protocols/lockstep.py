@@ -108,7 +108,7 @@ class Lockstep(Party):
         sent = message
         for role in self.audience:
             if {*self.net.members(role)} - {self.name}:
-                sent = self.net.tell(role, message, why=why)
+                sent = self.net.send(role, message, why=why)
         return sent
 
     def exchange(self, message: Said, why: str) -> Generator[Any, Any, list[Said]]:

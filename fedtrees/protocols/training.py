@@ -1,6 +1,6 @@
 """Training of a protocol in one process, and its result.
 
-`train` creates a host and a party for every name, connects them to a `LocalNetwork`, and runs the
+`train` creates a host and a party for every name, connects them to a `Network`, and runs the
 coordinator. `Training` contains the model and the transcript.
 """
 
@@ -29,11 +29,11 @@ from fedtrees.core.local_data import (
     rows_declared,
 )
 from fedtrees.core.messages import Message, Sealing
-from fedtrees.core.network import LocalNetwork
-from fedtrees.core.party import Party, acting, turn
+from fedtrees.core.network import Network
+from fedtrees.core.party import Party, acting, install_behaviour
 from fedtrees.core.reasons import Unfit
 from fedtrees.core.schema import Schema
-from fedtrees.core.secure_sum import Aggregation
+from fedtrees.core.secure_sum import SecureAggregation
 from fedtrees.core.streams import NoiseFrom, Streams
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.models import as_message
@@ -65,7 +65,7 @@ class Training:
         Context of the coordinator, which answers to queries need.
     columns : mapping of str to intp array
         Columns of each party with data, by name.
-    net : LocalNetwork or None
+    net : Network or None
         The parties, which can be queried again. None if the training ran in an earlier process.
     noise_from : {"system", "seed"}
         Source of noise (`fedtrees.core.streams.NoiseFrom`).
@@ -85,7 +85,7 @@ class Training:
     n_rows: int
     context: Context
     columns: Mapping[str, NDArray[np.intp]]
-    net: LocalNetwork | None = None
+    net: Network | None = None
     noise_from: NoiseFrom = "seed"
     void: bool = False
     behaviours: Mapping[str, str] = field(default_factory=dict)
@@ -279,7 +279,7 @@ def train(
         protocol.check_local_data(name, party_data, schema)
     sealing = protocol.sealing()
     weighted = any(one.weighted for one in declared.values())
-    net = LocalNetwork(agreement, Streams(seed, noise_from), None if weighted else n_rows)
+    net = Network(agreement, Streams(seed, noise_from), None if weighted else n_rows)
     net.declared, net.weighted = {name: one.rows for name, one in declared.items()}, weighted
     for name in agreement.roles:
         # Every party has separate streams, so that no party can reproduce the noise of another one.
@@ -290,7 +290,7 @@ def train(
     cheats, refused = behaviours or {}, ""
     for party in net.parties:
         if party.name in cheats:
-            turn(party, cheats[party.name])
+            install_behaviour(party, cheats[party.name])
     try:
         model, context = drive(protocol, net, sealing)
     except FedtreesError as err:
@@ -380,7 +380,7 @@ def create_host(
     agreement: Agreement,
     name: str,
     streams: Streams,
-    aggregation: Aggregation,
+    aggregation: SecureAggregation,
     local_data: LocalData | None,
     sealing: Sealing | None,
 ) -> Host:
@@ -396,7 +396,7 @@ def create_host(
         Name of the party.
     streams : Streams
         Randomness of the party.
-    aggregation : Aggregation
+    aggregation : SecureAggregation
         Secure aggregation of the run.
     local_data : LocalData or None
         Local data of the party, None if it has none.
@@ -413,14 +413,14 @@ def create_host(
     return host
 
 
-def drive(protocol: Protocol, net: LocalNetwork, sealing: Sealing | None) -> tuple[Any, Context]:
+def drive(protocol: Protocol, net: Network, sealing: Sealing | None) -> tuple[Any, Context]:
     """Train over a network in which one local party is the coordinator.
 
     Parameters
     ----------
     protocol : Protocol
         Protocol with its public parameters.
-    net : LocalNetwork
+    net : Network
         Network with all parties.
     sealing : Sealing or None
         How the run computes on encrypted values.
@@ -450,7 +450,7 @@ def drive(protocol: Protocol, net: LocalNetwork, sealing: Sealing | None) -> tup
         if protocol.released:
             net.publish(as_message(model), why="the released model, for whoever wants it")
         coordinator.finished(net)
-    net.settle(net.names)
+    net.collect_spending(net.names)
     net.transcript.costs = net.costs(sealing)
     return model, replace(context, ledger=net.transcript.events, acted=net.transcript.acted)
 

@@ -21,8 +21,7 @@ from fedtrees.core.specs import Spec, parse_grid, parse_one
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.protocols.compatibility import fit
-from fedtrees.report.budgets import ordered
-from fedtrees.report.results import UNDEFENDED, Setting
+from fedtrees.report.results import UNDEFENDED, Setting, ordered
 from fedtrees.report.statistics import troubles
 
 # Names of the attributes that limit the search of an attack.

@@ -194,7 +194,11 @@ def advantage_limits(panels: Sequence[Frontier]) -> tuple[float, float]:
 def _values(points: Sequence[Point], name: str) -> list[float]:
     """Return the means, the ends of the intervals and the single seeds of one coordinate."""
     estimates = [getattr(p, name) for p in points]
-    seeds = [getattr(s, name) for p in points for s in p.seeds]
+    seeds = [
+        v
+        for p in points
+        for v in (p.utilities.values() if name == "utility" else p.leakage.advantages)
+    ]
     return [v for e in estimates for v in (e.mean, e.low, e.high)] + seeds
 
 
@@ -273,7 +277,7 @@ def _family(fig: Drawing, points: list[Point], look: tuple[str, str], rings: Seq
     seeds = [(p, s) for p in points for s in p.seeds]
     group = esc(points[0].family)
     fig.scatter(
-        x=[s.utility for _, s in seeds], y=[s.advantage for _, s in seeds], mode="markers",
+        x=[s[0] for _, s in seeds], y=[s[1] for _, s in seeds], mode="markers",
         marker={"color": colour, "size": 5, "opacity": 0.45,
                 "symbol": [style.SHAPES[p.kind][0] for p, _ in seeds]},
         hoverinfo="skip", showlegend=False, legendgroup=group,
@@ -307,14 +311,14 @@ def _hover(p: Point) -> str:
         f"advantage {style.interval(p.advantage, signed=True)}, {many(p.advantage.n, 'seed')}",
         style.scored(p.score.mean, p.blind.mean, p.population.mean),
         f"strongest: {esc(attacks)}",
-        f"claim: {esc(p.claimed) or 'not known'} ({KINDS[p.kind]})",
+        f"claim: {esc(p.guarantees.claim) or 'not known'} ({KINDS[p.kind]})",
     ]
     if p.measured:
         lines.append(f"measured {esc(p.measured)}")
     if p.incomplete:
         lines.append(f"incomplete, known only from below: {esc(str(p.coverage))}")
     if p.attack_failed:
-        lines.append("the attack did worse than a blind guess; nothing is shown")
+        lines.append("the attack scored worse than a blind guess, which shows nothing")
     if p.coverage.early:
         lines.append(esc(f"{listed(p.coverage.early)} stopped early"))
     return "<br>".join(lines)

@@ -6,22 +6,21 @@ import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, get_args
 
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.files import write_text
+from fedtrees.report import style
+from fedtrees.report.findings import RunAnalysis
+from fedtrees.report.frontier import unswept
 from fedtrees.report.page import inline_scripts, security_policy
-from fedtrees.report.paper_table import together
-from fedtrees.report.protocol_budgets import unswept
-from fedtrees.report.results import Selection, load_rows
-from fedtrees.report.run_analysis import Study
+from fedtrees.report.results import Selection, load_rows, merge_runs
 from fedtrees.report.static_figure import Width
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawn
 
 SUFFIXES = ("html", "svg", "png", "pdf")
-Figure = Literal["frontier", "heatmap"]
 EVERYTHING = Selection()
 #: One run folder, or several whose rows are drawn together.
 Runs = str | Path | Sequence[str | Path]
@@ -32,13 +31,12 @@ def plot(
     out_path: str | Path,
     metric: str | None = None,
     utility: str | None = None,
-    figure: Figure = "frontier",
     *,
     chosen: Selection = EVERYTHING,
     width: Width | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Path:
-    """Plot one run or several: utility against worst-case advantage, or advantage per attack.
+    """Plot one run or several: utility against worst-case advantage.
 
     Parameters
     ----------
@@ -52,8 +50,6 @@ def plot(
         points).
     metric, utility : str, optional
         Metrics on the axes, see `frontiers`.
-    figure : {"frontier", "heatmap"}
-        Kind of the figure.
     chosen : Selection
         Datasets, threats and protocols to show.
     width : {"column", "page"}, optional
@@ -70,8 +66,8 @@ def plot(
     Raises
     ------
     UsageError
-        If the suffix, the figure, a metric, the width, or a name to show or to label is not valid,
-        or if the run contains no attack.
+        If the suffix, a metric, the width, or a name to show or to label is not valid, or if the
+        run contains no attack.
     StoreError
         If the rows cannot be read or the file cannot be written.
     """
@@ -79,21 +75,15 @@ def plot(
     suffix = out.suffix[1:].lower()
     if suffix not in SUFFIXES:
         raise UsageError(f"cannot write {out.name!r}: end the name in .{', .'.join(SUFFIXES)}")
-    if figure not in get_args(Figure):
-        raise UsageError(f"unknown figure {figure!r}{did_you_mean(figure, get_args(Figure))}")
-    if (width or labels) and (suffix == "html" or figure != "frontier"):
+    if (width or labels) and suffix == "html":
         raise UsageError("widths and labels are of frontiers as .svg, .png or .pdf")
     _check_width(width)
-    study = _study(run_folder, chosen, metric, utility)
+    analysis = _analyze(run_folder, chosen, metric, utility)
     if suffix == "html":
-        return write_text(out, _interactive(study, figure))
-    from fedtrees.report import leaks, static_figure
+        return write_text(out, _interactive(analysis))
+    from fedtrees.report import static_figure
 
-    if figure == "frontier":
-        return static_figure.save(_frontier(study, width, labels), out)
-    metrics = {f.panel.setting: f.metric for f in reversed(study.frontiers)}
-    grids = [leaks.leak_grid(study.rows, s, m) for s, m in sorted(metrics.items())]
-    return static_figure.save(static_figure.heatmap(grids), out)
+    return static_figure.save(_frontier(analysis, width, labels), out)
 
 
 def frontier_of(
@@ -128,10 +118,10 @@ def frontier_of(
         If the rows cannot be read.
     """
     _check_width(width)
-    return _frontier(_study(run_folder, chosen, metric, utility), width, labels)
+    return _frontier(_analyze(run_folder, chosen, metric, utility), width, labels)
 
 
-def _interactive(study: Study, figure: Figure) -> str:
+def _interactive(analysis: RunAnalysis) -> str:
     """Return an HTML document with one interactive plotly figure per panel.
 
     Its content security policy allows only the scripts that plotly generated, by their hashes.
@@ -139,17 +129,11 @@ def _interactive(study: Study, figure: Figure) -> str:
     import plotly.io
     from plotly.graph_objects import Figure as Plotly
 
-    from fedtrees.report.grid_figure import draw_heatmap
     from fedtrees.report.interactive_figure import advantage_limits, draw_frontier
-    from fedtrees.report.leaks import leak_grid, limit
 
-    if figure == "frontier":
-        limits = advantage_limits(study.frontiers)
-        drawn = [(str(f.panel), draw_frontier(f, study.colours, limits)) for f in study.frontiers]
-    else:
-        metrics = {f.panel.setting: f.metric for f in reversed(study.frontiers)}
-        grids = [leak_grid(study.rows, s, m) for s, m in sorted(metrics.items())]
-        drawn = [(g.title, draw_heatmap(g, limit(grids))) for g in grids]
+    limits = advantage_limits(analysis.frontiers)
+    colours = style.palette(p.family for f in analysis.frontiers for p in f.points)
+    drawn = [(str(f.panel), draw_frontier(f, colours, limits)) for f in analysis.frontiers]
     parts, scripts = [], []
     for at, (title, drawing) in enumerate(drawn):
         plotly_figure = Plotly(json.loads(drawing.json()))
@@ -166,25 +150,31 @@ def _interactive(study: Study, figure: Figure) -> str:
     return f"<!doctype html>{head}<body>{body}</body>\n"
 
 
-def _frontier(study: Study, width: Width | None, labels: Mapping[str, str] | None) -> Drawn:
+def _frontier(
+    analysis: RunAnalysis, width: Width | None, labels: Mapping[str, str] | None
+) -> Drawn:
     """Draw the frontiers of a run. Panels that differ in one protocol parameter are joined."""
     from fedtrees.report import static_figure
 
-    joined = {(f.panel.setting, f.panel.threat) for f in study.over_budgets}
-    rest = [f for f in study.frontiers if (unswept(f.panel.setting), f.panel.threat) not in joined]
-    return static_figure.frontier([*study.over_budgets, *rest], study.colours, width, labels)
+    joined = {(f.panel.setting, f.panel.threat) for f in analysis.over_budgets}
+    rest = [
+        f for f in analysis.frontiers if (unswept(f.panel.setting), f.panel.threat) not in joined
+    ]
+    return static_figure.frontier([*analysis.over_budgets, *rest], None, width, labels)
 
 
-def _study(run_folder: Runs, chosen: Selection, metric: str | None, utility: str | None) -> Study:
+def _analyze(
+    run_folder: Runs, chosen: Selection, metric: str | None, utility: str | None
+) -> RunAnalysis:
     """Load the selected part of the runs. Raise `UsageError` if it contains no attack."""
     folders = [run_folder] if isinstance(run_folder, str | Path) else list(run_folder)
     if not folders:
         raise UsageError("no run to plot; give the folder of a run")
-    rows = together([(str(folder), load_rows(folder)) for folder in folders])
-    study = Study(Path(folders[0]), chosen.of(rows), metric, utility)
-    if not study.panels:
+    rows = merge_runs([(str(folder), load_rows(folder)) for folder in folders])
+    analysis = RunAnalysis(Path(folders[0]), chosen.of(rows), metric, utility)
+    if not analysis.panels:
         raise UsageError("there is no attack in what is shown of this run, so nothing to plot")
-    return study
+    return analysis
 
 
 def _check_width(width: Width | None) -> None:

@@ -12,7 +12,6 @@ from fedtrees.core.errors import StoreError
 from fedtrees.core.results import measure
 from fedtrees.report import style
 from fedtrees.report.frontier import Frontier, Point
-from fedtrees.report.grid_figure import cell_ink, cell_text
 from fedtrees.report.guarantees import Kind
 from fedtrees.report.interactive_figure import (
     RING,
@@ -25,7 +24,6 @@ from fedtrees.report.interactive_figure import (
     utility_limits,
 )
 from fedtrees.report.label_placement import Drawn, Label, place
-from fedtrees.report.leaks import Grid, limit, matrix
 from fedtrees.report.results import UNDEFENDED, Panel
 from fedtrees.report.wording import Names
 
@@ -297,9 +295,8 @@ def _upright(ax: Axes, text: str, x: float) -> Label:
 
 def _point(ax: Axes, p: Point, colour: str, drawn: Drawn, ring: int = 0) -> None:
     """Draw a defense: its seeds, its intervals, and its marker, or a ring around other markers."""
-    seeds = [s for s in p.seeds if math.isfinite(s.utility) and math.isfinite(s.advantage)]
     shape = style.SHAPES[p.kind][1]
-    ax.scatter([s.utility for s in seeds], [s.advantage for s in seeds], s=6, marker=shape,
+    ax.scatter([u for u, _ in p.seeds], [a for _, a in p.seeds], s=6, marker=shape,
                color=colour, alpha=_FAINT, linewidths=0, zorder=3)  # fmt: skip
     x, y = p.utility.mean, p.advantage.mean
     # A white marker shows that the advantage is only a lower bound of the leak.
@@ -374,38 +371,3 @@ def _place_legend(figure: Figure, handles: list[Any]) -> float:
             break
         legend.remove()
     return float(box.height / figure.dpi)
-
-
-def heatmap(grids: Sequence[Grid]) -> Figure:
-    """Draw grids of advantages below one another with one colour scale."""
-    import matplotlib
-    from matplotlib.colors import LinearSegmentedColormap
-    from matplotlib.figure import Figure
-
-    scale = limit(grids)
-    colours = LinearSegmentedColormap.from_list("advantage", list(style.DIVERGING))
-    heights = [0.2 * len(g.rows) + 0.25 for g in grids]
-    with matplotlib.rc_context(RC):
-        figure = Figure(figsize=(PAGE, sum(heights) + 1.3 * len(grids)), layout="constrained")
-        axes = figure.subplots(len(grids), 1, squeeze=False, height_ratios=heights).ravel()
-        image = None
-        for ax, grid in zip(axes, grids, strict=True):
-            # White lines separate the cells.
-            image = ax.pcolormesh(matrix(grid), cmap=colours, vmin=-scale, vmax=scale,
-                                  edgecolors="white", linewidth=1)  # fmt: skip
-            for i, line in enumerate(grid.cells):
-                for j, cell in enumerate(line):
-                    ax.text(j + 0.5, i + 0.5, cell_text(cell), ha="center", va="center",
-                            fontsize=7, color=cell_ink(cell, scale))  # fmt: skip
-            names = [c.replace("+", "+\n") for c in grid.columns]
-            ax.set_xticks([j + 0.5 for j in range(len(names))], names, rotation=40, ha="right",
-                          rotation_mode="anchor", fontsize=7)  # fmt: skip
-            ax.set_yticks([i + 0.5 for i in range(len(grid.rows))], grid.rows)
-            ax.invert_yaxis()
-            ax.tick_params(length=0)
-            ax.spines[:].set_visible(False)
-            ax.set_title(grid.title, loc="left")
-        if image is not None:
-            bar = figure.colorbar(image, ax=list(axes), label="advantage", shrink=0.6, aspect=30)
-            bar.outline.set_visible(False)
-    return figure

@@ -3,9 +3,8 @@
 import math
 from collections.abc import Iterable
 
-from fedtrees.report.budgets import ordered
 from fedtrees.report.guarantees import Kind
-from fedtrees.report.results import UNDEFENDED
+from fedtrees.report.results import UNDEFENDED, ordered
 from fedtrees.report.statistics import Estimate
 
 INK, MUTED, RULE = "#1b1f24", "#5b6470", "#c9ced6"
@@ -26,11 +25,6 @@ SHAPES: dict[Kind, tuple[str, str]] = {
     "none": ("triangle-up", "^"),
     "unknown": ("pentagon", "p"),
 }
-# White at zero (no more than the baseline), orange to brown for a leak, blue below the baseline.
-DIVERGING = (
-    (0.0, "#2166ac"), (0.25, "#92c5de"), (0.5, "#ffffff"), (0.65, "#fdd49e"), (0.8, "#ef8a3c"),
-    (1.0, "#9a3412"),
-)  # fmt: skip
 
 
 def palette(families: Iterable[str]) -> dict[str, tuple[str, str]]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from columns import run, seen_by, table_of
 
-from fedtrees.attacks.evidence.told_sides import value_ends
+from fedtrees.attacks.observations.forests import value_ends
 from fedtrees.attacks.orders.attack import (
     SplitOrdering,
     better_ranks,

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from data_dir import data_dir
 
-from fedtrees.attacks.evidence.sums import victim_sums
-from fedtrees.attacks.evidence.view import evidence_of
+from fedtrees.attacks.counts.leaf_sums import victim_sums
+from fedtrees.attacks.observations.reading import read_boosting
 from fedtrees.core.guess import Guess, Records
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
@@ -125,8 +125,8 @@ def test_population_rows_change_nothing_for_an_adversary_with_local_rows(attack)
 
 def test_population_rows_are_counted_in_leaves_but_subtracted_from_no_sum():
     case, view = case_of("server")
-    informed = evidence_of(with_background("timberstrike", view, case))
-    bare, none = evidence_of(view), Table.empty(view.schema)
+    informed = read_boosting(with_background("timberstrike", view, case))
+    bare, none = read_boosting(view), Table.empty(view.schema)
     for t in range(len(bare.trees)):
         with_rows, without = (victim_sums(e, none, t + 1)[t] for e in (informed, bare))
         assert np.array_equal(with_rows.g, without.g)

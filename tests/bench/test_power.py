@@ -107,7 +107,7 @@ def test_counts_without_noise_are_shown_to_the_end():
     [
         ("fedtree-hist", "split-only", None, "no epsilon is claimed"),
         ("dp-forest[epsilon=inf]", "none", None, "no epsilon is claimed"),
-        ("forest-hist", "dp-grid-cuts[epsilon=1]", None, "give it a worst_case"),
+        ("forest-hist", "dp-grid-cuts[epsilon=1]", None, "no canaries are known"),
         ("dp-forest", "none", 0, "runs=0: give 1 or more"),
     ],
 )

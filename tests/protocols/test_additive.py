@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from federations import view_in
 
-from fedtrees.attacks.evidence.sketched import columns_of
 from fedtrees.attacks.membership.attack import MembershipInference
+from fedtrees.attacks.observations.columns import columns_of
 from fedtrees.conformance.samples import sample_table, sample_training
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guess import ColumnValues

@@ -11,7 +11,7 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import join
 from fedtrees.core.local_data import over_clients
-from fedtrees.core.messages import closed
+from fedtrees.core.messages import has_sealed_field
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec, parse_composed
@@ -118,7 +118,7 @@ def test_who_is_not_drawn_for_a_round_sends_zeros():
 def test_under_a_secure_sum_the_model_is_the_same_but_for_rounding():
     plain, summed = run(), run(defense="secure-sum")
     np.testing.assert_allclose(summed.model.weights, plain.model.weights, atol=1e-6)
-    readable = [d for d in sent(summed) if not closed(d.message)]
+    readable = [d for d in sent(summed) if not has_sealed_field(d.message)]
     assert [(d.sender, d.receivers) for d in readable] == 2 * [("server", ("server",))]
 
 

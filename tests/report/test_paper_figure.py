@@ -14,9 +14,9 @@ from synthetic_run import DEFENSES, rows, write_run
 from fedtrees.cli.main import main
 from fedtrees.core.errors import UsageError
 from fedtrees.report import static_figure
+from fedtrees.report.findings import RunAnalysis
 from fedtrees.report.plot import plot
 from fedtrees.report.results import Selection, load_rows
-from fedtrees.report.run_analysis import Study
 
 TABLES = (("breast-cancer", 0.97, 0.31), ("wine", 0.93, 0.23), ("pima", 0.81, 0.15))
 SETTINGS = [(d, "iid[clients=5]", "fedtree", "trees=20", auc, leak) for d, auc, leak in TABLES]
@@ -33,7 +33,7 @@ def three(tmp_path_factory):
 @pytest.fixture(scope="module")
 def panels(three):
     chosen = Selection(threat=["server"])
-    return Study(three, chosen.of(load_rows(three))).frontiers
+    return RunAnalysis(three, chosen.of(load_rows(three))).frontiers
 
 
 def texts(figure):
@@ -137,7 +137,7 @@ def test_points_in_one_place_are_rings_under_one_label(panels):
     (panel,) = (p for p in panels if p.panel.setting.dataset == "wine")
     base = panel.point("none")
     points = [
-        replace(p, utility=base.utility, advantage=base.advantage)
+        replace(p, utilities=base.utilities, leakage=base.leakage)
         if p.defense in ("split-only", "masking") else p
         for p in panel.points
     ]  # fmt: skip

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from synthetic_run import Table, write_run
 
 from fedtrees.report import style
-from fedtrees.report.budgets import budgets, family, ordered
-from fedtrees.report.frontier import frontiers, non_dominated
+from fedtrees.report.findings import frontiers
+from fedtrees.report.frontier import budgets, non_dominated, over_budgets
 from fedtrees.report.interactive_figure import blind_name, draw_frontier, near
-from fedtrees.report.protocol_budgets import over_budgets
-from fedtrees.report.results import load_rows
+from fedtrees.report.results import family, load_rows, ordered
 from fedtrees.report.statistics import attack_metrics, worst_case
 
 COARSE = st.integers(0, 4).map(float)  # few values, so that ties are common
@@ -51,8 +50,8 @@ def test_the_worst_case_is_taken_per_seed_not_of_the_means(table):
         table.attack("none", seed, "a", a)
         table.attack("none", seed, "b", b)
     point = table.frontier().point("none")
-    assert [s.advantage for s in point.seeds] == [0.3, 0.4]
-    assert [s.attack for s in point.seeds] == ["b", "a"]
+    assert point.leakage.advantages == (0.3, 0.4)
+    assert point.leakage.strongest == ("b", "a")
     assert point.advantage.mean == pytest.approx(0.35)  # the means alone would say 0.25
     assert point.attacks == (("a", 1), ("b", 1))
 

@@ -22,8 +22,8 @@ from fedtrees import (
     handles,
     register,
 )
+from fedtrees.auditing.canaries import Canaries, register_canaries
 from fedtrees.core.local_data import over_clients
-from fedtrees.protocols.canaries import Canaries
 
 SCRIPT = Path(__file__).with_name("train_opacus.py")
 
@@ -63,7 +63,7 @@ class Owner(Party):
 
 class Publisher(Coordinator):
     def train(self, net):
-        return net.ask("client", TrainRequest(), why="the trained model")[0]
+        return net.request("client", TrainRequest(), why="the trained model")[0]
 
 
 class OneColumnEach(Canaries):
@@ -107,5 +107,7 @@ class OpacusTraining(Protocol):
         models = [d.message for d in transcript if isinstance(d.message, LinearModel)]
         return ApproximateDP(float(models[0].epsilon), self.delta, unprotected="rows")
 
-    def canaries(self):
-        return OneColumnEach()
+
+@register_canaries(OpacusTraining)
+def create_canaries(protocol):
+    return OneColumnEach()

@@ -23,14 +23,12 @@ from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, refuse
 from fedtrees.core.schema import Schema, Table
-from fedtrees.core.secure_sum import add_messages
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.forests import LeafClassCounts, PrivateForest, RandomTests
 from fedtrees.privacy.accounting import compose_releases, with_adversaries
 from fedtrees.privacy.mechanisms import discrete_laplace_share, permute_and_flip
 from fedtrees.privacy.noise import Laplace, TruncatedLaplace
 from fedtrees.protocols.base import Coordinator, Protocol
-from fedtrees.protocols.canaries import ALONE_DEPTH, ForestCanaries
 from fedtrees.protocols.settings import FOREST_FILE, checked_rows, class_count
 from fedtrees.protocols.training import Training
 from fedtrees.trees.files.forests import save_random_decision_forest
@@ -116,8 +114,7 @@ class DrawingServer(Coordinator):
         )
         tests = RandomTests(splits.feature, splits.threshold)
         # One request for all trees. A second one would spend the budget again.
-        total = add_messages(net.ask("client", tests, why="class counts in the leaves"))
-        assert isinstance(total, LeafClassCounts)
+        total = net.request_sum("client", tests, why="class counts in the leaves")
         if p.noisy:
             what = LeafClassCounts.__name__  # a row is in one leaf of every tree
             release = {"l1": 1, "scale": p.scale, "count": p.trees, "what": what}
@@ -125,7 +122,7 @@ class DrawingServer(Coordinator):
             net.record_release(MECHANISMS[p.mechanism], **release, **shares)
         counts = self.released(total.counts)
         forest = RandomDecisionForest(splits, counts, int(total.rows[0]))
-        net.tell("client", PrivateForest.of(forest), why="the noisy counts: the model")
+        net.send("client", PrivateForest.of(forest), why="the noisy counts: the model")
         return forest
 
     def released(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -302,15 +299,6 @@ class DPForest(Protocol):
             trusted="server" if central else "clients",
             colluders=0 if central else self.colluders,
         )
-
-    def canaries(self) -> ForestCanaries:
-        """Create canaries for an audit of leaf counts."""
-        return ForestCanaries(self.depth, self.mechanism, float(self.epsilon / self.trees))
-
-    def worst_case(self, defense: Composition) -> tuple[DPForest, ForestCanaries]:
-        """Spend the budget on one tree with so many leaves that no other canary shares its leaf."""
-        deep = replace(self, trees=1, depth=ALONE_DEPTH, repeats=False)
-        return deep, ForestCanaries(deep.depth, deep.mechanism, float(deep.epsilon), alone=True)
 
     def check(self, schema: Schema) -> None:
         """Refuse a target without classes, and columns that cannot be tested without data."""

@@ -103,9 +103,8 @@ class PoolingServer(Coordinator):
     def train(self, net: Network) -> RandomForest:
         """Request, pool and broadcast the forests."""
         why = "each client's own trees, to pool them"
-        parts = net.ask("client", LocalForestRequest(), why=why)
-        sent = net.tell("client", pool(parts), why="the pooled trees: the model")
-        assert isinstance(sent, PooledForest)
+        parts = net.request("client", LocalForestRequest(), why=why)
+        sent = net.send("client", pool(parts), why="the pooled trees: the model")
         return RandomForest.from_arrays(vars(sent))
 
 

@@ -34,7 +34,6 @@ from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Turns, check_equal, refuse
 from fedtrees.core.schema import Schema, Table
-from fedtrees.core.secure_sum import add_messages
 from fedtrees.core.transcript import BudgetEvent, Transcript
 from fedtrees.messages.horizontal import (
     CUT_MESSAGES,
@@ -61,7 +60,6 @@ from fedtrees.privacy.leaf_sums import RowBound, clipped_row_bound, leaf_scales
 from fedtrees.privacy.mechanisms import discrete_gaussian_share
 from fedtrees.privacy.noise import Gaussian
 from fedtrees.protocols.base import Coordinator, Protocol
-from fedtrees.protocols.canaries import ALONE_DEPTH, LeafSumCanaries
 from fedtrees.protocols.cut_points import settle_cuts
 from fedtrees.protocols.horizontal.followed_trees import GrowingClient
 from fedtrees.trees.binning import Cuts, lower_sentinel, upper_sentinel
@@ -254,8 +252,7 @@ class RandomTreeServer(Coordinator):
         self.cuts = self.settle_cuts(net)
         splits = self.draw()
         start = BaseScore(self.objective.base_margin(p.base_score), *self.bits)
-        sent = net.tell("client", start, why="the fixed start of every prediction")
-        assert isinstance(sent, BaseScore)
+        sent = net.send("client", start, why="the fixed start of every prediction")
         if p.noisy:
             # Gradients and hessians form one vector, each in units of its noise scale. The event
             # expresses it in grid steps of the narrower noise.
@@ -283,7 +280,7 @@ class RandomTreeServer(Coordinator):
         values = [np.append(t, upper_sentinel(end)) for t, end in zip(tests, high, strict=True)]
         cuts = Cuts.join(values, [lower_sentinel(end) for end in low])
         message = CutPoints(cuts.values, cuts.offsets, cuts.minimum, cuts.categorical)
-        net.tell("client", message, why="cut points, from what the schema declares")
+        net.send("client", message, why="cut points, from what the schema declares")
         return cuts
 
     def draw(self) -> RandomSplits:
@@ -340,18 +337,16 @@ class RandomTreeServer(Coordinator):
             self.tell_splits(net, tree, level_nodes, feature[level_nodes], threshold[level_nodes])
         nodes = np.arange(len(feature), 2 * len(feature) + 1, dtype=np.int32)
         request = LeafSumsRequest(tree, nodes)
-        total = add_messages(net.ask("client", request, why="gradient sums in the leaves"))
-        assert isinstance(total, LeafSums)
+        total = net.request_sum("client", request, why="gradient sums in the leaves")
         sums = self.released(total)
         # The leaf values are shrunk by the noise that the sums really contain, including excess
         # shares.
         deviation = self.scales[0] * math.sqrt(self.params.excess(len(net.members("client"))))
         value = noisy_leaf_values(sums, self.params.tree_params, self.bits, deviation)
         g, h = from_fixed(sums, self.bits).T
-        sent = net.tell(
+        sent = net.send(
             "client", LeafValues(tree, nodes, value, g, h), why="the noisy sums and leaf values"
         )
-        assert isinstance(sent, LeafValues)
         # A defense may have removed the statistics, so that the released tree must not contain
         # them.
         statistics = (
@@ -390,7 +385,7 @@ class RandomTreeServer(Coordinator):
             tree=tree, nodes=nodes, feature=feature, bin=np.array(bins, dtype=np.int32),
             threshold=threshold, default_left=np.ones(len(nodes), dtype=bool), left=2 * nodes + 1,
         )  # fmt: skip
-        net.tell("client", message, why="splits that were drawn without a look at data")
+        net.send("client", message, why="splits that were drawn without a look at data")
 
     def released(self, total: LeafSums) -> NDArray[np.int64]:
         """Return the released sums of the leaves, int64, shape (k, 2)."""
@@ -659,21 +654,6 @@ class DPGBDT(Protocol):
             colluders=min([*shared, *colluders], default=0),
         )
         return with_adversaries(bare, events)
-
-    def canaries(self) -> LeafSumCanaries | None:
-        """Create canaries for an audit of leaf sums. None if the objective has several outputs."""
-        objective = objective_of(self.objective, LeafSumCanaries.schema.classes)
-        if objective.n_outputs > 1:
-            return None
-        return LeafSumCanaries(self.norms(objective), self.scales(objective))
-
-    def worst_case(self, defense: Composition) -> tuple[DPGBDT, LeafSumCanaries] | None:
-        """Spend the budget on one deep tree, so that a leaf has one row with a large gradient."""
-        deep = replace(
-            self, trees=1, max_depth=ALONE_DEPTH, features_per_tree=0, base_score=0.001, max_bin=2
-        )
-        canaries = deep.canaries()
-        return None if canaries is None else (deep, replace(canaries, alone=True))
 
     def check(self, schema: Schema) -> None:
         """Refuse a target that the objective does not suit, or gradients without a bound."""

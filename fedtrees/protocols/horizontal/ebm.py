@@ -36,7 +36,6 @@ from fedtrees.privacy.accounting import compose_releases
 from fedtrees.privacy.gaussian_dp import mu_of
 from fedtrees.privacy.noise import Gaussian
 from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol
-from fedtrees.protocols.horizontal.shape_canaries import ShapeCanaries
 from fedtrees.trees.forest.random_decision import undeclared
 
 
@@ -84,13 +83,12 @@ class MergingServer(Coordinator):
     def train(self, net: Network) -> AdditiveModel:
         """Request, merge and broadcast the models."""
         self.params.enter_noise(net, len(self.schema.features))
-        parts = net.ask("client", GrowRequest(0), why="each client's own model, to merge them")
+        parts = net.request("client", GrowRequest(0), why="each client's own model, to merge them")
         # Clients with rows of one class have no model.
         models = [p for p in parts if isinstance(p, ClientShapes) and len(p.bag_weights)]
         if not models:
             raise DataError(f"{self.params.name!r} needs a client with rows of both classes")
-        sent = net.tell("client", merge_shapes(models), why="the merged model")
-        assert isinstance(sent, MergedShapes)
+        sent = net.send("client", merge_shapes(models), why="the merged model")
         return AdditiveModel(sent)
 
 
@@ -245,11 +243,6 @@ def no_shapes(columns: int) -> ClientShapes:
     )  # fmt: skip
 
 
-#: Parameters of an audit: `max_bins` (there are twice as many equal-width bins, minus two), the
-#: number of bags whose noise is measured, and the share of epsilon for the bins.
-_BINS, _BAGS, _BIN_SHARE = 3073, 64, 0.99
-
-
 @register.protocol("dp-ebm")
 @dataclass(frozen=True, kw_only=True)
 class DPEBM(EBMMerge):
@@ -366,22 +359,6 @@ class DPEBM(EBMMerge):
 
     def _guarantee(self, epsilon: float) -> ApproximateDP:
         return ApproximateDP(epsilon, self.delta, unprotected="rows")
-
-    def canaries(self) -> ShapeCanaries | None:
-        """Create canaries for an audit of the bin counts. None without noise."""
-        if not self.noisy:
-            return None
-        # With several rounds, the scores are sums over rounds, and single sums are not visible.
-        once = self.max_rounds == 1
-        return ShapeCanaries(
-            2 * (self.max_bins - 1) // 3, self.scales(1), self.learning_rate if once else 0.0
-        )
-
-    def worst_case(self, defense: Composition) -> tuple[DPEBM, ShapeCanaries] | None:
-        """Spend almost the complete budget on the bins of one column, with one round per bag."""
-        bare = replace(self, max_bins=_BINS, max_rounds=1, outer_bags=_BAGS, bin_share=_BIN_SHARE)
-        canaries = bare.canaries()
-        return None if canaries is None else (bare, canaries)
 
     def laws(self, schema: Schema) -> Mapping[Place, Change]:
         """Return that counts and scores contain noise. The merged cut points depend on it, too."""

@@ -137,8 +137,7 @@ class AllReduceServer(HistogramServer):
         """
         message = GlobalHistogram(**vars(total), allowed=mask)
         why = "summed histograms: every client finds the splits itself"
-        sent = net.tell("client", message, why=why)
-        assert isinstance(sent, GlobalHistogram)
+        sent = net.send("client", message, why=why)
         # A defense may have changed the sums. Server and clients must decide from the same ones.
         grower.decide(sent.sums, sent.allowed)
 

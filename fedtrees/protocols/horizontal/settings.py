@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -26,10 +26,8 @@ from fedtrees.messages.horizontal import (
     ValidationLoss,
     ValidationRequest,
 )
-from fedtrees.protocols.canaries import HistogramCanaries
 from fedtrees.protocols.cut_points import CUT_METHODS
 from fedtrees.protocols.settings import BoostingProtocol
-from fedtrees.protocols.stump_canaries import StumpCanaries
 from fedtrees.trees.boosted.boosting import dropped_rows
 
 
@@ -86,23 +84,6 @@ class HistogramProtocol(BoostingProtocol):
         share = self.validation_fraction
         if not isinstance(share, float) or not 0 < share < 1:
             raise UsageError(f"validation_fraction={share!r}: give a number between 0 and 1")
-
-    def canaries(self) -> HistogramCanaries:
-        """Create canaries for an audit of the root histograms."""
-        return HistogramCanaries(self.max_bin)
-
-    def worst_case(self, defense: Composition) -> tuple[HistogramProtocol, StumpCanaries]:
-        """Grow one split, with a gradient or hessian of the canary as large as possible."""
-        # The hessian is largest at 0.5. Without a small clip, the gradient is largest near 1.
-        middle = (
-            defense.requirements.gradient_clip is not None
-            and defense.requirements.gradient_clip <= 0.5
-        )
-        stump = replace(
-            self, trees=1, max_depth=1, max_bin=2, cuts="public", subsample=1.0,
-            base_score=0.5 if middle else 0.999, early_stopping_rounds=0,
-        )  # fmt: skip
-        return stump, StumpCanaries.of(defense)
 
     def held_out(self, n: int, streams: Streams) -> NDArray[np.bool_]:
         """Return which of a client's rows are validation rows, bool, shape (n,).

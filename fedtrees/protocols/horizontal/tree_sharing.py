@@ -275,8 +275,7 @@ class TreeSharingServer(Coordinator):
         first = sum(len(p.sizes) for p in self.parts[: self.told.get(to, 0)])
         # The model has the base score of its first part.
         message = GlobalTrees(round, **join(new), base_score=self.parts[0].base_score, first=first)
-        sent = net.tell(to, message, why=why)
-        assert isinstance(sent, GlobalTrees)
+        sent = net.send(to, message, why=why)
         self.told[to] = len(self.parts)
         p = self.params
         # A defense may have changed the trees. The model has the trees that were sent.
@@ -300,7 +299,7 @@ class BaggingServer(TreeSharingServer):
         """Request, append and broadcast trees, round after round."""
         for round in range(self.params.trees):
             why = "trees each client grew on its own rows, on top of the global model"
-            replies = net.ask("client", GrowRequest(round), why=why)
+            replies = net.request("client", GrowRequest(round), why=why)
             for part in self.order_replies(replies, round):
                 self.keep(part)
             self.tell(net, "client", round, "the global model's new trees, in order of arrival")
@@ -367,7 +366,7 @@ class CyclicServer(TreeSharingServer):
             if self.parts:
                 self.tell(net, name, round, "the model so far, for the client whose turn it is")
             why = "trees the client grew on its own rows, on top of the model"
-            (part,) = net.ask(name, GrowRequest(round), why=why)
+            (part,) = net.request(name, GrowRequest(round), why=why)
             assert isinstance(part, ClientTrees)
             self.keep(part)
         for name in clients:
@@ -412,7 +411,7 @@ class EnsembleServer(TreeSharingServer):
     def shared(self, net: Network) -> ClientModels:
         """Request the models, and return them as they were sent to all clients."""
         why = "the model each client boosted on its own rows"
-        replies = net.ask("client", GrowRequest(0), why=why)
+        replies = net.request("client", GrowRequest(0), why=why)
         # Clients without rows send no trees.
         owners = [i for i, part in enumerate(replies) if len(part.sizes)]  # type: ignore[attr-defined]
         for i in owners:
@@ -426,8 +425,7 @@ class EnsembleServer(TreeSharingServer):
             owner=np.array(owners, dtype=np.int32),
             trees=np.array([len(p.sizes) for p in self.parts], dtype=np.int64),
         )
-        sent = net.tell("client", message, why="everybody's models: the aggregated ensemble")
-        assert isinstance(sent, ClientModels)
+        sent = net.send("client", message, why="everybody's models: the aggregated ensemble")
         return sent
 
     def average_models(self, models: ClientModels) -> Forest:

@@ -79,7 +79,7 @@ class Worker(RowHolder):
         self.sit()
         p, y = self.params, self.data.y
         start = self.objective.base_margin((yield from self.agree_start()))
-        self.net.note(AgreedStart(start), why="where boosting starts, as it follows")
+        self.net.record_opened(AgreedStart(start), why="where boosting starts, as it follows")
         self.cuts = yield from self.agree_cuts()
         self.bins = bin_rows(self.data.X, self.cuts)
         margin, trees = np.repeat(start[:, None], len(y), axis=1), []
@@ -117,7 +117,7 @@ class Worker(RowHolder):
             cuts = public_cuts(self.schema, self.params.max_bin)
             why = "cut points, from what the schema declares"
         message = MergedCuts(cuts.values, cuts.offsets, cuts.minimum, cuts.categorical)
-        self.net.note(message, why=why)
+        self.net.record_opened(message, why=why)
         return cuts
 
     def merge_sketches(self) -> Script:
@@ -146,7 +146,7 @@ class Worker(RowHolder):
         while True:
             # Every worker can compute the total, so that it belongs to the view of each worker.
             merged = MergedHistogram(number, nodes, hist, totals)
-            self.net.note(merged, why="the sums of all, as they come together")
+            self.net.record_opened(merged, why="the sums of all, as they come together")
             self.rows.split(self.bins, grower.decide(hist))
             if not len(grower.nodes):
                 return grower.finish()
@@ -191,7 +191,7 @@ class Worker(RowHolder):
             )
         for step in range(w - 1):
             ranks = [(me - j) % w for j in range(step, -1, -1)]
-            self.net.tell(self.names[(me + 1) % w], segment((me - step) % w, ranks), why=why)
+            self.net.send(self.names[(me + 1) % w], segment((me - step) % w, ranks), why=why)
             part, ranks = (me - 1 - step) % w, [(r - 1) % w for r in ranks]
             flat[ends[part] : ends[part + 1]] += (yield self.key(segment(part, ranks))).sums
         # After w - 1 steps each worker has the total of one segment and sends it to all.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -24,7 +24,6 @@ from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, Turns, check_bounded, check_equal, refuse
 from fedtrees.core.schema import Schema, Table
-from fedtrees.core.secure_sum import add_messages
 from fedtrees.core.streams import Streams
 from fedtrees.messages.networks import (
     ColumnSums,
@@ -39,7 +38,6 @@ from fedtrees.neural.perceptron import Layers, TabularNetwork
 from fedtrees.neural.torch_module import torch_module
 from fedtrees.neural.training import example_gradients, initial, mean_gradient
 from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol
-from fedtrees.protocols.networks.network_canaries import GradientCanaries, NetworkCanaries
 
 Weights = NDArray[np.float32]  # weights of a network or their change, shape (parameters,)
 Rows = NDArray[np.intp]  # numbers of the rows of a batch
@@ -188,7 +186,7 @@ class NetworkServer(Coordinator):
         weights = initial(self.layers, self.streams.rng("weights"))
         for round in range(self.params.rounds):
             message = NetworkWeights(round, weights, self.chosen(net, round))
-            replies = net.ask("client", message, why=WHY)
+            replies = net.request("client", message, why=WHY)
             mean = mean_update(replies, message, self.params.lr)
             weights = self.params.moved(weights, mean)
         return TabularNetwork(self.layers, weights, encoding)
@@ -200,15 +198,14 @@ class NetworkServer(Coordinator):
             encoding = declared(encoding, self.schema)
         else:
             why = "means and standard deviations of the input columns"
-            total = add_messages(net.ask("client", ColumnSumsRequest(), why=why))
-            assert isinstance(total, ColumnSums)
+            total = net.request_sum("client", ColumnSumsRequest(), why=why)
             n, first, second = total.sums
             mean = first / np.maximum(n, 1)
             # Rounding can make the difference slightly negative.
             spread = np.maximum(second - n * mean**2, 0) / np.maximum(n - 1, 1)
             encoding = encoding.standardised(mean, np.sqrt(spread))
         message = Standardisation(encoding.mean, encoding.std)
-        net.tell("client", message, why="by what all inputs are standardised")
+        net.send("client", message, why="by what all inputs are standardised")
         return encoding
 
     def chosen(self, net: Network, round: int) -> str:
@@ -221,7 +218,9 @@ class NetworkServer(Coordinator):
         return ",".join(names[i] for i in sorted(drawn))
 
 
-def mean_update(replies: Sequence[Message], sent: NetworkWeights, lr: float) -> NDArray[np.float64]:
+def mean_update(
+    replies: Sequence[NetworkUpdate], sent: NetworkWeights, lr: float
+) -> NDArray[np.float64]:
     """Return the mean of the updates, weighted by rows, float64, shape (parameters,).
 
     Parameters
@@ -240,7 +239,6 @@ def mean_update(replies: Sequence[Message], sent: NetworkWeights, lr: float) -> 
     """
     total, rows = np.zeros(len(sent.weights)), 0
     for reply in replies:
-        assert isinstance(reply, NetworkUpdate)
         total += reply.update
         rows += int(reply.rows[0])
     # Diverged weights would make all later rounds meaningless.
@@ -335,10 +333,6 @@ class NetworkProtocol(Protocol):
         """Return the architecture of the network for a schema."""
         inputs, outputs = len(Encoding.of(schema)), max(len(schema.classes), 2)
         return Layers((inputs, self.units, self.units, outputs))
-
-    def canaries(self) -> NetworkCanaries:
-        """Create canaries for an audit of updates."""
-        return NetworkCanaries(self.batch, self.along)
 
     def check(self, schema: Schema) -> None:
         """Refuse a target without classes."""
@@ -474,12 +468,6 @@ class FedSGD(NetworkProtocol):
     (``dp-sgd``), each row is drawn independently. The server takes a step against the mean
     gradient. The network is that of Vero et al. (2023) with random initial weights.
     """
-
-    def worst_case(self, defense: Composition) -> tuple[FedSGD, GradientCanaries] | None:
-        """Send one sum, over almost all rows, of a small network. None if no defense clips."""
-        clip = next((p.clip for p in defense.parts if hasattr(p, "clip")), None)
-        one = replace(self, rounds=1, batch=32, units=4, statistics="public")
-        return None if clip is None else (one, GradientCanaries(one.batch, float(clip)))
 
     def batches(self, n: int, streams: Streams, round: int, defense: Composition) -> list[Rows]:
         """Return the single batch of the round.

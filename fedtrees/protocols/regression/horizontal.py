@@ -194,18 +194,17 @@ class AveragingServer(Coordinator):
         p, d = self.params, len(self.schema.features)
         # All clients use the same scales, so that their weights can be averaged.
         scales = self._scales(net, d + 1)
-        net.tell("client", scales, why="how everybody standardises its columns")
-        sent: Message | None = None
+        net.send("client", scales, why="how everybody standardises its columns")
+        sent: AverageWeights | None = None
         for round in range(p.rounds):
             why = "weights after a step on your rows; I learn their sum"
-            (total,) = net.ask("client", WeightsRequest(round), why=why)
-            assert isinstance(total, LocalWeights)
+            total = net.request_sum("client", WeightsRequest(round), why=why)
             count = len(net.members("client"))
             # Division with rounding to the nearest integer, halves up.
             mean = integers([(2 * w + count) // (2 * count) for w in total.weights.tolist()])
             message = AverageWeights(round, mean.astype(np.int64), p.bits)
-            sent = net.tell("client", message, why="the average, to go on from")
-        assert isinstance(sent, AverageWeights)
+            sent = net.send("client", message, why="the average, to go on from")
+        assert sent is not None  # there is at least one round
         weights = decoded(integers(sent.weights), sent.bits)
         padded_weights = np.zeros(d + 1)
         padded_weights[: len(weights)] = weights
@@ -215,12 +214,10 @@ class AveragingServer(Coordinator):
     def _scales(self, net: Network, width: int) -> CommonScales:
         """Return the moments of all rows: first the mean, then the deviation from it."""
         why = "sums over your rows, of which I learn the total, to standardise columns"
-        (moments,) = net.ask("client", MomentsRequest(np.zeros(width)), why=why)
-        assert isinstance(moments, Moments)
+        moments = net.request_sum("client", MomentsRequest(np.zeros(width)), why=why)
         count = np.maximum(moments.count, 1)
         around = moments.total / count
-        (moments,) = net.ask("client", MomentsRequest(around), why=why)
-        assert isinstance(moments, Moments)
+        moments = net.request_sum("client", MomentsRequest(around), why=why)
         scale = np.sqrt(moments.squares / count)
         # The deviation of a constant column is not exactly 0, because sums are rounded.
         scale[scale <= 1e-9 * np.abs(around)] = 0.0

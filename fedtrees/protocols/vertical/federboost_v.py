@@ -127,7 +127,7 @@ class BoostingAlone(Active):
                         number, nodes, tree.left[nodes], tree.feature[nodes],
                         (tree.threshold[nodes] - 1).astype(np.int32), tree.default_left[nodes],
                     )  # fmt: skip
-                    net.tell(party, message, why="its splits, for rows to predict")
+                    net.send(party, message, why="its splits, for rows to predict")
         return VerticalModel(forest, tuple(self.owner), (), y)
 
     def request_bins(self, net: Network) -> Bins:
@@ -139,7 +139,7 @@ class BoostingAlone(Active):
         for column, column_bins in local_bins.items():
             codes[:, column] = column_bins
         why = "the order of rows in every column, by bins"
-        for reply in net.ask(PASSIVE, GrowRequest(0), why=why) if self.passive else []:
+        for reply in net.request(PASSIVE, GrowRequest(0), why=why) if self.passive else []:
             assert isinstance(reply, RowBuckets)
             codes[:, reply.columns], sizes[reply.columns] = reply.bins.T, reply.n_bins
             for column in reply.columns.tolist():

@@ -19,6 +19,9 @@ from fedtrees.core.messages import Message, Sealing
 from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Schema
 from fedtrees.core.view import View
+from fedtrees.crypto.bin_sums import BinSumEvaluator, BinSumKeyOwner, IdealBinSums
+from fedtrees.crypto.costs import DEFAULT_BITS, check_key_bits
+from fedtrees.crypto.modes import MODES, make_sealing
 from fedtrees.messages.vertical import (
     BinCounts,
     BinCountsRequest,
@@ -32,12 +35,11 @@ from fedtrees.messages.vertical import (
     RoutedRows,
     RowStatistics,
     TreeColumns,
+    mean_scores,
+    summed_scores,
     visible_nodes,
 )
 from fedtrees.protocols.vertically_held import ACTIVE, VerticallyHeld
-from fedtrees.sealing.ideal import MODES, sealing
-from fedtrees.sealing.row_sums import IdealRowSums
-from fedtrees.sealing.sizes import DEFAULT_BITS, check_key_bits
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.multi_output import MultiOutputForest
 from fedtrees.trees.forest.random_forest import RandomForest
@@ -84,7 +86,8 @@ class VerticalProtocol(VerticallyHeld):
 
     def sealing(self) -> Sealing:
         """Return the functions that encrypt, add and decrypt in one run."""
-        return sealing(self.crypto, "row-sums", IdealRowSums, self.key_bits, ACTIVE)
+        sides = IdealBinSums, BinSumKeyOwner, BinSumEvaluator
+        return make_sealing(self.crypto, *sides, self.key_bits, ACTIVE)
 
     def nodes_shown(self, view: View) -> Iterator[NDArray[np.int32]]:
         """Yield the rows of all visible roots, inner nodes and leaves."""
@@ -152,18 +155,8 @@ class VerticalModel:
         """
         outputs = [self._outputs(t, leaves[:, t], X, columns) for t in range(len(self))]
         if isinstance(self.forest, RandomForest):
-            total = np.zeros((len(leaves), self.forest.n_classes))
-            for output in outputs:
-                total += output
-            total /= len(self)
-            return total[:, 1] if total.shape[1] == 2 else total
-        margin = np.repeat(self.forest.base_margin[:, None], len(leaves), axis=1)
-        for t, output in enumerate(outputs):
-            if output.ndim == 2:  # one value per class
-                margin += output.T
-            else:
-                margin[t % len(margin)] += output
-        return self.forest.objective.predict(margin)
+            return mean_scores(outputs)
+        return summed_scores(outputs, self.forest.base_margin, self.forest.objective)
 
     def as_message(self) -> HeldModel:
         """Return the active party's knowledge of the trees, without grafts."""

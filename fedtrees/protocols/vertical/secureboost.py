@@ -17,15 +17,14 @@ from fedtrees.core.network import Network
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
+from fedtrees.crypto.packing import Slots
 from fedtrees.messages.vertical import OpenedBinSums
 from fedtrees.protocols.settings import BoostingProtocol
 from fedtrees.protocols.vertical.active import Active
-from fedtrees.protocols.vertical.label_canaries import LabelCanaries
 from fedtrees.protocols.vertical.local_bins import GlobalBins, NodeQuantiles
 from fedtrees.protocols.vertical.passive import Limits, Passive
 from fedtrees.protocols.vertical.protocol import VerticalModel, VerticalProtocol
 from fedtrees.protocols.vertically_held import ACTIVE
-from fedtrees.sealing.slots import Slots
 from fedtrees.trees.boosted.boosting import checked_weights, drop_rows
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.grower import TreeGrower
@@ -270,16 +269,6 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
         unbounded += ["class counts beside gradients"] if defense.requirements.class_counts else []
         named = {"subject": clips.name, "protocol": self.name}
         return Reason("unbounded-rows", what=unbounded[0], **named) if unbounded else None
-
-    def worst_case(self, defense: Composition) -> tuple[SecureBoost, LabelCanaries]:
-        """Grow one tree until each leaf has a single class."""
-        grown = replace(
-            self, trees=1, max_depth=30, max_leaves=0, grow_policy="depthwise", max_bin=256,
-            candidates="global", multi_output=False, pure_leaves=True, subsample=1.0,
-            colsample_bytree=1.0, reg_lambda=0.0, reg_alpha=0.0, gamma=0.0, min_child_weight=0.0,
-            base_score=0.5, crypto="ideal",
-        )  # fmt: skip
-        return grown, LabelCanaries()
 
     def party(
         self,

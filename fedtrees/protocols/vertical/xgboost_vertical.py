@@ -15,7 +15,7 @@ from fedtrees.core.endpoint import Model
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
-from fedtrees.core.network import LocalNetwork
+from fedtrees.core.network import Network
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.messages.captured import BestSplits, Intercept, PartitionBits, RowGradients
@@ -306,13 +306,13 @@ class XGBoostVertical(VerticallyHeld, PlainBoosting):
         return (LabelHolder if role == ACTIVE else ColumnHolder)(name, local_data, schema, self)
 
     def predict(
-        self, net: LocalNetwork | None, model: Model, queries: Mapping[str, LocalData]
+        self, net: Network | None, model: Model, queries: Mapping[str, LocalData]
     ) -> NDArray[np.float64]:
         """Return the scores of test rows by the model, which all parties have.
 
         Parameters
         ----------
-        net : LocalNetwork or None
+        net : Network or None
             Not used.
         model : Model
             The trained model.
@@ -323,7 +323,7 @@ class XGBoostVertical(VerticallyHeld, PlainBoosting):
         return scores
 
     def leaves(
-        self, net: LocalNetwork | None, model: Model, queries: Mapping[str, LocalData]
+        self, net: Network | None, model: Model, queries: Mapping[str, LocalData]
     ) -> NDArray[np.int32]:
         """Return the leaf of every test row in every tree, int32, shape (n, T).
 
