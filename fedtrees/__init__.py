@@ -37,9 +37,9 @@ _MODULES = {
     "core.results": ("Measure",),
     "core.view": ("View",),
     "metrics.metric": ("Metric", "Score"),
-    "protocols.base": ("Coordinator", "Protocol"),
+    "protocols.base": ("Coordinator", "Protocol", "ProtocolInfo"),
     # Claims and guarantees
-    "core.guess": (
+    "core.claims": (
         "Claim",
         "EveryRecord",
         "Guess",

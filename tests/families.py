@@ -26,21 +26,21 @@ FAMILIES = {
     "horizontal": (
         "protocols.horizontal", "protocols.behaviours.horizontal",
         "attacks.cheating", "attacks.timberstrike", "attacks.joint", "attacks.lattice",
-        "attacks.peeling", "attacks.sketch_reading", "attacks.mappers", "defenses.laplace",
+        "attacks.peeling", "attacks.sketch_reading", "attacks.lightgbm", "defenses.laplace",
         "auditing.histograms", "auditing.leaf_sums", "auditing.shapes",
     ),
     "vertical": (
         "protocols.vertical", "protocols.behaviours.vertical", "attacks.labels",
-        "attacks.orders", "attacks.bins", "attacks.queries", "attacks.plaintext", "defenses.nodes",
-        "defenses.grafting", "defenses.label_noise", "auditing.labels",
+        "attacks.rank_inference", "attacks.bins", "attacks.queries", "attacks.plaintext",
+        "defenses.nodes", "defenses.grafting", "defenses.label_noise", "auditing.labels",
     ),
-    "forests": ("protocols.forests", "attacks.forests", "attacks.leaves", "auditing.forests"),
+    "forests": ("protocols.forests", "attacks.forests", "attacks.forest_gibbs", "auditing.forests"),
     "networks": (
         "neural", "protocols.networks", "messages.networks", "attacks.gradients",
         "defenses.dp_sgd", "defenses.updates", "auditing.networks",
     ),
     "tree-networks": (
-        "protocols.tree_networks", "attacks.second_phase",
+        "protocols.tree_networks", "attacks.tree_network_inversion",
     ),
     "regressions": (
         "protocols.regression", "messages.regression", "attacks.regression",
@@ -48,7 +48,7 @@ FAMILIES = {
     ),
     "queries": ("defenses.endpoint",),
     "crypto": ("defenses.paillier", "defenses.masking"),
-    "audit": ("audit", "cli.audit"),
+    "audit": ("audit", "cli.audit", "cli.audit_report"),
 }  # fmt: skip
 #: Packages that combine families.
 ABOVE = ("cli", "api", "estimators", "benchmarks", "audit", "capture")

@@ -18,11 +18,11 @@ from scipy.optimize import brentq
 from scipy.stats import nbinom, norm
 
 from fedtrees.core.channel import Share
-from fedtrees.core.codec import encode
 from fedtrees.core.errors import UsageError
 from fedtrees.core.messages import has_sealed_field
 from fedtrees.core.secure_sum import IdealAggregation, check_same_fields, summed_fields
 from fedtrees.core.transcript import Transcript
+from fedtrees.core.wire import encode
 from fedtrees.defenses import cut_points, label_noise
 from fedtrees.defenses.cut_points import PrivateQuantileCuts
 from fedtrees.messages.aggregation import MaskSurvivors, OpenedSum
@@ -340,7 +340,7 @@ def moved(protocol, neighbours, schema, defense, owner, seed=0):
     if not reason.ok:
         raise UsageError(str(reason))
     tape, runs = Tape(), []
-    laws = protocol.laws(schema).items()
+    laws = protocol.noise_channels(schema).items()
     tape.kinds = {kind for (kind, _), law in laws if isinstance(law, Share)}
     tape.kinds |= {*defense.shared(schema, protocol.parameters)}
     for at, local_data in zip((None, 0), neighbours, strict=True):

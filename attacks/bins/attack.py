@@ -23,10 +23,10 @@ from fedtrees.attacks.bins.column_shares import (
     ranks_of,
     shares_of_changed,
 )
-from fedtrees.attacks.orders.attack import encode_local_data, expected_ranks
+from fedtrees.attacks.rank_inference import encode_local_data, expected_ranks
 from fedtrees.attacks.solvers.subset_sum import Certain, Column, NodeSums, certain_bins
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Claim, ColumnBins, ColumnRanks, Guess
+from fedtrees.core.claims import Claim, ColumnBins, ColumnRanks, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View

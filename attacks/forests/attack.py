@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.forests.chain import weighable
-from fedtrees.attacks.forests.informed import Enumeration
 from fedtrees.attacks.forests.likelihoods import Noise
 from fedtrees.attacks.forests.posterior import (
     Question,
@@ -22,12 +21,12 @@ from fedtrees.attacks.forests.posterior import (
     seconds,
     share_of_work,
 )
-from fedtrees.attacks.forests.programs import cells_program, rows_program
+from fedtrees.attacks.forests.solvers import Enumeration, cells_program, rows_program
 from fedtrees.attacks.forests.structure import MOST_DEPTH, MOST_LEVELS, NoisyForest, Variables
 from fedtrees.core.attack import Attack
 from fedtrees.core.channel import Mechanism, Share, chained
+from fedtrees.core.claims import Guess, Records
 from fedtrees.core.errors import ProtocolError, check_known, check_positive
-from fedtrees.core.guess import Guess, Records
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.gradients.exact import exact_rows, restored_counts
-from fedtrees.attacks.gradients.gradient_matching import Matching
 from fedtrees.attacks.gradients.observed import (
     BatchGradient,
     LocalSteps,
@@ -20,7 +19,13 @@ from fedtrees.attacks.gradients.observed import (
     no_rows,
 )
 from fedtrees.attacks.gradients.posterior import explain_gradient
-from fedtrees.attacks.gradients.search import average_pull, null_space, pool_restarts, search
+from fedtrees.attacks.gradients.search import (
+    Matching,
+    average_pull,
+    null_space,
+    pool_restarts,
+    search,
+)
 from fedtrees.attacks.gradients.second_layer_solve import rows_by_units
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View

@@ -28,9 +28,9 @@ from fedtrees.attacks.membership.leaf_sums import client_gradients, fixed_point_
 from fedtrees.attacks.membership.references import (
     Trainer,
     answer_logits,
-    assign_to_clients,
     boosted_trainer,
     class_logits,
+    deal_rows,
     forest_logits,
     leaf_count_trainer,
     local_forest_trainer,
@@ -83,8 +83,10 @@ def _sizes_of_shared_trees(view: View) -> NDArray[np.float64]:
 
     All are 1 if the shared trees do not reveal them.
     """
-    clients = [name for name, role in view.roles.items() if role == "client"]
-    other_clients = [name for name in clients if name not in view.principals]
+    other_clients = [
+        name for name, role in view.roles.items()
+        if role == "client" and name not in view.principals
+    ]  # fmt: skip
     victims = observe_clients(view, max_level="statistics")
     sizes = row_counts(view, [victim.evidence for victim in victims])
     if sizes is None or len(sizes) != len(other_clients) or not all(sizes):
@@ -98,20 +100,17 @@ def _sizes_of_shared_trees(view: View) -> NDArray[np.float64]:
 def client_trainer(view: View, objective: Objective) -> Trainer:
     """Return the learner that simulates a federation whose clients share their local trees.
 
-    The learner assigns the candidates to the clients at random, in proportion to the numbers of
-    rows that their trees reveal. The rows that the adversary knows to be members form the local
-    data of one client. The clients then grow trees in the order that the parameters of the protocol
+    The rows are distributed by `deal_rows`, in proportion to the numbers of rows that the trees of
+    the clients reveal. The clients then grow trees in the order that the parameters of the protocol
     declare.
     """
     sizes = _sizes_of_shared_trees(view)
 
     def trainer(every: Table, n: int) -> Callable[[NDArray[np.bool_]], NDArray[np.float64]]:
-        rng, local = np.random.default_rng(0), every.take(np.arange(n, len(every)))
-        rows = every.take(np.arange(n))
+        rng, rows = np.random.default_rng(0), every.take(np.arange(n))
 
         def train(used: NDArray[np.bool_]) -> NDArray[np.float64]:
-            dealt = assign_to_clients(rng.permutation(np.flatnonzero(used[:n])), sizes)
-            parts = [p for p in (*map(every.take, dealt), local) if len(p)]
+            parts = deal_rows(every, n, used, sizes, rng)
             return forest_logits(_train_federation(view, parts, objective), rows)
 
         return train
@@ -390,12 +389,10 @@ def machine_trainer(view: View, model: AdditiveModel) -> Trainer | None:
         return None
 
     def trainer(every: Table, n: int) -> Callable[[NDArray[np.bool_]], Floats]:
-        rng, local = np.random.default_rng(0), every.take(np.arange(n, len(every)))
-        rows = every.take(np.arange(n))
+        rng, rows = np.random.default_rng(0), every.take(np.arange(n))
 
         def train(used: NDArray[np.bool_]) -> Floats:
-            dealt = assign_to_clients(rng.permutation(np.flatnonzero(used[:n])), sizes)
-            parts = [part for part in (*map(every.take, dealt), local) if len(part)]
+            parts = deal_rows(every, n, used, sizes, rng)
             margin, total = np.zeros(n), 0
             for part in parts:
                 if len(np.unique(part.y)) < 2:  # such a client sends no model

@@ -8,8 +8,10 @@ from math import isqrt
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtrees.attacks.regression.exact_algebra import rank, solve_integers
+from fedtrees.core.claims import Entries
 from fedtrees.core.view import View
 from fedtrees.messages.fixed_point import Integers, encoded, integers, packed, unpacked
 from fedtrees.messages.regression import (
@@ -240,3 +242,22 @@ def known_scores(view: View, read: ColumnsView) -> list[Integers]:
                 z, 2 * view.parameters["bits"], view.defense.requirements.row_bounds
             )
     return total
+
+
+def entries_of_column(
+    view: View, column: int, row_of: dict[int, int]
+) -> tuple[list[int], NDArray[np.float32]]:
+    """Return the rows and values of the known entries of a column, for ids in `row_of`."""
+    if view.entries is None:
+        return [], np.zeros(0, dtype=np.float32)
+    e = view.entries
+    of_column = [k for k in np.flatnonzero(e.columns == column).tolist() if int(e.ids[k]) in row_of]
+    return [row_of[int(e.ids[k])] for k in of_column], e.values[of_column]
+
+
+def claim_table(owner: str, ids: Any, columns: Any, values: NDArray[np.float64]) -> Entries:
+    """Return a claim about a table of values, rounded to float32."""
+    with np.errstate(over="ignore"):
+        rounded = np.nan_to_num(values.astype(np.float32)).astype(np.float64)
+    rows, features = np.meshgrid(ids, columns, indexing="ij")
+    return Entries(owner, rows.ravel(), features.ravel().astype(np.int64), rounded.ravel())

@@ -223,7 +223,7 @@ def guarantee(recipe: str) -> str:
     sentences = [
         epsilon_in_words(g)
         for g in (
-            protocol_object.claimed(training.defense),
+            protocol_object.claim_with(training.defense),
             protocol_object.spent(training.transcript),
         )
         if isinstance(g, PureDP | ApproximateDP)

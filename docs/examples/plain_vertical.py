@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedtrees import Coordinator, Message, Party, Protocol, Reveal, handles, register
+from fedtrees import Coordinator, Message, Party, Protocol, ProtocolInfo, Reveal, handles, register
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,10 +102,12 @@ class PlainVertical(Protocol):
     depth: int = 3
     bins: int = 32
     layout, holders, released = "vertical", ("active", "passive"), False
-    says = (Question, Answer)
+    info = ProtocolInfo(
+        message_types=(Question, Answer),
+    )
 
     def roles(self, parties):
         return {"active": "active", **{f"passive-{i}": "passive" for i in range(1, parties)}}
 
-    def party(self, name, role, local_data, schema, defense):
+    def create_party(self, name, role, local_data, schema, defense):
         return (Active if role == "active" else Columns)(name, local_data, self)

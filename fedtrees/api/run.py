@@ -81,14 +81,14 @@ class Run:
             File to write, ending in ``.html``, ``.svg``, ``.png`` or ``.pdf``.
         **options
             ``data``, ``threat``, ``protocol``, ``metric``, ``utility``, ``width``, ``labels``, see
-            `fedtrees.report.plot`.
+            `fedtrees.report.figures.plot`.
 
         Returns
         -------
         figure : matplotlib.figure.Figure or Path
             The figure, or the written file.
         """
-        from fedtrees.report.plot import frontier_of, plot
+        from fedtrees.report.figures.plot import frontier_of, plot
 
         chosen, options = _chosen(options)
         if path is None:

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from fedtrees.bounds.tables import AlignedTables, TinyTables
 from fedtrees.bounds.views import Tiny, Views, views
+from fedtrees.core.claims import Guess, Membership, Records
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import FedtreesError, UsageError
-from fedtrees.core.guess import Guess, Membership, Records
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec
 from fedtrees.core.view import View
@@ -326,7 +326,7 @@ def tiny(tables: TinyTables, protocol: Spec, defense: Composed, seed: int = 0) -
     small = {name: value for name, value in SMALL.items() if name in accepted}
     instance = register.make("protocol", Spec(protocol.name, {**small, **protocol.params}))
     if instance.layout != Protocol.layout:
-        names = tuple(instance.holder_names(instance.usual_parties))
+        names = tuple(instance.holder_names(instance.info.default_parties))
         tables = AlignedTables(tables.columns, (sum(tables.rows),), tables.agrees, names)
     parts = tuple(register.make("defense", part) for part in defense.parts)
     return Tiny(tables, instance, Composition(parts), seed)

@@ -494,5 +494,5 @@ def _make_empty_result(task: Task, reason: Reason) -> TaskResult:
     with contextlib.suppress(FedtreesError):
         columns = evaluate.task_columns(task)
     if task.stage == "reference":
-        columns["protocol"] = register.make("protocol", task.protocol).alone
+        columns["protocol"] = register.make("protocol", task.protocol).info.local_reference
     return TaskResult([{"status": reason.status, **reason.columns()}], columns)

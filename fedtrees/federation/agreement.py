@@ -142,7 +142,7 @@ class Agreed:
                 f"{self.made.name!r} is not run between machines: its parties ask "
                 f"{', '.join(without_site)}, and only a coordinator has lines to others"
             )
-        if self.made.peers:
+        if self.made.info.peer_to_peer:
             raise UsageError(
                 f"{self.made.name!r} is not run between machines: its parties speak to one "
                 "another, and only a coordinator has lines to others"
@@ -155,7 +155,7 @@ class Agreed:
                     f"{part.name}[{ideal[0]}=ideal] is for simulations: between machines nobody is "
                     f"the ideal functionality; write {ideal[0]}=real"
                 )
-        sums = self.made.summed or self.composed.summed_types
+        sums = self.made.summed_types or self.composed.summed_types
         if sums and self.composed.secure_aggregation() is None:
             raise UsageError(
                 f"sums of {self.made.name!r} would be an ideal functionality's, which nobody is "
@@ -440,7 +440,7 @@ def begin_run(folder: Path, federation: Agreed, allowed: int) -> int | None:
             "federation": federation.hash,
             "name": federation.name,
             "begun": datetime.now(UTC).isoformat(timespec="seconds"),
-            "claimed": join([federation.made.claimed(federation.composed),
+            "claimed": join([federation.made.claim_with(federation.composed),
                              *federation.composed.claims()]),
         }  # fmt: skip
         append_private(folder / FILE, f"{json.dumps(record)}\n")

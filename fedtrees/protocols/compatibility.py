@@ -119,20 +119,22 @@ def _check_defense(protocol: Any, defense: Composition, schema: Schema | None) -
     for part in defense.parts:
         # A defense that finds none of its messages would have no effect and is refused.
         handled = part.applies_to or part.handled_types
-        if handled and not any(message_type in handled for message_type in protocol.says):
+        if handled and not any(
+            message_type in handled for message_type in protocol.info.message_types
+        ):
             types = ", ".join(t.__name__ for t in handled)
             return Reason("defense-message", subject=part.name, types=types, **named)
-        unserved = sorted(_required_capabilities(part) - protocol.serves)
+        unserved = sorted(_required_capabilities(part) - protocol.info.capabilities)
         if unserved:
             stage = ", ".join(unserved)
             return Reason("defense-stage", subject=part.name, stage=stage, **named)
     reason = None
     if protocol.claim().budget:
-        noised = protocol.noised or protocol.says
-        shares = protocol.summed
+        noised = protocol.info.noised_types or protocol.info.message_types
+        shares = protocol.summed_types
         # A claim about noise is void if a defense changes values before the noise is added.
         reason = misplaced_in(defense.parts, protocol.name, noised, protocol.holders, shares)
-    return reason or (None if schema is None else protocol.lacks(schema, defense))
+    return reason or (None if schema is None else protocol.missing_requirement(schema, defense))
 
 
 def _required_capabilities(part: Defense) -> frozenset[str]:

@@ -131,7 +131,7 @@ class Training:
     @property
     def claims(self) -> list[Guarantee]:
         """Claimed guarantees of the protocol and of each part of the defense, in that order."""
-        return [self.protocol.claimed(self.defense), *self.defense.claims()]
+        return [self.protocol.claim_with(self.defense), *self.defense.claims()]
 
     @property
     def spent(self) -> list[Guarantee]:
@@ -344,7 +344,7 @@ def make_agreement(
     protocol.check_parties(holders)
     defense.check(roles, parameters)
     shared = _shared(protocol, schema)
-    return Agreement(schema, parameters, defense, roles, protocol.summed, shared)
+    return Agreement(schema, parameters, defense, roles, protocol.summed_types, shared)
 
 
 def agreed_row_counts(
@@ -371,7 +371,7 @@ def agreed_row_counts(
     if not any(one.weighted for one in declarations.values()):
         check_channels(agreement.defense, schema, agreement.parameters, n_rows)
     check_together(declarations, schema)
-    protocol.check_declarations(declarations, schema)
+    protocol.check_joint_data(declarations, schema)
     return n_rows
 
 
@@ -457,7 +457,7 @@ def drive(protocol: Protocol, net: Network, sealing: Sealing | None) -> tuple[An
 
 def _shared(protocol: Protocol, schema: Schema) -> tuple[type[Message], ...]:
     """Return the types of messages that contain a share of noise according to the protocol."""
-    laws = protocol.laws(schema).items()
+    laws = protocol.noise_channels(schema).items()
     return tuple(k for (k, _), law in laws if isinstance(law, Share) and not isinstance(k, str))
 
 
@@ -471,7 +471,7 @@ def _made(protocol: Protocol, host: Host, local: LocalData | None) -> Party:
             # labels.
             y = defense.transform_examples(ExampleStage("labels"), local.y, host.context)
         local = local if y is local.y else replace(local, y=y)
-    return protocol.party(host.name, host.role, local, schema, defense)
+    return protocol.create_party(host.name, host.role, local, schema, defense)
 
 
 def _driving(protocol: Protocol, parties: Sequence[Party]) -> Coordinator:

@@ -10,10 +10,10 @@ This package may import `fedtrees.metrics` and the layers below it. It does not 
 `fedtrees.experiments`.
 """
 
+from fedtrees.report.figures.plot import plot
 from fedtrees.report.findings import frontiers
 from fedtrees.report.frontier import Frontier, Point
 from fedtrees.report.page import write_report
-from fedtrees.report.plot import plot
 from fedtrees.report.results import Panel, Setting, load_rows
 
 __all__ = [

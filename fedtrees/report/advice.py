@@ -17,13 +17,22 @@ from fedtrees.core.errors import listed, many
 from fedtrees.core.results import UTILITY, measure
 from fedtrees.report.coverage import coverage
 from fedtrees.report.leakage import FEWEST_SEEDS, LeakageResult, upper
-from fedtrees.report.page import render
 from fedtrees.report.recipe import Recipe, RecipeResult, recommend, recommended, settings
 from fedtrees.report.results import UNDEFENDED
 from fedtrees.report.statistics import Estimate, by_seed, t_estimate
-from fedtrees.report.style import interval, number
 from fedtrees.report.trials import trials_of
-from fedtrees.report.wording import can, change, percent, settled, some, split_recipe, word
+from fedtrees.report.web_page import render
+from fedtrees.report.wording import (
+    can,
+    change,
+    mean_and_interval,
+    number,
+    percent,
+    settled,
+    some,
+    split_recipe,
+    word,
+)
 
 _UTILITY = UTILITY[0].key  # area under the ROC curve
 
@@ -169,7 +178,7 @@ class Tried:
         least = self.utility.low if shown else self.utility.mean
         # The negation also rejects NaN, which is the AUC of a recipe that has not been trained.
         if not least >= self.wish.auc:
-            auc = interval(self.utility) if shown else number(self.utility.mean)
+            auc = mean_and_interval(self.utility) if shown else number(self.utility.mean)
             yield f"AUC {auc}; wished: {self.wish.auc:g}"
         if self.candidate.untested:
             yield self.candidate.reason
@@ -400,7 +409,8 @@ class Advice:
 def _describe_recipe(recipe: Tried) -> str:
     """Write a recipe with its AUC and its price."""
     cost = f"{change(recipe.candidate.price.change)} ({settled(recipe.candidate.price)})"
-    return f"`{recipe.name}`, AUC {interval(recipe.utility)}, against the undefended run {cost}"
+    auc = mean_and_interval(recipe.utility)
+    return f"`{recipe.name}`, AUC {auc}, against the undefended run {cost}"
 
 
 def _risks(trials: Iterable[RecipeResult]) -> list[str]:

@@ -112,6 +112,11 @@ class Recipe:
         """Return the trial at a place, None if there is none."""
         return next((t for t in self.trials if t.place == place), None)
 
+    def result(self, place: str, metric: str) -> LeakageResult | None:
+        """Return the result of a measure at a place, None if it was not measured."""
+        trial = self.at(place)
+        return trial.result(metric) if trial else None
+
     @property
     def untested(self) -> tuple[str, ...]:
         """The places at which the recipe was not tested completely, with reasons."""
@@ -338,7 +343,7 @@ def helps(
 def systems() -> tuple[str, ...]:
     """Return the names of the systems that run at least one registered protocol."""
     protocols = (register.get("protocol", name) for name in register.names("protocol"))
-    return tuple(sorted({system for protocol in protocols for system in protocol.deployed}))  # type: ignore[attr-defined]
+    return tuple(sorted({system for protocol in protocols for system in protocol.info.deployments}))  # type: ignore[attr-defined]
 
 
 def runs_in(system: str, protocol: Spec, defenses: Sequence[Spec] = ()) -> bool:
@@ -376,7 +381,6 @@ def _supports(
     for kind, spec in (("protocol", protocol), *(("defense", part) for part in defenses)):
         if spec.name in register.names(kind):
             plugin: Any = register.make(kind, spec)
-            deployments = plugin.info.deployments if kind == "defense" else plugin.deployed
-            yield deployments.get(system), getattr(plugin, "parameters", vars(plugin))
+            yield plugin.info.deployments.get(system), getattr(plugin, "parameters", vars(plugin))
         else:
             yield None, {}

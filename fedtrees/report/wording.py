@@ -16,7 +16,6 @@ from fedtrees.report.cost import MOST_SEEDS, TOLERANCE, UtilityChange
 from fedtrees.report.leakage import LeakageResult
 from fedtrees.report.results import UNDEFENDED
 from fedtrees.report.statistics import Estimate, mean_of
-from fedtrees.report.style import number
 
 _SYMBOLS = {"epsilon": "ε", "decimals": "d", "xi": "ξ"}
 GLYPHS = {"open": "●", "unsettled": "◆", "unknown": "◆", "shut": "■", "gone": "□", "undefined": "○"}
@@ -26,6 +25,52 @@ WORDS = {
     "shut": "within the margin of a blind guess", "gone": "no attack applies",
     "undefined": "a blind guess is perfect",
 }  # fmt: skip
+
+
+def number(value: float, digits: int = 3, signed: bool = False) -> str:
+    """Format a number with fixed decimals and a true minus sign. "–" if it is not finite."""
+    if not math.isfinite(value):
+        return "–"
+    text = f"{value:{'+' if signed else ''},.{digits}f}"
+    # A value that rounds to zero has no sign.
+    if not float(text.replace(",", "")):
+        text = text.lstrip("+-")
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def scored(score: float, blind: float, population: float) -> str:
+    """Format a score with its baselines.
+
+    The population baseline is NaN for adversaries with local rows, and is then omitted.
+    """
+    population_text = f", population {number(population)}" if math.isfinite(population) else ""
+    return f"score {number(score)}, blind {number(blind)}{population_text}"
+
+
+def mean_and_interval(e: Estimate, digits: int = 3, signed: bool = False) -> str:
+    """Format a mean with its interval as ``mean [low, high]``."""
+    mean = number(e.mean, digits, signed)
+    if not math.isfinite(e.low):
+        return mean
+    return f"{mean} [{number(e.low, digits, signed)}, {number(e.high, digits, signed)}]"
+
+
+def bytes_text(value: float) -> str:
+    """Format bytes in decimal units with three significant digits."""
+    if not math.isfinite(value):
+        return "–"
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(value) < 999.5:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:,.3g} TB"
+
+
+def seconds_text(value: float) -> str:
+    """Format seconds with three significant digits."""
+    if not math.isfinite(value):
+        return "–"
+    return f"{value:,.0f} s" if value >= 100 else f"{value:.3g} s"
 
 
 def count(value: float) -> str:

@@ -219,7 +219,7 @@ def true_counts(
         streams = Streams(drawn.seed).child(name)
         # Only rows on which the tree was grown count, without those that subsampling or early
         # stopping leaves out.
-        used = drawn.protocol.grown_on(len(share), streams, 0, drawn.defense)
+        used = drawn.protocol.training_rows(len(share), streams, 0, drawn.defense)
         table = share if used is None else share.take(used)
         bins = bin_rows(table.X, cuts).codes.astype(np.int64)
         for node, rows in members(first_tree.tree, cuts, bins):

@@ -8,9 +8,9 @@ from counted_world import odd_run
 from peeling_world import SERVER, Run, made_up
 from scipy.stats import poisson
 
-from fedtrees.attacks.leaves.attack import ForestBoxes
-from fedtrees.attacks.leaves.forests import FlatForest, TargetForest, read_target_forests
-from fedtrees.attacks.leaves.gibbs import Numbers, State, advance, likelihood, start
+from fedtrees.attacks.forest_gibbs.attack import ForestBoxes
+from fedtrees.attacks.forest_gibbs.forests import FlatForest, TargetForest, read_target_forests
+from fedtrees.attacks.forest_gibbs.gibbs import Numbers, State, advance, likelihood, start
 from fedtrees.attacks.peeling.annealing import LIKELY
 from fedtrees.attacks.peeling.supports import SURE, least_support
 from fedtrees.core.errors import UsageError

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedtrees.attacks.second_phase.attack import LeafInversion, leaf_accuracy
-from fedtrees.attacks.second_phase.known_rows import KnownRows
-from fedtrees.attacks.second_phase.observed import models_of, seen_batches
-from fedtrees.attacks.second_phase.refinement import Whitened
-from fedtrees.core.guess import BatchRows
+from fedtrees.attacks.tree_network_inversion.attack import LeafInversion, leaf_accuracy
+from fedtrees.attacks.tree_network_inversion.known_rows import KnownRows
+from fedtrees.attacks.tree_network_inversion.matching import models_of, seen_batches
+from fedtrees.attacks.tree_network_inversion.search import Whitened
+from fedtrees.core.claims import BatchRows
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Table
@@ -132,7 +132,7 @@ def found(clients, training, view):
     for claim in guess.all(BatchRows):
         (name,) = claim.owner
         streams = Streams(1).child(name)
-        used = training.protocol.grown_on(100, streams, claim.round)
+        used = training.protocol.training_rows(100, streams, claim.round)
         truth = held[name].table.take(np.flatnonzero(used))
         leaves = training.model.apply(claim.table.X), training.model.apply(truth.X)
         right.append(leaf_accuracy(*leaves))

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from present import here
 
-from fedtrees.attacks.membership.attack import MembershipInference, model_in, together
+from fedtrees.attacks.membership.attack import MembershipInference, model_in
+from fedtrees.attacks.membership.base import together
 from fedtrees.attacks.membership.learners import trainer_of
 from fedtrees.attacks.membership.margins import is_plain, margins
 from fedtrees.attacks.membership.references import (
@@ -20,8 +21,8 @@ from fedtrees.attacks.membership.references import (
 )
 from fedtrees.attacks.membership.structure import shared_thresholds
 from fedtrees.conformance.samples import sample_table
+from fedtrees.core.claims import Guess, Membership, Records
 from fedtrees.core.errors import ProtocolError
-from fedtrees.core.guess import Guess, Membership, Records
 from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
@@ -76,7 +77,7 @@ def test_candidates_are_told_to_who_claims_membership_and_nothing_else():
     assert with_background("joint", bare, case).candidates is None
     assert with_background("membership", bare, case).candidates is not None
     rows = Guess((Records(case.candidates.table),))
-    with pytest.raises(ProtocolError, match="Membership alone"):
+    with pytest.raises(ProtocolError, match="Membership only"):
         list(score_guess("membership", rows, case, None))
     assert MembershipInference().run(bare, np.random.default_rng(0)).claims == ()
 

@@ -8,7 +8,8 @@ from present import here
 from scipy import stats
 from scipy.sparse import csr_array
 
-from fedtrees.attacks.membership.attack import MembershipInference, together
+from fedtrees.attacks.membership.attack import MembershipInference
+from fedtrees.attacks.membership.base import together
 from fedtrees.attacks.membership.learners import trainer_of
 from fedtrees.attacks.membership.posterior import LinearSums, any_of, log_odds
 from fedtrees.attacks.membership.references import boosted_trainer

@@ -23,7 +23,7 @@ from fedtrees.attacks.reconstruction.context import ReconstructionContext
 from fedtrees.attacks.reconstruction.prior import ReachableLeaves
 from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.attacks.timberstrike.sequential_assignment import with_absence
-from fedtrees.core.guess import LeafCounts, Records
+from fedtrees.core.claims import LeafCounts, Records
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
@@ -77,7 +77,7 @@ def run(request):
 def sums_in(training, made, name, t):
     """Sums of g and h per leaf over the rows of one client that a tree was grown on."""
     table, tree = made.local_data[name].table, training.model.trees[t]
-    there = training.protocol.grown_on(len(table), Streams(0).child(name), t)
+    there = training.protocol.training_rows(len(table), Streams(0).child(name), t)
     start = training.model.first(t) if t else None
     margin = start.margin(table.X) if start else np.full(len(table), training.model.base_margin[0])
     gh = logistic_gradients(margin.astype(np.float32), table.y)[there]
@@ -154,7 +154,7 @@ def sampler(view, made, training, seed):
         [
             np.stack(
                 [
-                    training.protocol.grown_on(len(made.local_data[n]), Streams(0).child(n), t)
+                    training.protocol.training_rows(len(made.local_data[n]), Streams(0).child(n), t)
                     for t in range(len(evidence.trees))
                 ],
                 axis=1,

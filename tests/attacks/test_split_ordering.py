@@ -7,13 +7,13 @@ import pytest
 from columns import run, seen_by, table_of
 
 from fedtrees.attacks.observations.forests import value_ends
-from fedtrees.attacks.orders.attack import (
+from fedtrees.attacks.rank_inference import (
     SplitOrdering,
     better_ranks,
     encode_local_data,
     expected_ranks,
 )
-from fedtrees.core.guess import ColumnRanks
+from fedtrees.core.claims import ColumnRanks
 from fedtrees.core.statistics import middle_ranks
 from fedtrees.data.layout import columns_of
 from fedtrees.metrics.metric import Case

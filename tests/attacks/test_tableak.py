@@ -13,7 +13,6 @@ from federations import sample_federation
 
 from fedtrees.attacks.gradients.attack import encoding_of, local_steps_of
 from fedtrees.attacks.gradients.exact import exact_rows, restored_counts
-from fedtrees.attacks.gradients.gradient_matching import Matching
 from fedtrees.attacks.gradients.inversion import accuracy, invert, likely_rows
 from fedtrees.attacks.gradients.observed import (
     BatchGradient,
@@ -22,8 +21,9 @@ from fedtrees.attacks.gradients.observed import (
     batch_gradient,
 )
 from fedtrees.attacks.gradients.posterior import RowGradients, explain_gradient
+from fedtrees.attacks.gradients.search import Matching
 from fedtrees.attacks.gradients.second_layer_solve import rows_by_units, rows_of_steps
-from fedtrees.core.guess import BatchRows
+from fedtrees.core.claims import BatchRows
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table

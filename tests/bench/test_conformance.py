@@ -20,7 +20,7 @@ from fedtrees.core.attack import contenders
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import PUBLIC
-from fedtrees.experiments.disclosure import briefly
+from fedtrees.experiments.preview import BRIEF, limit_size
 from fedtrees.protocols.compatibility import Data, fits
 
 PRIVATE = (
@@ -83,7 +83,7 @@ HEAD = """
 from dataclasses import dataclass
 import numpy as np
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Guess, Records
+from fedtrees.core.claims import Guess, Records
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 
@@ -170,7 +170,7 @@ def test_a_cheating_attack_is_caught_or_finds_nothing(how, tmp_path):
     findings = check("attack", Spec(f"cheat-{how}"), ["fedtree-hist"])
     broken = [f.rule for f in findings if not f.holds]
     expected = {
-        "imports": "imports nothing that holds truth",
+        "imports": "imports no module with ground truth",
         "randomness": "the same view gives the same guess",
         "files": "opens no file",
         "modules": "no module with truth",
@@ -234,7 +234,7 @@ def families():
     """Group the protocols by the modules that their messages come from."""
     alike = defaultdict(list)
     for name in OWN["protocol"]:
-        run, _ = sample_training(register.make("protocol", briefly(Spec(name))))
+        run, _ = sample_training(register.make("protocol", limit_size(Spec(name), BRIEF)))
         crossed = (d for d in run.transcript if d.receivers != (PUBLIC,))
         alike[frozenset(type(d.message).__module__ for d in crossed)].append(name)
     return list(alike.values())
@@ -341,24 +341,28 @@ def test_a_defense_that_forgets_a_message_is_caught(tmp_path):
 def test_what_a_protocol_says_of_itself_is_compared_with_a_run(tmp_path):
     file = tmp_path / "boastful.py"
     file.write_text(
-        "from dataclasses import dataclass\n"
+        "from dataclasses import dataclass, replace\n"
         "from fedtrees.core.registry import register\n"
         "from fedtrees.messages.horizontal import Histogram\n"
         "from fedtrees.protocols.horizontal.tree_sharing import FlowerBagging\n"
         "@register.protocol('boastful')\n"
         "@dataclass(frozen=True)\n"
         "class Boastful(FlowerBagging):\n"
-        "    says = (*FlowerBagging.says, Histogram)\n"
-        "    serves = FlowerBagging.serves | {'transform_examples', 'gradient_clip'}\n"
+        "    info = replace(FlowerBagging.info,\n"
+        "        message_types=(*FlowerBagging.info.message_types, Histogram),\n"
+        "        capabilities=frozenset({'transform_examples', 'gradient_clip'}))\n"
     )
     load_plugin(file)
     broken = {f.rule: f.detail for f in check("protocol", Spec("boastful")) if not f.holds}
     assert set(broken) == {
-        "what is declared crosses, or `sometimes` says when (`says`)",
-        "its parties keep to transform_examples (`serves`), or say why not",
-        "its parties keep to gradient_clip (`serves`), or say why not",
+        "what is declared crosses, or `conditional_types` says when (`message_types`)",
+        "its parties keep to transform_examples (`capabilities`), or say why not",
+        "its parties keep to gradient_clip (`capabilities`), or say why not",
     }
-    assert "Histogram" in broken["what is declared crosses, or `sometimes` says when (`says`)"]
+    assert (
+        "Histogram"
+        in broken["what is declared crosses, or `conditional_types` says when (`message_types`)"]
+    )
 
 
 BAD_METRIC = """

@@ -10,7 +10,7 @@ HEAD = """
 from dataclasses import dataclass, replace
 import numpy as np
 from fedtrees.core.channel import Event
-from fedtrees.core.coarsening import Rounding
+from fedtrees.core.deterministic_channels import Rounding
 from fedtrees.core.defense import Defense
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.registry import register
@@ -117,8 +117,8 @@ GBDT, FOREST = ("horizontal.dp_gbdt", "DPGBDT"), ("forests.dp_forest", "DPForest
 WRONG_LAWS = {
     "scale": (
         *GBDT,
-        "def laws(self, schema):\n"
-        "        told = super().laws(schema)\n"
+        "def noise_channels(self, schema):\n"
+        "        told = super().noise_channels(schema)\n"
         "        if self.noisy:\n"
         "            told[LeafValues, 'g'] = Gaussian(told[LeafValues, 'g'].scale / 2)\n"
         "        return told",
@@ -126,13 +126,13 @@ WRONG_LAWS = {
     ),
     "kind": (
         *FOREST,
-        "def laws(self, schema):\n"
+        "def noise_channels(self, schema):\n"
         "        law = Gaussian(1.4 * self.scale) if self.noisy else None\n"
         "        return {(PrivateForest, 'counts'): law} if law else {}",
         "PrivateForest.counts",
     ),
     "none": (*FOREST, "laws = lambda self, schema: {}", "pure-dp[epsilon=1"),
-    "no exact twin": (*FOREST, "exact = lambda self: None", "without noise (`exact`)"),
+    "no exact twin": (*FOREST, "without_noise = lambda self: None", "(`without_noise`)"),
 }
 
 
@@ -155,4 +155,4 @@ def test_right_laws_pass(name, noise):
     findings = check("protocol", Spec(name, {"noise": noise}))
     assert [f for f in findings if not f.holds] == []
     stated = 1 + (name == "dp-gbdt") + (noise == "distributed")
-    assert sum("is what it states (`laws`)" in f.rule for f in findings) == stated
+    assert sum("is what it states (`noise_channels`)" in f.rule for f in findings) == stated

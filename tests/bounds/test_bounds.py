@@ -24,8 +24,8 @@ from fedtrees.bounds.ceilings import (
 from fedtrees.bounds.tables import AlignedTables, TinyTables
 from fedtrees.bounds.views import Views, views
 from fedtrees.conformance.defenses import _sums_alone
+from fedtrees.core.claims import ColumnBins, Guess, Labels, Records
 from fedtrees.core.errors import UsageError
-from fedtrees.core.guess import ColumnBins, Guess, Labels, Records
 from fedtrees.core.messages import Message
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register
@@ -123,7 +123,7 @@ def test_a_leaking_protocol_is_caught():
     honest = made("secure-sum+public-cuts")
     (found,) = views(replace(honest, protocol=Marking(**vars(honest.protocol))), ["server"])
     assert splits(found, pool_types(FEW))[1] > 0
-    assert Histogram in Marking.says
+    assert Histogram in Marking.info.message_types
 
 
 class Open(SecureSum):

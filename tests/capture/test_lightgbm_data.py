@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from captures import HERE, decoded, rows
 
-from fedtrees.attacks.mappers.attack import BinMapperReading, SingleRowBins
+from fedtrees.attacks.lightgbm.attack import BinMapperReading, SingleRowBins
 from fedtrees.attacks.peeling.attack import HistogramPeeling
 from fedtrees.attacks.peeling.bin_values import to_bins
 from fedtrees.attacks.peeling.sources import machine_sources, told_whole

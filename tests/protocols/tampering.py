@@ -10,7 +10,7 @@ independently. `Recorded` therefore notes for every party
 
 A run with a dishonest sender has the same loss as the honest run if, for every honest party,
 
-1. no draw has other parameters than some draw of the honest run (`laws`);
+1. no draw has other parameters than some draw of the honest run (`noise_channels`);
 2. no stream is opened twice, unless both answers are identical (`repeated`);
 3. it gives at most as many different answers of each type as the agreement allows, and of no type
    that an honest run lacks (`answers`); and no summary of columns is larger than the honest one;
@@ -29,12 +29,12 @@ from unittest import mock
 import numpy as np
 from numpy.random import default_rng
 
-from fedtrees.core.codec import encode
 from fedtrees.core.errors import DataError, FedtreesError
 from fedtrees.core.host import Host
 from fedtrees.core.messages import Sealed, without_payload
 from fedtrees.core.party import acting_party
 from fedtrees.core.streams import Streams
+from fedtrees.core.wire import encode
 from fedtrees.privacy import noise
 
 #: Samplers, as the modules that draw name them, with the parameters that decide their law.

@@ -64,7 +64,7 @@ def test_an_update_is_the_gradient_of_the_rows_that_the_round_used():
     for delivery in sent(trained):
         table = HELD[delivery.sender].table
         streams = Streams(1).child(delivery.sender)
-        used = made.grown_on(len(table), streams, delivery.message.round)
+        used = made.training_rows(len(table), streams, delivery.message.round)
         assert used.sum() == 4
         rows = table.take(used)
         layers = made.layers(SCHEMA)
@@ -151,8 +151,9 @@ def test_dp_sgd_spends_what_it_claims():
         assert one.claims[1].unprotected == one.spent[1].unprotected == "rows"
     assert "unprotected=rows" in join(told.claims)
     # every row by itself: batches of another size, and the harness knows which
+    training_rows = covered.protocol.training_rows
     sizes = {
-        int(covered.protocol.grown_on(30, Streams(1, "seed").child(n), r, covered.defense).sum())
+        int(training_rows(30, Streams(1, "seed").child(n), r, covered.defense).sum())
         for n in HELD for r in (0, 1)
     }  # fmt: skip
     assert len(sizes) > 1
@@ -176,7 +177,7 @@ def test_of_declared_rows_nothing_that_crosses_follows_from_how_many_there_are()
     assert abs(len(rows) / n - 0.1) < 0.02
     # trees that cross tell more than any number declared
     made = register.make("protocol", Spec("fedxgbllr", {"trees": 1}))
-    with pytest.raises(UsageError, match="declared_rows, which no party of 'fedxgbllr'"):
+    with pytest.raises(UsageError, match="declared_rows, a step that no party of 'fedxgbllr'"):
         train(made, HELD, SCHEMA, defense=one.defense)
 
 

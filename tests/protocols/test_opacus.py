@@ -11,9 +11,9 @@ from shared_trees_world import tables
 from typer.testing import CliRunner
 
 from fedtrees.cli.main import app
+from fedtrees.core.claims import BatchRows
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import join, parse
-from fedtrees.core.guess import BatchRows
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.reasons import FITS
 from fedtrees.core.registry import register
@@ -235,7 +235,7 @@ def test_an_update_is_the_clipped_sum_over_the_rows_that_opacus_drew(name, monke
     for d in (d for d in updates(trained) if d.message.round == 0):
         table, streams = HELD[d.sender].table, Streams(1, "seed").child(d.sender)
         steps = made.batches(len(table), streams, 0, trained.defense)
-        used = made.grown_on(len(table), streams, 0, trained.defense)
+        used = made.training_rows(len(table), streams, 0, trained.defense)
         assert np.array_equal(np.flatnonzero(used), np.unique(np.concatenate(steps)))
         weights = start
         for rows in steps:
@@ -325,7 +325,7 @@ def test_attacks_on_gradients_read_both_engines(engine, monkeypatch):
         (name,) = claim.owner
         streams = Streams(1, "seed").child(name)
         table = HELD[name].table
-        rows = table.take(trained.protocol.grown_on(len(table), streams, 0, trained.defense))
+        rows = table.take(trained.protocol.training_rows(len(table), streams, 0, trained.defense))
         hits += sum(
             np.isclose(rows.X, guess, atol=0.05).all(axis=1).any() for guess in claim.table.X
         )
@@ -388,9 +388,9 @@ def test_a_bench_with_opacus_ends_with_a_verdict(tmp_path):
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert found["verdict"]
-    rows = (tmp_path / "run" / "rows.csv").read_text()
-    assert "prv=" in rows
-    assert "rdp=" in rows
+    contexts = (tmp_path / "run" / "contexts.csv").read_text()
+    assert "prv=" in contexts
+    assert "rdp=" in contexts
 
 
 def test_fedxgbllr_trains_with_opacus():

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from fedtrees.core.guarantee import parse
-from fedtrees.report import guarantees, style
+from fedtrees.report import guarantees, wording
 from fedtrees.report.coverage import Gaps
+from fedtrees.report.figures import model
 from fedtrees.report.findings import RunAnalysis, frontiers
 from fedtrees.report.results import Panel, Setting
 from fedtrees.report.statistics import Estimate, estimate
@@ -112,7 +113,7 @@ def test_a_claim_that_spends_without_bound_does_not_stand():
     cuts = "pure-dp[epsilon=1,unit=cuts]"
     both = [parse(f"{cuts}+pure-dp[epsilon={e}]") for e in (4, "inf")]
     assert guarantees.standing(*both) == "void"
-    assert set(style.SHAPES) == set(guarantees.KINDS)
+    assert set(model.SHAPES) == set(guarantees.KINDS)
 
 
 def test_a_claim_that_an_audit_refutes_does_not_stand():
@@ -173,16 +174,16 @@ def test_what_was_not_asked_for_is_told_from_what_does_not_fit(rows):
 
 
 def test_numbers_have_true_minus_signs_and_no_negative_zero():
-    assert style.number(-0.25, 2, signed=True) == "−0.25"
-    assert style.number(-0.0001, 2, signed=True) == "0.00"
-    assert style.number(math.nan) == "–"
-    assert style.interval(Estimate(0.5, 0.4, 0.6, 3), 1) == "0.5 [0.4, 0.6]"
-    assert style.bytes_text(999_600) == "1 MB"
+    assert wording.number(-0.25, 2, signed=True) == "−0.25"
+    assert wording.number(-0.0001, 2, signed=True) == "0.00"
+    assert wording.number(math.nan) == "–"
+    assert wording.mean_and_interval(Estimate(0.5, 0.4, 0.6, 3), 1) == "0.5 [0.4, 0.6]"
+    assert wording.bytes_text(999_600) == "1 MB"
 
 
 def test_undefended_is_black_and_families_get_their_own_colours(rows):
-    found = style.palette(p.family for f in frontiers(rows) for p in f.points)
-    assert found["none"][0] == style.INK
+    found = model.palette(p.family for f in frontiers(rows) for p in f.points)
+    assert found["none"][0] == model.INK
     assert len({c for c, _ in found.values()}) == len(found)
 
 

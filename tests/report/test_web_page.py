@@ -10,8 +10,8 @@ from synthetic_run import DEFENSES, SETTINGS, rows, write_run
 
 from fedtrees.benchmarks import gallery
 from fedtrees.report import submissions, write_report
+from fedtrees.report.figures.plot import plot
 from fedtrees.report.leaderboard import board
-from fedtrees.report.plot import plot
 
 
 @pytest.fixture(scope="module")

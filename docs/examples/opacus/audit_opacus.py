@@ -16,6 +16,7 @@ from fedtrees import (
     Message,
     Party,
     Protocol,
+    ProtocolInfo,
     Reveal,
     Schema,
     Table,
@@ -94,10 +95,13 @@ class OpacusTraining(Protocol):
 
     epsilon: float = 4.0
     delta: float = 1e-5
-    usual_parties, needs = 1, ("torch", "opacus")
-    says = (TrainRequest, LinearModel)
+    info = ProtocolInfo(
+        default_parties=1,
+        extra_packages=("torch", "opacus"),
+        message_types=(TrainRequest, LinearModel),
+    )
 
-    def party(self, name, role, local_data, schema, defense):
+    def create_party(self, name, role, local_data, schema, defense):
         return Publisher("server") if local_data is None else Owner(name, local_data, self)
 
     def claim(self):

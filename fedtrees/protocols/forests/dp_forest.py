@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from fedtrees.messages.forests import LeafClassCounts, PrivateForest, RandomTest
 from fedtrees.privacy.accounting import compose_releases, with_adversaries
 from fedtrees.privacy.mechanisms import discrete_laplace_share, permute_and_flip
 from fedtrees.privacy.noise import Laplace, TruncatedLaplace
-from fedtrees.protocols.base import Coordinator, Protocol
+from fedtrees.protocols.base import Coordinator, Protocol, ProtocolInfo
 from fedtrees.protocols.settings import FOREST_FILE, checked_rows, class_count
 from fedtrees.protocols.training import Training
 from fedtrees.trees.files.forests import save_random_decision_forest
@@ -186,11 +186,13 @@ class DPForest(Protocol):
     repeats: bool = False
     colluders: int = 1
 
-    says: ClassVar[tuple[type[Message], ...]] = (RandomTests, LeafClassCounts, PrivateForest)
-    noised: ClassVar[tuple[type[Message], ...]] = (LeafClassCounts,)
-    adversaries: ClassVar[tuple[str, ...]] = ("public",)
-    example: ClassVar[str] = "digits[rows=300]"  # all columns declare a range
-    file: ClassVar[tuple[str, str]] = FOREST_FILE
+    info = ProtocolInfo(
+        message_types=(RandomTests, LeafClassCounts, PrivateForest),
+        noised_types=(LeafClassCounts,),
+        adversaries=("public",),
+        example_dataset="digits[rows=300]",  # all columns declare a range
+        model_file=FOREST_FILE,
+    )
 
     def __post_init__(self) -> None:
         number = isinstance(self.epsilon, int | float) and not isinstance(self.epsilon, bool)
@@ -233,7 +235,7 @@ class DPForest(Protocol):
         return self.trees / self.epsilon
 
     @property
-    def summed(self) -> tuple[type[Message], ...]:  # type: ignore[override]
+    def summed_types(self) -> tuple[type[Message], ...]:  # type: ignore[override]
         """Counts if they contain noise shares, because a single share protects little."""
         return (LeafClassCounts,) if self.noise == "distributed" else ()
 
@@ -243,7 +245,7 @@ class DPForest(Protocol):
         kind = TruncatedLaplace if self.mechanism == "published" else Laplace
         return kind(self.scale, whole=True)
 
-    def laws(self, schema: Schema) -> Mapping[Place, Change]:
+    def noise_channels(self, schema: Schema) -> Mapping[Place, Change]:
         """Return the noise on released counts, and on single clients' counts if they share it."""
         released = (PrivateForest, "counts")
         if self.mechanism == "majority":
@@ -275,7 +277,7 @@ class DPForest(Protocol):
         """Refuse a number of colluders that is not smaller than the number of clients."""
         self.shares(parties)
 
-    def exact(self) -> DPForest:
+    def without_noise(self) -> DPForest:
         """Return the same protocol with exact sums."""
         return replace(self, epsilon=math.inf)
 
@@ -305,7 +307,7 @@ class DPForest(Protocol):
         class_count(schema)
         public_tests(schema, self.bins)
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,

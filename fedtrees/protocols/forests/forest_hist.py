@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError, check_known
 from fedtrees.core.local_data import LocalData
-from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register
@@ -202,11 +199,14 @@ class ForestHist(ForestProtocol):
     max_bin: int = 32
     cuts: str = "sketch"
 
-    says: ClassVar[tuple[type[Message], ...]] = (
-        *CUT_MESSAGES, ClassTotalsRequest, ClassTotals,
-        ClassCountsRequest, ClassCounts, NodeSplits, LeafClasses,
+    info = replace(
+        ForestProtocol.info,
+        message_types=(
+            *CUT_MESSAGES, ClassTotalsRequest, ClassTotals, ClassCountsRequest,
+            ClassCounts, NodeSplits, LeafClasses,
+        ),
+        conditional_types=SOME_CUT_MESSAGES,
     )  # fmt: skip
-    sometimes: ClassVar[Mapping[type[Message], str]] = SOME_CUT_MESSAGES
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -217,7 +217,7 @@ class ForestHist(ForestProtocol):
                 "max_depth or min_samples_leaf instead"
             )
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError
 from fedtrees.core.local_data import LocalData
-from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
@@ -118,10 +116,13 @@ class LocalForests(ForestProtocol):
     every threshold is computed from values of a single client.
     """
 
-    says: ClassVar[tuple[type[Message], ...]] = (LocalForestRequest, LocalForest, PooledForest)
-    serves: ClassVar[frozenset[str]] = frozenset({"min_leaf_rows"})
+    info = replace(
+        ForestProtocol.info,
+        message_types=(LocalForestRequest, LocalForest, PooledForest),
+        capabilities=frozenset({"min_leaf_rows"}),
+    )
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,

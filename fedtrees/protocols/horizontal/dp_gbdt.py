@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +59,7 @@ from fedtrees.privacy.gaussian_dp import mu_of
 from fedtrees.privacy.leaf_sums import RowBound, clipped_row_bound, leaf_scales
 from fedtrees.privacy.mechanisms import discrete_gaussian_share
 from fedtrees.privacy.noise import Gaussian
-from fedtrees.protocols.base import Coordinator, Protocol
+from fedtrees.protocols.base import Coordinator, Protocol, ProtocolInfo
 from fedtrees.protocols.cut_points import settle_cuts
 from fedtrees.protocols.horizontal.followed_trees import GrowingClient
 from fedtrees.trees.binning import Cuts, lower_sentinel, upper_sentinel
@@ -454,16 +454,23 @@ class DPGBDT(Protocol):
     noise: str = "central"
     colluders: int = 1
 
-    says: ClassVar[tuple[type[Message], ...]] = (
-        *(m for m in CUT_MESSAGES if m is not FeatureSketch),
-        BaseScore, NodeSplits, LeafSumsRequest, LeafSums, LeafValues,
-    )  # fmt: skip
-    sometimes: ClassVar[Mapping[type[Message], str]] = {
-        **SOME_CUT_MESSAGES, CutsRequest: "a defense settles cut points",
-    }  # fmt: skip
-    noised: ClassVar[tuple[type[Message], ...]] = (LeafSums,)
-    adversaries: ClassVar[tuple[str, ...]] = ("public",)
-    example: ClassVar[str] = "digits[rows=300]"  # all columns declare a range
+    info = ProtocolInfo(
+        message_types=(
+            *(m for m in CUT_MESSAGES if m is not FeatureSketch),
+            BaseScore,
+            NodeSplits,
+            LeafSumsRequest,
+            LeafSums,
+            LeafValues,
+        ),
+        conditional_types={
+            **SOME_CUT_MESSAGES,
+            CutsRequest: "a defense settles cut points",
+        },
+        noised_types=(LeafSums,),
+        adversaries=("public",),
+        example_dataset="digits[rows=300]",  # all columns declare a range
+    )
 
     def __post_init__(self) -> None:
         number = isinstance(self.epsilon, int | float) and not isinstance(self.epsilon, bool)
@@ -499,7 +506,7 @@ class DPGBDT(Protocol):
         return math.isfinite(self.epsilon)
 
     @property
-    def summed(self) -> tuple[type[Message], ...]:  # type: ignore[override]
+    def summed_types(self) -> tuple[type[Message], ...]:  # type: ignore[override]
         """Leaf sums if they contain noise shares, because a single share protects little."""
         return (LeafSums,) if self.noise == "distributed" else ()
 
@@ -548,7 +555,7 @@ class DPGBDT(Protocol):
         g, h = map(max, zip(self.norms(objective), self.scales(objective), strict=True))
         return places_for(g), places_for(h)
 
-    def laws(self, schema: Schema) -> Mapping[Place, Change]:
+    def noise_channels(self, schema: Schema) -> Mapping[Place, Change]:
         """Return the noise on the released sums of leaves, or its division among the clients."""
         if not self.noisy:
             return {}
@@ -588,7 +595,7 @@ class DPGBDT(Protocol):
         """Refuse a number of colluders that is not smaller than the number of clients."""
         self.shares(parties)
 
-    def exact(self) -> DPGBDT:
+    def without_noise(self) -> DPGBDT:
         """Return the same protocol with exact sums."""
         return replace(self, epsilon=math.inf)
 
@@ -598,7 +605,7 @@ class DPGBDT(Protocol):
             return NoGuarantee()
         return self._guarantee(float(self.epsilon), "", [self._leaf_event()])
 
-    def claimed(self, defense: Composition) -> Guarantee:
+    def claim_with(self, defense: Composition) -> Guarantee:
         """Compose the claim with the cost of cut points.
 
         Cut points without a bound are unprotected.
@@ -661,14 +668,14 @@ class DPGBDT(Protocol):
         objective.base_margin(self.base_score)
         self.norms(objective)
 
-    def lacks(self, schema: Schema, defense: Composition) -> Reason | None:
+    def missing_requirement(self, schema: Schema, defense: Composition) -> Reason | None:
         """Return why there are no public cut points, unless a defense determines them."""
         if defense.cut_plan() is not None:
-            return super().lacks(schema, defense)
+            return super().missing_requirement(schema, defense)
         bare = undeclared(schema)
         return bare and Reason("no-tests", **dict(bare.args))
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,

@@ -6,8 +6,8 @@ the machines that find the splits of the features.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, ClassVar
 
@@ -336,14 +336,16 @@ class LightGBMData(RowPeers):
     min_data_in_bin: int = 3
     objective: str | None = None
 
-    says: ClassVar[tuple[type[Message], ...]] = (
-        BinMappers, ClassRows, WeightedLabels, OwnStart, RootSums, HistogramSegment, FoundSplits
+    info = replace(
+        RowPeers.info,
+        message_types=(
+            BinMappers, ClassRows, WeightedLabels, OwnStart, RootSums, HistogramSegment,
+            FoundSplits,
+        ),
+        conditional_types=dict.fromkeys((ClassRows, WeightedLabels), "labels are classes"),
     )  # fmt: skip
     party_noun: ClassVar[str] = "machines"
     kinds: ClassVar[tuple[type[Machine], type[Machine]]] = (FirstMachine, Machine)
-    sometimes: ClassVar[Mapping[type[Message], str]] = dict.fromkeys(
-        (ClassRows, WeightedLabels), "labels are classes"
-    )
 
     def __post_init__(self) -> None:
         for name, low, high in (

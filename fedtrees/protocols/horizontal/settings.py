@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,6 +25,7 @@ from fedtrees.messages.horizontal import (
     ValidationLoss,
     ValidationRequest,
 )
+from fedtrees.protocols.base import ProtocolInfo
 from fedtrees.protocols.cut_points import CUT_METHODS
 from fedtrees.protocols.settings import BoostingProtocol
 from fedtrees.trees.boosted.boosting import dropped_rows
@@ -60,20 +60,20 @@ class HistogramProtocol(BoostingProtocol):
     early_stopping_rounds: int = 0
     validation_fraction: float = 0.1
 
-    says: ClassVar[tuple[type[Message], ...]] = (
-        *CUT_MESSAGES, LabelSumsRequest, LabelSums,
-        BaseScore, HistogramRequest, Histogram, ValidationRequest, ValidationLoss, StopBoosting,
-    )  # fmt: skip
-    sometimes: ClassVar[Mapping[type[Message], str]] = {
-        **SOME_CUT_MESSAGES,
-        **dict.fromkeys(
-            (ValidationRequest, ValidationLoss, StopBoosting), "early_stopping_rounds is not 0"
+    info = ProtocolInfo(
+        message_types=(
+            *CUT_MESSAGES, LabelSumsRequest, LabelSums, BaseScore, HistogramRequest,
+            Histogram, ValidationRequest, ValidationLoss, StopBoosting,
         ),
-    }
-    serves: ClassVar[frozenset[str]] = frozenset(
-        {"transform_examples", "allowed_splits", "gradient_clip"}
-    )
-    summed: ClassVar[tuple[type[Message], ...]] = (LabelSums, ValidationLoss)
+        conditional_types={
+            **SOME_CUT_MESSAGES,
+            **dict.fromkeys(
+                (ValidationRequest, ValidationLoss, StopBoosting), "early_stopping_rounds is not 0"
+            ),
+        },
+        capabilities=frozenset({"transform_examples", "allowed_splits", "gradient_clip"}),
+    )  # fmt: skip
+    summed_types: ClassVar[tuple[type[Message], ...]] = (LabelSums, ValidationLoss)
     cut_methods: ClassVar[tuple[str, ...]] = CUT_METHODS
 
     def __post_init__(self) -> None:
@@ -102,7 +102,7 @@ class HistogramProtocol(BoostingProtocol):
             return np.zeros(n, dtype=bool)
         return np.asarray(streams.rng("validation").random(n) < self.validation_fraction)
 
-    def grown_on(
+    def training_rows(
         self, n: int, streams: Streams, round: int, defense: Composition | None = None
     ) -> NDArray[np.bool_] | None:
         """Return the rows of a round: neither validation rows nor left out by subsampling.

@@ -8,7 +8,6 @@ boosts a local model, and all clients receive all models.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
@@ -21,7 +20,7 @@ from fedtrees.core.defense import XGBOOST, Deployed
 from fedtrees.core.endpoint import Model
 from fedtrees.core.errors import DataError, check_known, check_whole
 from fedtrees.core.local_data import LocalData
-from fedtrees.core.messages import Message, names_of_type
+from fedtrees.core.messages import names_of_type
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
@@ -30,7 +29,7 @@ from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.messages.horizontal import ClientModels, ClientTrees, GlobalTrees, GrowRequest
 from fedtrees.messages.models import join, pack, unpack
-from fedtrees.protocols.base import Coordinator
+from fedtrees.protocols.base import Coordinator, ProtocolInfo
 from fedtrees.protocols.settings import BoostingProtocol
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.boosting import Continuation, Owned, add_trees, dropped_rows
@@ -60,8 +59,10 @@ class TreeSharingProtocol(BoostingProtocol):
         super().__post_init__()
         check_known("intercept", self.intercept, INTERCEPTS)
 
-    says: ClassVar[tuple[type[Message], ...]] = (GrowRequest, ClientTrees, GlobalTrees)
-    serves: ClassVar[frozenset[str]] = frozenset({"min_leaf_rows"})
+    info = ProtocolInfo(
+        message_types=(GrowRequest, ClientTrees, GlobalTrees),
+        capabilities=frozenset({"min_leaf_rows"}),
+    )
     server: ClassVar[type[TreeSharingServer]]
 
     @property
@@ -74,7 +75,7 @@ class TreeSharingProtocol(BoostingProtocol):
         """Number of federated rounds in which clients may be asked for trees."""
         return 1
 
-    def grown_on(
+    def training_rows(
         self, n: int, streams: Streams, round: int, defense: Composition | None = None
     ) -> NDArray[np.bool_] | None:
         """Return the rows that a client's boosting round draws. None for all rows.
@@ -93,7 +94,7 @@ class TreeSharingProtocol(BoostingProtocol):
         dropped = dropped_rows(n, self.subsample, streams, round)
         return None if dropped is None else ~dropped
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,
@@ -337,17 +338,23 @@ class FlowerBagging(FlowerProtocol):
 
     arrival: str = "client"
     server: ClassVar[type[BaggingServer]] = BaggingServer
-    deployed: ClassVar[Mapping[str, Deployed]] = {
-        "flower": Deployed(
-            "FedXgbBagging() in the ServerApp", {**XGBOOST, "trees": "num_rounds={}"}
-        ),
-        "nvflare": Deployed(
-            "FedXGBTreeExecutor(training_mode='bagging', num_client_bagging=1, ...)",
-            {"trees": "num_rounds={}", "max_depth": "max_depth={}",
-             "learning_rate": "learning_rate={}"},
-            {"local_trees": 1},
-        ),
-    }  # fmt: skip
+    info = replace(
+        TreeSharingProtocol.info,
+        deployments={
+            "flower": Deployed(
+                "FedXgbBagging() in the ServerApp", {**XGBOOST, "trees": "num_rounds={}"}
+            ),
+            "nvflare": Deployed(
+                "FedXGBTreeExecutor(training_mode='bagging', num_client_bagging=1, ...)",
+                {
+                    "trees": "num_rounds={}",
+                    "max_depth": "max_depth={}",
+                    "learning_rate": "learning_rate={}",
+                },
+                {"local_trees": 1},
+            ),
+        },
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -388,17 +395,23 @@ class FlowerCyclic(FlowerProtocol):
     """
 
     server: ClassVar[type[CyclicServer]] = CyclicServer
-    deployed: ClassVar[Mapping[str, Deployed]] = {
-        "flower": Deployed(
-            "FedXgbCyclic() in the ServerApp", {**XGBOOST, "trees": "num_rounds={}"}
-        ),
-        "nvflare": Deployed(
-            "FedXGBTreeExecutor(training_mode='cyclic', ...)",
-            {"trees": "num_rounds={}", "max_depth": "max_depth={}",
-             "learning_rate": "learning_rate={}"},
-            {"local_trees": 1},
-        ),
-    }  # fmt: skip
+    info = replace(
+        TreeSharingProtocol.info,
+        deployments={
+            "flower": Deployed(
+                "FedXgbCyclic() in the ServerApp", {**XGBOOST, "trees": "num_rounds={}"}
+            ),
+            "nvflare": Deployed(
+                "FedXGBTreeExecutor(training_mode='cyclic', ...)",
+                {
+                    "trees": "num_rounds={}",
+                    "max_depth": "max_depth={}",
+                    "learning_rate": "learning_rate={}",
+                },
+                {"local_trees": 1},
+            ),
+        },
+    )
 
 
 class EnsembleServer(TreeSharingServer):
@@ -451,7 +464,10 @@ class LocalEnsembles(TreeSharingProtocol):
     mean of the clients' margins. This average uses no rows, so that only the trees reveal data.
     """
 
-    says: ClassVar[tuple[type[Message], ...]] = (GrowRequest, ClientTrees, ClientModels)
+    info = replace(
+        TreeSharingProtocol.info,
+        message_types=(GrowRequest, ClientTrees, ClientModels),
+    )
     server: ClassVar[type[EnsembleServer]] = EnsembleServer
 
     @property

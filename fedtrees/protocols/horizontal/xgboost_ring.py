@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -223,15 +222,18 @@ class XGBoostRing(RowPeers, PlainBoosting):
     the same follows.
     """
 
-    says: ClassVar[tuple[type[Message], ...]] = (
-        RowCount, LabelShare, Intercept, AgreedStart, RankedSketch, MergedCuts, HistogramSegment,
-        GradientTotals, MergedHistogram,
+    info = replace(
+        RowPeers.info,
+        message_types=(
+            RowCount, LabelShare, Intercept, AgreedStart, RankedSketch, MergedCuts,
+            HistogramSegment, GradientTotals, MergedHistogram,
+        ),
+        deployments={
+            "xgboost": Deployed("xgboost.dask.train, or workers of a RabitTracker", XGBOOST)
+        },
     )  # fmt: skip
     party_noun: ClassVar[str] = "workers"
     kinds: ClassVar[tuple[type[Worker], type[Worker]]] = (FirstWorker, Worker)
-    deployed: ClassVar[Mapping[str, Deployed]] = {
-        "xgboost": Deployed("xgboost.dask.train, or workers of a RabitTracker", XGBOOST)
-    }
 
     def check_local_data(self, name: str, local_data: LocalData, schema: Schema) -> None:
         """Refuse weights, and parties without rows."""

@@ -37,7 +37,7 @@ from fedtrees.neural.opacus_engine import OPACUS, poisson_batch
 from fedtrees.neural.perceptron import Layers, TabularNetwork
 from fedtrees.neural.torch_module import torch_module
 from fedtrees.neural.training import example_gradients, initial, mean_gradient
-from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol
+from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol, ProtocolInfo
 
 Weights = NDArray[np.float32]  # weights of a network or their change, shape (parameters,)
 Rows = NDArray[np.intp]  # numbers of the rows of a batch
@@ -310,16 +310,19 @@ class NetworkProtocol(Protocol):
     units: int = 100
     statistics: str = "sums"
 
-    says: ClassVar[tuple[type[Message], ...]] = (
-        ColumnSumsRequest, ColumnSums, Standardisation, NetworkWeights, NetworkUpdate,
+    info = ProtocolInfo(
+        message_types=(
+            ColumnSumsRequest, ColumnSums, Standardisation, NetworkWeights,
+            NetworkUpdate,
+        ),
+        capabilities=frozenset(
+            {"transform_examples", "poisson_sampling", "gradient_engine", "declared_rows"}
+        ),
+        adversaries=("server", "server+client"),
+        model_file=ENCODED_FILE,
+        extra_packages=("torch",),
     )  # fmt: skip
-    serves: ClassVar[frozenset[str]] = frozenset(
-        {"transform_examples", "poisson_sampling", "gradient_engine", "declared_rows"}
-    )
-    summed: ClassVar[tuple[type[Message], ...]] = (ColumnSums,)
-    adversaries: ClassVar[tuple[str, ...]] = ("server", "server+client")
-    file: ClassVar[tuple[str, str]] = ENCODED_FILE
-    needs: ClassVar[tuple[str, ...]] = ("torch",)
+    summed_types: ClassVar[tuple[type[Message], ...]] = (ColumnSums,)
     #: 1 if updates are gradients, -1 if they are steps against the gradient.
     along: ClassVar[int] = 1
 
@@ -397,7 +400,7 @@ class NetworkProtocol(Protocol):
         """Return the number of clients that take part in a round."""
         return clients
 
-    def grown_on(
+    def training_rows(
         self, n: int, streams: Streams, round: int, defense: Composition | None = None
     ) -> NDArray[np.bool_]:
         """Return the rows of a round's batches, bool, shape (n,).
@@ -409,7 +412,7 @@ class NetworkProtocol(Protocol):
         """
         return rows_in(self.batches(n, streams, round, defense or Composition()), n)
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,

@@ -29,7 +29,7 @@ from fedtrees.messages.regression import (
     gradient_of,
     stepped,
 )
-from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol
+from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol, ProtocolInfo
 from fedtrees.protocols.regression.settings import RegressionParams, check_weightless
 
 #: Largest number of binary places of int64 weights. It leaves room for the sum of weights up to
@@ -48,15 +48,16 @@ class HorizontalRegression(RegressionParams, Protocol):
     sigmoid, as in the vertical protocol.
     """
 
-    says: ClassVar[tuple[type[Message], ...]] = (
-        MomentsRequest, Moments, CommonScales, WeightsRequest, LocalWeights, AverageWeights,
+    info = ProtocolInfo(
+        message_types=(
+            MomentsRequest, Moments, CommonScales, WeightsRequest, LocalWeights,
+            AverageWeights,
+        ),
+        model_file=ENCODED_FILE,
+        default_parties=2,  # with more clients the average reveals less about each
+        example_dataset="breast-cancer[rows=40]",  # each client has at most as many rows as weights
     )  # fmt: skip
-    summed: ClassVar[tuple[type[Message], ...]] = (Moments, LocalWeights)
-    file: ClassVar[tuple[str, str]] = ENCODED_FILE
-    usual_parties: ClassVar[int] = 2  # with more clients the average reveals less about each
-    example: ClassVar[str] = (
-        "breast-cancer[rows=40]"  # each client has at most as many rows as weights
-    )
+    summed_types: ClassVar[tuple[type[Message], ...]] = (Moments, LocalWeights)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,7 +76,7 @@ class HorizontalRegression(RegressionParams, Protocol):
         if np.isinf(local_data.X).any():
             raise DataError(f"{name!r} has an infinite value; leave it missing")
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,

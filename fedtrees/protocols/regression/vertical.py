@@ -7,7 +7,7 @@ An arbiter has the private key and decrypts the gradient of each party for that 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import comb
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError, check_known, check_positive, check_whole
 from fedtrees.core.local_data import Declared, LocalData
-from fedtrees.core.messages import Message, Sealed, Sealing
+from fedtrees.core.messages import Sealed, Sealing
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
@@ -112,17 +112,21 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
     key_bits: int = DEFAULT_BITS
 
     released: ClassVar[bool] = False
-    adversaries: ClassVar[tuple[str, ...]] = (ACTIVE,)
-    example: ClassVar[str] = "breast-cancer[rows=20]"  # at most as many rows as columns of a party
-    called: ClassVar[Mapping[str, tuple[str, str]]] = {
-        **VerticallyHeld.called,
-        ARBITER: ("the arbiter", "arbiters"),
-    }
-    says: ClassVar[tuple[type[Message], ...]] = (
-        KeyRequest, PaillierKey, ColumnScales, ScoresRequest, EncryptedScores, EncryptedResiduals,
-        EncryptedGradient, Gradient, OwnDesign,
+    info = replace(
+        VerticallyHeld.info,
+        adversaries=(ACTIVE,),
+        # at most as many rows as columns of a party
+        example_dataset="breast-cancer[rows=20]",
+        role_labels={
+            **VerticallyHeld.info.role_labels,
+            ARBITER: ("the arbiter", "arbiters"),
+        },
+        message_types=(
+            KeyRequest, PaillierKey, ColumnScales, ScoresRequest, EncryptedScores,
+            EncryptedResiduals, EncryptedGradient, Gradient, OwnDesign,
+        ),
+        capabilities=frozenset({"row_bounds"}),
     )  # fmt: skip
-    serves: ClassVar[frozenset[str]] = frozenset({"row_bounds"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -147,7 +151,7 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
         sides = IdealVectors, VectorKeyOwner, VectorEvaluator
         return make_sealing(self.arbiter, *sides, self.key_bits, ARBITER)
 
-    def opened_together(self, seen: Sequence[Seen], sealing: Mapping[str, Any]) -> list[Seen]:
+    def jointly_opened(self, seen: Sequence[Seen], sealing: Mapping[str, Any]) -> list[Seen]:
         """Return the residuals and scores that a colluding arbiter can decrypt."""
         residuals = [s.message for s in seen if isinstance(s.message, EncryptedResiduals)]
         # Only a coalition with the arbiter has the private key.
@@ -190,16 +194,16 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
         if not schema.classes and (local_data.y == local_data.y[0]).all():
             raise DataError("all targets are the same; a regression takes two values")
 
-    def check_declarations(self, declarations: Mapping[str, Declared], schema: Schema) -> None:
+    def check_joint_data(self, declarations: Mapping[str, Declared], schema: Schema) -> None:
         """Refuse labels at a passive party, and a cubic polynomial with several passive parties."""
-        super().check_declarations(declarations, schema)
+        super().check_joint_data(declarations, schema)
         if self.degree == 3 and self.kind_for(schema) == "logistic" and len(declarations) > 2:
             raise UsageError(
                 f"degree=3: {len(declarations) - 1} passive parties would multiply what they "
                 "encrypt; take degree=1, or one passive party"
             )
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,

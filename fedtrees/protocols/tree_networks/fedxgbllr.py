@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +12,7 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.defense import ExampleStage
 from fedtrees.core.errors import DataError, UsageError, check_known, check_positive, check_whole
 from fedtrees.core.local_data import LocalData
-from fedtrees.core.messages import Message, names_of_type
+from fedtrees.core.messages import names_of_type
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register
@@ -229,15 +229,18 @@ class FedXGBllr(LocalEnsembles):
     lr: float = 1e-3
     sends: str = "update"
 
-    says: ClassVar[tuple[type[Message], ...]] = (
-        GrowRequest, ClientTrees, ClientModels, NetworkWeights, NetworkUpdate,
+    info = replace(
+        LocalEnsembles.info,
+        message_types=(
+            GrowRequest, ClientTrees, ClientModels, NetworkWeights, NetworkUpdate,
+        ),
+        capabilities=frozenset(
+            {"min_leaf_rows", "transform_examples", "poisson_sampling", "gradient_engine"}
+        ),
+        model_file=ENCODED_FILE,
+        adversaries=("server", "client"),
     )  # fmt: skip
-    serves: ClassVar[frozenset[str]] = frozenset(
-        {"min_leaf_rows", "transform_examples", "poisson_sampling", "gradient_engine"}
-    )
     server: ClassVar[type[EnsembleServer]] = RatesServer
-    file: ClassVar[tuple[str, str]] = ENCODED_FILE
-    adversaries: ClassVar[tuple[str, ...]] = ("server", "client")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -295,7 +298,7 @@ class FedXGBllr(LocalEnsembles):
         order = [streams.rng("order", round, i).permutation(n) for i in range(passes)]
         return [np.sort(b) for b in np.concatenate(order)[: count * size].reshape(count, size)]
 
-    def grown_on(
+    def training_rows(
         self, n: int, streams: Streams, round: int, defense: Composition | None = None
     ) -> NDArray[np.bool_] | None:
         """Return the rows of a round of boosting, or of the batches of a round of the network.
@@ -306,10 +309,10 @@ class FedXGBllr(LocalEnsembles):
             As in `batches`. None for no defense.
         """
         if round < self.trees:
-            return super().grown_on(n, streams, round, defense)
+            return super().training_rows(n, streams, round, defense)
         return rows_in(self.batches(n, streams, round, defense or Composition()), n)
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,

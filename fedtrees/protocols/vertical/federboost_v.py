@@ -16,7 +16,6 @@ from fedtrees.core.defense import Place
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Guarantee, NoGuarantee, PureDP
 from fedtrees.core.local_data import LocalData
-from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register
@@ -183,9 +182,12 @@ class FederBoostV(VerticallyHeld, BoostingProtocol):
     epsilon: float = math.inf
 
     released: ClassVar[bool] = False
-    adversaries: ClassVar[tuple[str, ...]] = (ACTIVE, PASSIVE)
-    says: ClassVar[tuple[type[Message], ...]] = (GrowRequest, RowBuckets, ChosenSplits, HeldModel)
-    noised: ClassVar[tuple[type[Message], ...]] = (RowBuckets,)
+    info = replace(
+        VerticallyHeld.info,
+        adversaries=(ACTIVE, PASSIVE),
+        message_types=(GrowRequest, RowBuckets, ChosenSplits, HeldModel),
+        noised_types=(RowBuckets,),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -223,7 +225,7 @@ class FederBoostV(VerticallyHeld, BoostingProtocol):
         # Missing values have the last number in the randomised response.
         return np.where(reply == bins, -1, reply)
 
-    def laws(self, schema: Schema) -> Mapping[Place, Change]:
+    def noise_channels(self, schema: Schema) -> Mapping[Place, Change]:
         """Return that bins are randomised responses among the bins of each column.
 
         The stated distribution is that of a complete column with `max_bin` bins.
@@ -233,7 +235,7 @@ class FederBoostV(VerticallyHeld, BoostingProtocol):
         why = "randomised response among the bins of each column"
         return {(RowBuckets, "bins"): Memory(why, self.response(self.max_bin, True))}
 
-    def exact(self) -> FederBoostV:
+    def without_noise(self) -> FederBoostV:
         """Return the same protocol with bins in plain text."""
         return replace(self, epsilon=math.inf)
 
@@ -245,7 +247,7 @@ class FederBoostV(VerticallyHeld, BoostingProtocol):
         """Return the guarantee of one reply according to the ledger."""
         return _given_ends(compose_releases(transcript.events)) if self.noisy else NoGuarantee()
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,

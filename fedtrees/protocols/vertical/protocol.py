@@ -7,7 +7,7 @@ training has all thresholds.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import ProtocolError, check_known
-from fedtrees.core.messages import Message, Sealing
+from fedtrees.core.messages import Sealing
 from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Schema
 from fedtrees.core.view import View
@@ -64,10 +64,14 @@ class VerticalProtocol(VerticallyHeld):
     key_bits: int = DEFAULT_BITS
 
     released: ClassVar[bool] = False
-    serves: ClassVar[frozenset[str]] = frozenset({"allowed_splits", "visible_nodes"})
-    says: ClassVar[tuple[type[Message], ...]] = (
-        BinCountsRequest, BinCounts, RootRows, TreeColumns, RowStatistics, OwnRowStatistics,
-        NodeRows, BinSums, OpenedBinSums, ChosenSplits, RoutedRows, HeldModel,
+    info = replace(
+        VerticallyHeld.info,
+        capabilities=frozenset({"allowed_splits", "visible_nodes"}),
+        message_types=(
+            BinCountsRequest, BinCounts, RootRows, TreeColumns, RowStatistics,
+            OwnRowStatistics, NodeRows, BinSums, OpenedBinSums, ChosenSplits,
+            RoutedRows, HeldModel,
+        ),
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -77,19 +81,19 @@ class VerticalProtocol(VerticallyHeld):
         check_known("crypto", self.crypto, MODES)
         check_key_bits("key_bits", self.key_bits)
 
-    def lacks(self, schema: Schema, defense: Composition) -> Reason | None:
+    def missing_requirement(self, schema: Schema, defense: Composition) -> Reason | None:
         """Return why a defense cannot change sums before their encryption, None if it can."""
         for part in defense.parts:
             if OpenedBinSums in part.handled_types and self.crypto != "ideal":
                 return Reason("sums-encrypted", subject=part.name, crypto=self.crypto)
-        return super().lacks(schema, defense)
+        return super().missing_requirement(schema, defense)
 
     def sealing(self) -> Sealing:
         """Return the functions that encrypt, add and decrypt in one run."""
         sides = IdealBinSums, BinSumKeyOwner, BinSumEvaluator
         return make_sealing(self.crypto, *sides, self.key_bits, ACTIVE)
 
-    def nodes_shown(self, view: View) -> Iterator[NDArray[np.int32]]:
+    def visible_node_rows(self, view: View) -> Iterator[NDArray[np.int32]]:
         """Yield the rows of all visible roots, inner nodes and leaves."""
         return (rows for _, _, rows in visible_nodes(view))
 

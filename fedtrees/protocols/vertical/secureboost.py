@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -226,19 +226,30 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
     min_child_weight: float = 0.0
     colsample_bytree: float = 0.8
 
-    serves: ClassVar[frozenset[str]] = VerticalProtocol.serves | {"gradient_clip"}
-    deployed: ClassVar[Mapping[str, Deployed]] = {
-        "secretflow": Deployed(
-            "Sgb(heu).train(params, dataset, label), with a Paillier HEU",
-            {
-                "trees": "num_boost_round={}", "max_depth": "max_depth={}",
-                "learning_rate": "learning_rate={}", "reg_lambda": "reg_lambda={}",
-                "gamma": "gamma={}", "colsample_bytree": "colsample_by_tree={}",
-                "max_bin": "sketch_eps=1/{}",
-            },
-            {"candidates": "global", "multi_output": False, "pure_leaves": False, "subsample": 1.0},
-        )
-    }  # fmt: skip
+    info = replace(
+        VerticalProtocol.info,
+        capabilities=VerticalProtocol.info.capabilities | {"gradient_clip"},
+        deployments={
+            "secretflow": Deployed(
+                "Sgb(heu).train(params, dataset, label), with a Paillier HEU",
+                {
+                    "trees": "num_boost_round={}",
+                    "max_depth": "max_depth={}",
+                    "learning_rate": "learning_rate={}",
+                    "reg_lambda": "reg_lambda={}",
+                    "gamma": "gamma={}",
+                    "colsample_bytree": "colsample_by_tree={}",
+                    "max_bin": "sketch_eps=1/{}",
+                },
+                {
+                    "candidates": "global",
+                    "multi_output": False,
+                    "pure_leaves": False,
+                    "subsample": 1.0,
+                },
+            )
+        },
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -259,9 +270,9 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
                     "tree; use colsample_bytree"
                 )
 
-    def lacks(self, schema: Schema, defense: Composition) -> Reason | None:
+    def missing_requirement(self, schema: Schema, defense: Composition) -> Reason | None:
         """Return why a defense cannot clip the rows, None if it can or no defense clips."""
-        reason = super().lacks(schema, defense)
+        reason = super().missing_requirement(schema, defense)
         if reason is not None or defense.requirements.gradient_clip is None:
             return reason
         clips = next(p for p in defense.parts if p.requirements.gradient_clip is not None)
@@ -270,7 +281,7 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
         named = {"subject": clips.name, "protocol": self.name}
         return Reason("unbounded-rows", what=unbounded[0], **named) if unbounded else None
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,

@@ -167,7 +167,7 @@ class VerticalForest(VerticalProtocol, ForestParams):
         """Refuse a target without classes."""
         class_count(schema)
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,
