@@ -92,7 +92,7 @@ def test_mask_secrets_are_in_no_text(keys, caplog):
 
 def test_an_error_tells_no_secret(keys):
     """A traceback shows no values, only the code and messages."""
-    # The number is an argument, because the traceback of Python 3.13 contains the lines of the code.
+    # The number is an argument: the traceback of Python 3.13 contains the lines of the code.
     code = (
         "import sys\n"
         "from fedtrees.crypto.keys import KeyPair\n"
