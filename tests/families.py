@@ -43,12 +43,12 @@ FAMILIES = {
         "protocols.tree_networks", "attacks.tree_network_inversion",
     ),
     "regressions": (
-        "protocols.regression", "messages.regression", "attacks.regression",
+        "protocols.regression", "messages.regression", "linear", "attacks.regression",
         "defenses.decrypted_precision", "defenses.dp_gd", "auditing.regression",
     ),
     "queries": ("defenses.endpoint",),
     "crypto": ("defenses.paillier", "defenses.masking"),
-    "audit": ("audit", "cli.audit"),
+    "audit": ("audit", "cli.audit", "cli.audit_report"),
 }  # fmt: skip
 #: Packages that combine families.
 ABOVE = ("cli", "api", "estimators", "benchmarks", "audit", "capture")

@@ -6,16 +6,12 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from fedtrees.core.errors import UsageError
 from fedtrees.core.specs import split_names
 from fedtrees.experiments.options import BenchOptions
-
-if TYPE_CHECKING:
-    from fedtrees.protocols.base import Protocol
 
 
 class Format(StrEnum):
@@ -64,7 +60,7 @@ _KINDS: dict[str, Any] = {
 }
 
 
-def option(name: str) -> Any:
+def bench_option(name: str) -> Any:
     """Return an option of a benchmark as an annotation for typer."""
     item = _BENCH[name]
     metadata = item.metadata
@@ -75,7 +71,7 @@ def option(name: str) -> Any:
     ]
 
 
-def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_bench_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that adds options of a benchmark to a command with ``**given``.
 
     They are inserted before the keyword-only parameters of the command.
@@ -94,7 +90,7 @@ def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
         )
         added = [
             kinds(
-                name, kinds.KEYWORD_ONLY, annotation=option(name),
+                name, kinds.KEYWORD_ONLY, annotation=bench_option(name),
                 default=None if _BENCH[name].default == () else _BENCH[name].default,
             )
             for name in names
@@ -107,15 +103,15 @@ def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 Output = Annotated[Format, typer.Option("--format", help="How to write the result.")]
-Plugins = option("plugin")
-Unprotected = option("unprotected")
-DataDir = option("data_dir")
-Defenses = option("defense")
-Sep = option("sep")
-Decimal = option("decimal")
-Missing = option("missing")
-Sheet = option("sheet")
-Margin = option("margin")
+Plugins = bench_option("plugin")
+Unprotected = bench_option("unprotected")
+DataDir = bench_option("data_dir")
+Defenses = bench_option("defense")
+Sep = bench_option("sep")
+Decimal = bench_option("decimal")
+Missing = bench_option("missing")
+Sheet = bench_option("sheet")
+Margin = bench_option("margin")
 Clients = Annotated[int, typer.Option(help="Number of clients.")]
 Details = Annotated[
     bool, typer.Option("--details", help="Print all tables, not only what matters most.")
@@ -126,18 +122,3 @@ RunFolder = Annotated[str, typer.Argument(help="A run folder.")]
 def columns_of(texts: Sequence[str] | None) -> list[str]:
     """Return the column names of an option that can be repeated and can contain commas."""
     return split_names(texts or ())
-
-
-def check_clients(clients: int) -> None:
-    """Raise `UsageError` if there is no client."""
-    if clients < 1:
-        raise UsageError(f"--clients {clients}: a federation needs at least one client")
-
-
-def check_parties(protocol: Protocol, clients: int) -> None:
-    """Raise `UsageError` if a protocol would have one party only, without a party to talk to."""
-    if len(protocol.roles(clients)) < 2:
-        raise UsageError(
-            f"--clients {clients}: {protocol.name!r} would be one party that trains alone; give 2 "
-            "or more (it counts all parties that hold data)"
-        )

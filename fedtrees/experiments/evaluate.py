@@ -173,9 +173,11 @@ def evaluate_training(
         # The audit imports scipy.stats, which a plan without a training does not need.
         from fedtrees.experiments.epsilon_audit import largest_node, measure
 
-        measured = largest_node(training, federation.local_data)
-        measured = measured or measure(training.protocol, training.defense, seed=task.setting.seed)
-        common["measured"] = str(measured or "")
+        seed = task.setting.seed
+        node = largest_node(training, federation.local_data)
+        common["measured"] = str(
+            node or measure(training.protocol, training.defense, seed=seed) or ""
+        )
     return TaskResult(rows, common)
 
 
@@ -234,7 +236,7 @@ def evaluate_attack(
         If the guess is invalid (`score_guess`).
     """
     case = _make_case(task, federation, training)
-    view = seen(training, case)
+    view = build_view(training, case)
     reason = before(task.attack, replace(_describe_case(case), view=view))
     if not reason.ok:
         raise Unfit(reason)
@@ -258,7 +260,7 @@ def evaluate_adversary(task: Task, federation: Federation, training: Training) -
 
     The outcome has one row per attack. The measure ``applies`` is 1, or 0 with the reason.
     """
-    reasons = applying(contenders(), training, _make_case(task, federation, training))
+    reasons = check_attacks(contenders(), training, _make_case(task, federation, training))
     rows = [
         {**_make_row("applies", float(reason.ok)), "attack": name, **reason.columns()}
         for name, reason in reasons.items()
@@ -266,7 +268,7 @@ def evaluate_adversary(task: Task, federation: Federation, training: Training) -
     return TaskResult(rows, {**task_columns(task), **training_columns(training)})
 
 
-def applying(names: Sequence[str], training: Training, case: Case) -> dict[str, Reason]:
+def check_attacks(names: Sequence[str], training: Training, case: Case) -> dict[str, Reason]:
     """Return for each attack with its default parameters whether it applies to the view of a case.
 
     Parameters
@@ -283,11 +285,11 @@ def applying(names: Sequence[str], training: Training, case: Case) -> dict[str, 
     reasons : dict of str to Reason
         By the name of the attack. `FITS` if it applies.
     """
-    data = replace(_describe_case(case), view=seen(training, case))
+    data = replace(_describe_case(case), view=build_view(training, case))
     return dict(zip(names, fits([Spec(name) for name in names], data), strict=True))
 
 
-def seen(training: Training, case: Case) -> View:
+def build_view(training: Training, case: Case) -> View:
     """Return the view of the principals of a case.
 
     Raises `Unfit` if the principals together can decrypt a protected value (`view_of`).
@@ -371,7 +373,10 @@ def score_guess(
         )
     candidates_given = _receives_candidates(attack)
     if candidates_given and any(type(c) is not Membership for c in guess.claims):
-        raise ProtocolError(f"attack {attack!r} is told candidates: it claims Membership alone")
+        raise ProtocolError(
+            f"attack {attack!r} receives membership candidates, so that it may claim "
+            "Membership only"
+        )
     compared = False
     for kind in dict.fromkeys(type(c) for c in guess.claims):
         claims = [c for c in guess.claims if type(c) is kind]
@@ -550,6 +555,7 @@ def _predict_locally(
     """Return predictions of the test rows by a model that one party trains on its local data."""
     columns = local_data.columns
     schema = federation.schema.of_columns(columns)
+    assert local_data.y is not None  # the caller selects parties with labels
     party_data = LocalData.of(Table(local_data.X, local_data.y, local_data.weight))
     parties = dict.fromkeys(protocol.holder_names(1), party_data)
     return train(protocol, parties, schema, seed=seed, noise_from=NOISE).predict(

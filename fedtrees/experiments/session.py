@@ -12,15 +12,16 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+from fedtrees.blind_baselines.matching import MOST_COLUMNS
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, StoreError, UsageError, many
 from fedtrees.core.files import parse_json, read_listed, write_listed
-from fedtrees.core.limits import TimeLimit, limited_if_possible
+from fedtrees.core.limits import TimeLimit
 from fedtrees.core.local_data import rows_of
 from fedtrees.core.reasons import Unfit
 from fedtrees.core.registry import load_plugin, register
@@ -28,16 +29,16 @@ from fedtrees.core.specs import Spec
 from fedtrees.core.threat import Threat
 from fedtrees.data.downloads import sha256
 from fedtrees.data.layout import splits_columns
-from fedtrees.experiments.disclosure import briefly, disclosures
 from fedtrees.experiments.environment import environment
-from fedtrees.experiments.evaluate import NOISE, parts_of, run_training
+from fedtrees.experiments.evaluate import NOISE, parts_of
 from fedtrees.experiments.executor import Engine, run_jobs
+from fedtrees.experiments.explain import disclosures
 from fedtrees.experiments.federation import Federation, federation_of, load_dataset
 from fedtrees.experiments.plan import Plan, Provenance, Task, TrainingGroup, build_plan
+from fedtrees.experiments.preview import preview
 from fedtrees.experiments.runner import Job, Runner
 from fedtrees.experiments.store import COPY, Store
 from fedtrees.experiments.suite import Suite, fits, needs_complete_rows
-from fedtrees.guessing.matching import MOST_COLUMNS
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.compatibility import Data, fit
 from fedtrees.protocols.training import Training
@@ -97,8 +98,8 @@ class Bench:
         refs = {s.data: load_dataset(s.data, self.data_dir) for s in self.plan.settings}
         self.notes = tuple(note for r, d in refs.items() if r.csv for note in d.notes)
         check_settings(self.plan, self.data_dir, self.suite.time_limit)
-        self.notes += tuple(small_sizes(self.plan, self.data_dir))
-        self.notes += tuple(limits(self.plan, self.data_dir))
+        self.notes += tuple(describe_small_tables(self.plan, self.data_dir))
+        self.notes += tuple(describe_attack_limits(self.plan, self.data_dir))
         provenance = Provenance({ref: d.digest for ref, d in refs.items()}, digests)
         limits_of_cells = (self.suite.time_limit, self.memory)
         options = (self.data_dir, self.plugins, *limits_of_cells, register.unprotected)
@@ -118,8 +119,8 @@ class Bench:
         if self.store.exists():
             if not resume:
                 raise StoreError(
-                    f"{self.folder} already holds a run; add --resume to finish it, or choose "
-                    "another --out"
+                    f"{self.folder} already contains a run; add --resume to finish it, or "
+                    "choose another --out"
                 )
             self.store.check_version()
         about = {"tables": self._digest_tables(), "noise_from": NOISE}
@@ -257,7 +258,7 @@ def check_sizes(suite: Suite, data_dir: str | None) -> None:
                 )
 
 
-def small_sizes(todo: Plan, data_dir: str | None) -> list[str]:
+def describe_small_tables(todo: Plan, data_dir: str | None) -> list[str]:
     """Return notes on the user's tables and clients that are too small for some metrics.
 
     Tables of the catalogue are not checked. A note is returned if there are fewer than
@@ -271,9 +272,9 @@ def small_sizes(todo: Plan, data_dir: str | None) -> list[str]:
         name, test = federation.dataset.name, federation.test
         if len(test) < NON_MEMBERS:
             notes[
-                f"{name}: {many(len(test), 'held-out row')}; one false alarm in {NON_MEMBERS} "
-                f"cannot be measured on fewer than {NON_MEMBERS}, so that members_1pct and the "
-                "utility of the model are coarse"
+                f"{name}: {many(len(test), 'held-out row')}; a false positive rate of 1% needs "
+                f"{NON_MEMBERS} of them, so that members_1pct and the utility of the "
+                "model are coarse"
             ] = None
         classes = federation.schema.classes
         absent_classes = [c for k, c in enumerate(classes) if not (test.y == k).any()]
@@ -339,7 +340,7 @@ def check_settings(todo: Plan, data_dir: str | None, time_limit: float = 0.0) ->
         federation.case(roles, principals, cell.setting.seed, cell.threat)
 
 
-def limits(todo: Plan, data_dir: str | None) -> Iterator[str]:
+def describe_attack_limits(todo: Plan, data_dir: str | None) -> Iterator[str]:
     """Yield a note for every attack that is not run on a table, with the reason.
 
     For example, some attacks have a largest number of rows. Each attack and table is named once.
@@ -379,8 +380,8 @@ def _check_threats(group: TrainingGroup, roles: Mapping[str, str]) -> None:
             else:
                 raise UsageError(
                     f"threat {cell.threat!r}: among {count} {'party' if count == 1 else 'parties'} "
-                    f"of {protocol.name!r} nobody is {', '.join(sorted(absent))}; give --clients 2 "
-                    "or more (it counts all parties that hold data)"
+                    f"of {protocol.name!r} no party has the role {', '.join(sorted(absent))}; give "
+                    "--clients 2 or more (the number of all parties with data)"
                 )
 
 
@@ -390,8 +391,7 @@ def _train_briefly(cell: Task, federation: Federation, time_limit: float) -> Tra
     Raises `Unfit` if no party of the federation has the role that a behaviour requires.
     """
     try:
-        with limited_if_possible(time_limit):
-            return run_training(replace(cell, protocol=briefly(cell.protocol)), federation)
+        return preview(cell, federation, time_limit)
     except Unfit as err:
         if err.reason.code == "behaviour-unfit":
             raise
@@ -411,7 +411,7 @@ def fresh_folder(root: Path, suite: str) -> Path:
     return next(path for name in names if not (path := root / f"{suite}{name}").exists())
 
 
-def reopen(folder: Path) -> Suite:
+def read_suite_of_run(folder: Path) -> Suite:
     """Return the suite of an existing run.
 
     If ``suite.toml`` is missing or was changed, it is restored from the copy in
@@ -422,12 +422,13 @@ def reopen(folder: Path) -> Suite:
     was changed, too.
     """
     path = folder / "suite.toml"
+    text: bytes | None
     try:
         text = read_listed(folder, path.name)
     except FileNotFoundError:
         text = _read_suite_copy(folder)
         if text is None:
-            raise UsageError(f"{folder} holds no run to resume (no suite.toml)") from None
+            raise UsageError(f"{folder} contains no run to resume (no suite.toml)") from None
         write_listed(folder, path.name, text)
     except StoreError:
         text = _read_suite_copy(folder)

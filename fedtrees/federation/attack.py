@@ -10,13 +10,13 @@ from typing import Any
 from fedtrees.capture.attack import kind_of, scored, tried
 from fedtrees.capture.records import Capture, Record
 from fedtrees.core.attack import contenders
-from fedtrees.core.codec import encoded_size
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.specs import Spec
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.core.view import Seen, View
+from fedtrees.core.wire import encoded_size
 from fedtrees.federation.agreement import Agreed, read
 from fedtrees.federation.log import FRAMEWORK
 from fedtrees.federation.site import Settings, read_site_data

@@ -258,7 +258,7 @@ def test_it_names_what_it_cannot_read():
             view = view_in(spec + small, who, classes=classes)
             assert Joint().inapplicable(view) is None
     drawn = view_in("fedtree-hist[trees=1,max_depth=2,subsample=0.5]", who, classes=3)
-    assert "of several classes it takes all" in str(Joint().inapplicable(drawn))
+    assert "for several classes the attack needs all rows" in str(Joint().inapplicable(drawn))
     forests = view_in("forest-hist" + small, who)
     assert "neither leaf values nor histograms" in str(Joint().inapplicable(forests))
     assert "neither leaf values nor histograms" in str(Joint().inapplicable(forests.blinded()))

@@ -77,7 +77,7 @@ def test_candidates_are_told_to_who_claims_membership_and_nothing_else():
     assert with_background("joint", bare, case).candidates is None
     assert with_background("membership", bare, case).candidates is not None
     rows = Guess((Records(case.candidates.table),))
-    with pytest.raises(ProtocolError, match="Membership alone"):
+    with pytest.raises(ProtocolError, match="Membership only"):
         list(score_guess("membership", rows, case, None))
     assert MembershipInference().run(bare, np.random.default_rng(0)).claims == ()
 

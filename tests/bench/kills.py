@@ -7,7 +7,6 @@ follow from ``--seed``; how far a run is by then does not.
 """
 
 import argparse
-import csv
 import ctypes
 import os
 import resource
@@ -22,10 +21,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from result_rows import read_rows
 
 from fedtrees.core.errors import StoreError, UsageError
 from fedtrees.experiments.federation import federation_of
-from fedtrees.experiments.session import Bench, reopen
+from fedtrees.experiments.session import Bench, read_suite_of_run
 from fedtrees.experiments.suite import Suite
 from fedtrees.report.results import load_rows
 
@@ -136,8 +136,7 @@ def wait(folder, rng, length):
 
 def rows_of(folder):
     """Return all that a run's table says, but how long it took."""
-    with (folder / "rows.csv").open(newline="") as file:
-        rows = [r for r in csv.DictReader(file) if r["metric"] != "cpu_seconds"]
+    rows = [r for r in read_rows(folder) if r["metric"] != "cpu_seconds"]
     return [{k: v for k, v in r.items() if k not in ("run", "seconds")} for r in rows]
 
 
@@ -164,7 +163,7 @@ class Study:
     def look(self, run):
         """Note what a reader of a disturbed run finds amiss; return its finished cells."""
         try:
-            reopen(run)
+            read_suite_of_run(run)
             if (run / "rows.csv").exists():
                 load_rows(run)
         except UsageError:

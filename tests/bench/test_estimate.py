@@ -1,14 +1,14 @@
 """What a run is expected to cost, and what is too large for some attack, before training."""
 
-import csv
 import time
 
 import numpy as np
 import pytest
 from present import here
+from result_rows import read_rows
 
 from fedtrees.attacks.labels.attack import PublishedID2Graph
-from fedtrees.experiments.estimate import START, estimate, memory
+from fedtrees.experiments.cost_estimate import START, estimate_cost, memory
 from fedtrees.experiments.session import Bench
 from fedtrees.experiments.suite import Suite
 
@@ -32,8 +32,7 @@ def _bench(folder, **options):
 
 
 def _attack_seconds(folder):
-    with open(folder / "rows.csv", newline="") as file:
-        rows = [r for r in csv.DictReader(file) if r["stage"] == "attack"]
+    rows = [r for r in read_rows(folder) if r["stage"] == "attack"]
     return sum(float(r["value"]) for r in rows if r["metric"] == "cpu_seconds")
 
 
@@ -46,7 +45,7 @@ def test_a_run_takes_what_was_estimated(which, table, tmp_path):
     }[which]
     for name in ("to compile", "measured"):
         bench = _bench(tmp_path / name, **options, attacks=["timberstrike"])
-        found = estimate(bench.plan, list(bench.plan.tasks()), 1, None)
+        found = estimate_cost(bench.plan, list(bench.plan.tasks()), 1, None)
         begun = time.process_time()
         bench.run()
     seconds = time.process_time() - begun + _attack_seconds(bench.folder)
@@ -57,7 +56,7 @@ def test_a_run_takes_what_was_estimated(which, table, tmp_path):
 def test_cost_grows_with_rows_trees_and_seeds_but_not_with_what_is_done(table, tmp_path):
     def cost(name, done=0, **options):
         bench = _bench(tmp_path / name, data=[table], attacks=["timberstrike"], **options)
-        return estimate(bench.plan, list(bench.plan.tasks())[done:], 1, None)
+        return estimate_cost(bench.plan, list(bench.plan.tasks())[done:], 1, None)
 
     small = cost("small", protocols=["fedtree-hist[trees=5]"])
     assert cost("deep", protocols=["fedtree-hist[trees=20]"]).cpu_seconds > small.cpu_seconds
@@ -88,7 +87,7 @@ def test_too_many_rows_for_an_attack_are_said_before_training(monkeypatch, tmp_p
         attacks=["id2graph-published"],
     )
     said = next(note for note in bench.notes if note.startswith("id2graph-published is not run"))
-    assert "training rows; its cost grows faster than they do, and it takes 100" in said
+    assert "training rows, and the attack accepts 100 at most" in said
     bench.run()
     (cell,) = [c for c in bench.plan.tasks() if c.stage == "attack"]
     result = bench.runner.read(cell)

@@ -9,17 +9,17 @@ import pytest
 from numba.core import types
 
 from fedtrees.attacks.labels.graph_methods import _lloyd
+from fedtrees.blind_baselines.consensus import matched_consensus
 from fedtrees.conformance.samples import sample_training
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec
-from fedtrees.guessing.consensus import matched_consensus
-from fedtrees.isolation import child, disk, kernels
+from fedtrees.isolation import child, kernels, sandbox
 from fedtrees.isolation.process import AttackProcess
 from fedtrees.protocols.views import view_of
 
 LOADED = """
-from fedtrees.guessing import consensus
+from fedtrees.blind_baselines import consensus
 from fedtrees.isolation import kernels
 kernels.prepare()
 before = len(consensus._consensus.signatures)
@@ -85,8 +85,10 @@ def test_an_attack_of_a_plugin_compiles_for_itself_and_leaves_no_machine_code(
         first, second = (fresh.run(Spec("compiles"), view).guess.notes for _ in range(2))
     finally:
         fresh.end()
-    assert [first["wrote"], second["wrote"]] == [int(not disk.version())] * 2
-    if disk.version():  # a kernel in the cache would tell the second one that the first one ran
+    assert [first["wrote"], second["wrote"]] == [int(not sandbox.landlock_version())] * 2
+    if (
+        sandbox.landlock_version()
+    ):  # a kernel in the cache would tell the second one that the first one ran
         assert first["compiled"] == second["compiled"] == 1
         assert not list(cache.rglob("classes.count_row-*.nbi"))
         assert not list(cache.rglob("poison.nbi"))

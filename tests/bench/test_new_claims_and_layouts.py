@@ -1,13 +1,14 @@
 """A file of one's own brings a claim, a role or a layout; nothing else has to know of it."""
 
-import csv
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 from isolation import registry_as_it_was
+from result_rows import read_rows
 
+from fedtrees.blind_baselines.clusters import METHODS
 from fedtrees.cli.main import main
 from fedtrees.core.claims import Guess, LeafCounts
 from fedtrees.core.errors import ProtocolError, UsageError
@@ -20,7 +21,6 @@ from fedtrees.core.threat import Threat
 from fedtrees.data import layout
 from fedtrees.data.partition import Partition
 from fedtrees.experiments.evaluate import blind_baseline, score_guess
-from fedtrees.guessing.clusters import METHODS
 from fedtrees.metrics.leaf_counts import true_leaf_counts
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.training import train
@@ -48,8 +48,7 @@ def bench(folder, *arguments):
             ["bench", "--seeds", "1", "-j", "1", "--data", "wine", "--out", str(folder), *arguments]
         )
     assert not stopped.value.code
-    with (folder / "rows.csv").open() as file:
-        return list(csv.DictReader(file))
+    return read_rows(folder)
 
 
 @pytest.fixture(scope="module")

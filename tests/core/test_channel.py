@@ -13,7 +13,7 @@ from fedtrees.core.deterministic_channels import (
     Suppression,
 )
 from fedtrees.core.errors import ProtocolError, UsageError
-from fedtrees.core.values import pack, unpack
+from fedtrees.core.wire import pack, unpack
 from fedtrees.privacy.noise import Gaussian, Laplace, NoisyShares, Response, TruncatedLaplace
 
 BITS = np.ldexp(1.0, (30, 30))

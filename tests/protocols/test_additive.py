@@ -115,7 +115,7 @@ def test_noise_of_a_released_model_is_the_system_s():
 def test_ranges_are_declared_or_it_is_refused():
     protocol = register.make("protocol", Spec("dp-ebm", {}))
     bare = Schema((Feature("age"),), "label", ("no", "yes"))
-    with pytest.raises(UsageError, match=r"declared range for every number; age"):
+    with pytest.raises(UsageError, match=r"declared range of every numeric column; age"):
         protocol.check(bare)
 
 

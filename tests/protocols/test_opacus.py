@@ -388,9 +388,9 @@ def test_a_bench_with_opacus_ends_with_a_verdict(tmp_path):
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert found["verdict"]
-    rows = (tmp_path / "run" / "rows.csv").read_text()
-    assert "prv=" in rows
-    assert "rdp=" in rows
+    contexts = (tmp_path / "run" / "contexts.csv").read_text()
+    assert "prv=" in contexts
+    assert "rdp=" in contexts
 
 
 def test_fedxgbllr_trains_with_opacus():

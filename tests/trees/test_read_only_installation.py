@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fedtrees.isolation import disk
+from fedtrees.isolation import sandbox
 
 READ_ONLY = """
 import os, sys, tempfile, warnings
@@ -17,7 +17,7 @@ tempfile.tempdir = sys.argv[1] if sys.argv[1:] else "/"
 import numpy as np
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    import fedtrees.guessing.matching, fedtrees.metrics.specificity
+    import fedtrees.blind_baselines.matching, fedtrees.metrics.specificity
     from fedtrees.trees.jit import place
 print(place(np.array([1.0, 2.0, 3.0]), 0, 3, 2.5))
 print(os.environ.get("NUMBA_CACHE_DIR", "none"))
@@ -26,7 +26,9 @@ print([str(w.message) for w in caught if "NUMBA_CACHE_DIR" in str(w.message)])
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not disk.version(), reason="only Landlock makes folders read-only for root")
+@pytest.mark.skipif(
+    not sandbox.landlock_version(), reason="only Landlock makes folders read-only for root"
+)
 @pytest.mark.parametrize("temporary", [True, False])
 def test_a_read_only_installation_compiles_into_a_temporary_folder_or_none(tmp_path, temporary):
     environment = {k: v for k, v in os.environ.items() if k not in ("HOME", "NUMBA_CACHE_DIR")}
