@@ -45,7 +45,7 @@ _NONE = 1e-9  # singular values below this (relative to the largest) determine n
 
 
 @dataclass(frozen=True)
-class Freedom:
+class SettingsUncertainty:
     """Errors of eta, lambda and alpha that the equations admit, infinite if any value agrees."""
 
     eta: float  # relative
@@ -58,7 +58,7 @@ def freedom(
     eta: float,
     reg_lambda: float,
     settings_known: bool = False,
-) -> Freedom:
+) -> SettingsUncertainty:
     """Return how far eta, lambda and alpha may deviate from `eta`, `reg_lambda` and 0.
 
     Parameters
@@ -91,7 +91,7 @@ def freedom(
             rows.append(np.column_stack([sought[:, 2:] if settings_known else sought, apart]))
         errors = _errors(np.concatenate(rows)) if rows else np.full(3, np.inf)
         every.append([0.0, 0.0, errors[0]] if settings_known else errors[:3])
-    return Freedom(*map(float, np.max(every, axis=0)))
+    return SettingsUncertainty(*map(float, np.max(every, axis=0)))
 
 
 def _derivatives(

@@ -4,7 +4,9 @@ A model is sent complete or in parts. The new information in it are the trees th
 its sender, has not received before.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedtrees.audit.model import ModelFile
 from fedtrees.audit.readers import read_xgboost
-from fedtrees.capture.collective import Ended
+from fedtrees.capture.collective import Decoding, Ended
 from fedtrees.capture.records import Record
 from fedtrees.capture.xgboost_training import SERVER
 from fedtrees.core.errors import DataError
@@ -27,7 +29,7 @@ _MOST_PARTS = 4096
 
 
 @dataclass(frozen=True, eq=False)
-class Sent:
+class SharedModel:
     """One model, or several parts of one, as a party sent it.
 
     Attributes
@@ -51,26 +53,22 @@ class Sent:
     scores: list[NDArray[np.float32]] = field(default_factory=list)
 
 
-class Models:
-    """Decodes a capture of shared models. It can be iterated over once.
-
-    `ended` describes the end after a complete iteration.
-    """
-
-    def __init__(self, records: Iterable[Record]) -> None:
-        self._sent, self.ended = Exchange(records), Ended()
-
-    def __iter__(self) -> Iterator[Record]:
-        order = 0
-        for sent in self._sent:
-            r = sent.record
-            for message, why in _messages(sent):
-                yield Record(r.run, order, r.sender, r.receivers, message, why)
-                order += 1
-        self.ended = self._sent.ended
+def decode_models(records: Iterable[Record]) -> Decoding:
+    """Decode a capture of shared models."""
+    models, order = ModelExchange(records).models(), 0
+    while True:
+        try:
+            sent = next(models)
+        except StopIteration as stop:
+            ended: Ended = stop.value
+            return ended
+        r = sent.record
+        for message, why in _messages(sent):
+            yield Record(r.run, order, r.sender, r.receivers, message, why)
+            order += 1
 
 
-def _messages(sent: Sent) -> Iterator[tuple[Message, str]]:
+def _messages(sent: SharedModel) -> Iterator[tuple[Message, str]]:
     """Yield the messages of the simulated protocol that correspond to one sent model."""
     down = sent.record.sender == SERVER
     if sent.model is not None:
@@ -89,16 +87,17 @@ def _messages(sent: Sent) -> Iterator[tuple[Message, str]]:
         yield GrowRequest(sent.round), "a site's turn to grow trees"
 
 
-class Exchange:
-    """Extracts the models from a capture. It can be iterated over once."""
+class ModelExchange:
+    """Extracts the models from a capture."""
 
     def __init__(self, records: Iterable[Record]) -> None:
-        self._records, self.ended = records, Ended()
+        self._records = records
         self._known: dict[str, list[bytes]] = {}  # trees that each site has received
         self._round: dict[str, int] = {}  # round of the model that each site received last
         self._made, self._last = 0, b""  # number of the server's models, and the last one
 
-    def __iter__(self) -> Iterator[Sent]:
+    def models(self) -> Generator[SharedModel, None, Ended]:
+        """Yield the models in their order, and return how the decoding ended."""
         parts: dict[tuple[str, tuple[str, ...]], list[bytes]] = {}
         left, why = 0, ""
         for r in self._records:
@@ -125,16 +124,15 @@ class Exchange:
                 continue
             del parts[ends]
             left -= sum(map(len, received_parts))
-        if left:
-            self.ended = Ended(left, why or "parts of a model are missing at the end")
+        return Ended.of(left, why or "parts of a model are missing at the end")
 
-    def _down(self, r: Record, parts: Sequence[bytes]) -> Sent:
+    def _down(self, r: Record, parts: Sequence[bytes]) -> SharedModel:
         """Return a model that the server sends to a site."""
         (site,) = r.receivers or ("",)
         data = b"".join(parts)
         if not data:
             self._known[site], self._round[site] = [], 0
-            return Sent(r, 0, 0, None)
+            return SharedModel(r, 0, 0, None)
         # The server sends the same model to several sites, which is counted once.
         if data != self._last:
             self._made, self._last = self._made + 1, data
@@ -146,15 +144,15 @@ class Exchange:
         self._known[site] = keys if again else before + keys
         self._round[site] = self._made
         new = part_of(model, len(before) if again else 0)
-        return Sent(r, self._made, len(before), new, scores)
+        return SharedModel(r, self._made, len(before), new, scores)
 
-    def _up(self, r: Record, parts: Sequence[bytes]) -> Sent:
+    def _up(self, r: Record, parts: Sequence[bytes]) -> SharedModel:
         """Return the reply of a site: its new trees, or the model with the new trees at the end."""
         model, scores = _read(parts)
         before, keys = self._known.get(r.sender, []), _keys(model)
         again = 0 < len(before) < len(keys) and keys[: len(before)] == before
         new = part_of(model, len(before) if again else 0)
-        return Sent(r, self._round.get(r.sender, 0), len(before), new, scores)
+        return SharedModel(r, self._round.get(r.sender, 0), len(before), new, scores)
 
 
 def _read(parts: Sequence[bytes]) -> tuple[ModelFile, list[NDArray[np.float32]]]:

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from fedtrees.audit import audit
 from fedtrees.capture.formats import Decoded
-from fedtrees.capture.model_readings import Shared
 from fedtrees.capture.models import trees_of
+from fedtrees.capture.readings import ObservedTrees
 from fedtrees.capture.records import Record
 from fedtrees.capture.xgboost_training import SERVER
 from fedtrees.core.errors import DataError, UsageError
@@ -387,7 +387,7 @@ def _depth(tree: Tree) -> int:
 
 def _replay_trees(decoded: Decoded, named: Any) -> Replay | None:
     """Return the replay of a capture of local trees, None if its parameters cannot be inferred."""
-    shared = Shared.of(decoded.capture, SERVER)
+    shared = ObservedTrees.of(decoded.capture, SERVER)
     if shared is None:
         return None
     audited, sent = audit(shared.model), _messages_by_party(decoded)

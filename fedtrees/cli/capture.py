@@ -137,8 +137,9 @@ def attack(
     A result that is called certain follows from the recorded bytes. With --truth it is compared
     with the rows.
     """
-    from fedtrees.capture.attack import read_truth, report
-    from fedtrees.capture.model_readings import THIRD
+    from fedtrees.capture.attack import read_party_tables as read_truth
+    from fedtrees.capture.attack import report
+    from fedtrees.capture.readings import THIRD
     from fedtrees.capture.records import Capture
     from fedtrees.federation import attack as of_log
     from fedtrees.federation.log import FRAMEWORK
@@ -175,7 +176,7 @@ def diff(
 
     With --protocol, a capture is compared with a run of the benchmark's protocol on the same rows.
     """
-    from fedtrees.capture.attack import read_truth
+    from fedtrees.capture.attack import read_party_tables as read_truth
     from fedtrees.capture.differences import differences, from_protocol
 
     runs = run or ([None] if protocol else [None, None])

@@ -14,7 +14,7 @@ from fedtrees.cli.options import Decimal, Format, Missing, Output, Sep, Sheet
 from fedtrees.core.errors import ProtocolError, UsageError
 
 if TYPE_CHECKING:
-    from fedtrees.federation.agreement import Agreed
+    from fedtrees.federation.agreement import FederationAgreement as Agreed
     from fedtrees.federation.deployment import Deployment
 
 

@@ -167,13 +167,13 @@ def _texts(table: TextTable, column: Column, cells: Mapping[str, int]) -> Column
             return column
         shown = ", ".join(f"{cell!r} as {merged[cell]!r}" for cell in other)
         return _add_note(column, f"one spelling of yes and no: {shown}")
-    order, merged = categories_of(cells)
-    column = replace(column, distinct=len(order))
-    if column.present < LEAST or len(order) <= _MANY_TEXTS * column.present:
+    categories, merged = categories_of(cells)
+    column = replace(column, distinct=len(categories))
+    if column.present < LEAST or len(categories) <= _MANY_TEXTS * column.present:
         read, note = numbers(cells), ""
         if 2 * sum(cells[cell] for cell in read) > column.present and len(read) < len(cells):
             note = f"categories, for {_odd(table, column.name, cells, cells.keys() - read.keys())}"
-        return replace(column, kind="category", order=order, merged=merged, note=note)
+        return replace(column, kind="category", order=categories, merged=merged, note=note)
     if column.near_unique and not any(" " in cell for cell in cells):
         return replace(column, kind="id", out="near-unique names")
     return replace(column, out="free text")

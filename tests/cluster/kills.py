@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedtrees.cluster.ray_engine import RayEngine
+from fedtrees.cluster import RayEngine
 from fedtrees.experiments.session import Bench
 from fedtrees.experiments.suite import Suite
 
