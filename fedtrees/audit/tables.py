@@ -177,6 +177,7 @@ def conditions(model: ModelFile, at: int, leaf: int) -> str:
         if hidden[node]:
             sets.append(f"{model.name_of(f)} {'below' if left else 'above'} a hidden threshold")
         elif math.isnan(cut) and isinstance(tree, Tree):
+            assert tree.categories is not None
             codes = np.flatnonzero(tree.categories[node]).tolist()
             chosen = [category_of(model, f, code) for code in codes[:6]]
             shown = ", ".join(chosen) + (", ..." if len(codes) > 6 else "")

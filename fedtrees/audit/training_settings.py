@@ -111,7 +111,8 @@ def _derivatives(
 
     def off(at: float) -> Floats:
         a, c, b = splits.system(at)
-        return a @ h + c * reg_lambda - b
+        residuals: Floats = a @ h + c * reg_lambda - b
+        return residuals
 
     by_eta = (off(eta * np.exp(_STEP)) - off(eta * np.exp(-_STEP))) / (2 * _STEP)
     weight = np.abs(np.where(splits.leaf, splits.child / eta, splits.child))
@@ -513,7 +514,9 @@ def leaf_sums(
     if statistics.weight is None or statistics.gain is None:
         return None
     eta, reg_lambda = settings.learning_rate, settings.reg_lambda
-    return hessians_from_gains(tree, statistics.weight, statistics.gain, eta, reg_lambda)
+    weight, gain = statistics.weight, statistics.gain
+    sums: tuple[Floats, Floats] | None = hessians_from_gains(tree, weight, gain, eta, reg_lambda)
+    return sums
 
 
 def settings_by_tree(

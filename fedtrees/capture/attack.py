@@ -322,14 +322,19 @@ def captured_view(
 
 
 def columns_held(
-    columns: Mapping[str, NDArray[np.int32]], truth: Mapping[str, Table]
+    columns: Mapping[str, NDArray[np.integer]], truth: Mapping[str, Table]
 ) -> dict[str, LocalData]:
     """Return the local data of parties with different columns of the same rows.
 
     Only the first worker has labels.
     """
     return {
-        name: LocalData(np.arange(len(t)), columns[name], t.X, t.y if name == worker(0) else None)
+        name: LocalData(
+            np.arange(len(t)),
+            columns[name].astype(np.intp),
+            t.X,
+            t.y if name == worker(0) else None,
+        )
         for name, t in truth.items()
         if name in columns
     }

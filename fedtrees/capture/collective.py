@@ -275,16 +275,16 @@ class Ring(Links):
         # forwards the sum. After w - 1 steps, each part is complete at one member.
         for step in range(w - 1):
             for member in range(w):
-                part, after = (member - step) % w, (member + 1) % w
-                numbers = np.frombuffer(self.take(member, after, sizes[part]), dtype)
-                whose = tuple((member - k) % w for k in range(step, -1, -1))
-                hops_there.append(Hop(member, (after,), begins[part], numbers, whose))
+                k, after = (member - step) % w, (member + 1) % w
+                numbers = np.frombuffer(self.take(member, after, sizes[k]), dtype)
+                whose = tuple((member - back) % w for back in range(step, -1, -1))
+                hops_there.append(Hop(member, (after,), begins[k], numbers, whose))
         # All-gather of the complete parts.
         last = [np.frombuffer(b, dtype) for b in self.gather(sizes, first=1)]
-        for part, numbers in enumerate(last):
-            member = (part - 1) % w
+        for k, numbers in enumerate(last):
+            member = (k - 1) % w
             to = tuple(r for r in everybody if r != member)
-            hops_there.append(Hop(member, to, begins[part], numbers, everybody))
+            hops_there.append(Hop(member, to, begins[k], numbers, everybody))
         return Reduced(tuple(hops_there), np.concatenate(last))
 
     def _plausible(self, sizes: list[int]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +84,7 @@ def _messages(sent: SharedModel) -> Iterator[tuple[Message, str]]:
             if len(sent.scores) > 1:
                 for score in sent.scores:
                     yield Intercept(float(score[0])), "where boosting started at one of the sites"
+    assert isinstance(sent.record.message, ModelBytes)
     if down and sent.record.message.asks:
         yield GrowRequest(sent.round), "a site's turn to grow trees"
 
@@ -174,14 +176,14 @@ def _keys(model: ModelFile) -> list[bytes]:
 
 def trees_of(model: ModelFile) -> tuple[Tree, ...]:
     """Return the boosted trees of a model."""
-    return model.forest.trees
+    return model.boosted.trees
 
 
 def part_of(model: ModelFile, first: int) -> ModelFile:
     """Return a model without its first trees."""
     return replace(
         model,
-        forest=replace(model.forest, trees=trees_of(model)[first:]),
+        forest=replace(model.boosted, trees=trees_of(model)[first:]),
         statistics=model.statistics[first:],
         raw={name: arrays[first:] for name, arrays in model.raw.items()},
         places=(),
@@ -195,11 +197,11 @@ def joined(models: Sequence[ModelFile]) -> ModelFile:
     Raises `DataError` if the models have different objectives.
     """
     first = models[0]
-    if len({m.forest.objective for m in models}) > 1:
+    if len({m.boosted.objective for m in models}) > 1:
         raise DataError("models of different objectives")
     return replace(
         first,
-        forest=replace(first.forest, trees=tuple(t for m in models for t in trees_of(m))),
+        forest=replace(first.boosted, trees=tuple(t for m in models for t in trees_of(m))),
         statistics=tuple(s for m in models for s in m.statistics),
         raw={name: [a for m in models for a in m.raw[name]] for name in first.raw},
         places=(),
@@ -207,7 +209,7 @@ def joined(models: Sequence[ModelFile]) -> ModelFile:
     )
 
 
-def arrays_of(model: ModelFile) -> dict[str, NDArray[np.generic]]:
+def arrays_of(model: ModelFile) -> dict[str, Any]:
     """Return the trees of a model as the array fields of `SharedTrees`.
 
     Raises `DataError` if trees were pruned.

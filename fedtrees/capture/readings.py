@@ -612,8 +612,9 @@ def model_readings(shared: ObservedTrees, audited: Audit, who: str) -> Iterator[
         if exposure.exact.any():
             leaves[owner].append((tree, exposure))
         inner = tree.feature >= 0
-        pairs = zip(tree.feature[inner].tolist(), tree.threshold[inner].tolist(), strict=True)
-        cuts[owner] |= set(pairs)
+        cuts[owner].update(
+            zip(tree.feature[inner].tolist(), tree.threshold[inner].tolist(), strict=True)
+        )
     for owner, first in firsts.items():
         score, complete = shared.scores.get(owner), bool(first.exact.all())
         rows, positives = int(first.n.sum()), int(first.n_pos.sum())

@@ -95,7 +95,7 @@ class Messages:
                 yield from self._whole(stream, body, bool(flags & _END))
         del self._left[:at]
 
-    def _whole(self, stream: int, body: bytes, end: bool) -> Iterator[tuple[int, bytes]]:
+    def _whole(self, stream: int, body: bytearray, end: bool) -> Iterator[tuple[int, bytes]]:
         """Yield the complete messages of one stream, after appending a part of it."""
         buffer = self._streams.setdefault(stream, bytearray())
         buffer += body
@@ -400,6 +400,8 @@ class Server(Reader):
     """The calls of a server, each of which is a collective operation."""
 
     central = True
+
+    _at: int
 
     def __init__(self, chunks: Iterator[WireBytes | CollectiveCall]) -> None:
         self._chunks, self._calls = chunks, Calls()

@@ -84,7 +84,7 @@ class Dataset:
             object.__setattr__(self, "test_rows", _checked_rows(self.test_rows, len(self.table)))
         if self.owners is not None and len(self.owners) != len(self.table):
             raise DataError(f"{self.name}: {len(self.owners)} owners of {len(self.table)} rows")
-        lacking = np.isnan(self.table.X).any(axis=0)
+        lacking = np.atleast_1d(np.isnan(self.table.X).any(axis=0))
         features = tuple(
             replace(f, complete=not lacking[k]) for k, f in enumerate(self.schema.features)
         )

@@ -207,7 +207,8 @@ class FederatedEstimator(BaseEstimator):
         X : array or DataFrame, shape (n, d)
             Rows.
         """
-        leaves: NDArray[np.int32] = self.model_.apply(self._rows(X))
+        rows = self._rows(X)
+        leaves: NDArray[np.int32] = self.model_.apply(rows)
         return leaves
 
     def view(self, *principals: str) -> View:
@@ -267,7 +268,8 @@ class ClassifierPart(ClassifierMixin):
         X : array or DataFrame, shape (n, d)
             Rows.
         """
-        predicted = self.training_.predict(self._rows(X))
+        rows = self._rows(X)
+        predicted = self.training_.predict(rows)
         return np.column_stack([1 - predicted, predicted]) if predicted.ndim == 1 else predicted
 
     def predict(self, X: Any) -> NDArray[Any]:
