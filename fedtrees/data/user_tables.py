@@ -41,7 +41,7 @@ from fedtrees.data.column_types import (
     reading,
     values_of,
 )
-from fedtrees.data.csv_file import Reading, TextTable, cells_as_text, plain_name
+from fedtrees.data.csv_file import Reading, TextTable, plain_name
 from fedtrees.data.csv_table import TASKS, read_target
 from fedtrees.data.dataset import Dataset, prepare
 from fedtrees.data.spreadsheets import read_table
@@ -122,7 +122,7 @@ def load_csv(
     name : str, optional
         Name of the dataset. The default is the file name without its extension.
     **options
-        Fields of `Declared` and of `fedtrees.data.csv_file.Reading`, for example `positive`,
+        Fields of `TableSpec` and of `fedtrees.data.csv_file.Reading`, for example `positive`,
         `separator` and `decimal`.
 
     Returns
@@ -136,7 +136,7 @@ def load_csv(
     DataError
         As `read_csv` and `prepare`.
     UsageError
-        As `Declared`.
+        As `TableSpec`.
     """
     declared, target = TableSpec.of(options), plain_name(target)
     table = read_table(path, declared.reading, (target,))
@@ -154,7 +154,7 @@ def dataset_of(
         The cleaned table.
     target : str
         Name of the label column.
-    declared : Declared
+    declared : TableSpec
         Declarations about the columns.
     name : str
         Name of the dataset.
@@ -375,14 +375,7 @@ def _target(
     rows = np.flatnonzero(~np.isnan(values_of(table, coded)))
     if not len(rows):
         raise DataError(f"target {column.name!r} has no values")
-    cells = table.column(column.name)
-    merged = (coded.merged.get(cells[i], cells[i]) for i in rows)
-    part = replace(
-        table,
-        names=(column.name,),
-        columns=(cells_as_text(merged),),
-        lines=[table.lines[i] for i in rows.tolist()],
-    )
+    part = table.part(column.name, rows.tolist())
     positive = declared.positive
     if positive is None and column.kind == "yes/no" and task == "binary":
         positive = column.order[1]
