@@ -30,7 +30,7 @@ from fedtrees.core.schema import Schema
 from fedtrees.core.secure_sum import IdealSum
 from fedtrees.core.streams import Streams
 from fedtrees.data.csv_file import Reading, TextTable
-from fedtrees.data.csv_table import class_target, coded, numeric
+from fedtrees.data.csv_table import class_target, numeric, read_features
 from fedtrees.data.plain_file import read_plain
 from fedtrees.data.spreadsheets import read_table
 from fedtrees.experiments.plan import code_digest
@@ -206,13 +206,7 @@ def _whatever(settings: Settings, schema: Schema, vertical: bool) -> tuple[Local
     if not vertical and len(present) < len(schema.names):
         lacking = [name for name in schema.names if name not in table.names]
         raise DataError(f"{settings.csv} lacks the columns {', '.join(lacking[:8])}")
-    X = np.empty((len(table), len(present)), dtype=np.float32)
-    for k, c in enumerate(present):
-        feature = schema.features[c]
-        if feature.kind == "categorical":
-            X[:, k] = coded(table, feature.name, feature.categories)[0]
-        else:
-            X[:, k] = numeric(table, feature.name)
+    X = read_features(table, [schema.features[c] for c in present], np.float32)
     y = _labels(table, schema) if schema.target in table.names else None
     rows, columns = np.arange(len(table)), np.array(present)
     if not vertical:
