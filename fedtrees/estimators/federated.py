@@ -280,8 +280,9 @@ class ClassifierPart(ClassifierMixin):
         X : array or DataFrame, shape (n, d)
             Rows.
         """
-        chosen: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(axis=1)]
-        return chosen
+        codes = self.predict_proba(X).argmax(axis=1)
+        classes: NDArray[Any] = self.classes_[codes]
+        return classes
 
 
 def _seed(random_state: Any) -> int:
